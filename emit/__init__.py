@@ -1,0 +1,1 @@
+"""Kernel plans to CUTLASS C++."""

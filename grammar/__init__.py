@@ -1,0 +1,1 @@
+"""Concrete syntax: text to syntax tree and back. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""Tool chain, build, cache, load, launch, verify."""

@@ -1,0 +1,1 @@
+"""uCUTLASS: a compact kernel language compiled to CUTLASS C++."""
