@@ -3,12 +3,15 @@
 The checker builds it, the recogniser, the reference interpreter and the reports read
 it. Every value knows its element type and the set of dimensions it ranges over; where
 it lies in memory is said by the types of parameters and results alone.
+
+Values form a graph in which equal subexpressions are one node, so they compare and hash by
+identity: structural comparison of a shared graph takes time exponential in its depth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, Mapping, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Callable, Literal, Mapping, TypeAlias
 
 from ucutlass.elements import Element
 from ucutlass.extents import Extent
@@ -25,7 +28,7 @@ def _span() -> Span:
 # --- values ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ParamValue:
     """A parameter, by its position in the program's parameter list."""
 
@@ -35,7 +38,7 @@ class ParamValue:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A number or truth value; `elem` is f32, i64 or bool."""
 
@@ -45,7 +48,7 @@ class Constant:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Size:
     """`size(D)`: an extent as an i64 value."""
 
@@ -55,7 +58,7 @@ class Size:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Coordinate:
     """`index(L)`: the coordinate along one dimension as an i64 value; dims is (L,)."""
 
@@ -65,7 +68,7 @@ class Coordinate:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Apply:
     """An element-wise function of `ucutlass.functions.FUNCTIONS`; operators are functions too.
 
@@ -79,7 +82,7 @@ class Apply:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cast:
     """Rounds (float), converts (int) or selects the lane of a dot operand (tf32)."""
 
@@ -89,7 +92,7 @@ class Cast:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Dot:
     """The product of left and right summed over `over`; shared names not listed are batch.
 
@@ -112,7 +115,7 @@ ReduceOp: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reduce:
     """Removes the dimensions `over`; `argmax` and `argmin` give i64 coordinates."""
 
@@ -124,7 +127,7 @@ class Reduce:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Softmax:
     """`softmax[S](e)`, or its logarithm: keeps the dimensions it runs over."""
 
@@ -136,7 +139,7 @@ class Softmax:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Scan:
     """Cumulative sum or product along one dimension, which it keeps."""
 
@@ -171,7 +174,7 @@ class Position:
     at: Affine
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Read:
     """`x[H = 2*P + R - 1]`: replaces the indexed dimensions by those of the positions."""
 
@@ -183,7 +186,7 @@ class Read:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gather:
     """`z[V = ids]`: the element of `value` at coordinate `ids` along `dim`; shared names align."""
 
@@ -195,7 +198,7 @@ class Gather:
     span: Span = _span()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """`segment(T, offsets)`: the group e with offsets[e] <= t < offsets[e + 1]; dims is (T,)."""
 
@@ -229,6 +232,37 @@ def children(value: Value) -> tuple[Value, ...]:
             return (inner,)
         case Scan(value=inner) | Read(value=inner):
             return (inner,)
+
+
+def rebuild(value: Value, change: Callable[[Value], Value]) -> Value:
+    """The graph with `change` applied to every node once its children are rebuilt.
+
+    Shared nodes stay shared.
+    """
+    done: dict[int, Value] = {}
+
+    def visit(node: Value) -> Value:
+        if id(node) not in done:
+            done[id(node)] = change(_with_children(node, visit))
+        return done[id(node)]
+
+    return visit(value)
+
+
+def _with_children(node: Value, visit: Callable[[Value], Value]) -> Value:
+    match node:
+        case Apply(args=args):
+            return replace(node, args=tuple(visit(a) for a in args))
+        case Dot(left=left, right=right):
+            return replace(node, left=visit(left), right=visit(right))
+        case Gather(value=inner, ids=ids):
+            return replace(node, value=visit(inner), ids=visit(ids))
+        case Segment(offsets=offsets):
+            return replace(node, offsets=visit(offsets))
+        case Cast() | Reduce() | Softmax() | Scan() | Read():
+            return replace(node, value=visit(node.value))
+        case _:
+            return node
 
 
 # --- programs --------------------------------------------------------------------

@@ -1,0 +1,460 @@
+"""The arithmetic of a plan as one C++ function of scalars that reads no memory.
+
+The emitted text, in this order: the device functions used, `struct ArithmeticParams` with
+`arithmetic_params`, its host-side maker, and
+
+    CUTLASS_DEVICE void ucc_arithmetic(
+        ArithmeticParams const& p,
+        int m, int n, int b0, ..,       // coordinates of the element: one b for every batch mode
+        float acc,                      // the dot's value: int32_t in the integer lanes
+        float in0, int32_t in1, ..,     // one for every problem input, widened
+        float& out0, ..)                // one for every problem output
+
+Every argument is always there, whether the arithmetic uses it or not. Inputs arrive widened to
+the kind of their element (`kind_of`), which is exact. Outputs leave as the kind of the stored
+element: floats not yet rounded to it, which the kernel does by
+`cutlass::NumericConverter<Element, float>` (to nearest, ties to even; e4m3 and e5m2 saturate at
+448 and 57344, infinity too, and keep NaN); integers already rounded to nearest, ties to even,
+and saturated to the range of the element, so that a plain cast is exact. The text stands in no
+namespace: put it into one of the kernel's own.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ucutlass.elements import TF32, Element
+from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
+from ucutlass.emit.text import product
+from ucutlass.functions import FUNCTIONS
+from ucutlass.plan import (
+    Accumulator,
+    Arithmetic,
+    Compute,
+    CoordinateValue,
+    ExtentValue,
+    GemmProblem,
+    HostScalar,
+    Instruction,
+    Literal_,
+    LoadSlot,
+    Output,
+    Product,
+    Reduction,
+    Round,
+    ScalarKind,
+    Store,
+)
+
+INCLUDES = (
+    "<algorithm>",
+    "<cmath>",
+    "<cstdint>",
+    "cutlass/cutlass.h",
+    "cutlass/fast_math.h",
+    "cutlass/functional.h",
+    "cutlass/numeric_conversion.h",
+)
+"""What the emitted text needs; a name in angle brackets is the language's own header."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArithmeticText:
+    """The emitted text and what a caller of `ucc_arithmetic` must know.
+
+    `functions`, `params` and `function` are the text's three parts. `accumulator`, `inputs` and
+    `outputs` are the kinds of those arguments (`CPP` has the types), `batch` the number of batch
+    coordinates. `coordinates` tells whether any coordinate matters: where it is False a caller
+    may pass zeros.
+    """
+
+    functions: str
+    params: str
+    function: str
+    accumulator: ScalarKind
+    inputs: tuple[ScalarKind, ...]
+    outputs: tuple[ScalarKind, ...]
+    batch: int
+    coordinates: bool
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part for part in (self.functions, self.params, self.function) if part)
+
+    def call(
+        self,
+        params: str,
+        coordinates: Sequence[str],
+        acc: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+    ) -> str:
+        """A call as an expression; `coordinates` are m, n and every batch coordinate.
+
+        Raises ValueError where a list has another length than the problem's.
+        """
+        wanted = (2 + self.batch, len(self.inputs), len(self.outputs))
+        if (len(coordinates), len(inputs), len(outputs)) != wanted:
+            raise ValueError(
+                f"ucc_arithmetic takes {wanted[0]} coordinates, {wanted[1]} inputs and {wanted[2]} outputs, "
+                f"not {len(coordinates)}, {len(inputs)} and {len(outputs)}"
+            )
+        return f"ucc_arithmetic({', '.join((params, *coordinates, acc, *inputs, *outputs))})"
+
+
+def kind_of(elem: Element) -> ScalarKind:
+    """The kind that values of this element have in the arithmetic; an f64 is an f32 there."""
+    match elem.kind:
+        case "float":
+            return "f32"
+        case "bool":
+            return "bool"
+        case "int":
+            return "i64" if elem.bits > 32 else "i32"
+
+
+def arithmetic(problem: GemmProblem) -> ArithmeticText:
+    """The C++ of `problem.arithmetic`; instructions that no output depends on are left out.
+
+    Raises ValueError for a program that no checked plan holds: an instruction that uses a later
+    one, a function applied to a kind that it does not take, a literal outside its kind.
+    """
+    live = _live(problem.arithmetic)
+    tolerant = _tolerant(problem)
+    params = _Params.of(problem, live)
+    writer = _Writer(problem, params, tolerant)
+    lines = [line for i in live if (line := writer.statement(i))]
+    lines += [writer.result(j) for j in range(len(problem.outputs))]
+    uses = tuple(writer.use(i) for i in live if isinstance(problem.arithmetic.instructions[i], Compute))
+    body = "\n".join(lines)
+    conversions = [text for mark, text in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
+    signature = _signature(problem)
+    return ArithmeticText(
+        functions="\n".join(part for part in (*conversions, definitions(uses)) if part),
+        params=params.text(),
+        function=f"CUTLASS_DEVICE void ucc_arithmetic(\n    {signature}) {{\n{body}\n}}\n",
+        accumulator=kind_of(problem.lane),
+        inputs=tuple(kind_of(access.elem) for access in problem.inputs),
+        outputs=tuple(kind_of(output.access.elem) for output in problem.outputs),
+        batch=len(problem.batch),
+        coordinates=any(isinstance(problem.arithmetic.instructions[i], CoordinateValue) for i in live),
+    )
+
+
+def _signature(problem: GemmProblem) -> str:
+    point = ["int m", "int n", *(f"int b{i}" for i in range(len(problem.batch)))]
+    inputs = [f"{CPP[kind_of(a.elem)]} in{i}" for i, a in enumerate(problem.inputs)]
+    outputs = [f"{CPP[kind_of(o.access.elem)]}& out{j}" for j, o in enumerate(problem.outputs)]
+    groups = [["ArithmeticParams const& p"], point, [f"{CPP[kind_of(problem.lane)]} acc"], inputs, outputs]
+    return ",\n    ".join(", ".join(group) for group in groups if group)
+
+
+# --- which instructions, how accurately ------------------------------------------
+
+
+def _arguments(instruction: Instruction) -> tuple[int, ...]:
+    match instruction:
+        case Compute(args=args):
+            return args
+        case Round(arg=arg):
+            return (arg,)
+        case _:
+            return ()
+
+
+def _live(program: Arithmetic) -> tuple[int, ...]:
+    """The instructions that some output depends on, in order."""
+    needed = set(program.results)
+    for i in reversed(range(len(program.instructions))):
+        if i in needed:
+            needed.update(_arguments(program.instructions[i]))
+            if any(arg >= i for arg in _arguments(program.instructions[i])):
+                raise ValueError(f"instruction {i} uses an instruction that is not before it")
+    return tuple(sorted(needed))
+
+
+_KEEPING = frozenset(
+    "multiply divide negate abs where min max relu leaky_relu sqrt rsqrt clamp hardtanh".split()
+)
+"""Functions whose relative error is at most about the sum of their arguments': no sums, where a
+small relative error of a term may be a large one of the result."""
+
+
+def _tolerant(problem: GemmProblem) -> frozenset[int]:
+    """The instructions whose values only ever reach, through functions that keep relative
+    errors, a rounding to a float of 16 bits or fewer: there the fast forms serve."""
+    program = problem.arithmetic
+    strict = {i for i, output in zip(program.results, problem.outputs, strict=True) if not _forgives(output)}
+    for i in reversed(range(len(program.instructions))):
+        match program.instructions[i]:
+            case Compute(function, args) if i in strict or function not in _KEEPING:
+                strict.update(args)
+            case Round(arg, elem) if not _coarse(elem) and (i in strict or elem.kind != "float"):
+                strict.add(arg)
+    return frozenset(range(len(program.instructions))) - strict
+
+
+def _forgives(output: Output) -> bool:
+    match output:
+        case Store(access):
+            return _coarse(access.elem)
+        case Reduction(op, access):
+            return op != "sum" and _coarse(access.elem)
+
+
+def _coarse(elem: Element) -> bool:
+    return elem.kind == "float" and elem.bits <= 16
+
+
+# --- parameters ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Params:
+    """The struct's fields: host scalars, extents as numbers, divisors of coordinates."""
+
+    scalars: tuple[HostScalar, ...]
+    extents: tuple[ExtentValue, ...]
+    divisors: tuple[Product, ...]
+
+    @staticmethod
+    def of(problem: GemmProblem, live: Sequence[int]) -> _Params:
+        used = [problem.arithmetic.instructions[i] for i in live]
+        divisors = [
+            divisor
+            for instruction in used
+            if isinstance(instruction, CoordinateValue)
+            for divisor in _divisors(problem, instruction)
+            if divisor
+        ]
+        return _Params(
+            scalars=tuple(dict.fromkeys(i for i in used if isinstance(i, HostScalar))),
+            extents=tuple(dict.fromkeys(i for i in used if isinstance(i, ExtentValue))),
+            divisors=tuple(dict.fromkeys(divisors)),
+        )
+
+    def text(self) -> str:
+        """The struct, and the host function that fills it from the entry's arrays.
+
+        A product of extents that divides a coordinate is at most its mode's extent, an int. It
+        is 0 for an empty problem, which FastDivmod's constructor would divide by.
+        """
+        fields, values = [], []
+        for i, scalar in enumerate(self.scalars):
+            cpp = CPP[scalar.kind]
+            fields.append(f"{cpp} scalar{i};  // host scalar {scalar.index}")
+            value = f"s[{scalar.index}]"
+            values.append(f"p.scalar{i} = " + (f"{value} != 0.0;" if cpp == "bool" else f"{cpp}({value});"))
+        for i, extent in enumerate(self.extents):
+            fields.append(f"{CPP[extent.kind]} extent{i};  // {product(extent.extent)}")
+            values.append(f"p.extent{i} = {CPP[extent.kind]}({product(extent.extent)});")
+        for i, divisor in enumerate(self.divisors):
+            fields.append(f"cutlass::FastDivmod divisor{i};  // {product(divisor)}")
+            maximum = f"std::max<int64_t>(1, {product(divisor)})"
+            values.append(f"p.divisor{i} = cutlass::FastDivmod(int({maximum}));")
+        names = [
+            f"int64_t const*{' e' if self.extents or self.divisors else ''}",
+            f"double const*{' s' if self.scalars else ''}",
+        ]
+        struct_lines = ["struct ArithmeticParams {", *(f"  {line}" for line in fields), "};"]
+        maker = [
+            f"inline ArithmeticParams arithmetic_params({', '.join(names)}) {{",
+            "  ArithmeticParams p;",
+            *(f"  {line}" for line in values),
+            "  return p;",
+            "}",
+        ]
+        return "\n".join([*struct_lines, "", *maker, ""])
+
+
+def _extent_of(problem: GemmProblem, value: CoordinateValue) -> Product:
+    match value.mode:
+        case "m":
+            return problem.m
+        case "n":
+            return problem.n
+        case "batch":
+            return problem.batch[value.batch]
+
+
+def _divisors(problem: GemmProblem, value: CoordinateValue) -> tuple[Product, Product]:
+    """What to divide the mode's coordinate by, and what to take the quotient modulo; () where
+    that changes nothing, as for the outermost dimension of a mode."""
+    outermost = sorted(value.inner + value.extent) == sorted(_extent_of(problem, value))
+    return value.inner, () if outermost else value.extent
+
+
+# --- statements ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes instruction i as variable v<i>; what is an argument or a literal stays in place."""
+
+    problem: GemmProblem
+    params: _Params
+    tolerant: frozenset[int]
+
+    def statement(self, i: int) -> str:
+        """The line that computes instruction i; "" for one that needs none."""
+        instruction = self.problem.arithmetic.instructions[i]
+        match instruction:
+            case Compute(function):
+                text, meaning = self._compute(i, instruction), function
+            case Round(arg, elem, kind):
+                value = convert(_rounded(self._operand(arg), self._kind(arg), elem), kind_of(elem), kind)
+                text, meaning = value, f"to {elem.name}"
+            case CoordinateValue(kind=kind):
+                text, meaning = convert(self._coordinate(instruction), "i32", kind), "coordinate"
+            case _:
+                return ""
+        return f"  {CPP[instruction.kind]} const v{i} = {text};  // {meaning}"
+
+    def result(self, j: int) -> str:
+        """The line that sets output j."""
+        i, output = self.problem.arithmetic.results[j], self.problem.outputs[j]
+        elem, value, kind = output.access.elem, self._operand(i), self._kind(i)
+        if kind_of(elem) == "f32":
+            return f"  out{j} = {convert(value, kind, 'f32')};  // stored as {elem.name}"
+        return f"  out{j} = {_rounded(value, kind, elem)};  // stored as {elem.name}"
+
+    def use(self, i: int) -> Use:
+        """The function of Compute i with the kind in which it computes."""
+        instruction = self.problem.arithmetic.instructions[i]
+        assert isinstance(instruction, Compute)
+        function = FUNCTIONS[instruction.function]
+        kinds = [self._kind(arg) for arg in instruction.args[function.domain == "any" :]]
+        if function.outcome == "same":
+            kinds.append(instruction.kind)
+        kind: ScalarKind = "f32" if function.domain == "float" else max(kinds, key=_WIDTH.index)
+        return Use(function.name, kind, i in self.tolerant)
+
+    def _compute(self, i: int, instruction: Compute) -> str:
+        use, function = self.use(i), FUNCTIONS[instruction.function]
+        wanted = ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(instruction.args)
+        args = [
+            convert(self._operand(arg), self._kind(arg), kind)
+            for arg, kind in zip(instruction.args, wanted, strict=True)
+        ]
+        missing = len(function.parameters) - len(args)
+        args += [literal(value, use.kind) for value in function.defaults[len(function.defaults) - missing :]]
+        result = "bool" if function.outcome == "bool" else use.kind
+        call = apply(use, [f"({arg})" if arg.startswith("-") else arg for arg in args])
+        return call if result == instruction.kind else convert(f"({call})", result, instruction.kind)
+
+    def _coordinate(self, value: CoordinateValue) -> str:
+        inner, extent = _divisors(self.problem, value)
+        text = f"b{value.batch}" if value.mode == "batch" else value.mode
+        if inner:
+            text = f"p.divisor{self.params.divisors.index(inner)}.div({text})"
+        if not value.extent:
+            return "0"
+        return f"p.divisor{self.params.divisors.index(extent)}.rem({text})" if extent else text
+
+    def _kind(self, i: int) -> ScalarKind:
+        instruction = self.problem.arithmetic.instructions[i]
+        return instruction.kind
+
+    def _operand(self, i: int) -> str:
+        """Instruction i as a C++ primary of its kind."""
+        instruction = self.problem.arithmetic.instructions[i]
+        match instruction:
+            case Accumulator(kind):
+                return convert("acc", kind_of(self.problem.lane), kind)
+            case LoadSlot(slot, kind):
+                return convert(f"in{slot}", kind_of(self.problem.inputs[slot].elem), kind)
+            case HostScalar():
+                return f"p.scalar{self.params.scalars.index(instruction)}"
+            case ExtentValue():
+                return f"p.extent{self.params.extents.index(instruction)}"
+            case Literal_(value, kind):
+                return literal(value, kind)
+            case _:
+                return f"v{i}"
+
+
+_WIDTH: tuple[ScalarKind, ...] = ("bool", "i32", "i64", "f32")
+"""Kinds, each wider than those before it: what mixed operands meet in."""
+
+
+def convert(text: str, source: ScalarKind, target: ScalarKind) -> str:
+    """A C++ primary of one kind as another; a float becomes an integer by rounding."""
+    if source == target:
+        return text
+    if target == "bool":
+        return f"bool({text} != {literal(0, source)})"
+    if source == "f32":
+        return _to_integer(text, 32 if target == "i32" else 64, True, CPP[target])
+    return f"{CPP[target]}({text})"
+
+
+def _rounded(text: str, source: ScalarKind, elem: Element) -> str:
+    """The value as one of `elem`, in the kind of `elem`."""
+    kind = kind_of(elem)
+    match elem.kind:
+        case "float":
+            wide = convert(text, source, "f32")
+            return f"ucc_round<{elem.cpp}>({wide})" if elem.bits < 32 or elem == TF32 else wide
+        case "bool":
+            return convert(text, source, "bool")
+        case "int":
+            fits = source == "bool" or (source == kind and elem.bits in (32, 64)) or elem.bits == 64 != source
+            if source != "f32" and (fits or elem.bits == 64):
+                return convert(text, source, kind)
+            wide = text if source in ("f32", "i64") else f"int64_t({text})"
+            return _to_integer(wide, elem.bits, not elem.name.startswith("u"), CPP[kind])
+
+
+def _to_integer(text: str, bits: int, signed: bool, cpp: str) -> str:
+    lowest = -(2 ** (bits - 1)) if signed else 0
+    highest = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
+    bounds = f"{literal(lowest, 'i64')}, {literal(highest, 'i64')}"
+    return f"ucc_integer<{bounds}, {cpp}>({text})"
+
+
+def literal(value: float | int | bool, kind: ScalarKind) -> str:
+    """The value as a C++ literal that the compiler reads back exactly; f32 rounds it first.
+
+    Raises ValueError for an integer outside its kind.
+    """
+    match kind:
+        case "f32":
+            return _float_literal(float(value))
+        case "bool":
+            return "true" if value else "false"
+        case "i32" | "i64":
+            bits = 31 if kind == "i32" else 63
+            if not -(2**bits) <= value < 2**bits or value != int(value):
+                raise ValueError(f"the literal {value} is no {kind}")
+            whole = str(int(value)) if value != -(2**bits) else f"-{2**bits - 1} - 1"
+            return whole if kind == "i32" and value != -(2**bits) else f"{CPP[kind]}({whole})"
+
+
+def _float_literal(value: float) -> str:
+    if math.isnan(value):
+        return "NAN"
+    single = _single(value)
+    if math.isinf(single):
+        return "INFINITY" if single > 0 else "-INFINITY"
+    for digits in range(1, 10):
+        text = f"{single:.{digits}g}"
+        if _read_as(text, single):
+            return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+    return f"{single.hex()}f"
+
+
+def _read_as(text: str, single: float) -> bool:
+    """Whether a compiler reads the decimal as this f32: all doubles next to it round there too."""
+    near = (math.nextafter(float(text), -math.inf), float(text), math.nextafter(float(text), math.inf))
+    return all(_single(value) == single for value in near) or float(text) == single
+
+
+def _single(value: float) -> float:
+    """The nearest f32, infinite beyond the range."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)

@@ -1,0 +1,328 @@
+"""The C++ of each function of `ucutlass.functions`, under the same name, and of conversions.
+
+Two forms of float functions. The accurate one keeps the table's `error`; the fast one has a
+relative error of at most 2**-16 wherever its result is not denormal, for results that are then
+rounded to 16 bits or fewer. Neither is compiled with -use_fast_math: it would flush denormals
+and loosen the divisions of the accurate forms.
+
+What the table leaves open, settled here: integer arithmetic wraps, like PyTorch's; `a // 0` and
+`a % 0` of integers are 0, like NumPy's (PyTorch raises); float `a % b` is `torch.remainder`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from ucutlass.functions import FUNCTIONS, SELU_ALPHA, SELU_SCALE
+from ucutlass.plan import ScalarKind
+
+CPP: Mapping[ScalarKind, str] = MappingProxyType(
+    {"f32": "float", "i32": "int32_t", "i64": "int64_t", "bool": "bool"}
+)
+"""The C++ type of a kind."""
+
+_UNSIGNED: Mapping[ScalarKind, str] = MappingProxyType({"i32": "uint32_t", "i64": "uint64_t"})
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One function in C++, by the kind of its operands.
+
+    `inline` is an expression over {0}, {1}, ..; where there is none for a kind, a device
+    function is defined. Its statements are `f32`, `fast` ("": the accurate form serves) or
+    `integer`, in which T is the operands' type and U the unsigned type of its width. Parameters
+    have the table's names; `needs` are functions of the same kind that the statements call.
+    """
+
+    inline: Mapping[ScalarKind, str] = field(default_factory=dict)
+    f32: str = ""
+    fast: str = ""
+    integer: str = ""
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A function for operands of one kind, as a program uses it."""
+
+    name: str
+    kind: ScalarKind
+    fast: bool = False
+
+
+_FLOOR_DIVIDE = """
+// Rounding a / b can reach the integer above; the exact remainder's sign tells.
+float q = floorf(a / b);
+float r = fmaf(-q, b, a);
+if (fabsf(a) == INFINITY) return a / b - a / b;
+if (fabsf(b) == INFINITY) return a != 0.0f && (a < 0.0f) != (b < 0.0f) ? -1.0f : 0.0f;
+return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? q - 1.0f : q;
+"""
+
+_MODULO = """
+float r = fmodf(a, b);
+return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;
+"""
+
+_FLOOR_DIVIDE_INTEGER = """
+if (b == 0) return 0;
+if (b == -1) return T(U(0) - U(a));
+T q = a / b;
+return q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+"""
+
+_MODULO_INTEGER = """
+if (b == 0 || b == -1) return 0;
+T r = a % b;
+return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+"""
+
+_GELU = """
+// 0.5 * x * erfc(y) with y = -x / sqrt(2), which does not cancel for negative x. The
+// logarithm of erfc falls by about 2 * y there, so what rounding takes from y is put back.
+float z = fminf(fmaxf(x, -16.0f), 16.0f);
+float y = z * -0x1.6a09e6p-1f;
+float lost = fmaf(z, -0x1.6a09e6p-1f, -y) - z * 0x1.9fcef4p-27f;
+float r = erfcf(y);
+return 0.5f * x * fmaf(-2.0f * fmaxf(y, 0.0f) * lost, r, r);
+"""
+
+_GELU_FAST = """
+// 0.5 * erfc(|x| / sqrt(2)) = exp(-x * x / 2) * p(t); p is a minimax fit of relative error
+// 1.1e-6 over |x| < 13.5, t as in Abramowitz and Stegun 7.1.26.
+float t = __fdividef(1.0f, fmaf(fabsf(x), 0.268700577f, 1.0f));
+float p = fmaf(t, -0.0625346005f, 0.167350829f);
+p = fmaf(p, t, -0.0339259654f);
+p = fmaf(p, t, 0.123099014f);
+p = fmaf(p, t, 0.0906478092f);
+p = fmaf(p, t, 0.108212121f);
+p = fmaf(p, t, 0.107150286f);
+float tail = p * t * exp2f(x * x * -0.721347520f);
+return x * (x < 0.0f ? tail : 1.0f - tail);
+"""
+
+_GELU_TANH = """
+// 0.5 * (1 + tanh(u)) = 1 / (1 + exp(-2 * u)), which does not cancel; u = z * w is kept to more
+// than float's precision (u + du), because exp turns its relative error into 2 * u times that.
+float z = fminf(fmaxf(x, -16.0f), 16.0f);
+float t = z * z;
+float dt = fmaf(z, z, -t);
+float c = 0x1.2444f2p-5f * t;
+float dc = fmaf(0x1.2444f2p-5f, t, -c) + fmaf(0x1.2444f2p-5f, dt, 0x1.49b16ap-30f * t);
+float w = c + 0x1.988454p-1f;
+float v = w - c;
+float dw = (c - (w - v)) + (0x1.988454p-1f - v) + (dc - 0x1.857936p-26f);
+float u = z * w;
+float du = fmaf(z, w, -u) + z * dw;
+float h = expf(-fabsf(u));
+h = fmaf(u < 0.0f ? du : -du, h, h);
+return (x < 0.0f ? x * h * h : x) / (1.0f + h * h);
+"""
+
+_GELU_TANH_FAST = """
+// x / (1 + exp(-2 * u)); h = exp(-|u|) as a power of two.
+float u = x * fmaf(x * x, 0.0514716203f, 1.15110411f);
+float h = exp2f(-fabsf(u));
+return __fdividef(x < 0.0f ? x * h * h : x, fmaf(h, h, 1.0f));
+"""
+
+_SIGMOID = """
+float e = expf(-fabsf(x));
+return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+"""
+
+_SIGMOID_FAST = """
+float e = __expf(-fabsf(x));
+return __fdividef(x < 0.0f ? e : 1.0f, 1.0f + e);
+"""
+
+_SILU = """
+// exp(-|x|) would be denormal where the result is not yet: take its root, multiply twice.
+float h = expf(-0.5f * fabsf(x));
+return (x < 0.0f ? x * h * h : x) / fmaf(h, h, 1.0f);
+"""
+
+_SILU_FAST = """
+float h = __expf(-0.5f * fabsf(x));
+return __fdividef(x < 0.0f ? x * h * h : x, fmaf(h, h, 1.0f));
+"""
+
+_SOFTPLUS = "return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));"
+
+_SOFTPLUS_FAST = "return fmaxf(x, 0.0f) + log1pf(__expf(-fabsf(x)));"
+
+_MISH = """
+// tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2), e = exp(x); 1 beyond x = 20. The root h
+// of e stays normal where the result is.
+float h = expf(0.5f * fminf(x, 20.0f));
+float e = h * h;
+float n = e * (e + 2.0f);
+return x < 0.0f ? x * h * h * (e + 2.0f) / (n + 2.0f) : x * (n / (n + 2.0f));
+"""
+
+_MISH_FAST = """
+float h = __expf(0.5f * fminf(x, 20.0f));
+float e = h * h;
+float n = e * (e + 2.0f);
+return x < 0.0f ? __fdividef(x * h * h * (e + 2.0f), n + 2.0f) : x * __fdividef(n, n + 2.0f);
+"""
+
+_SELU = f"""
+return {SELU_SCALE:.9g}f * (x > 0.0f ? x : {SELU_ALPHA:.9g}f * expm1f(x));
+"""
+
+_KINDS: tuple[ScalarKind, ...] = ("f32", "i32", "i64", "bool")
+_NUMBERS: tuple[ScalarKind, ...] = ("f32", "i32", "i64")
+
+
+def _inline(expression: str, kinds: Sequence[ScalarKind] = ("f32",)) -> Form:
+    return Form(inline=dict.fromkeys(kinds, expression))
+
+
+def _wrapping(operator: str) -> Form:
+    return Form(inline={"f32": f"{{0}} {operator} {{1}}"}, integer=f"return T(U(a) {operator} U(b));")
+
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "add": _wrapping("+"),
+        "subtract": _wrapping("-"),
+        "multiply": _wrapping("*"),
+        "divide": _inline("{0} / {1}"),
+        "floor_divide": Form(f32=_FLOOR_DIVIDE, integer=_FLOOR_DIVIDE_INTEGER),
+        "modulo": Form(f32=_MODULO, integer=_MODULO_INTEGER),
+        "power": _inline("powf({0}, {1})"),
+        "negate": Form(inline={"f32": "-{0}"}, integer="return T(U(0) - U(a));"),
+        "less": _inline("{0} < {1}", _NUMBERS),
+        "less_equal": _inline("{0} <= {1}", _NUMBERS),
+        "greater": _inline("{0} > {1}", _NUMBERS),
+        "greater_equal": _inline("{0} >= {1}", _NUMBERS),
+        "equal": _inline("{0} == {1}", _KINDS),
+        "not_equal": _inline("{0} != {1}", _KINDS),
+        "and": _inline("{0} && {1}", ("bool",)),
+        "or": _inline("{0} || {1}", ("bool",)),
+        "not": _inline("!{0}", ("bool",)),
+        "where": _inline("{0} ? {1} : {2}", _KINDS),
+        "min": Form(
+            f32="return cutlass::minimum<float, true>{}(a, b);", integer="return b < a ? b : a;"
+        ),
+        "max": Form(
+            f32="return cutlass::maximum<float, true>{}(a, b);", integer="return a < b ? b : a;"
+        ),
+        "abs": Form(inline={"f32": "fabsf({0})"}, integer="return x < 0 ? T(U(0) - U(x)) : x;"),
+        "clamp": Form(
+            f32="return ucc_min(ucc_max(x, lo), hi);",
+            integer="return ucc_min(ucc_max(x, lo), hi);",
+            needs=("min", "max"),
+        ),
+        "hardtanh": Form(f32="return ucc_min(ucc_max(x, lo), hi);", needs=("min", "max")),
+        "pow": _inline("powf({0}, {1})"),
+        "relu": Form(f32="return ucc_max(x, 0.0f);", needs=("max",)),
+        "leaky_relu": Form(f32="return x > 0.0f ? x : x * slope;"),
+        "gelu": Form(f32=_GELU, fast=_GELU_FAST),
+        "gelu_tanh": Form(f32=_GELU_TANH, fast=_GELU_TANH_FAST),
+        "silu": Form(f32=_SILU, fast=_SILU_FAST),
+        "sigmoid": Form(f32=_SIGMOID, fast=_SIGMOID_FAST),
+        "tanh": _inline("tanhf({0})"),
+        "softplus": Form(f32=_SOFTPLUS, fast=_SOFTPLUS_FAST),
+        "elu": Form(f32="return x > 0.0f ? x : alpha * expm1f(x);"),
+        "selu": Form(f32=_SELU),
+        "mish": Form(f32=_MISH, fast=_MISH_FAST),
+        "hardswish": Form(f32="return x * (fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f);"),
+        "exp": Form(f32="return expf(x);", fast="return __expf(x);"),
+        "log": _inline("logf({0})"),
+        "log1p": _inline("log1pf({0})"),
+        "sqrt": _inline("sqrtf({0})"),
+        "rsqrt": _inline("rsqrtf({0})"),
+        "erf": _inline("erff({0})"),
+        "sin": _inline("sinf({0})"),
+        "cos": _inline("cosf({0})"),
+        "floor": _inline("floorf({0})"),
+        "round": _inline("rintf({0})"),
+        "sign": Form(f32="return float(x > 0.0f) - float(x < 0.0f);"),
+    }
+)
+"""By name; the same names as FUNCTIONS, which a test guards."""
+
+_WHOLE_POWERS: Mapping[str, str] = MappingProxyType({"2.0f": "{0} * {0}", "3.0f": "{0} * {0} * {0}"})
+
+
+def apply(use: Use, args: Sequence[str]) -> str:
+    """A call of the function as an expression; `args` are C++ primaries of its operands' kind
+    (of `where`, the first is bool).
+
+    Raises ValueError if the function takes no operands of this kind.
+    """
+    if use.name in ("power", "pow") and args[1] in _WHOLE_POWERS:
+        return _WHOLE_POWERS[args[1]].format(args[0])
+    inline = FORMS[use.name].inline.get(use.kind)
+    if inline is not None:
+        return inline.format(*args)
+    return f"{_symbol(_defined(use))}({', '.join(args)})"
+
+
+def definitions(uses: Iterable[Use]) -> str:
+    """The device functions that `apply` calls for these uses, each once, callees first."""
+    found: dict[Use, None] = {}
+    for use in uses:
+        if use.kind not in FORMS[use.name].inline:
+            found.update(dict.fromkeys((*_callees(use), _defined(use))))
+    return "\n".join(_definition(use) for use in found)
+
+
+def _callees(use: Use) -> tuple[Use, ...]:
+    return tuple(Use(name, use.kind) for name in FORMS[use.name].needs)
+
+
+def _defined(use: Use) -> Use:
+    """The use with the form that exists: not every function has a fast one."""
+    return Use(use.name, use.kind, use.fast and bool(FORMS[use.name].fast))
+
+
+def _symbol(use: Use) -> str:
+    return f"ucc_{use.name}_fast" if use.fast else f"ucc_{use.name}"
+
+
+def _definition(use: Use) -> str:
+    form, function = FORMS[use.name], FUNCTIONS[use.name]
+    match use.kind:
+        case "f32":
+            body = form.fast if use.fast else form.f32
+        case "i32" | "i64":
+            body = re.sub(r"\b[TU]\b", lambda t: _types(use.kind)[t[0]], form.integer)
+        case _:
+            body = ""
+    if not body:
+        raise ValueError(f"{use.name} takes no operands of kind {use.kind}")
+    cpp = CPP[use.kind]
+    parameters = ", ".join(f"{cpp} {name}" for name in function.parameters)
+    statements = "".join(f"  {line}\n" for line in body.strip().splitlines())
+    return f"CUTLASS_DEVICE {cpp} {_symbol(use)}({parameters}) {{\n{statements}}}\n"
+
+
+def _types(kind: ScalarKind) -> Mapping[str, str]:
+    return {"T": CPP[kind], "U": _UNSIGNED[kind]}
+
+
+ROUND = """template <class Element>
+CUTLASS_DEVICE float ucc_round(float x) {
+  return float(cutlass::NumericConverter<Element, float>::convert(x));
+}
+"""
+"""To a narrower float and back: nearest, ties to even; the 8-bit floats saturate."""
+
+INTEGER = """template <int64_t Lowest, int64_t Highest, class Integer>
+CUTLASS_DEVICE Integer ucc_integer(float x) {
+  float r = rintf(x);
+  if (!(r > float(Lowest))) return x == x ? Integer(Lowest) : Integer(0);
+  return r >= float(Highest) ? Integer(Highest) : Integer(r);
+}
+
+template <int64_t Lowest, int64_t Highest, class Integer>
+CUTLASS_DEVICE Integer ucc_integer(int64_t x) {
+  return Integer(x < Lowest ? Lowest : x > Highest ? Highest : x);
+}
+"""
+"""To an integer of a range: nearest, ties to even; saturates; NaN gives 0."""

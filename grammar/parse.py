@@ -1,0 +1,160 @@
+"""Text to syntax tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Iterator, Sequence
+
+from lark import Lark, Token
+from lark.exceptions import UnexpectedToken
+from lark.parsers.lalr_interactive_parser import InteractiveParser
+
+from ucutlass.grammar import problems
+from ucutlass.grammar.build import Build
+from ucutlass.grammar.comments import attach
+from ucutlass.grammar.problems import MAX_CHARACTERS, MAX_DEPTH, MAX_PROBLEMS, Problem, SyntaxProblem
+from ucutlass.grammar.syntax import File, Item, Span
+from ucutlass.grammar.tokens import Scanner, check_brackets
+from ucutlass.grammar.wording import unexpected
+
+
+def grammar_text() -> str:
+    """The grammar file, for Lark and for llguidance's `LLMatcher.grammar_from_lark`."""
+    return files("ucutlass.grammar").joinpath("ucutlass.lark").read_text(encoding="utf-8")
+
+
+def decode(data: bytes) -> str:
+    """A file's bytes as text. Raises SyntaxProblem for what is not UTF-8 or holds a NUL."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # The bytes before the fault are sound, so their characters place it.
+        at = len(data[: error.start].decode("utf-8-sig"))
+        message = f"byte {error.start} (0x{data[error.start]:02X}) is not UTF-8"
+        raise SyntaxProblem((Problem(problems.NOT_TEXT, message, Span(at, at), "save the file as UTF-8"),)) from None
+    _check_text(text)
+    return text
+
+
+def parse(source: str) -> File:
+    """The tree of a program's text.
+
+    Raises SyntaxProblem with every problem found, at most one of an item (and a few of its
+    characters): reading goes on at the next `kernel`, `pipeline` or `fn`.
+    """
+    _check_text(source)
+    language = _language()
+    scan = language.scanner.scan(source)
+    found = list(scan.problems)
+    items: list[Item] = []
+    for tokens in _split(scan.tokens):
+        if len(found) >= MAX_PROBLEMS:
+            break
+        if any(_holds(tokens, p.span) for p in scan.problems):
+            continue
+        match language.item(tokens):
+            case Problem() as problem:
+                found += _with_brackets(tokens, problem)
+            case item:
+                items.append(item)
+    if found:
+        raise SyntaxProblem(tuple(sorted(found, key=lambda p: p.span.start)))
+    return attach(File(tuple(items)), scan.tokens, scan.comments)
+
+
+def _check_text(text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        message = f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read"
+        raise SyntaxProblem((Problem(problems.FILE_TOO_LARGE, message, Span(0, 0), "split the file"),))
+    at = text.find("\0")
+    if at >= 0:
+        message = "the text holds a NUL character"
+        raise SyntaxProblem((Problem(problems.NOT_TEXT, message, Span(at, at + 1), "is this a binary file?"),))
+
+
+_ITEMS = frozenset({"KERNEL", "PIPELINE", "FN"})
+
+
+def _split(tokens: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
+    """Tokens by item: its keyword is reserved, so it starts one wherever it stands."""
+    starts = [i for i, t in enumerate(tokens) if t.type in _ITEMS]
+    if tokens and starts[:1] != [0]:
+        starts.insert(0, 0)
+    for start, end in zip(starts, [*starts[1:], len(tokens)]):
+        yield tuple(tokens[start:end])
+
+
+def _holds(tokens: Sequence[Token], span: Span) -> bool:
+    return (tokens[0].start_pos or 0) <= span.start <= (tokens[-1].end_pos or 0)
+
+
+def _with_brackets(tokens: Sequence[Token], problem: Problem) -> list[Problem]:
+    """A bracket that does not match says more than the token at which that came to light."""
+    brackets = check_brackets(tokens)
+    if brackets is None:
+        return [problem]
+    return [problem, brackets] if problem.span.start < brackets.span.start else [brackets]
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    """The parser's tables; holds nothing of any one text."""
+
+    lark: Lark
+    scanner: Scanner
+
+    def item(self, tokens: tuple[Token, ...]) -> Item | Problem:
+        """The item that `tokens` make, or the first problem in them."""
+        brackets = check_brackets(tokens)
+        if brackets is not None and brackets.code == problems.NESTED_TOO_DEEP:
+            return brackets
+        parser = self.lark.parse_interactive(start="item")
+        try:
+            for i, token in enumerate(tokens):
+                parser.feed_token(token)
+            i = len(tokens)
+            item: Item = parser.feed_eof(tokens[-1])
+        except SyntaxProblem as error:
+            return error.problems[0]
+        except UnexpectedToken:
+            before = tokens[:i]
+            token_or_end = tokens[i] if i < len(tokens) else None
+            return unexpected(token_or_end, before, self._accepts(before), self.scanner.literals)
+        return _too_deep(item) or item
+
+    def _accepts(self, tokens: Sequence[Token]) -> set[str]:
+        # Fed anew: a failing token may have been reduced upon before it failed.
+        parser: InteractiveParser = self.lark.parse_interactive(start="item")
+        for token in tokens:
+            parser.feed_token(token)
+        return set(parser.accepts())
+
+
+@cache
+def _language() -> _Language:
+    lark = Lark(
+        grammar_text(), parser="lalr", lexer="basic", start=["start", "item"],
+        keep_all_tokens=True, transformer=Build(),
+    )
+    return _Language(lark, Scanner(lark.terminals))
+
+
+def _too_deep(item: Item) -> Problem | None:
+    """A problem where the tree has more than MAX_DEPTH levels; walks with a stack of its own."""
+    stack: list[tuple[Any, int]] = [(item, 0)]
+    while stack:
+        node, depth = stack.pop()
+        if isinstance(node, tuple):
+            stack += [(x, depth) for x in node]
+        elif is_dataclass(node) and not isinstance(node, Span):
+            if depth > MAX_DEPTH:
+                return _depth_problem(node)
+            stack += [(getattr(node, f.name), depth + 1) for f in fields(node)]
+    return None
+
+
+def _depth_problem(node: Any) -> Problem:
+    message = f"the expression has more than {MAX_DEPTH} levels"
+    return Problem(problems.NESTED_TOO_DEEP, message, node.span, "bind parts of it to names")

@@ -1,0 +1,185 @@
+"""Text to tokens and comments, by the terminals of the grammar file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Iterable, Mapping
+
+from lark import Token
+from lark.lexer import PatternStr, TerminalDef
+
+from ucutlass.grammar import problems
+from ucutlass.grammar.problems import MAX_PROBLEMS, Problem
+from ucutlass.grammar.syntax import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment without its `#`; `after` is where the code before it on its line ends, if any."""
+
+    text: str
+    start: int
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All of a text. `problems` and `tokens` are in the order of the text."""
+
+    tokens: tuple[Token, ...]
+    comments: tuple[Comment, ...]
+    problems: tuple[Problem, ...]
+
+
+_REGEXES = ("WS", "COMMENT", "TORCH", "NAME", "SHAPE", "FLOAT", "INT")
+"""The grammar's regular expressions, each before those that match less of the same text."""
+
+_NUMBERS = frozenset({"SHAPE", "FLOAT", "INT"})
+
+
+class Scanner:
+    """Splits text by a grammar's terminals: words by the regular expressions, then literals."""
+
+    def __init__(self, terminals: Iterable[TerminalDef]) -> None:
+        by_name = {t.name: t.pattern for t in terminals}
+        self.literals: Mapping[str, str] = {
+            p.value: name for name, p in by_name.items() if isinstance(p, PatternStr)
+        }
+        signs = sorted((s for s in self.literals if not s.isalpha()), key=len, reverse=True)
+        words = [f"(?P<{name}>{by_name[name].to_regexp()})" for name in _REGEXES]
+        self._regex = re.compile("|".join([*words, f"(?P<SIGN>{'|'.join(map(re.escape, signs))})"]))
+
+    def scan(self, source: str) -> Scan:
+        """Never fails: what is no token becomes a problem and is skipped."""
+        tokens: list[Token] = []
+        comments: list[Comment] = []
+        found: list[Problem] = []
+        at, end, match = 0, len(source), self._regex.match
+        while at < end and len(found) < MAX_PROBLEMS:
+            m = match(source, at)
+            if m is None:
+                stop = _run_end(source, at)
+                found.append(_unexpected_character(source, at, stop))
+                at = stop
+                continue
+            kind, text, start, at = m.lastgroup, m.group(), at, m.end()
+            if kind == "WS":
+                continue
+            if kind == "COMMENT":
+                comments.append(_comment(source, text, start, tokens))
+                continue
+            if kind != "SIGN" and tokens and tokens[-1].end_pos == start and tokens[-1].type in _NUMBERS:
+                found.append(_malformed_number(tokens[-1], text, start))
+            name = kind if kind in _NUMBERS else self.literals.get(text, kind)
+            assert name is not None
+            tokens.append(Token(name, text, start_pos=start, end_pos=at))
+        return Scan(tuple(tokens), tuple(comments), tuple(found))
+
+
+def _comment(source: str, text: str, start: int, tokens: list[Token]) -> Comment:
+    body = text[1:].removeprefix(" ").rstrip()
+    last = tokens[-1].end_pos if tokens else None
+    same_line = last is not None and "\n" not in source[last:start]
+    return Comment(body, start, last if same_line else None)
+
+
+def _run_end(source: str, at: int) -> int:
+    """The end of the run of equal characters at `at`."""
+    stop = at + 1
+    while stop < len(source) and source[stop] == source[at]:
+        stop += 1
+    return stop
+
+
+_ATTRIBUTES: Mapping[str, str] = {
+    "T": "there is no transpose: the order of names in a type is the memory order, and operations go by name",
+    "mT": "there is no transpose: the order of names in a type is the memory order, and operations go by name",
+    "shape": "write `size(D)` for the extent of the dimension D",
+    "size": "write `size(D)` for the extent of the dimension D",
+}
+
+_CHARACTERS: Mapping[str, str] = {
+    "@": "write the product as `dot[K](a, b)`, naming what is summed",
+    "|": "write `or`",
+    "&": "write `and`",
+    "!": "write `not`, or `!=` for unequal",
+    ";": "leave it out: statements need no separator",
+    "^": "write a power as `a ** b`",
+    "~": "write `not`",
+    '"': "there are no strings in the language",
+    "'": "there are no strings in the language",
+    "`": "leave it out",
+    "\\": "leave it out: line ends mean nothing",
+    "\u00a0": "replace this non-breaking space by an ordinary one",
+    "\u2212": "replace this Unicode minus by `-`",
+    "\u00d7": "write `*`, or `x` inside a shape such as 128x256x64",
+    "\u2192": "write `->`",
+    "\u2264": "write `<=`",
+    "\u2265": "write `>=`",
+    "\u2260": "write `!=`",
+    "\ufeff": "remove this byte order mark",
+}
+
+
+def _unexpected_character(source: str, at: int, stop: int) -> Problem:
+    char = source[at]
+    shown = f"`{char}`" if char.isprintable() else f"U+{ord(char):04X}"
+    hint = _CHARACTERS.get(char)
+    if char == ".":
+        word = re.match(r"[A-Za-z_]\w{0,40}", source[stop:stop + 41])
+        hint = _ATTRIBUTES.get(word.group() if word else "")
+        if hint is None and word:
+            hint = "values have no methods or attributes; write a function, as in `relu(x)`"
+    elif hint is None and char.isalpha():
+        hint = "names are made of the letters a-z and A-Z, digits and `_`"
+    message = f"unexpected character {shown}"
+    return Problem(problems.UNEXPECTED_CHARACTER, message, Span(at, stop), hint)
+
+
+def _malformed_number(number: Token, text: str, start: int) -> Problem:
+    span = Span(number.start_pos or 0, start + len(text))
+    hint = f"write a product as `{_short(number)} * {_short(text)}`" if text[0].isalpha() else None
+    message = f"the number `{_short(number)}` runs into `{_short(text)}`"
+    return Problem(problems.MALFORMED_NUMBER, message, span, hint)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else text[:21] + "..."
+
+
+_CLOSES: Mapping[str, str] = {")": "(", "]": "[", "}": "{"}
+_OPENS: Mapping[str, str] = {v: k for k, v in _CLOSES.items()}
+
+
+def check_brackets(tokens: Iterable[Token]) -> Problem | None:
+    """The first bracket that does not match, is never closed, or nests too deep."""
+    stack: list[Token] = []
+    for token in tokens:
+        if token in _OPENS:
+            stack.append(token)
+            if len(stack) > problems.MAX_NESTING:
+                message = f"brackets are nested {len(stack)} deep; at most {problems.MAX_NESTING} may be open at once"
+                return Problem(problems.NESTED_TOO_DEEP, message, span_of(token), "bind the inner part to a name")
+        elif token in _CLOSES:
+            if not stack:
+                message = f"`{token}` closes nothing"
+                return Problem(problems.UNBALANCED_BRACKETS, message, span_of(token), "remove it")
+            opened = stack.pop()
+            if _OPENS[opened] != token:
+                return _mismatch(opened, token)
+    if stack:
+        message = f"`{stack[-1]}` is never closed"
+        hint = f"add `{_OPENS[stack[-1]]}`"
+        return Problem(problems.UNBALANCED_BRACKETS, message, span_of(stack[-1]), hint)
+    return None
+
+
+def _mismatch(opened: Token, closed: Token) -> Problem:
+    message = f"`{closed}` stands where `{_OPENS[opened]}` is due: the last open bracket is `{opened}`"
+    return Problem(problems.UNBALANCED_BRACKETS, message, span_of(closed), f"close the `{opened}` with `{_OPENS[opened]}` first")
+
+
+def span_of(token: Token) -> Span:
+    assert token.start_pos is not None and token.end_pos is not None
+    return Span(token.start_pos, token.end_pos)

@@ -1,0 +1,395 @@
+"""A call's arguments against what a kernel declares: which extent each dimension has, or which
+mistake was made. Every mistake is a class of its own; each message names the places and numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from ucutlass.elements import Element
+from ucutlass.extents import Extent, Fixed, Free, evaluate, names, show
+
+# --- what a kernel declares ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis in memory: the positions of its dimensions in `LaunchSpec.dims`, outer first.
+
+    A nameless axis has none and `extent` says its length; otherwise `extent` is not read.
+    """
+
+    dims: tuple[int, ...]
+    extent: Extent = Fixed(1)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """A dense tensor; the last axis is contiguous. `name` is "" for a single unnamed result."""
+
+    name: str
+    elem: Element
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSlot:
+    """A number that the host passes by value."""
+
+    name: str
+    elem: Element
+
+
+Slot: TypeAlias = TensorSlot | ScalarSlot
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A condition on extents that the program states: its text, and whether it holds for the
+    extents by name."""
+
+    text: str
+    holds: Callable[[Mapping[str, int]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What a call must bring and gets. `dims` gives every dimension's name and extent in the order
+    of the binary interface's extent array; `device` is the torch device type."""
+
+    name: str
+    dims: tuple[tuple[str, Extent], ...]
+    params: tuple[Slot, ...]
+    results: tuple[TensorSlot, ...]
+    requires: tuple[Requirement, ...] = ()
+    device: str = "cuda"
+
+
+# --- mistakes --------------------------------------------------------------------
+
+
+class ArgumentError(Exception):
+    """A call's arguments do not fit the kernel; nothing was launched."""
+
+
+class WrongCount(ArgumentError):
+    """More or fewer arguments, or `out` tensors, than the kernel declares."""
+
+
+class NotATensor(ArgumentError):
+    """Something else stands where a tensor was declared."""
+
+
+class NoMemory(ArgumentError):
+    """A tensor without memory of its own: meta, fake, functorch-wrapped, sparse or a wrapper."""
+
+
+class WrongDtype(ArgumentError):
+    """A tensor's dtype is not the declared element type."""
+
+
+class WrongRank(ArgumentError):
+    """A tensor has more or fewer axes than declared."""
+
+
+class ExtentMismatch(ArgumentError):
+    """Two places give one dimension different extents."""
+
+
+class NotDivisible(ArgumentError):
+    """A composite axis cannot be split into its dimensions."""
+
+
+class EmptyExtent(ArgumentError):
+    """A dimension has no elements, or fewer than none."""
+
+
+class RequirementFailed(ArgumentError):
+    """A condition that the program states on its extents does not hold."""
+
+
+class NotContiguous(ArgumentError):
+    """A tensor's strides are not those of its declared order."""
+
+
+class LazyView(ArgumentError):
+    """A tensor whose memory holds the negative or conjugate of its values."""
+
+
+class WrongDevice(ArgumentError):
+    """A tensor lies on a device that the kernel was not built for, or apart from the others."""
+
+
+class NeedsGrad(ArgumentError):
+    """A tensor requires a gradient, which compiled kernels do not compute."""
+
+
+class Overlap(ArgumentError):
+    """An `out` tensor shares memory with an argument or with another `out` tensor."""
+
+
+class BadScalar(ArgumentError):
+    """A host scalar of the wrong kind, or out of its element type's range."""
+
+
+class Undetermined(Exception):
+    """No tensor of the declaration determines a dimension: the declaration is at fault."""
+
+
+# --- extents ---------------------------------------------------------------------
+
+Shapes: TypeAlias = Sequence[tuple[str, tuple[int, ...], TensorSlot]]
+"""What each tensor is called in messages, its shape, and its declaration."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    value: int
+    origin: str
+
+
+def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
+    """The extent of every dimension, in the order of `spec.dims`.
+
+    Free dimensions are read off the axes that name them alone, derived ones are computed, then
+    composite axes give what is left; at last every axis is held against the result. Works on
+    torch.SymInt too, where each comparison becomes a guard.
+
+    Raises WrongRank, EmptyExtent, ExtentMismatch, NotDivisible, RequirementFailed, Undetermined.
+    """
+    for label, shape, slot in shapes:
+        if len(shape) != len(slot.axes):
+            raise WrongRank(
+                f"{spec.name}: {label} has {len(shape)} axes, shape {_shape(shape)}, but is declared "
+                f"with {len(slot.axes)}: {_axes(spec, slot)}"
+            )
+    known = {
+        name: _Known(extent.value, "the program") for name, extent in spec.dims if isinstance(extent, Fixed)
+    }
+    _read_single_axes(spec, shapes, known)
+    while _derive(spec, known) or _split_composite(spec, shapes, known):
+        pass
+    for name, _ in spec.dims:
+        if name not in known:
+            raise Undetermined(f"{spec.name}: no tensor determines the extent of {name}")
+    sizes = {name: known[name].value for name, _ in spec.dims}
+    _verify_axes(spec, shapes, known, sizes)
+    for name, value in sizes.items():
+        if value < 1:
+            raise EmptyExtent(f"{spec.name}: {name} is {value} by {known[name].origin}; every extent must be at least 1")
+    for requirement in spec.requires:
+        if not requirement.holds(sizes):
+            raise RequirementFailed(
+                f"{spec.name}: requires {requirement.text}, which does not hold for "
+                + ", ".join(f"{name} = {value}" for name, value in sizes.items())
+            )
+    return tuple(sizes.values())
+
+
+def shape_of(spec: LaunchSpec, slot: TensorSlot, extents: Sequence[int]) -> tuple[int, ...]:
+    """The shape a tensor must have for these extents."""
+    sizes = {name: value for (name, _), value in zip(spec.dims, extents, strict=True)}
+    return tuple(_length(spec, axis, sizes) for axis in slot.axes)
+
+
+def _length(spec: LaunchSpec, axis: Axis, sizes: Mapping[str, int]) -> int:
+    if not axis.dims:
+        return evaluate(axis.extent, sizes)
+    return math.prod(sizes[spec.dims[d][0]] for d in axis.dims)
+
+
+def _places(shapes: Shapes) -> Iterator[tuple[str, int, Axis]]:
+    for label, shape, slot in shapes:
+        for i, (length, axis) in enumerate(zip(shape, slot.axes, strict=True)):
+            yield f"{label} axis {i}", length, axis
+
+
+def _read_single_axes(spec: LaunchSpec, shapes: Shapes, known: dict[str, _Known]) -> None:
+    for place, length, axis in _places(shapes):
+        match axis.dims:
+            case (d,):
+                name, extent = spec.dims[d]
+                if extent == Free(name) and name not in known:
+                    known[name] = _Known(length, place)
+
+
+def _derive(spec: LaunchSpec, known: dict[str, _Known]) -> bool:
+    for name, extent in spec.dims:
+        if name in known or name in names(extent) or not all(n in known for n in names(extent)):
+            continue
+        sizes = {n: k.value for n, k in known.items()}
+        try:
+            value = evaluate(extent, sizes)
+        except ZeroDivisionError:
+            raise EmptyExtent(f"{spec.name}: {name} = {show(extent)} divides by zero: {_given(extent, known)}") from None
+        known[name] = _Known(value, f"{name} = {show(extent)}, {_given(extent, known)}")
+        return True
+    return False
+
+
+def _given(extent: Extent, known: Mapping[str, _Known]) -> str:
+    return ", ".join(f"{n} = {known[n].value} by {known[n].origin}" for n in sorted(names(extent)))
+
+
+def _split_composite(spec: LaunchSpec, shapes: Shapes, known: dict[str, _Known]) -> bool:
+    for place, length, axis in _places(shapes):
+        unknown = [spec.dims[d][0] for d in axis.dims if spec.dims[d][0] not in known]
+        if len(unknown) != 1:
+            continue
+        inner = [(n, known[n].value) for d in axis.dims if (n := spec.dims[d][0]) in known]
+        product = math.prod(value for _, value in inner)
+        if product < 1 or length % product != 0:
+            raise NotDivisible(
+                f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, not a multiple of "
+                + " * ".join(f"{n} = {value}" for n, value in inner)
+            )
+        known[unknown[0]] = _Known(length // product, place)
+        return True
+    return False
+
+
+def _verify_axes(spec: LaunchSpec, shapes: Shapes, known: Mapping[str, _Known], sizes: Mapping[str, int]) -> None:
+    for place, length, axis in _places(shapes):
+        wanted = _length(spec, axis, sizes)
+        if length == wanted:
+            continue
+        if not axis.dims:
+            because = f"{show(axis.extent)}" + (f", {_given(axis.extent, known)}" if names(axis.extent) else "")
+            raise ExtentMismatch(f"{spec.name}: {place} has {length} elements, but is declared as {because}: {wanted}")
+        reasons = ", ".join(
+            f"{n} is {known[n].value} by {known[n].origin}" for n in (spec.dims[d][0] for d in axis.dims)
+        )
+        raise ExtentMismatch(
+            f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, but must have {wanted}: {reasons}"
+        )
+
+
+def _composite(spec: LaunchSpec, axis: Axis) -> str:
+    inner = " ".join(spec.dims[d][0] for d in axis.dims)
+    return inner if len(axis.dims) == 1 else f"({inner})"
+
+
+def _axes(spec: LaunchSpec, slot: TensorSlot) -> str:
+    return "[" + ", ".join(_composite(spec, a) if a.dims else show(a.extent) for a in slot.axes) + "]"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+# --- tensors ---------------------------------------------------------------------
+
+
+def dtype_of(elem: Element) -> torch.dtype:
+    """Raises WrongDtype for an element type that torch has no dtype for."""
+    if elem.torch is None:
+        raise WrongDtype(f"torch has no dtype for {elem.name}")
+    dtype: torch.dtype = getattr(torch, elem.torch)
+    return dtype
+
+
+def check_tensor(spec: LaunchSpec, label: str, slot: TensorSlot, tensor: object) -> torch.Tensor:
+    """The argument as a tensor whose memory can be read as declared; its extents and strides
+    are checked elsewhere.
+
+    Raises NotATensor, NoMemory, LazyView, WrongDtype, WrongDevice.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise NotATensor(f"{spec.name}: {label} is a {type(tensor).__name__}, but a tensor is declared: {slot.elem.name}")
+    if tensor.device.type == "meta":
+        raise NoMemory(f"{spec.name}: {label} is a meta tensor, which has no data; give one on {spec.device}")
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise NoMemory(
+            f"{spec.name}: {label} is a {type(tensor).__name__}, which has no memory of its own; "
+            "under torch.compile or fake tensors call the kernel as an operator (as_operator)"
+        )
+    if tensor.layout is not torch.strided:
+        raise NoMemory(f"{spec.name}: {label} has layout {tensor.layout}; give a dense tensor")
+    if tensor.dtype != (dtype := dtype_of(slot.elem)):
+        raise WrongDtype(
+            f"{spec.name}: {label} is {tensor.dtype}, but is declared {slot.elem.name} ({dtype}); "
+            "convert it, or change the declaration"
+        )
+    if tensor.device.type != spec.device:
+        raise WrongDevice(f"{spec.name}: {label} is on {tensor.device}, but the kernel runs on {spec.device}")
+    if tensor.is_neg() or tensor.is_conj():
+        raise LazyView(f"{spec.name}: {label} is a lazily negated view; give {label}.resolve_neg()")
+    try:
+        tensor.data_ptr()
+    except RuntimeError as error:
+        raise NoMemory(f"{spec.name}: {label} has no memory to read: {str(error).splitlines()[0]}") from error
+    return tensor
+
+
+def check_strides(spec: LaunchSpec, label: str, tensor: torch.Tensor) -> None:
+    """Raises NotContiguous; axes of one element may have any stride."""
+    expected = 1
+    for i in reversed(range(tensor.dim())):
+        if tensor.shape[i] != 1 and tensor.stride(i) != expected:
+            raise NotContiguous(
+                f"{spec.name}: {label} axis {i} has stride {tensor.stride(i)} where {expected} was expected "
+                f"(shape {_shape(tensor.shape)}, strides {_shape(tensor.stride())}); give {label}.contiguous(), "
+                "or declare the dimensions in the tensor's memory order"
+            )
+        expected *= tensor.shape[i]
+
+
+def check_grad(spec: LaunchSpec, label: str, tensor: torch.Tensor) -> None:
+    """Raises NeedsGrad where autograd would expect to see this call."""
+    if tensor.requires_grad:
+        raise NeedsGrad(
+            f"{spec.name}: {label} requires a gradient, which compiled kernels do not compute; "
+            "call under torch.no_grad(), or give a detached tensor"
+        )
+
+
+def check_overlap(spec: LaunchSpec, label: str, out: torch.Tensor, other_label: str, other: torch.Tensor) -> None:
+    """Raises Overlap; both tensors are contiguous."""
+    a, b = out.data_ptr(), other.data_ptr()
+    if a < b + other.numel() * other.element_size() and b < a + out.numel() * out.element_size():
+        raise Overlap(f"{spec.name}: {label} shares memory with {other_label}; give memory of its own")
+
+
+# --- scalars ---------------------------------------------------------------------
+
+_EXACT = 2**53
+"""Scalars cross the binary interface as doubles, which are exact up to here."""
+
+
+def integer_range(elem: Element) -> tuple[int, int]:
+    """The integers that an element type, passed as a double, holds."""
+    if elem.name.startswith("u"):
+        return 0, min(2**elem.bits - 1, _EXACT)
+    return max(-(2 ** (elem.bits - 1)), -_EXACT), min(2 ** (elem.bits - 1) - 1, _EXACT)
+
+
+def check_scalar(spec: LaunchSpec, slot: ScalarSlot, value: object) -> float:
+    """Raises BadScalar. Numbers of other libraries pass through `__float__` and `__index__`."""
+    what = f"{spec.name}: {slot.name} is declared {slot.elem.name}"
+    if isinstance(value, torch.Tensor):
+        raise BadScalar(f"{what}, a number of the host, but got a tensor; give .item(), or declare it {slot.elem.name}[]")
+    match slot.elem.kind:
+        case "float":
+            if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+                raise BadScalar(f"{what}, but got {type(value).__name__} {value!r}")
+            try:
+                return float(value)
+            except (OverflowError, TypeError, ValueError) as error:
+                raise BadScalar(f"{what}, but {value!r} is no such number: {error}") from error
+        case "int":
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise BadScalar(f"{what}, but got {type(value).__name__} {value!r}")
+            low, high = integer_range(slot.elem)
+            number = value.__index__()
+            if not low <= number <= high:
+                raise BadScalar(f"{what}, {low} to {high}, but got {number}")
+            return float(number)
+        case "bool":
+            if not isinstance(value, bool):
+                raise BadScalar(f"{what}, but got {type(value).__name__} {value!r}")
+            return float(value)

@@ -1,0 +1,180 @@
+"""What can go wrong while building, caching and isolating; one class per mistake.
+
+`MachineError` and below: the machine is at fault (exit status 3 of `ucc`); each names the one act
+that mends it. `BuildError`: nvcc refused a source. `SwitchError`: the caller's environment holds
+a value that cannot be read (exit status 2).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SwitchError(Exception):
+    """An environment switch holds a value that cannot be read.
+
+    `accepts` says what the switch takes, with an example.
+    """
+
+    def __init__(self, name: str, value: str, accepts: str) -> None:
+        super().__init__(name, value, accepts)
+        self.name = name
+        self.value = value
+        self.accepts = accepts
+
+    def __str__(self) -> str:
+        return f"environment variable {self.name} is {self.value!r}, but it takes {self.accepts}"
+
+
+class MachineError(Exception):
+    """This machine cannot do what was asked. `what` happened; `mend` is one act that helps."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(what, mend)
+        self.what = what
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.what}; to mend it: {self.mend}"
+
+
+# --- tool chain ------------------------------------------------------------------
+
+
+class ToolchainError(MachineError):
+    """The tool chain is missing, too old or broken."""
+
+
+class CompilerMissing(ToolchainError):
+    """No nvcc anywhere that was looked."""
+
+
+class CompilerIncomplete(ToolchainError):
+    """nvcc is there, but parts that it needs are not."""
+
+
+class CompilerUnusable(ToolchainError):
+    """nvcc is there, but it does not run or does not say its version."""
+
+
+class CompilerTooOld(ToolchainError):
+    """nvcc runs, but it is older than the architecture or CUTLASS needs."""
+
+
+class HostCompilerMissing(ToolchainError):
+    """No g++ for nvcc's host pass."""
+
+
+class HostCompilerUnsupported(ToolchainError):
+    """nvcc refuses this version of the host compiler."""
+
+
+class HeadersMissing(ToolchainError):
+    """The CUTLASS headers are not installed, or not complete."""
+
+
+class OutOfMemory(ToolchainError):
+    """The kernel ended a compiler process for want of memory."""
+
+
+# --- cache -----------------------------------------------------------------------
+
+
+class CacheError(MachineError):
+    """The cache folder cannot be used as asked."""
+
+
+class CacheReadOnly(CacheError):
+    """The cache folder cannot be written; entries already in it are still served."""
+
+
+class CacheFull(CacheError):
+    """No space, or no quota, left under the cache folder."""
+
+
+class CacheUnusable(CacheError):
+    """The cache folder cannot be used for another reason; `what` holds the system's words."""
+
+
+class LockTimeout(CacheError):
+    """Another process holds an entry's lock for longer than the caller would wait."""
+
+
+# --- build -----------------------------------------------------------------------
+
+
+class ArchUnknown(Exception):
+    """An emitted source asks for an architecture that no build recipe knows."""
+
+    def __init__(self, arch: str, known: tuple[str, ...]) -> None:
+        super().__init__(arch, known)
+        self.arch = arch
+        self.known = known
+
+    def __str__(self) -> str:
+        known = ", ".join(self.known)
+        return f"no build recipe for architecture {self.arch!r}; there are recipes for {known}"
+
+
+class BuildError(Exception):
+    """The compiler refused a source that passed every rule: a defect of the emitter or a rule.
+
+    `errors`: the compiler's first error lines. `source`, `log`: where the source and everything
+    the compiler said are kept. `command`: what to run beside the source to see it again.
+    `program`: where the program's own line is, put first; the builder knows no programs, so it
+    is None until the caller re-raises `about(..)`.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        errors: tuple[str, ...],
+        source: Path,
+        log: Path,
+        command: str,
+        program: str | None = None,
+    ) -> None:
+        super().__init__(entry, errors, source, log, command, program)
+        self.entry = entry
+        self.errors = errors
+        self.source = source
+        self.log = log
+        self.command = command
+        self.program = program
+
+    def about(self, program: str) -> BuildError:
+        """The same error with the program's own line (already rendered) shown first."""
+        return BuildError(self.entry, self.errors, self.source, self.log, self.command, program)
+
+    def __str__(self) -> str:
+        lines = [] if self.program is None else [self.program]
+        lines.append(f"the compiler refused the emitted source of {self.entry}:")
+        lines += [f"  {line}" for line in self.errors]
+        lines += [f"  source kept: {self.source}", f"  full output: {self.log}", f"  command:     {self.command}"]
+        return "\n".join(lines)
+
+
+class BuildTimedOut(Exception):
+    """A compiler ran past its time limit and was ended; nothing was cached."""
+
+    def __init__(self, entry: str, limit_seconds: float) -> None:
+        super().__init__(entry, limit_seconds)
+        self.entry = entry
+        self.limit_seconds = limit_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"compiling {self.entry} took longer than {self.limit_seconds:g} s and was ended; "
+            "choose a smaller tile, or raise the limit"
+        )
+
+
+class BuildCancelled(Exception):
+    """The caller cancelled; compilers were ended, nothing was cached."""
+
+    def __init__(self, entry: str) -> None:
+        super().__init__(entry)
+        self.entry = entry
+
+    def __str__(self) -> str:
+        return f"building {self.entry} was cancelled"

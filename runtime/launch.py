@@ -1,0 +1,449 @@
+"""Calling a compiled kernel from Python: `y = k(x, w, b)` on the current stream.
+
+A call is validated once a signature (shapes, dtypes, strides, device, alignment) and memoised with
+its bound kernel. Steady-state calls run in the native launcher; everything it has not seen before
+comes to `_Core.slow`, which holds all checks and is also the whole launcher where there is no
+native one. Nothing here synchronises, and memory comes from torch's caching allocator alone, so
+calls can be captured into CUDA graphs (call each shape once before the capture: the first call
+loads the kernel).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Mapping, TypeAlias
+
+import torch
+
+from ucutlass.elements import Element
+from ucutlass.ir import Kernel, ScalarType, TensorType
+from ucutlass.runtime.arguments import (
+    Axis,
+    LaunchSpec,
+    NotATensor,
+    Requirement,
+    ScalarSlot,
+    Slot,
+    TensorSlot,
+    WrongCount,
+    WrongDevice,
+    bind,
+    check_grad,
+    check_overlap,
+    check_scalar,
+    check_strides,
+    check_tensor,
+    dtype_of,
+    integer_range,
+    shape_of,
+)
+from ucutlass.runtime.library import Native, NoNative, native
+
+ALIGNMENT = 16
+"""Bytes: the alignment of `Request.aligned`; what TMA and 128-bit loads need."""
+
+# --- what the planner is asked and answers ---------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a launch is chosen by: every extent in the order of `LaunchSpec.dims`; whether each
+    tensor (parameters, then results) starts at a multiple of 16 bytes; the device."""
+
+    extents: tuple[int, ...]
+    aligned: tuple[bool, ...]
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A loaded kernel for a request. `entry` is the address of its entry (ucutlass/plan.py);
+    `workspace` counts bytes; `keep` owns the entry's library."""
+
+    entry: int
+    knobs: tuple[int, ...]
+    workspace: int
+    keep: object = None
+
+
+Choose: TypeAlias = Callable[[Request], Bound]
+
+
+def spec_of(kernel: Kernel, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
+    """What a typed kernel's calls must bring. `requires` are the kernel's own conditions, made
+    callable by the caller."""
+    order = {name: i for i, name in enumerate(kernel.dims)}
+
+    def tensor(name: str, type_: TensorType) -> TensorSlot:
+        return TensorSlot(name, type_.elem, tuple(Axis(tuple(order[d] for d in a.dims), a.extent) for a in type_.axes))
+
+    def slot(name: str, type_: TensorType | ScalarType) -> Slot:
+        return tensor(name, type_) if isinstance(type_, TensorType) else ScalarSlot(name, type_.elem)
+
+    return LaunchSpec(
+        name=kernel.name,
+        dims=tuple(kernel.dims.items()),
+        params=tuple(slot(p.name, p.type) for p in kernel.params),
+        results=tuple(tensor(r.name, r.type) for r in kernel.results),
+        requires=tuple(requires),
+        device=device,
+    )
+
+
+# --- what a kernel may answer ----------------------------------------------------
+
+
+class LaunchError(Exception):
+    """A kernel's entry refused or failed; `code` is what it returned (ucutlass/plan.py)."""
+
+    def __init__(self, kernel: str, code: int) -> None:
+        super().__init__(kernel, code)
+        self.kernel = kernel
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: launch failed: {describe(self.code)} (code {self.code})"
+
+
+CUTLASS_STATUS: tuple[str, ...] = (
+    "kSuccess", "kErrorMisalignedOperand", "kErrorInvalidDataType", "kErrorInvalidLayout",
+    "kErrorInvalidProblem", "kErrorNotSupported", "kErrorWorkspaceNull", "kErrorInternal",
+    "kErrorArchMismatch", "kErrorInsufficientDriver", "kErrorMemoryAllocation", "kInvalid",
+)
+"""cutlass::Status in order (cutlass/cutlass.h, CUTLASS 4.2)."""
+
+_CUDA_WORDS: Mapping[int, str] = MappingProxyType(
+    {
+        1: "invalid argument", 2: "out of memory", 35: "the driver is older than the CUDA runtime needs",
+        98: "invalid device function", 100: "no CUDA-capable device", 101: "invalid device ordinal",
+        200: "the device kernel image is invalid", 201: "invalid device context",
+        209: "no kernel image for this device", 218: "a PTX compilation failed",
+        700: "an illegal memory access was encountered", 701: "too many resources requested for launch",
+        702: "the launch timed out", 715: "an illegal instruction was encountered", 716: "misaligned address",
+        719: "unspecified launch failure", 720: "cooperative launch too large",
+        900: "the operation is not permitted while the stream is capturing",
+        901: "a previous error invalidated the stream's capture",
+    }
+)  # fmt: skip
+"""cudaError_t of driver_types.h, for a torch without CUDA's own words."""
+
+
+def describe(code: int) -> str:
+    """The words for an entry's return code."""
+    if code == 1:
+        return "the kernel refused its arguments: they are not what its plan was made for"
+    if 1000 < code < 2000:
+        return f"CUDA error {code - 1000}: {_cuda_words(code - 1000)}"
+    if 2000 < code < 2000 + len(CUTLASS_STATUS):
+        return f"CUTLASS status {CUTLASS_STATUS[code - 2000]}"
+    return "a code that the binary interface does not define"
+
+
+def _cuda_words(error: int) -> str:
+    if torch.version.cuda is not None and torch.cuda.is_available():
+        cudart = torch.cuda.cudart()
+        return str(cudart.cudaGetErrorString(cudart.cudaError(error)))
+    return _CUDA_WORDS.get(error, "see cudaError_t in CUDA's documentation")
+
+
+# --- the launcher ----------------------------------------------------------------
+
+
+class Launcher:
+    """A kernel that can be called: `k(*args, out=None)`.
+
+    Arguments are the declared parameters in order; tensors are contiguous in the declared order
+    and on one device. Returns the result, or a tuple of the results (with their names as
+    attributes where they have names), newly allocated or the tensors of `out`.
+
+    Raises a subclass of ArgumentError before anything is launched, LaunchError where the kernel's
+    entry fails, and whatever `choose` raises. `choose` is asked once for each Request, one
+    request at a time. Safe to call from many threads.
+    """
+
+    def __init__(self, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative | None = None) -> None:
+        self.spec = spec
+        core = _Core(spec, choose, launcher if launcher is not None else native())
+        self._call = core.callable()
+        self.route = "native" if isinstance(core.native, Native) else "python"
+
+    def __call__(self, *args: Any, out: Any = None) -> Any:
+        return self._call(*args, out=out)
+
+
+_ENTRY = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_void_p, ctypes.c_void_p,
+)
+_DLPACK_DEVICES: Mapping[str, int] = MappingProxyType({"cpu": 1, "cuda": 2})
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+Allocation: TypeAlias = tuple[tuple[Any, ...], dict[str, Any] | None]
+"""Arguments and keywords for the allocating function of a device type."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request's launch, as ctypes wants it."""
+
+    request: Request
+    bound: Bound
+    function: Any
+    extents: Any
+    knobs: Any
+    results: tuple[Allocation, ...]
+    workspace: Allocation | None
+
+
+class _Core:
+    """All of a launcher but its front: it must not know the native callable, which owns it."""
+
+    def __init__(self, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative) -> None:
+        self.spec = spec
+        self.native = launcher
+        self._choose = choose
+        self._tensor_slots = [p for p in spec.params if isinstance(p, TensorSlot)]
+        self._labels = [p.name for p in self._tensor_slots] + _result_labels(spec)
+        self._result_type = _result_type(spec)
+        self._allocate, self._allocation = _allocator(spec.device)
+        self._bounds: dict[Request, Bound] = {}
+        self._prepared: dict[tuple[object, ...], _Prepared] = {}
+        self._lock = threading.Lock()
+
+    def callable(self) -> Callable[..., Any]:
+        if isinstance(self.native, NoNative):
+            return lambda *args, out=None: self.slow(None, *args, out=out)
+        return self.native.new(self._native_config())
+
+    def _native_config(self) -> tuple[Any, ...]:
+        """In the order that native/launcher.c `ucutlass_launcher_new` reads."""
+        return (
+            *_PLAIN, float, int, bool, self.slow, self.fail, self._allocate, torch.is_grad_enabled,
+            torch.autograd.graph.increment_version, _exchange_device(self.spec.device),
+            self._result_type, torch.Tensor.is_neg,
+            getattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+            _DLPACK_DEVICES[self.spec.device],
+            len(self.spec.results),
+            tuple(_native_kind(p) for p in self.spec.params),
+        )  # fmt: skip
+
+    def fail(self, code: int) -> None:
+        raise LaunchError(self.spec.name, code)
+
+    def slow(self, launcher: object, *args: Any, out: Any = None) -> Any:
+        """Validates and launches. `launcher` is the native one to teach, or None."""
+        tensors, scalars = self._split(args)
+        outs = self._outs(out)
+        given = (*tensors, *outs)
+        key = (len(outs), *map(_facts, given))
+        prepared = self._prepared.get(key)
+        request = self._validate(tensors, outs) if prepared is None else prepared.request
+        self._check_state(tensors, outs)
+        if prepared is None:
+            prepared = self._prepared[key] = self._prepare(request)
+        results = self._launch(prepared, tensors, scalars, outs)
+        if isinstance(self.native, Native) and launcher is not None:
+            self._teach(self.native, launcher, prepared, args, outs)
+        if len(results) == 1:
+            return results[0]
+        return results if self._result_type is None else self._result_type(results)
+
+    # --- checks
+
+    def _split(self, args: tuple[Any, ...]) -> tuple[list[torch.Tensor], list[float]]:
+        if len(args) != len(self.spec.params):
+            wanted = ", ".join(p.name for p in self.spec.params)
+            raise WrongCount(
+                f"{self.spec.name}: takes {len(self.spec.params)} arguments ({wanted}), but got {len(args)}"
+            )
+        tensors: list[torch.Tensor] = []
+        scalars: list[float] = []
+        for slot, value in zip(self.spec.params, args):
+            if isinstance(slot, TensorSlot):
+                tensors.append(value)
+            else:
+                scalars.append(check_scalar(self.spec, slot, value))
+        return tensors, scalars
+
+    def _outs(self, out: Any) -> tuple[torch.Tensor, ...]:
+        if out is None:
+            return ()
+        count = len(self.spec.results)
+        if count == 1:
+            return (out,)
+        if not isinstance(out, (tuple, list)):
+            raise NotATensor(f"{self.spec.name}: out is a {type(out).__name__}, but a tuple of {count} tensors is wanted")
+        if len(out) != count:
+            raise WrongCount(f"{self.spec.name}: out has {len(out)} tensors, but there are {count} results")
+        return tuple(out)
+
+    def _validate(self, tensors: Sequence[object], outs: Sequence[object]) -> Request:
+        slots = [*self._tensor_slots, *self.spec.results]
+        checked = [
+            check_tensor(self.spec, label, slot, t) for label, slot, t in zip(self._labels, slots, [*tensors, *outs])
+        ]
+        for label, tensor in zip(self._labels, checked):
+            if tensor.device != checked[0].device:
+                raise WrongDevice(
+                    f"{self.spec.name}: {label} is on {tensor.device}, but {self._labels[0]} is on {checked[0].device}"
+                )
+        extents = bind(self.spec, [(n, t.shape, s) for n, t, s in zip(self._labels, checked, slots)])
+        for label, tensor in zip(self._labels, checked):
+            check_strides(self.spec, label, tensor)
+        aligned = tuple(t.data_ptr() % ALIGNMENT == 0 for t in checked)
+        fresh = () if outs else (True,) * len(self.spec.results)
+        return Request(extents, aligned + fresh, checked[0].device)
+
+    def _check_state(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]) -> None:
+        """What a signature leaves open: gradients and overlap."""
+        given = [*zip(self._labels, [*tensors, *outs])]
+        if torch.is_grad_enabled():
+            for label, tensor in given:
+                check_grad(self.spec, label, tensor)
+        for i in range(len(tensors), len(given)):
+            for j in range(i):
+                check_overlap(self.spec, *given[i], *given[j])
+
+    # --- launching
+
+    def _prepare(self, request: Request) -> _Prepared:
+        with self._lock:
+            bound = self._bounds.get(request)
+            if bound is None:
+                bound = self._bounds[request] = self._choose(request)
+        return _Prepared(
+            request,
+            bound,
+            _ENTRY(bound.entry),
+            (ctypes.c_int64 * len(request.extents))(*request.extents),
+            (ctypes.c_int64 * len(bound.knobs))(*bound.knobs),
+            tuple(
+                self._allocation(shape_of(self.spec, r, request.extents), dtype_of(r.elem), request.device)
+                for r in self.spec.results
+            ),
+            self._allocation((bound.workspace,), torch.uint8, request.device) if bound.workspace else None,
+        )
+
+    def _launch(
+        self, p: _Prepared, tensors: Sequence[torch.Tensor], scalars: Sequence[float], outs: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        with _current(p.request.device):
+            results = tuple(outs) or tuple(self._new(allocation) for allocation in p.results)
+            workspace = self._new(p.workspace) if p.workspace else None
+            pointers = [t.data_ptr() for t in (*tensors, *results)]
+            code = p.function(
+                (ctypes.c_void_p * len(pointers))(*pointers), p.extents, (ctypes.c_double * len(scalars))(*scalars),
+                p.knobs, None if workspace is None else workspace.data_ptr(), None, _stream(p.request.device),
+            )  # fmt: skip
+        if code != 0:
+            self.fail(code)
+        if outs:
+            torch.autograd.graph.increment_version(outs)
+        return results
+
+    def _new(self, allocation: Allocation) -> torch.Tensor:
+        args, keywords = allocation
+        tensor: torch.Tensor = self._allocate(*args, **(keywords or {}))
+        return tensor
+
+    def _teach(
+        self, library: Native, launcher: object, p: _Prepared, args: tuple[Any, ...], outs: tuple[torch.Tensor, ...]
+    ) -> None:
+        out = None if not outs else outs[0] if len(self.spec.results) == 1 else outs
+        plan = (
+            p.bound.entry, p.request.extents, p.bound.knobs, p.results, p.workspace, (p.request.device.index or 0,),
+            p.bound.keep if p.bound.keep is not None else p.bound,
+        )  # fmt: skip
+        library.remember(launcher, args, out, plan)
+
+
+# --- torch -----------------------------------------------------------------------
+
+
+def _facts(tensor: object) -> object:
+    """What validation depends on; unequal to everything for what must be validated each time."""
+    if type(tensor) not in _PLAIN:
+        return object()
+    assert isinstance(tensor, torch.Tensor)
+    if tensor.layout is not torch.strided:
+        return object()
+    try:
+        aligned = tensor.data_ptr() % ALIGNMENT == 0
+    except RuntimeError:
+        return object()
+    return tensor.shape, tensor.dtype, tensor.device, tensor.stride(), tensor.is_neg(), aligned
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _exchange_device(device: str) -> Callable[[int], int] | None:
+    if device != "cuda" or torch.cuda.device_count() < 2:
+        return None
+    exchange: Callable[[int], int] = getattr(torch.cuda, "_exchange_device")
+    return exchange
+
+
+def _allocator(device: str) -> tuple[Callable[..., Any], Callable[..., Allocation]]:
+    """How tensors are allocated on the current device of this type, and the arguments for it.
+
+    torch.empty spends about a microsecond in parsing and dispatch; the function that Inductor's
+    generated code allocates with takes the same memory from the same allocator in a third of that.
+    """
+    from torch._C._dynamo import guards
+
+    direct = getattr(guards, f"_empty_strided_{device}", None)
+    if direct is None:
+        return torch.empty, lambda shape, dtype, where: ((shape,), {"dtype": dtype, "device": where})
+    return direct, lambda shape, dtype, where: ((shape, _row_major(shape), dtype), None)
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * extent)
+    return tuple(reversed(strides))[-len(shape) :] if shape else ()
+
+
+# --- slots -----------------------------------------------------------------------
+
+
+def _native_kind(slot: Slot) -> tuple[int, int, int]:
+    """As launcher.c's ScalarKind; 0 for a tensor."""
+    if isinstance(slot, TensorSlot):
+        return 0, 0, 0
+    return {"float": ord("f"), "int": ord("i"), "bool": ord("b")}[slot.elem.kind], *_limits(slot.elem)
+
+
+def _limits(elem: Element) -> tuple[int, int]:
+    return integer_range(elem) if elem.kind == "int" else (0, 0)
+
+
+def _result_labels(spec: LaunchSpec) -> list[str]:
+    if len(spec.results) == 1:
+        return ["out"]
+    return [f"out[{i}]" + (f" ({r.name})" if r.name else "") for i, r in enumerate(spec.results)]
+
+
+def _result_type(spec: LaunchSpec) -> type[tuple[Any, ...]] | None:
+    """A tuple with the results' names as read-only attributes, made without generated code; names
+    that a tuple has itself, or that begin with `_`, are left to positions."""
+    if len(spec.results) < 2 or not all(r.name for r in spec.results):
+        return None
+    getters: dict[str, Any] = {
+        r.name: property(operator.itemgetter(i))
+        for i, r in enumerate(spec.results)
+        if not r.name.startswith("_") and not hasattr(tuple, r.name)
+    }
+    return type("Results", (tuple,), {"__slots__": (), **getters})

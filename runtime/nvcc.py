@@ -1,0 +1,208 @@
+"""nvcc on one emitted file: its flags, the command that a reader can repeat, its words on failure."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from ucutlass.runtime import process, ptxas
+from ucutlass.runtime.errors import (
+    ArchUnknown,
+    BuildCancelled,
+    BuildError,
+    BuildTimedOut,
+    CacheFull,
+    CompilerTooOld,
+    HostCompilerUnsupported,
+    MachineError,
+    OutOfMemory,
+)
+from ucutlass.runtime.switches import BUILD_JOBS, CACHE_DIR
+from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
+
+if TYPE_CHECKING:
+    from ucutlass.emit.text import Source
+
+SOURCE = "source.cu"
+LIBRARY = "kernel.so"
+LOG = "build.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`gencode` is nvcc's; `oldest` the first nvcc that takes it."""
+
+    gencode: str
+    oldest: tuple[int, int]
+
+
+TARGETS: Mapping[str, Target] = {
+    # One front-end pass, then one quick ptxas pass a chip; the PTX serves chips still to come.
+    "sm_80": Target("arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90,compute_80]", (12, 3)),
+    "sm_89": Target("arch=compute_89,code=[sm_89,sm_90,compute_89]", (12, 3)),
+    "sm_90a": Target("arch=compute_90a,code=sm_90a", (12, 3)),
+}
+"""Architecture of a Source to what is generated for it."""
+
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "--expt-relaxed-constexpr",
+    "-shared",
+    # A library that holds CUTLASS templates of another version may be loaded already (PyTorch's
+    # is): bind every symbol to this library's own, and keep inline variables out of the
+    # process-wide table of unique symbols.
+    "-Xcompiler=-fPIC,-fno-gnu-unique,-Wno-psabi",
+    "-Xlinker=-Bsymbolic",
+    "-Xptxas=-v",
+)
+
+_STRIPPED = (
+    "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "GCC_EXEC_PREFIX", "COMPILER_PATH",
+)
+"""Variables that would change what is built without being in its key."""
+
+CUTLASS_FOLDER = (
+    "CUTLASS=$(python3 -c \"import importlib.util as u; "
+    "print(u.find_spec('cutlass_library').submodule_search_locations[0])\")/source"
+)
+"""Shell line that sets the variable which `command_line` uses."""
+
+
+def flags(arch: str, nvcc_version: str) -> tuple[str, ...]:
+    """Flags that decide what is built, none of them a path. Raises ArchUnknown, CompilerTooOld."""
+    target = TARGETS.get(arch)
+    if target is None:
+        raise ArchUnknown(arch, tuple(TARGETS))
+    if version_tuple(nvcc_version)[:2] < target.oldest:
+        oldest = ".".join(map(str, target.oldest))
+        raise CompilerTooOld(f"{arch} needs nvcc {oldest} or newer, found {nvcc_version}", INSTALL_CUDA)
+    return (*_FLAGS, f"-gencode={target.gencode}")
+
+
+def command_line(arch: str, source: str, library: str) -> str:
+    """The build as one shell line for a person, with `$CUTLASS` for the headers' folder (see
+    CUTLASS_FOLDER). Raises ArchUnknown."""
+    if arch not in TARGETS:
+        raise ArchUnknown(arch, tuple(TARGETS))
+    options = shlex.join([*_FLAGS, f"-gencode={TARGETS[arch].gencode}"])
+    headers = '-I"$CUTLASS/include" -I"$CUTLASS/tools/util/include"'
+    return f"nvcc {options} {headers} -o {shlex.quote(library)} {shlex.quote(source)}"
+
+
+def compile_source(
+    source: Source,
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> tuple[float, ptxas.Report]:
+    """Writes source, log and library into `folder`; seconds taken and what ptxas said.
+
+    `keep` moves the folder to where refused builds are kept. Raises BuildError, BuildTimedOut,
+    BuildCancelled, MachineError, OSError (the folder cannot be written).
+    """
+    (folder / SOURCE).write_text(source.text)
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    start = time.monotonic()
+    status = process.run(
+        _command(source.arch, toolchain),
+        folder=folder,
+        env=_environment(scratch),
+        log=folder / LOG,
+        limit_seconds=limit_seconds,
+        cancel=cancel,
+    )
+    seconds = round(time.monotonic() - start, 3)
+    shutil.rmtree(scratch)
+    match status:
+        case "cancelled":
+            raise BuildCancelled(source.entry)
+        case "timed out":
+            raise BuildTimedOut(source.entry, limit_seconds)
+        case _:
+            log = (folder / LOG).read_text(errors="replace")
+    if status != 0 or not (folder / LIBRARY).is_file():
+        raise _refusal(source, status, log, keep)
+    return seconds, ptxas.parse(log)
+
+
+def _command(arch: str, toolchain: Toolchain) -> list[str]:
+    """File names are relative, so that no folder's name gets into the library."""
+    home = toolchain.cutlass.home
+    return [
+        str(toolchain.nvcc.path),
+        *flags(arch, toolchain.nvcc.version),
+        f"-ccbin={toolchain.host.path}",
+        f"-I{home / 'include'}",
+        f"-I{home / 'tools/util/include'}",
+        *(f"-L{folder}" for folder in toolchain.nvcc.library_folders),
+        "-o", LIBRARY, SOURCE,
+    ]
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """The caller's, less what would change the build; temporary files go where they are swept."""
+    kept = {name: value for name, value in os.environ.items() if name not in _STRIPPED}
+    return {**kept, "LC_ALL": "C", "TMPDIR": str(scratch)}
+
+
+# --- refusals --------------------------------------------------------------------
+
+_FEWER_JOBS = f"set {BUILD_JOBS}=1 (one compiler takes up to 4 GB)"
+
+_MACHINE_FAULTS: tuple[tuple[re.Pattern[str], type[MachineError], str], ...] = (
+    (
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        CacheFull,
+        f"ucc cache clear, or set {CACHE_DIR} to a folder with room",
+    ),
+    (
+        re.compile(r"unsupported GNU version.*"),
+        HostCompilerUnsupported,
+        "put a g++ that this nvcc supports first on PATH",
+    ),
+    (
+        re.compile(r"died due to signal 9.*|Killed signal.*|std::bad_alloc|virtual memory exhausted.*"),
+        OutOfMemory,
+        _FEWER_JOBS,
+    ),
+)
+"""Words in a compiler's output by which the machine is at fault, not the source."""
+
+_ERROR = re.compile(r"\berror\b|\bfatal\b|undefined reference|No such file", re.IGNORECASE)
+_SHOWN = 5
+_WIDTH = 300
+
+
+def _refusal(
+    source: Source, status: int, log: str, keep: Callable[[], Path]
+) -> BuildError | MachineError:
+    for pattern, fault, mend in _MACHINE_FAULTS:
+        if m := pattern.search(log):
+            return fault(f"compiling {source.entry} failed: {m[0].strip()}", mend)
+    if status == -9:
+        return OutOfMemory(f"compiling {source.entry} failed: nvcc was killed", _FEWER_JOBS)
+    kept = keep()
+    command = command_line(source.arch, SOURCE, LIBRARY)
+    return BuildError(source.entry, _first_errors(log, status), kept / SOURCE, kept / LOG, command)
+
+
+def _first_errors(log: str, status: int) -> tuple[str, ...]:
+    lines = [line.strip()[:_WIDTH] for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    if status == 0:
+        return ("nvcc ended with status 0 but wrote no library",)
+    return tuple(errors[:_SHOWN] or lines[-_SHOWN:] or [f"nvcc ended with status {status} and said nothing"])

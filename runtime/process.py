@@ -1,0 +1,68 @@
+"""Runs a compiler as a process group of its own, so that all of it can be ended at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Literal
+
+from ucutlass.runtime.errors import CompilerUnusable
+
+_POLL_SECONDS = 0.05
+
+
+def run(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    log: Path,
+    limit_seconds: float,
+    cancel: Event | None,
+) -> int | Literal["timed out", "cancelled"]:
+    """The exit status of `command` run in `folder`, its output (both streams) in `log`.
+
+    On cancellation, time-out or any exception, Ctrl-C too, every process of the group is killed
+    before this returns. Raises CompilerUnusable where the command cannot be started, OSError
+    where the log cannot be written.
+    """
+    with log.open("wb") as out:
+        try:
+            process = subprocess.Popen(
+                command, cwd=folder, env=dict(env), stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )
+        except OSError as error:
+            raise CompilerUnusable(f"{command[0]} cannot be started: {error}", "ucc doctor") from error
+        try:
+            return _wait(process, time.monotonic() + limit_seconds, cancel)
+        finally:
+            kill_group(process)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], deadline: float, cancel: Event | None
+) -> int | Literal["timed out", "cancelled"]:
+    while True:
+        if cancel is not None and cancel.is_set():
+            return "cancelled"
+        if time.monotonic() >= deadline:
+            return "timed out"
+        try:
+            return process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills what is left of the group that `process`, started as a session leader, leads."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # the whole group has ended
+    process.wait()

@@ -1,0 +1,34 @@
+"""What a build tells its caller while it runs. Nothing here prints: a front end draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["cached", "waiting", "compiling", "built", "failed", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One event of one kernel's build.
+
+    `cached`, `built` and `failed` end a kernel; `waiting` says in `detail` who builds it already;
+    `quarantined` says why an entry of the cache was put aside, and where. `seconds` is the
+    compiler's time, for `built`. `done` of `total` distinct kernels have ended, this one
+    included.
+    """
+
+    kind: Kind
+    entry: str
+    detail: str = ""
+    seconds: float | None = None
+    done: int = 0
+    total: int = 1
+
+
+OnProgress: TypeAlias = Callable[[Progress], None]
+
+
+def ignore(_: Progress) -> None:
+    """The listener of a caller who does not care."""

@@ -1,0 +1,80 @@
+"""Every environment switch of the library: its name, its type, its default. Nothing else in the
+library reads UCUTLASS_ variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from ucutlass.runtime.errors import SwitchError
+
+CACHE_DIR = "UCUTLASS_CACHE_DIR"
+CACHE_SIZE = "UCUTLASS_CACHE_SIZE"
+BUILD_JOBS = "UCUTLASS_BUILD_JOBS"
+CUDA_HOME = "UCUTLASS_CUDA_HOME"
+
+DESCRIPTIONS: Mapping[str, str] = {
+    CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
+    CACHE_SIZE: "size at which the least recently used kernels are removed, such as 500M or 20G (default 10G)",
+    BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
+    CUDA_HOME: "CUDA toolkit to use before any other (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
+}
+"""Name to meaning, for help texts."""
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DEFAULT_CACHE_BYTES = 10 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """`cache_bytes` counts bytes; `jobs` and `cuda_home` are None where not set."""
+
+    cache_dir: Path
+    cache_bytes: int
+    jobs: int | None
+    cuda_home: Path | None
+
+
+def read(environ: Mapping[str, str] | None = None) -> Switches:
+    """The switches as the environment sets them; an empty value counts as not set.
+
+    Raises SwitchError for a value that cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    return Switches(
+        cache_dir=_folder(env, CACHE_DIR) or platformdirs.user_cache_path("ucutlass", appauthor=False),
+        cache_bytes=_bytes(env, CACHE_SIZE, _DEFAULT_CACHE_BYTES),
+        jobs=_count(env, BUILD_JOBS),
+        cuda_home=_folder(env, CUDA_HOME),
+    )
+
+
+def _folder(env: Mapping[str, str], name: str) -> Path | None:
+    if not (value := env.get(name)):
+        return None
+    path = Path(value).expanduser()
+    if not path.is_absolute():
+        raise SwitchError(name, value, "an absolute path, such as /data/ucutlass")
+    return path
+
+
+def _bytes(env: Mapping[str, str], name: str, default: int) -> int:
+    if not (value := env.get(name)):
+        return default
+    match = re.fullmatch(r"(\d{1,15})([KMGT]?)i?B?", value.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise SwitchError(name, value, "a number of bytes with an optional K, M, G or T, such as 20G")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _count(env: Mapping[str, str], name: str) -> int | None:
+    if not (value := env.get(name)):
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,3}", value.strip(), re.ASCII):
+        raise SwitchError(name, value, "a whole number from 1 to 9999, such as 4")
+    return int(value)

@@ -1,0 +1,176 @@
+"""What this machine has: cores and memory that this process may use, the NVIDIA driver, its GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cores() -> int:
+    """Cores that this process may use: its affinity, and the cgroup's quota rounded down, at least 1."""
+    allowed = len(os.sched_getaffinity(0))
+    quotas = [q for q in (_quota_v2(), _quota_v1()) if q is not None]
+    return max(1, min([allowed, *quotas]))
+
+
+def memory_available() -> int:
+    """Bytes that new processes may take without swapping: the kernel's MemAvailable, or what the
+    cgroup's limit leaves, whichever is less."""
+    room = [r for r in (_room_v2(), _room_v1()) if r is not None]
+    return max(0, min([_meminfo("MemAvailable"), *room]))
+
+
+def memory_total() -> int:
+    """Bytes of memory of the whole machine."""
+    return _meminfo("MemTotal")
+
+
+def _meminfo(name: str) -> int:
+    for line in (_PROC / "meminfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise LookupError(f"/proc/meminfo has no {name}")
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None  # absent, or "max": no limit there
+
+
+def _groups(controller: str) -> list[Path]:
+    """The folders of this process's cgroup and its parents, innermost first; `controller` is ""
+    for version 2."""
+    for line in (_PROC / "self/cgroup").read_text().splitlines():
+        _, names, place = line.split(":", 2)
+        if controller in names.split(","):
+            inner = _CGROUP / controller / place.lstrip("/")
+            roots = [inner, *inner.parents]
+            return roots[: roots.index(_CGROUP / controller) + 1]
+    return []
+
+
+def _least(values: list[int | None]) -> int | None:
+    return min((v for v in values if v is not None), default=None)
+
+
+def _room_v2() -> int | None:
+    names = ("memory.max", "memory.current", "memory.stat")
+    return _least([_room(*(g / n for n in names), "inactive_file") for g in _groups("")])
+
+
+def _room_v1() -> int | None:
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+    return _least([_room(*(g / n for n in names), "total_inactive_file") for g in _groups("memory")])
+
+
+def _room(limit: Path, usage: Path, stat: Path, cached: str) -> int | None:
+    most, used = _number(limit), _number(usage)
+    if most is None or used is None:
+        return None
+    try:
+        lines = dict(line.split() for line in stat.read_text().splitlines())
+    except (OSError, ValueError):
+        lines = {}
+    # Inactive page cache counts as used but is given back on demand.
+    return most - used + int(lines.get(cached, 0))
+
+
+def _quota_v2() -> int | None:
+    found: list[int | None] = []
+    for group in _groups(""):
+        try:
+            quota, period = (group / "cpu.max").read_text().split()
+        except (OSError, ValueError):
+            continue
+        found.append(None if quota == "max" else int(quota) // int(period))
+    return _least(found)
+
+
+def _quota_v1() -> int | None:
+    found: list[int | None] = []
+    for group in _groups("cpu"):
+        quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+        found.append(quota // period if quota and period and quota > 0 else None)
+    return _least(found)
+
+
+# --- the driver ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """`capability` is (major, minor); `memory` in bytes; `sms` streaming multiprocessors."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    sms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """`cuda` is the newest CUDA version that the driver serves, (major, minor); `problem` is
+    empty where the GPUs can be used, else the driver's own words."""
+
+    cuda: tuple[int, int]
+    gpus: tuple[Gpu, ...]
+    problem: str
+
+
+_MAJOR, _MINOR, _SM_COUNT = 75, 76, 16
+"""CUdevice_attribute values of cuda.h."""
+
+
+def driver() -> Driver | None:
+    """What libcuda.so.1 says; None where there is no driver.
+
+    Calls cuInit: a process that does so must not fork and use CUDA in the child. Creates no
+    context and takes no GPU memory.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    served = (version.value // 1000, version.value % 1000 // 10)
+    if status := cuda.cuInit(0):
+        return Driver(served, (), _words(cuda, status))
+    count = ctypes.c_int()
+    if status := cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return Driver(served, (), _words(cuda, status))
+    return Driver(served, tuple(_gpu(cuda, i) for i in range(count.value)), "")
+
+
+def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
+    device = ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(device), index)
+    name = ctypes.create_string_buffer(256)
+    cuda.cuDeviceGetName(name, len(name), device)
+    memory = ctypes.c_size_t()
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+
+    def attribute(which: int) -> int:
+        value = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), which, device)
+        return value.value
+
+    return Gpu(
+        index, name.value.decode(errors="replace"), (attribute(_MAJOR), attribute(_MINOR)),
+        memory.value, attribute(_SM_COUNT),
+    )
+
+
+def _words(cuda: ctypes.CDLL, status: int) -> str:
+    text = ctypes.c_char_p()
+    cuda.cuGetErrorName(status, ctypes.byref(text))
+    return text.value.decode(errors="replace") if text.value else f"CUDA error {status}"

@@ -1,0 +1,64 @@
+"""From text to the typed program: names, types, extents, schedules; every error of a file."""
+
+from __future__ import annotations
+
+from ucutlass import ir
+from ucutlass.check.calls import BUILTINS
+from ucutlass.check.pipelines import check_pipeline
+from ucutlass.check.programs import Findings, Names, check_kernel
+from ucutlass.check.scope import Reject
+from ucutlass.diagnostics import Diagnostic, ProgramError
+from ucutlass.elements import ELEMENTS
+from ucutlass.functions import FUNCTIONS
+from ucutlass.grammar import syntax
+from ucutlass.grammar.parse import SyntaxProblem, parse
+
+__all__ = ["check", "check_tree"]
+
+
+def check(source: str, file: str = "<text>") -> ir.Module:
+    """The typed programs of a text.
+
+    Raises ProgramError with every diagnostic of the text.
+    """
+    try:
+        tree = parse(source)
+    except SyntaxProblem as problem:
+        found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in problem.problems)
+        raise ProgramError(found, source, file) from None
+    module, diagnostics = check_tree(tree)
+    if any(d.severity == "error" for d in diagnostics):
+        raise ProgramError(diagnostics, source, file)
+    return module
+
+
+def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
+    """The programs that are sound, and every diagnostic in the order of the text."""
+    findings = Findings()
+    names = _names(tree, findings)
+    kernels: dict[str, ir.Kernel] = {}
+    made: dict[str, ir.Program] = {}
+    for name, program in names.programs.items():
+        if program.kind == "kernel" and (kernel := check_kernel(program, names, findings)):
+            kernels[name] = made[name] = kernel
+    for name, program in names.programs.items():
+        if program.kind == "pipeline" and (pipeline := check_pipeline(program, names, kernels, findings)):
+            made[name] = pipeline
+    ordered = tuple(made[name] for name in names.programs if name in made)
+    diagnostics = sorted(findings.diagnostics, key=lambda d: d.span.start)
+    return ir.Module(ordered), tuple(diagnostics)
+
+
+def _names(tree: syntax.File, findings: Findings) -> Names:
+    functions: dict[str, syntax.Function] = {}
+    programs: dict[str, syntax.Program] = {}
+    for item in tree.items:
+        if item.name in BUILTINS or item.name in FUNCTIONS or item.name in ELEMENTS:
+            findings.reject(Reject("UC0103", f"{item.name} is built in", item.name_span, "choose another name"))
+        elif item.name in functions or item.name in programs:
+            findings.reject(Reject("UC0103", f"{item.name} is defined twice in this file", item.name_span))
+        elif isinstance(item, syntax.Function):
+            functions[item.name] = item
+        else:
+            programs[item.name] = item
+    return Names(functions, programs)

@@ -1,0 +1,301 @@
+"""Calls: the built-in operations, element-wise functions, casts and the program's own functions."""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping, get_args
+
+from ucutlass import ir
+from ucutlass.check import expressions
+from ucutlass.check.scope import Reject, Scope, describe, did_you_mean, show_value
+from ucutlass.check.types import extent_of
+from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
+from ucutlass.functions import FUNCTIONS, Function
+from ucutlass.grammar import syntax
+from ucutlass.grammar.syntax import Span
+from ucutlass.ir import Dims, Value
+from ucutlass.lanes import LANES
+
+REDUCTIONS: tuple[str, ...] = get_args(ir.ReduceOp)
+
+_NEUTRAL: Mapping[str, float] = {
+    "max": float("-inf"), "argmax": float("-inf"), "logsumexp": float("-inf"),
+    "min": float("inf"), "argmin": float("inf"), "prod": 1.0,
+}
+"""What a position outside a tensor reads directly inside a reduction; 0 for the others."""
+
+_MAX_EXPANSION = 32
+"""How deep functions may call each other."""
+
+
+def check_call(call: syntax.Call, scope: Scope) -> Value:
+    """The value of `f(..)` or `f[K](..)`. Raises Reject with the first thing wrong."""
+    name = call.callee
+    if name in scope.functions:
+        return _expand(scope.functions[name], call, scope)
+    if call.brackets is not None and (consuming := _CONSUMING.get(name)):
+        return consuming(call, _consumed(call.brackets, scope), scope)
+    if call.brackets is not None:
+        if name in FUNCTIONS or name in ELEMENTS or name in _PLAIN:
+            raise Reject("UC0222", f"{name} consumes no dimension", call.callee_span, f"write {name}(..) without brackets")
+        raise _unknown(call, scope)
+    if plain := _PLAIN.get(name):
+        return plain(call, scope)
+    if name in ELEMENTS:
+        return _cast(ELEMENTS[name], call, scope)
+    if name in FUNCTIONS and not FUNCTIONS[name].spelling:
+        return _function(FUNCTIONS[name], call, scope)
+    if name in _CONSUMING:
+        raise Reject("UC0222", f"{name} needs the names it consumes", call.callee_span, f"write {name}[K](..)")
+    raise _unknown(call, scope)
+
+
+def _unknown(call: syntax.Call, scope: Scope) -> Reject:
+    name = call.callee
+    if name.startswith("torch."):
+        return Reject("UC0504", "a torch call is a stage of its own in a pipeline", call.span, "bind it with its type: h: f32[B, C] = torch.NAME(x)")
+    if name in scope.programs:
+        return Reject("UC0502", f"{name} is a {scope.programs[name].kind}; its call must stand alone as a stage", call.span, f"bind it first: h = {name}(..)")
+    known = [*FUNCTIONS, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
+    return Reject("UC0104", f"no function is named {name}", call.callee_span, did_you_mean(name, known))
+
+
+def _positional(call: syntax.Call, least: int, most: int, options: tuple[str, ...] = ()) -> tuple[list[syntax.Expr], dict[str, syntax.Argument]]:
+    positional = [a.value for a in call.arguments if a.name is None]
+    named = {a.name: a for a in call.arguments if a.name is not None}
+    for option, argument in named.items():
+        if option not in options:
+            raise Reject("UC0105", f"{call.callee} has no argument named {option}", argument.span, did_you_mean(option, options))
+    if not least <= len(positional) <= most:
+        count = str(least) if least == most else f"{least} to {most}"
+        raise Reject("UC0105", f"{call.callee} takes {count} argument{'s' if most != 1 else ''}, here are {len(positional)}", call.span)
+    return positional, named
+
+
+def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Value:
+    (only,), _ = _positional(call, 1, 1, options)
+    return expressions.check(only, scope)
+
+
+def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
+    least, most = function.arity
+    args, named = _positional(call, least, most, function.parameters)
+    values = [expressions.check(a, scope) for a in args]
+    for parameter, default in zip(function.parameters[len(args):], function.defaults[len(args) - least:]):
+        given = named.pop(parameter, None)
+        values.append(expressions.check(given.value, scope) if given else scope.graph.add(ir.Constant(default, F32, span=call.span)))
+    if named:
+        extra = next(iter(named.values()))
+        raise Reject("UC0105", f"{call.callee} is given {extra.name} twice", extra.span)
+    return expressions.apply(function, tuple(values), scope, call.span)
+
+
+def _cast(elem: Element, call: syntax.Call, scope: Scope) -> Value:
+    value = _one(call, scope)
+    if value.elem is elem:
+        return value
+    return scope.graph.add(ir.Cast(value, elem, value.dims, call.span))
+
+
+# --- size, index, segment ---------------------------------------------------------
+
+
+def _dim_argument(call: syntax.Call, scope: Scope) -> str:
+    (only,), _ = _positional(call, 1, 1)
+    if not isinstance(only, syntax.Name):
+        raise Reject("UC0105", f"{call.callee} takes the name of a dimension", only.span)
+    return scope.need_dim(only.name, only.span)
+
+
+def _size(call: syntax.Call, scope: Scope) -> Value:
+    return expressions.size(_dim_argument(call, scope), scope, call.span)
+
+
+def _index(call: syntax.Call, scope: Scope) -> Value:
+    dim = _dim_argument(call, scope)
+    return scope.graph.add(ir.Coordinate(dim, I64, (dim,), call.span))
+
+
+def _segment(call: syntax.Call, scope: Scope) -> Value:
+    (name, offsets), _ = _positional(call, 2, 2)
+    if not isinstance(name, syntax.Name):
+        raise Reject("UC0105", "segment takes a dimension and its offsets: segment(T, offsets)", name.span)
+    dim = scope.need_dim(name.name, name.span)
+    value = expressions.check(offsets, scope)
+    if value.elem.kind != "int" or value.dims:
+        raise Reject("UC0212", f"offsets are one axis of integers, i32[E+1]; this is {show_value(value)}", offsets.span)
+    return scope.graph.add(ir.Segment(dim, value, I64, (dim,), call.span))
+
+
+_PLAIN: Mapping[str, Callable[[syntax.Call, Scope], Value]] = {
+    "size": _size, "index": _index, "segment": _segment,
+}
+
+
+# --- what consumes names ----------------------------------------------------------
+
+
+def _consumed(brackets: tuple[syntax.BracketName, ...], scope: Scope) -> tuple[tuple[str, Span], ...]:
+    found: dict[str, Span] = {}
+    for b in brackets:
+        if b.extent is not None and scope.dim(b.name) is None and scope.alias is None:
+            scope.dims.declare(b.name, extent_of(b.extent, scope.dims), b.span)
+        elif b.extent is not None:
+            scope.dims.declare(scope.need_dim(b.name, b.span), extent_of(b.extent, scope.dims), b.span)
+        dim = scope.need_dim(b.name, b.span)
+        if dim in found:
+            raise Reject("UC0103", f"{b.name} is consumed twice", b.span)
+        found[dim] = b.span
+    return tuple(found.items())
+
+
+def _over(consumed: tuple[tuple[str, Span], ...], value: Value, scope: Scope, what: str) -> Dims:
+    for dim, span in consumed:
+        if dim not in value.dims:
+            raise Reject("UC0211", f"{what} over {dim}, but the value ranges over {describe(value.dims)}", span)
+    return scope.dims.order(d for d, _ in consumed)
+
+
+def _numeric(value: Value, what: str) -> Value:
+    if value.elem is BOOL:
+        raise Reject("UC0212", f"{what} takes numbers; this is {show_value(value)}", value.span, "write where(c, 1, 0)")
+    return value
+
+
+Consumed = tuple[tuple[str, Span], ...]
+
+
+def _dot(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
+    (first, second), named = _positional(call, 2, 2, ("acc",))
+    left, right = expressions.check(first, scope), expressions.check(second, scope)
+    _check_operands(left, right, consumed, call)
+    lane = LANES[left.elem.name]
+    accumulate = _accumulation(named.get("acc"), lane.elem.name)
+    over = scope.dims.order(d for d, _ in consumed)
+    dims = scope.dims.order(d for d in (*left.dims, *right.dims) if d not in over)
+    return scope.graph.add(ir.Dot(over, left, right, lane.elem, accumulate, lane.result, dims, call.span))
+
+
+def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.Call) -> None:
+    for dim, span in consumed:
+        for side, value in (("left", left), ("right", right)):
+            if dim not in value.dims:
+                raise Reject(
+                    "UC0205", f"dot sums over {dim}, but its {side} operand ranges over {describe(value.dims)}", span,
+                    f"both operands need {dim}; sum[{dim}](..) removes a name that only one has",
+                )
+    if left.elem is not right.elem:
+        narrow = left if left.elem.bits < right.elem.bits else right
+        raise Reject(
+            "UC0203", f"dot multiplies one element type; these are {left.elem.name} and {right.elem.name}", call.span,
+            f"cast in plain sight, for example {narrow.elem.name}(..) around the {'right' if narrow is left else 'left'} operand",
+            (("left operand", left.span), ("right operand", right.span)),
+        )
+    if left.elem.name not in LANES:
+        raise Reject("UC0204", f"no lane multiplies {left.elem.name}", call.span, "lanes: " + " ".join(LANES))
+
+
+def _accumulation(given: syntax.Argument | None, lane: str) -> str:
+    allowed = LANES[lane].accumulations
+    if given is None:
+        return allowed[0]
+    match given.value:
+        case syntax.Name(word) if word in allowed:
+            return word
+    raise Reject("UC0217", f"lane {lane} accumulates in {' or '.join(allowed)}", given.span, f"write acc={allowed[-1]} or leave it out")
+
+
+def _reduce(op: str) -> Callable[[syntax.Call, Consumed, Scope], Value]:
+    def check(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
+        value = _numeric(_fill(_one(call, scope), _NEUTRAL.get(op, 0.0), scope), op)
+        over = _over(consumed, value, scope, op)
+        dims = tuple(d for d in value.dims if d not in over)
+        if op in ("argmax", "argmin") and len(over) != 1:
+            raise Reject("UC0222", f"{op} gives the coordinate along one dimension; here are {len(over)}", call.span)
+        return scope.graph.add(ir.Reduce(op, over, value, _reduced_element(op, value), dims, call.span))  # type: ignore[arg-type]
+
+    return check
+
+
+def _reduced_element(op: str, value: Value) -> Element:
+    if op in ("argmax", "argmin"):
+        return I64
+    if value.elem.kind == "int" and op in ("sum", "prod", "max", "min"):
+        return I64 if op in ("sum", "prod") else value.elem
+    return F32
+
+
+def _fill(value: Value, neutral: float, scope: Scope) -> Value:
+    if isinstance(value, ir.Read) and value.fill != neutral:
+        return scope.graph.add(ir.Read(value.value, value.positions, neutral, value.elem, value.dims, value.span))
+    return value
+
+
+def _softmax(log: bool) -> Callable[[syntax.Call, Consumed, Scope], Value]:
+    def check(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
+        value = _numeric(_one(call, scope), call.callee)
+        over = _over(consumed, value, scope, call.callee)
+        return scope.graph.add(ir.Softmax(over, value, log, F32, value.dims, call.span))
+
+    return check
+
+
+def _scan(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
+    (only,), named = _positional(call, 1, 1, ("exclusive", "reverse"))
+    value = _numeric(expressions.check(only, scope), call.callee)
+    over = _over(consumed, value, scope, call.callee)
+    if len(over) != 1:
+        raise Reject("UC0222", f"{call.callee} runs along one dimension; here are {len(over)}", call.span)
+    elem = I64 if value.elem.kind == "int" else F32
+    flags = {name: _flag(argument) for name, argument in named.items()}
+    return scope.graph.add(
+        ir.Scan(call.callee, over[0], value, flags.get("exclusive", False), flags.get("reverse", False), elem, value.dims, call.span)  # type: ignore[arg-type]
+    )
+
+
+def _flag(argument: syntax.Argument) -> bool:
+    match argument.value:
+        case syntax.Literal_(word="true" | "false" as word):
+            return word == "true"
+    raise Reject("UC0212", f"{argument.name} is true or false", argument.span)
+
+
+_CONSUMING: Mapping[str, Callable[[syntax.Call, Consumed, Scope], Value]] = {
+    "dot": _dot,
+    "softmax": _softmax(False),
+    "log_softmax": _softmax(True),
+    "cumsum": _scan,
+    "cumprod": _scan,
+    **{op: _reduce(op) for op in REDUCTIONS},
+}
+
+BUILTINS: tuple[str, ...] = (*_CONSUMING, *_PLAIN)
+"""Names that a program's own functions and programs cannot take."""
+
+
+# --- the program's own functions --------------------------------------------------
+
+
+def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value:
+    if function.name in scope.stack:
+        raise Reject("UC0106", f"{function.name} calls itself", call.callee_span, "functions are expanded in place; write the repetition out")
+    if len(scope.stack) >= _MAX_EXPANSION:
+        raise Reject("UC0107", f"functions call each other more than {_MAX_EXPANSION} deep", call.span)
+    brackets = call.brackets or ()
+    if len(brackets) != len(function.dims):
+        raise Reject("UC0105", f"{function.name} takes {len(function.dims)} dimensions, here are {len(brackets)}", call.span)
+    args, _ = _positional(call, len(function.params), len(function.params))
+    dims = [dim for dim, _ in _consumed(brackets, scope)]
+    inner = Scope(
+        scope.dims, scope.graph, scope.functions, scope.programs,
+        dict(zip(function.params, (expressions.check(a, scope) for a in args))),
+        alias=dict(zip(function.dims, dims)), stack=(*scope.stack, function.name),
+    )
+    for statement in function.body:
+        match statement:
+            case syntax.Bind(targets=(syntax.Target(name, None),), value=value):
+                inner.values[name] = expressions.check(value, inner)
+            case syntax.Return(items=(syntax.ReturnItem(value, None),)):
+                return expressions.check(value, inner)
+            case _:
+                raise Reject("UC0223", "a function holds bindings and ends in one return", statement.span)
+    raise Reject("UC0223", f"{function.name} returns nothing", function.name_span, "end it in: return ..")

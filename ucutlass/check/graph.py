@@ -1,0 +1,52 @@
+"""The value graph under construction: equal subexpressions become one node."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Hashable, TypeVar
+
+from ucutlass.ir import Value, children
+
+V = TypeVar("V", bound=Value)
+
+MAX_NODES = 20_000
+MAX_DEPTH = 200
+"""Bounds on one program's graph; later passes recurse over it."""
+
+
+class GraphTooLarge(Exception):
+    """The program grows past MAX_NODES or MAX_DEPTH once functions are expanded."""
+
+
+class Graph:
+    """Interns value nodes by their fields, children by identity."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[Hashable, Value] = {}
+        self._depth: dict[int, int] = {}
+
+    def add(self, node: V) -> V:
+        """The node itself, or the equal one added before.
+
+        Raises GraphTooLarge.
+        """
+        key = (type(node), *(_key(getattr(node, f.name)) for f in dataclasses.fields(node) if f.name != "span"))
+        known = self._nodes.get(key)
+        if known is not None:
+            return known  # type: ignore[return-value]  # the key holds the type
+        depth = 1 + max((self._depth.get(id(c), 0) for c in children(node)), default=0)
+        if len(self._nodes) >= MAX_NODES or depth > MAX_DEPTH:
+            raise GraphTooLarge
+        self._nodes[key] = node
+        self._depth[id(node)] = depth
+        return node
+
+
+def _key(part: Any) -> Hashable:
+    if isinstance(part, tuple):
+        return tuple(_key(p) for p in part)
+    if dataclasses.is_dataclass(part) and isinstance(part, Value.__args__):  # type: ignore[attr-defined]
+        return id(part)
+    if isinstance(part, (bool, int, float)):
+        return (type(part), repr(part))
+    return part  # type: ignore[no-any-return]

@@ -1,0 +1,140 @@
+"""Indexing: `x[H = 2*P + R - 1]` reads at affine positions, `z[V = ids]` gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator
+
+from ucutlass import ir
+from ucutlass.check import expressions
+from ucutlass.check.scope import Reject, Scope, combine, describe, show_value
+from ucutlass.extents import Extent, Fixed
+from ucutlass.grammar import syntax
+from ucutlass.ir import Affine, Position, Value
+
+
+def check_index(index: syntax.Index, scope: Scope) -> Value:
+    """The value of `e[..]`: affine equations first, then the gathers among them."""
+    value = expressions.check(index.base, scope)
+    gathers = [i for i in index.items if _is_gather(i.right, scope)]
+    affine = [i for i in index.items if not _is_gather(i.right, scope)]
+    if affine:
+        value = _read(value, affine, scope, index)
+    for item in gathers:
+        dim, scale = _left(item, value, scope)
+        if scale != 1:
+            raise Reject("UC0214", "a gather picks single elements; its left side is a name", item.left.span)
+        ids = expressions.check(item.right, scope)
+        if ids.elem.kind != "int":
+            raise Reject("UC0212", f"coordinates are integers; this is {show_value(ids)}", item.right.span)
+        dims = scope.dims.order([d for d in value.dims if d != dim] + list(ids.dims))
+        value = scope.graph.add(ir.Gather(value, dim, ids, value.elem, dims, index.span))
+    return value
+
+
+def _is_gather(expr: syntax.Expr, scope: Scope) -> bool:
+    """Whether a right side speaks of values instead of coordinates."""
+    return any(name in scope.values and scope.dim(name) is None for name in _names(expr)) or isinstance(expr, syntax.Call) and expr.callee != "size"
+
+
+def _names(expr: syntax.Expr) -> Iterator[str]:
+    match expr:
+        case syntax.Name(name):
+            yield name
+        case syntax.Unary(operand=operand):
+            yield from _names(operand)
+        case syntax.Binary(left=left, right=right):
+            yield from _names(left)
+            yield from _names(right)
+        case syntax.Index(base=base):
+            yield from _names(base)
+
+
+def _left(item: syntax.IndexItem, value: Value, scope: Scope) -> tuple[str, int]:
+    match item.left:
+        case syntax.Name(name):
+            written, scale = name, 1
+        case syntax.Binary("*", syntax.Number(int(number)), syntax.Name(name)) if number >= 1:
+            written, scale = name, number
+        case syntax.Binary("*", syntax.Name(name), syntax.Number(int(number))) if number >= 1:
+            written, scale = name, number
+        case _:
+            raise Reject("UC0214", "the left side of an index is a name, or a whole number times a name", item.left.span, "write x[H = ..] or x[2*H = ..]")
+    dim = scope.need_dim(written, item.left.span)
+    if dim not in value.dims:
+        raise Reject("UC0215", f"{written} is indexed, but the value ranges over {describe(value.dims)}", item.left.span)
+    return dim, scale
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """An affine form under construction: coefficients by dimension, and a constant."""
+
+    terms: dict[str, int]
+    offset: Extent
+
+
+def _read(value: Value, items: list[syntax.IndexItem], scope: Scope, index: syntax.Index) -> Value:
+    positions = []
+    for item in items:
+        dim, scale = _left(item, value, scope)
+        if any(p.dim == dim for p in positions):
+            raise Reject("UC0103", f"{dim} is indexed twice", item.left.span)
+        _introduce_by_rename(item, dim, scale, scope)
+        at = _affine(item.right, scope)
+        terms = tuple((d, at.terms[d]) for d in scope.dims.order(at.terms) if at.terms[d])
+        positions.append(Position(dim, scale, Affine(terms, at.offset)))
+    indexed = {p.dim for p in positions}
+    dims = scope.dims.order(
+        [d for d in value.dims if d not in indexed] + [d for p in positions for d, _ in p.at.terms]
+    )
+    return scope.graph.add(ir.Read(value, tuple(positions), 0.0, value.elem, dims, index.span))
+
+
+def _introduce_by_rename(item: syntax.IndexItem, dim: str, scale: int, scope: Scope) -> None:
+    """`x[M = J]` with a J that has no extent yet gives it M's."""
+    match item.right:
+        case syntax.Name(name, span) if scale == 1 and scope.alias is None:
+            if name not in scope.dims.extents or name in scope.dims.pending:
+                scope.dims.declare(name, scope.extent(dim, span), span)
+
+
+def _affine(expr: syntax.Expr, scope: Scope) -> _Sum:
+    match expr:
+        case syntax.Number(int(value)):
+            return _Sum({}, Fixed(value))
+        case syntax.Name(name, span):
+            return _Sum({scope.need_dim(name, span): 1}, Fixed(0))
+        case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span):
+            return _Sum({}, scope.extent(scope.need_dim(name, span), span))
+        case syntax.Unary("-", operand):
+            return _scaled(_affine(operand, scope), -1)
+        case syntax.Binary("+" | "-" as op, left, right):
+            a, b = _affine(left, scope), _affine(right, scope)
+            sign = 1 if op == "+" else -1
+            terms = {d: a.terms.get(d, 0) + sign * b.terms.get(d, 0) for d in {**a.terms, **b.terms}}
+            return _Sum(terms, combine(op, a.offset, b.offset) if b.offset != Fixed(0) else a.offset)
+        case syntax.Binary("*", left, right):
+            a, b = _affine(left, scope), _affine(right, scope)
+            for factor, other in ((a, b), (b, a)):
+                if not factor.terms and isinstance(factor.offset, Fixed):
+                    return _scaled(other, factor.offset.value)
+    raise Reject(
+        "UC0214", "a position is a sum of coordinates times whole numbers", expr.span,
+        "write for example x[H = 2*P + R - 1]; x[2*H = P + 1 - R] divides",
+    )
+
+
+def _scaled(a: _Sum, factor: int) -> _Sum:
+    offset = a.offset if factor == 1 else combine("*", Fixed(factor), a.offset)
+    return _Sum({d: c * factor for d, c in a.terms.items()}, offset)
+
+
+def is_rename(read: ir.Read) -> bool:
+    """Whether every position is another dimension of the same extent, read one to one."""
+    return all(
+        p.scale == 1 and len(p.at.terms) == 1 and p.at.terms[0][1] == 1 and p.at.offset == Fixed(0)
+        for p in read.positions
+    )
+
+

@@ -1,0 +1,339 @@
+"""Pipelines: stages over named buffers, cut where a binding has an element type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ucutlass import ir
+from ucutlass.check import expressions, programs, types
+from ucutlass.check.graph import Graph, GraphTooLarge
+from ucutlass.check.programs import Findings, Names
+from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, combine, describe
+from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate, names as extent_names
+from ucutlass.grammar import syntax
+from ucutlass.grammar.syntax import Span
+from ucutlass.ir import MemoryAxis, ScalarType, TensorType, Value
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A pipeline under construction: buffers by name, in the order in which they are filled."""
+
+    scope: Scope
+    kernels: dict[str, ir.Kernel]
+    buffers: dict[str, ir.ParamType] = field(default_factory=dict)
+    stages: list[ir.Stage] = field(default_factory=list)
+
+    def buffer_names(self) -> tuple[str, ...]:
+        return tuple(self.buffers)
+
+
+def check_pipeline(
+    program: syntax.Program, names: Names, kernels: dict[str, ir.Kernel], findings: Findings
+) -> ir.Pipeline | None:
+    """The typed pipeline, or None where anything in it was rejected."""
+    before = len(findings.diagnostics)
+    scope = programs.new_scope(names)
+    params = programs.check_params(program, scope, findings)
+    declared = programs.check_results(program, scope, findings)
+    if params is None:
+        return None
+    draft = _Draft(scope, kernels, {p.name: p.type for p in params})
+    returned: list[syntax.Return] = []
+    for statement in program.body:
+        try:
+            match statement:
+                case syntax.Bind():
+                    _bind(statement, draft)
+                case syntax.Return():
+                    returned.append(statement)
+                case _:
+                    raise Reject("UC0501", "a pipeline holds bindings and one return; schedules belong to kernels", statement.span)
+        except (Reject, Cascade, GraphTooLarge) as problem:
+            _record(problem, statement, draft, findings)
+    _return(program, declared, returned, draft, findings)
+    if len(findings.diagnostics) > before:
+        return None
+    scope.dims.resolve()
+    inner = {n: t for n, t in draft.buffers.items() if isinstance(t, TensorType)}
+    results = tuple((_result_buffer(name), type_) for name, (type_, _) in declared.items())
+    return ir.Pipeline(
+        program.name, dict(scope.dims.extents), params, results,
+        tuple((n, t) for n, t in inner.items() if n not in {p.name for p in params}),
+        tuple(draft.stages), program.name_span,
+    )
+
+
+def _result_buffer(name: str) -> str:
+    """Buffers of results; no binding can be named so."""
+    return f"return {name}".strip()
+
+
+def _record(problem: Reject | Cascade | GraphTooLarge, statement: syntax.Statement, draft: _Draft, findings: Findings) -> None:
+    match problem:
+        case Reject():
+            findings.reject(problem)
+        case GraphTooLarge():
+            findings.reject(programs.too_large(statement.span))
+    if isinstance(statement, syntax.Bind):
+        for target in statement.targets:
+            draft.scope.values[target.name] = Poisoned()
+
+
+def _bind(statement: syntax.Bind, draft: _Draft) -> None:
+    scope = draft.scope
+    for target in statement.targets:
+        programs.check_fresh(target, scope)
+    value = statement.value
+    if isinstance(value, syntax.Call) and value.callee.startswith("torch."):
+        _torch_stage(statement, value, draft)
+    elif isinstance(value, syntax.Call) and value.callee in scope.programs:
+        _call_stage(statement, value, draft)
+    elif len(statement.targets) == 1 and statement.targets[0].type is not None and statement.targets[0].type.element:
+        (target,) = statement.targets
+        type_ = _declared_type(target, scope)
+        _inline_stage(expressions.check(value, scope), type_, target.name, target.span, draft)
+        _define(target.name, type_, target.span, draft)
+    else:
+        programs.bind(statement, scope)
+
+
+def _declared_type(target: syntax.Target, scope: Scope) -> TensorType:
+    assert target.type is not None
+    types.register_names(target.type.axes or (), scope.dims, pending=True)
+    return types.tensor_type(target.type, scope)
+
+
+def _define(name: str, type_: TensorType, span: Span, draft: _Draft) -> None:
+    index = len(draft.buffers)
+    draft.buffers[name] = type_
+    draft.scope.values[name] = draft.scope.graph.add(ir.ParamValue(index, type_.elem, type_.dims, span))
+
+
+# --- inline stages ----------------------------------------------------------------
+
+
+def _inline_stage(value: Value, type_: TensorType, output: str, span: Span, draft: _Draft) -> None:
+    """A stage whose kernel stands in place: its parameters are the buffers it reads."""
+    scope = draft.scope
+    programs.fit(value, type_.dims, span, scope)
+    programs.check_known((*type_.dims, *value.dims), scope)
+    used = sorted({node.index for node in _walk(value) if isinstance(node, ir.ParamValue)})
+    names = draft.buffer_names()
+    rebuilt = _renumber(value, {old: new for new, old in enumerate(used)})
+    params = tuple(ir.ParamDecl(names[i], draft.buffers[names[i]], span) for i in used)
+    kernel = ir.Kernel(
+        output, dict(scope.dims.extents), params, (ir.ResultDecl("", type_, rebuilt, span),), (), (), span
+    )
+    draft.stages.append(ir.Stage(kernel, tuple(names[i] for i in used), (output,), span))
+
+
+def _walk(value: Value) -> list[Value]:
+    seen: dict[int, Value] = {}
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            stack += ir.children(node)
+    return list(seen.values())
+
+
+def _renumber(value: Value, index: dict[int, int]) -> Value:
+    graph = Graph()
+    return graph.add(ir.rebuild(value, lambda node: (
+        ir.ParamValue(index[node.index], node.elem, node.dims, node.span) if isinstance(node, ir.ParamValue) else node
+    )))
+
+
+# --- calls ------------------------------------------------------------------------
+
+
+def _call_stage(statement: syntax.Bind, call: syntax.Call, draft: _Draft) -> None:
+    callee = _callee(call, draft)
+    if len(statement.targets) != len(callee.results):
+        raise Reject("UC0501", f"{callee.name} has {len(callee.results)} results, here are {len(statement.targets)} names", statement.span)
+    arguments, sizes = _arguments(call, callee, draft)
+    types_ = [
+        _declared_type(target, draft.scope) if target.type is not None and target.type.element
+        else _result_type(result.type, sizes, call, draft)
+        for target, result in zip(statement.targets, callee.results)
+    ]
+    for target, type_, result in zip(statement.targets, types_, callee.results):
+        _check_same(type_, _substituted(result.type, sizes), target.span)
+    draft.stages.append(ir.Stage(callee, arguments, tuple(t.name for t in statement.targets), call.span))
+    for target, type_ in zip(statement.targets, types_):
+        _define(target.name, type_, target.span, draft)
+
+
+def _callee(call: syntax.Call, draft: _Draft) -> ir.Kernel:
+    kernel = draft.kernels.get(call.callee)
+    if kernel is not None:
+        return kernel
+    program = draft.scope.programs[call.callee]
+    if program.kind == "pipeline":
+        raise Reject("UC0109", f"{call.callee} is a pipeline; a pipeline calls kernels", call.callee_span)
+    raise Cascade
+
+
+def _arguments(call: syntax.Call, callee: ir.Kernel, draft: _Draft) -> tuple[tuple[str | float | int, ...], dict[str, Extent]]:
+    """The stage's arguments, and the callee's dimensions in the pipeline's terms."""
+    by_name = {a.name: a for a in call.arguments if a.name is not None}
+    positional = [a for a in call.arguments if a.name is None]
+    sizes: dict[str, Extent] = {d: e for d, e in callee.dims.items() if isinstance(e, Fixed)}
+    bound: list[str | float | int] = []
+    if len(positional) + len(by_name) != len(callee.params):
+        raise Reject("UC0105", f"{callee.name} takes {len(callee.params)} arguments, here are {len(call.arguments)}", call.span)
+    pairs: list[tuple[ir.ParamDecl, syntax.Argument]] = []
+    for i, param in enumerate(callee.params):
+        argument = positional[i] if i < len(positional) else by_name.get(param.name)
+        if argument is None:
+            raise Reject("UC0105", f"{callee.name} is not given {param.name}", call.span)
+        pairs.append((param, argument))
+    for param, argument in pairs:
+        bound.append(_argument(param, argument, sizes, draft))
+    return tuple(bound), sizes
+
+
+def _argument(param: ir.ParamDecl, argument: syntax.Argument, sizes: dict[str, Extent], draft: _Draft) -> str | float | int:
+    match argument.value, param.type:
+        case syntax.Name(name), TensorType() as wanted:
+            if isinstance(draft.scope.values.get(name), Poisoned):
+                raise Cascade
+            given = draft.buffers.get(name)
+            if not isinstance(given, TensorType):
+                raise Reject("UC0501", f"{param.name} is a tensor in memory; {name} is not stored", argument.span, f"store it first: {name}: {wanted.elem.name}[..] = ..")
+            _unify(wanted, given, param.name, argument.span, sizes)
+            return name
+        case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
+            if draft.buffers[name].elem is not scalar.elem:
+                raise Reject("UC0501", f"{param.name} is {scalar.elem.name}, {name} is {draft.buffers[name].elem.name}", argument.span)
+            return name
+        case syntax.Number(value), ScalarType():
+            return value
+        case syntax.Unary("-", syntax.Number(value)), ScalarType():
+            return -value
+    raise Reject("UC0502", f"the argument for {param.name} is a buffer's name, or a number for a host scalar", argument.span, "bind what is computed to a name with an element type first")
+
+
+def _unify(wanted: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent]) -> None:
+    """Fits a buffer to a parameter axis by axis, in memory order. Raises Reject UC0501."""
+    if wanted.elem is not given.elem:
+        raise Reject("UC0501", f"{what} is {wanted.elem.name}, the buffer {given.elem.name}", span, f"store it as {wanted.elem.name}")
+    if len(wanted.axes) != len(given.axes):
+        raise Reject("UC0501", f"{what} has {len(wanted.axes)} axes, the buffer {len(given.axes)}", span)
+    for want, have in zip(wanted.axes, given.axes):
+        _unify_axis(want, have, what, span, sizes)
+
+
+def _unify_axis(want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes: dict[str, Extent]) -> None:
+    pairs: list[tuple[str, Extent]]
+    if len(want.dims) == 1:
+        pairs = [(want.dims[0], have.extent)]
+    elif len(want.dims) == len(have.dims):
+        pairs = [(w, Free(h)) for w, h in zip(want.dims, have.dims)]
+    elif not want.dims:
+        pairs = []
+    else:
+        unknown = [d for d in want.dims if d not in sizes]
+        if len(unknown) > 1:
+            raise Reject("UC0501", f"the axis {describe(want.dims)} of {what} cannot be split: {' and '.join(unknown)} are unknown", span)
+        rest: Extent = have.extent
+        for d in want.dims:
+            if d in sizes:
+                rest = combine("//", rest, sizes[d])
+        pairs = [(d, rest) for d in unknown]
+    for dim, extent in pairs:
+        known = sizes.setdefault(dim, extent)
+        if known != extent and not extent_names(known) and not extent_names(extent):
+            raise Reject("UC0501", f"{dim} of {what} is {evaluate(known, {})} elsewhere in this call and {evaluate(extent, {})} here", span)
+
+
+def _substituted(type_: TensorType, sizes: dict[str, Extent]) -> tuple[Extent, ...]:
+    return tuple(_substitute(axis.extent, sizes) for axis in type_.axes)
+
+
+def _substitute(extent: Extent, sizes: dict[str, Extent]) -> Extent:
+    match extent:
+        case Free(dim):
+            return sizes.get(dim, extent)
+        case Combined(op, left, right):
+            return combine(op, _substitute(left, sizes), _substitute(right, sizes))
+        case _:
+            return extent
+
+
+def _check_same(declared: TensorType, made: tuple[Extent, ...], span: Span) -> None:
+    if len(declared.axes) != len(made):
+        raise Reject("UC0501", f"the callee's result has {len(made)} axes, the type here {len(declared.axes)}", span)
+
+
+def _result_type(type_: TensorType, sizes: dict[str, Extent], call: syntax.Call, draft: _Draft) -> TensorType:
+    """The callee's result in the pipeline's names; an axis without one there is nameless."""
+    axes = []
+    for axis in type_.axes:
+        dims = tuple(_name_of(sizes.get(d)) for d in axis.dims)
+        extent = _substitute(axis.extent, sizes)
+        named = tuple(d for d in dims if d is not None and d in draft.scope.dims.extents)
+        axes.append(MemoryAxis(named if len(named) == len(axis.dims) else (), extent))
+    return TensorType(type_.elem, tuple(axes))
+
+
+def _name_of(extent: Extent | None) -> str | None:
+    return extent.dim if isinstance(extent, Free) else None
+
+
+def _torch_stage(statement: syntax.Bind, call: syntax.Call, draft: _Draft) -> None:
+    if len(statement.targets) != 1 or statement.targets[0].type is None or not statement.targets[0].type.element:
+        raise Reject("UC0504", "a torch call needs a stored binding that names its type", call.span, "write h: f32[B, C] = torch.NAME(x)")
+    (target,) = statement.targets
+    type_ = _declared_type(target, draft.scope)
+    names: list[str] = []
+    keywords: list[tuple[str, float | int | bool]] = []
+    for argument in call.arguments:
+        match argument:
+            case syntax.Argument(syntax.Name(name), None) if isinstance(draft.buffers.get(name), TensorType):
+                names.append(name)
+            case syntax.Argument(syntax.Number(value), str(keyword)):
+                keywords.append((keyword, value))
+            case syntax.Argument(syntax.Unary("-", syntax.Number(value)), str(keyword)):
+                keywords.append((keyword, -value))
+            case syntax.Argument(syntax.Literal_(word="true" | "false" as word), str(keyword)):
+                keywords.append((keyword, word == "true"))
+            case _:
+                raise Reject("UC0501", "a torch call takes buffers, then named numbers", argument.span)
+    node = ir.TorchCall(call.callee.removeprefix("torch."), tuple(keywords), type_)
+    draft.stages.append(ir.Stage(node, tuple(names), (target.name,), call.span))
+    _define(target.name, type_, target.span, draft)
+
+
+# --- return -----------------------------------------------------------------------
+
+
+def _return(
+    program: syntax.Program, declared: dict[str, tuple[TensorType, Span]], returned: list[syntax.Return],
+    draft: _Draft, findings: Findings,
+) -> None:
+    try:
+        items = programs.match_return(program, declared, returned)
+    except Reject as problem:
+        findings.reject(problem)
+        return
+    for name, item in items.items():
+        type_, _ = declared[name]
+        try:
+            value = item.value
+            if isinstance(value, syntax.Call) and value.callee in draft.scope.programs:
+                callee = _callee(value, draft)
+                if len(callee.results) != 1:
+                    raise Reject("UC0502", f"{callee.name} has several results; bind them first", value.span)
+                arguments, sizes = _arguments(value, callee, draft)
+                _check_same(type_, _substituted(callee.results[0].type, sizes), item.span)
+                if callee.results[0].type.elem is not type_.elem:
+                    raise Reject("UC0501", f"{callee.name} gives {callee.results[0].type.elem.name}, the result is {type_.elem.name}", item.span)
+                draft.stages.append(ir.Stage(callee, arguments, (_result_buffer(name),), value.span))
+            else:
+                _inline_stage(expressions.check(value, draft.scope), type_, _result_buffer(name), item.span, draft)
+        except (Reject, Cascade, GraphTooLarge) as problem:
+            _record(problem, returned[0], draft, findings)
+

@@ -1,0 +1,265 @@
+"""Kernels: parameters, body, results and schedules of one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Mapping
+
+from ucutlass import ir
+from ucutlass.check import expressions, schedules, types
+from ucutlass.check.graph import Graph, GraphTooLarge
+from ucutlass.check.scope import Cascade, DimTable, Poisoned, Reject, Scope, describe, show_value
+from ucutlass.diagnostics import Diagnostic
+from ucutlass.grammar import syntax
+from ucutlass.grammar.syntax import Span
+from ucutlass.ir import TensorType, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a file defines, as far as its programs may refer to it."""
+
+    functions: Mapping[str, syntax.Function]
+    programs: Mapping[str, syntax.Program]
+
+
+class Findings:
+    """Collects diagnostics; `attempt` turns a rejected step into a finding and goes on."""
+
+    def __init__(self) -> None:
+        self.diagnostics: list[Diagnostic] = []
+
+    def reject(self, problem: Reject) -> None:
+        self.diagnostics.append(problem.diagnostic)
+
+    @property
+    def failed(self) -> bool:
+        return any(d.severity == "error" for d in self.diagnostics)
+
+
+def too_large(span: Span) -> Reject:
+    return Reject("UC0107", "the program is too large once functions are expanded", span, "bind results that are used again, or split the kernel")
+
+
+def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> ir.Kernel | None:
+    """The typed kernel, or None where anything in it was rejected."""
+    before = len(findings.diagnostics)
+    scope = new_scope(names)
+    params = check_params(program, scope, findings)
+    declared = check_results(program, scope, findings)
+    returned, requires = _body(program, scope, findings)
+    results = _results(program, declared, returned, scope, findings)
+    blocks = schedules.check_blocks(
+        [s for s in program.body if isinstance(s, syntax.Schedule)], scope, findings.reject
+    )
+    if len(findings.diagnostics) > before or params is None or results is None:
+        return None
+    scope.dims.resolve()
+    return ir.Kernel(
+        program.name, dict(scope.dims.extents), params, results, tuple(requires), blocks, program.name_span
+    )
+
+
+def new_scope(names: Names) -> Scope:
+    return Scope(DimTable(), Graph(), names.functions, names.programs, {})
+
+
+def check_params(program: syntax.Program, scope: Scope, findings: Findings) -> tuple[ir.ParamDecl, ...] | None:
+    """The parameters, their dimensions declared and their values bound."""
+    for param in program.params:
+        types.register_names(param.type.axes or (), scope.dims, pending=False)
+    declared: list[ir.ParamDecl] = []
+    for param in program.params:
+        try:
+            declared.append(ir.ParamDecl(param.name, types.param_type(param.type, scope), param.span))
+        except Reject as problem:
+            findings.reject(problem)
+            scope.values[param.name] = Poisoned()
+    if len(declared) != len(program.params):
+        return None
+    try:
+        _check_names(program, scope)
+        tensors = tuple((d.type, d.span) for d in declared if isinstance(d.type, TensorType))
+        types.check_determined(tensors, scope.dims)
+    except Reject as problem:
+        findings.reject(problem)
+    for index, decl in enumerate(declared):
+        dims = decl.type.dims if isinstance(decl.type, TensorType) else ()
+        scope.values[decl.name] = scope.graph.add(ir.ParamValue(index, decl.type.elem, dims, decl.span))
+    return tuple(declared)
+
+
+def _check_names(program: syntax.Program, scope: Scope) -> None:
+    seen: dict[str, Span] = {}
+    for param in program.params:
+        if param.name in seen:
+            raise Reject("UC0103", f"two parameters are named {param.name}", param.span, None, (("the first", seen[param.name]),))
+        if param.name in scope.dims.extents:
+            raise Reject("UC0108", f"{param.name} is a dimension and a parameter", param.span, "rename one of them", ((f"{param.name} as a dimension", scope.dims.spans[param.name]),))
+        seen[param.name] = param.span
+
+
+def check_results(program: syntax.Program, scope: Scope, findings: Findings) -> dict[str, tuple[TensorType, Span]]:
+    """The declared results by name ("" for the unnamed one); rejected ones are left out."""
+    for result in program.results:
+        types.register_names(result.type.axes or (), scope.dims, pending=True)
+    declared: dict[str, tuple[TensorType, Span]] = {}
+    for result in program.results:
+        name = result.name or ""
+        try:
+            if name in declared:
+                raise Reject("UC0103", f"two results are named {name}", result.span)
+            declared[name] = (types.tensor_type(result.type, scope), result.span)
+        except Reject as problem:
+            findings.reject(problem)
+    return declared
+
+
+def _body(program: syntax.Program, scope: Scope, findings: Findings) -> tuple[list[syntax.Return], list[Value]]:
+    returned: list[syntax.Return] = []
+    requires: list[Value] = []
+    for statement in program.body:
+        try:
+            match statement:
+                case syntax.Bind():
+                    bind(statement, scope)
+                case syntax.Return():
+                    returned.append(statement)
+                case syntax.Require(condition):
+                    requires.append(expressions.condition(condition, scope, "UC0405"))
+        except Reject as problem:
+            findings.reject(problem)
+            _poison(statement, scope)
+        except Cascade:
+            _poison(statement, scope)
+        except GraphTooLarge:
+            findings.reject(too_large(statement.span))
+            _poison(statement, scope)
+    return returned, requires
+
+
+def _poison(statement: syntax.Statement, scope: Scope) -> None:
+    if isinstance(statement, syntax.Bind):
+        for target in statement.targets:
+            scope.values[target.name] = Poisoned()
+
+
+def bind(statement: syntax.Bind, scope: Scope) -> None:
+    """`a = e` or `win: [N, R=3] = e`. Raises Reject; UC0503 for a stored binding."""
+    if len(statement.targets) != 1:
+        raise Reject("UC0502", "several results come from a call of a program, which is a pipeline's stage", statement.span)
+    (target,) = statement.targets
+    check_fresh(target, scope)
+    type_ = target.type
+    if type_ is None:
+        scope.values[target.name] = expressions.check(statement.value, scope)
+        return
+    if type_.element is not None:
+        raise Reject(
+            "UC0503", f"{target.name} is stored, which is a cut between launches; a kernel is one launch", target.span,
+            f"make this a pipeline, or write {target.name} = {type_.element[:40]}(..) to round only",
+        )
+    types.register_names(type_.axes or (), scope.dims, pending=True)
+    axes = types.memory_axes(type_, scope)
+    value = expressions.check(statement.value, scope)
+    fit(value, tuple(d for a in axes for d in a.dims), target.span, scope)
+    scope.values[target.name] = value
+
+
+def check_fresh(target: syntax.Target, scope: Scope) -> None:
+    """Raises Reject where a binding would hide or redefine a name."""
+    if target.name in scope.values and not isinstance(scope.values[target.name], Poisoned):
+        raise Reject("UC0103", f"{target.name} is bound already", target.span, "give the new value a name of its own")
+    if target.name in scope.dims.extents:
+        raise Reject("UC0108", f"{target.name} is a dimension", target.span, "give the value another name")
+
+
+def _results(
+    program: syntax.Program, declared: dict[str, tuple[TensorType, Span]], returned: list[syntax.Return],
+    scope: Scope, findings: Findings,
+) -> tuple[ir.ResultDecl, ...] | None:
+    try:
+        items = match_return(program, declared, returned)
+    except Reject as problem:
+        findings.reject(problem)
+        return None
+    made: list[ir.ResultDecl] = []
+    for name, item in items.items():
+        type_, span = declared[name]
+        try:
+            value = expressions.check(item.value, scope)
+            fit(value, type_.dims, item.span, scope)
+            check_known((*type_.dims, *value.dims), scope)
+            made.append(ir.ResultDecl(name, type_, value, span))
+        except Reject as problem:
+            findings.reject(problem)
+        except Cascade:
+            pass
+        except GraphTooLarge:
+            findings.reject(too_large(item.span))
+    return tuple(made) if len(made) == len(declared) == len(program.results) else None
+
+
+def match_return(
+    program: syntax.Program, declared: Iterable[str], returned: list[syntax.Return]
+) -> dict[str, syntax.ReturnItem]:
+    """Return items by result name, in the declared order. Raises Reject UC0223 or UC0218."""
+    if len(returned) != 1:
+        span = returned[1].span if returned else program.name_span
+        raise Reject("UC0223", f"{program.name} has {len(returned)} returns; it needs one", span)
+    (statement,) = returned
+    items = {item.name or "": item for item in statement.items}
+    wanted = [r.name or "" for r in program.results]
+    if len(items) != len(statement.items) or set(items) != set(wanted):
+        shape = "return e" if wanted == [""] else "return " + ", ".join(f"{w} = .." for w in wanted)
+        raise Reject("UC0218", "return does not name the declared results, each once", statement.span, f"write {shape}")
+    return {name: items[name] for name in wanted if name in set(declared)}
+
+
+def check_known(dims: Iterable[str], scope: Scope) -> None:
+    """Every dimension of a result has an extent by now. Raises Reject UC0209."""
+    for dim in dims:
+        if dim in scope.dims.pending:
+            scope.extent(dim, scope.dims.spans[dim])
+
+
+def fit(value: Value, dims: tuple[str, ...], span: Span, scope: Scope) -> None:
+    """A value is returned or bound only as a type with exactly its names.
+
+    Raises Reject UC0206, UC0207 or UC0208.
+    """
+    missing = [d for d in dims if d not in value.dims]
+    extra = [d for d in value.dims if d not in dims]
+    if extra and (shared := _accidental(value, extra)):
+        dim, dot = shared
+        raise Reject(
+            "UC0206", f"both operands of dot have {dim}, which is not listed, so it is a batch name; the type {describe(dims)} lacks it",
+            span, f"sum over it with dot[.., {dim}](..), or give one operand another name for it: x[{dim} = J]",
+            (("the dot", dot.span),),
+        )
+    if extra:
+        raise Reject(
+            "UC0208", f"the value ranges over {describe(value.dims)}, the type over {describe(dims)}: {', '.join(extra)} is left over",
+            span, f"reduce it, as in sum[{', '.join(extra)}](..), or add it to the type",
+        )
+    if missing:
+        raise Reject(
+            "UC0207", f"the type has {', '.join(missing)}, but the value ranges over {describe(value.dims)}: {show_value(value)}",
+            span, "a value is returned only as a type with exactly its names; broadcast by combining it with a value that has them",
+        )
+
+
+def _accidental(value: Value, extra: list[str]) -> tuple[str, ir.Dot] | None:
+    seen: set[int] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ir.Dot):
+            for dim in extra:
+                if dim in node.left.dims and dim in node.right.dims and dim in node.dims:
+                    return dim, node
+        stack += ir.children(node)
+    return None

@@ -1,0 +1,156 @@
+"""What a name means at a place in a program, and the findings gathered so far."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Iterable, Mapping
+
+from ucutlass import extents
+from ucutlass.check.graph import Graph
+from ucutlass.diagnostics import Diagnostic
+from ucutlass.elements import Element
+from ucutlass.extents import Extent, Fixed, Free
+from ucutlass.grammar import syntax
+from ucutlass.grammar.syntax import Span
+from ucutlass.ir import Dims, Value
+
+
+class Reject(Exception):
+    """One finding that ends the statement at hand; the checker goes on with the next."""
+
+    def __init__(self, code: str, message: str, span: Span, hint: str | None = None, notes: tuple[tuple[str, Span], ...] = ()) -> None:
+        super().__init__(message)
+        self.diagnostic = Diagnostic(code, message, span, hint, notes)
+
+
+class Cascade(Exception):
+    """The statement uses a name whose own definition was already rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """Stands for the value of a rejected statement."""
+
+
+@dataclass(slots=True)
+class DimTable:
+    """The dimensions of one program in order of first appearance.
+
+    `extents` maps a name to its extent; `pending` holds names that a result's type uses
+    before the body says how long they are.
+    """
+
+    extents: dict[str, Extent] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+
+    def order(self, dims: Iterable[str]) -> Dims:
+        wanted = set(dims)
+        return tuple(d for d in self.extents if d in wanted)
+
+    def declare(self, name: str, extent: Extent, span: Span) -> None:
+        """Adds a dimension or confirms its extent.
+
+        Raises Reject UC0210 where the extent was given differently before.
+        """
+        known = self.extents.get(name)
+        if known is None or name in self.pending or known == Free(name):
+            self.extents[name] = extent
+            self.spans.setdefault(name, span)
+            self.pending.discard(name)
+        elif known != extent and extent != Free(name):
+            raise Reject(
+                "UC0210",
+                f"{name} is {extents.show(extent)} here and {extents.show(known)} before; a name is one extent throughout",
+                span,
+                f"use another name for the second extent, or rename by indexing: x[{name} = NEW]",
+                ((f"{name} first stands here", self.spans[name]),),
+            )
+
+    def resolve(self) -> None:
+        """Expresses every extent by free ones alone: `P=H, H=2*G` makes P `2 * G`."""
+        for name in self.extents:
+            self.extents[name] = self._expand(self.extents[name], {name})
+
+    def _expand(self, extent: Extent, within: set[str]) -> Extent:
+        match extent:
+            case Free(dim) if dim not in within and self.extents[dim] != extent:
+                return self._expand(self.extents[dim], within | {dim})
+            case extents.Combined(op, left, right):
+                return combine(op, self._expand(left, within), self._expand(right, within))
+            case _:
+                return extent
+
+
+def combine(op: str, left: Extent, right: Extent) -> Extent:
+    """`left op right`, folded where both are numbers."""
+    made = extents.Combined(op, left, right)  # type: ignore[arg-type]
+    if isinstance(left, Fixed) and isinstance(right, Fixed) and not (op in ("//", "%") and right.value == 0):
+        return Fixed(extents.evaluate(made, {}))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a call from another program needs to know of a program."""
+
+    program: syntax.Program
+
+
+@dataclass(slots=True)
+class Scope:
+    """Names in one program, or inside one expansion of a function.
+
+    `alias` maps a function's dimension names to the program's; None in a program's own scope,
+    where dimensions stand for themselves. `stack` names the functions being expanded.
+    """
+
+    dims: DimTable
+    graph: Graph
+    functions: Mapping[str, syntax.Function]
+    programs: Mapping[str, syntax.Program]
+    values: dict[str, Value | Poisoned]
+    alias: Mapping[str, str] | None = None
+    stack: tuple[str, ...] = ()
+
+    def dim(self, name: str) -> str | None:
+        """The program's name of a dimension, or None."""
+        if self.alias is not None:
+            return self.alias.get(name)
+        return name if name in self.dims.extents else None
+
+    def need_dim(self, name: str, span: Span) -> str:
+        """As `dim`. Raises Reject UC0101."""
+        found = self.dim(name)
+        if found is None:
+            known = list(self.alias) if self.alias is not None else list(self.dims.extents)
+            raise Reject("UC0101", f"no dimension is named {name}", span, did_you_mean(name, known))
+        return found
+
+    def extent(self, name: str, span: Span) -> Extent:
+        """The extent of a dimension. Raises Reject UC0209 while it is pending."""
+        if name in self.dims.pending:
+            raise Reject(
+                "UC0209", f"the extent of {name} is not known here", span,
+                f"give it where {name} is introduced, for example {name}=3 or {name}=2*H",
+            )
+        return self.dims.extents[name]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name[:80], list(known), n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def describe(dims: Iterable[str]) -> str:
+    return "[" + ", ".join(dims) + "]"
+
+
+def show_value(value: Value) -> str:
+    """A value's type as a person would write it."""
+    return f"{value.elem.name}{describe(value.dims)}" if value.dims else f"one {value.elem.name}"
+
+
+def is_float(elem: Element) -> bool:
+    return elem.kind == "float"

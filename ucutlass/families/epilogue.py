@@ -1,0 +1,262 @@
+"""The epilogue of a dot: its access structure (operands read, results stored or reduced) and
+its arithmetic (a pure function of scalars), kept apart from here on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass import extents, ir
+from ucutlass.check.indexing import is_rename
+from ucutlass.elements import BOOL, F32, I32, I64, Element
+from ucutlass.extents import Extent
+from ucutlass.families.addresses import Modes, Operand, Sizes, operand
+from ucutlass.families.refuse import Refused, walk
+from ucutlass.functions import FUNCTIONS
+from ucutlass.plan import (
+    Accumulator, Arithmetic, Compute, CoordinateValue, ExtentValue, HostScalar, Instruction, Literal_,
+    LoadSlot, Round, ScalarKind,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceTo:
+    """The output combines values over the dimensions that its tensor lacks."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueOutput:
+    """One result: `value` is computed per element of the dot, then stored or reduced.
+
+    `divide_by` holds the dimensions of a mean: values are divided before they are summed.
+    """
+
+    tensor: Operand
+    value: ir.Value
+    reduce: ReduceTo | None
+    divide_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Inputs in slot order, with the value nodes that read them; outputs in result order."""
+
+    kernel: ir.Kernel
+    dot: ir.Dot
+    inputs: tuple[Operand, ...]
+    slots: dict[int, int]
+    outputs: tuple[EpilogueOutput, ...]
+
+
+def epilogue(kernel: ir.Kernel, dot: ir.Dot, stored: tuple[str, ...], loaded: tuple[str, ...]) -> Epilogue:
+    """The access structure around a dot. Raises Refused where it cannot be fused."""
+    tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
+    outputs = tuple(_output(kernel, dot, result, tensors + i, stored) for i, result in enumerate(kernel.results))
+    inputs: list[Operand] = []
+    slots: dict[int, int] = {}
+    for node in _above(dot, outputs):
+        found = _input(kernel, dot, node, loaded)
+        if found is not None:
+            if found not in inputs:
+                inputs.append(found)
+            slots[id(node)] = inputs.index(found)
+    return Epilogue(kernel, dot, tuple(inputs), slots, outputs)
+
+
+def _above(dot: ir.Dot, outputs: tuple[EpilogueOutput, ...]) -> list[ir.Value]:
+    """The nodes of the epilogue: everything reached without passing through the dot, nor below
+    a node that is itself an operand."""
+    found: list[ir.Value] = []
+    seen: set[int] = set()
+    stack = [o.value for o in reversed(outputs)]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        found.append(node)
+        if node is not dot and not isinstance(node, ir.Read):
+            stack += reversed(ir.children(node))
+    return found
+
+
+def _output(kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...]) -> EpilogueOutput:
+    if result.type.elem.name not in stored:
+        raise Refused("UC0306", f"no kernel writes {result.type.elem.name} from a dot", result.span, "results may be " + " ".join(stored))
+    tensor = operand(result.type, pointer, result.span)
+    value = result.value
+    if isinstance(value, ir.Cast) and value.elem is result.type.elem:
+        value = value.value
+    if dot not in list(walk(value)):
+        raise Refused.no_family(kernel, "a result that does not come from the dot", result.value.span)
+    if isinstance(value, ir.Reduce) and dot in list(walk(value.value)):
+        return _reduction(dot, value, tensor)
+    _require_dims(value, dot)
+    return EpilogueOutput(tensor, value, None)
+
+
+def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput:
+    if value.op not in ("sum", "mean", "max", "min"):
+        raise Refused("UC0309", f"{value.op} cannot be taken in the epilogue of a dot", value.span, "store the dot's result and reduce it in a second stage")
+    _require_dims(value.value, dot)
+    op = "sum" if value.op == "mean" else value.op
+    return EpilogueOutput(tensor, value.value, ReduceTo(op), value.over if value.op == "mean" else ())
+
+
+def _require_dims(value: ir.Value, dot: ir.Dot) -> None:
+    extra = [d for d in value.dims if d not in dot.dims]
+    if extra:
+        raise Refused("UC0307", f"{', '.join(extra)} comes from an epilogue operand alone; the dot has {', '.join(dot.dims) or 'no names'}", value.span, "combine them in a second stage")
+
+
+def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ...]) -> Operand | None:
+    """The tensor that a node reads, None where it reads none. Raises Refused."""
+    rename: dict[str, str] = {}
+    inner = node
+    while isinstance(inner, ir.Read):
+        if not is_rename(inner):
+            raise Refused("UC0304", "an operand of the epilogue is read at the result's own coordinates", inner.span, "shift or slice it in a stage of its own")
+        rename = {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions} | rename
+        inner = inner.value
+    match inner:
+        case ir.ParamValue(index):
+            type_ = kernel.params[index].type
+            if isinstance(type_, ir.ScalarType):
+                return None
+            if type_.elem.name not in loaded:
+                raise Refused("UC0306", f"no kernel reads {type_.elem.name} in the epilogue of a dot", node.span, "operands may be " + " ".join(loaded))
+            pointer = sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:index])
+            return operand(type_, pointer, node.span, rename)
+        case ir.Reduce() if dot in list(walk(inner)):
+            raise Refused("UC0303", "a reduction of the dot's result is used again with more work; it is only known once every tile is done", inner.span, "cut here: store the dot's result and its reduction, go on in a second stage")
+        case ir.Gather() | ir.Segment():
+            raise Refused("UC0304", "an operand of the epilogue cannot be gathered", inner.span, "gather it in a stage of its own")
+        case ir.Softmax() | ir.Scan() | ir.Reduce():
+            raise Refused.no_family(kernel, "a dot with softmax, scans or reductions around it", inner.span)
+        case _ if inner is not node:
+            raise Refused("UC0304", "only stored tensors can be indexed in an epilogue", inner.span)
+    return None
+
+
+# --- arithmetic -------------------------------------------------------------------
+
+
+def arithmetic(e: Epilogue, modes: Modes, sizes: Sizes) -> Arithmetic:
+    """The scalar function of the epilogue, every shared value computed once."""
+    build = _Build(e, modes, sizes)
+    results = []
+    for output in e.outputs:
+        value = build.value(output.value)
+        if output.divide_by:
+            count = build.add(ExtentValue(sizes.product(output.divide_by), "i64"))
+            value = build.add(Compute("divide", (build.convert(value, "f32"), build.convert(count, "f32")), "f32"))
+        results.append(build.convert(value, kind_of(output.tensor.elem)))
+    return Arithmetic(tuple(build.instructions), tuple(results))
+
+
+def kind_of(elem: Element) -> ScalarKind:
+    """What an element is computed in."""
+    if elem.kind == "float":
+        return "f32"
+    if elem is BOOL:
+        return "bool"
+    return "i64" if elem is I64 else "i32"
+
+
+_ELEMENT: dict[ScalarKind, Element] = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}
+
+
+class _Build:
+    """Appends instructions, each distinct one once."""
+
+    def __init__(self, e: Epilogue, modes: Modes, sizes: Sizes) -> None:
+        self.instructions: list[Instruction] = []
+        self._e = e
+        self._modes = modes
+        self._sizes = sizes
+        self._known: dict[Instruction, int] = {}
+        self._done: dict[int, int] = {}
+
+    def add(self, instruction: Instruction) -> int:
+        if instruction not in self._known:
+            self._known[instruction] = len(self.instructions)
+            self.instructions.append(instruction)
+        return self._known[instruction]
+
+    def convert(self, at: int, kind: ScalarKind) -> int:
+        """Instruction `at` in another kind; constants change in place."""
+        now = self.instructions[at]
+        if now.kind == kind:
+            return at
+        if isinstance(now, Literal_):
+            return self.add(Literal_(float(now.value) if kind == "f32" else int(now.value), kind))
+        return self.add(Round(at, _ELEMENT[kind], kind))
+
+    def value(self, node: ir.Value) -> int:
+        if id(node) not in self._done:
+            self._done[id(node)] = self._make(node)
+        return self._done[id(node)]
+
+    def _make(self, node: ir.Value) -> int:
+        if node is self._e.dot:
+            return self.add(Accumulator(kind_of(node.elem)))
+        if id(node) in self._e.slots:
+            return self.add(LoadSlot(self._e.slots[id(node)], kind_of(node.elem)))
+        match node:
+            case ir.ParamValue(index):
+                scalars = sum(isinstance(p.type, ir.ScalarType) for p in self._e.kernel.params[:index])
+                return self.add(HostScalar(scalars, kind_of(node.elem)))
+            case ir.Constant(value, elem):
+                return self.add(Literal_(value, kind_of(elem)))
+            case ir.Size(extent):
+                return self._extent(extent)
+            case ir.Coordinate(dim):
+                return self._coordinate(dim)
+            case ir.Cast(inner, elem):
+                return self._cast(self.value(inner), elem)
+            case ir.Apply(function, args, elem):
+                return self._apply(function, args, elem)
+        raise AssertionError(f"an epilogue holds no {type(node).__name__}: recognition refuses it")
+
+    def _extent(self, extent: Extent) -> int:
+        match extent:
+            case extents.Fixed(value):
+                return self.add(Literal_(value, "i64"))
+            case extents.Free(dim):
+                return self.add(ExtentValue(self._sizes.product((dim,)), "i64"))
+            case extents.Combined(op, left, right):
+                name = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%": "modulo"}[op]
+                return self.add(Compute(name, (self._extent(left), self._extent(right)), "i64"))
+
+    def _coordinate(self, dim: str) -> int:
+        place: list[tuple[str, int, tuple[str, ...]]] = [("m", 0, self._modes.m), ("n", 0, self._modes.n)]
+        place += [("batch", i, run) for i, run in enumerate(self._modes.batch)]
+        for mode, batch, run in place:
+            if dim in run:
+                inner = self._sizes.product(run[run.index(dim) + 1 :])
+                return self.add(CoordinateValue(mode, batch, inner, self._sizes.product((dim,)), "i64"))  # type: ignore[arg-type]
+        raise AssertionError(f"{dim} is no mode of the dot: recognition refuses it")
+
+    def _cast(self, at: int, elem: Element) -> int:
+        if elem is _ELEMENT[kind_of(elem)]:
+            return self.convert(at, kind_of(elem))
+        return self.add(Round(at, elem, kind_of(elem)))
+
+    def _apply(self, function: str, args: tuple[ir.Value, ...], elem: Element) -> int:
+        spec = FUNCTIONS[function]
+        made = [self.value(a) for a in args]
+        picks = made[1:] if spec.domain == "any" else made
+        kind = self._common(spec.domain, picks, kind_of(elem), spec.outcome == "bool")
+        converted = [self.convert(a, kind) for a in picks]
+        return self.add(Compute(function, (*made[: len(made) - len(picks)], *converted), kind_of(elem)))
+
+    def _common(self, domain: str, at: list[int], outcome: ScalarKind, compares: bool) -> ScalarKind:
+        if domain in ("float", "bool"):
+            return "f32" if domain == "float" else "bool"
+        if not compares:
+            return outcome
+        kinds = {self.instructions[i].kind for i in at if not isinstance(self.instructions[i], Literal_)}
+        kinds = kinds or {self.instructions[i].kind for i in at}
+        literal_float = any(self.instructions[i].kind == "f32" for i in at)
+        return "f32" if literal_float else "i64" if "i64" in kinds else "i32"

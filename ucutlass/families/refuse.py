@@ -1,0 +1,44 @@
+"""What recognition says of a kernel that no family serves."""
+
+from __future__ import annotations
+
+from typing import Iterator, TypeVar
+
+from ucutlass import ir
+from ucutlass.diagnostics import Diagnostic
+from ucutlass.grammar.syntax import Span
+
+V = TypeVar("V")
+
+
+class Refused(Exception):
+    """No family runs this kernel in one launch; `diagnostic` says why and where to cut."""
+
+    def __init__(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.diagnostic = Diagnostic(code, message, span, hint)
+
+    @classmethod
+    def no_family(cls, kernel: ir.Kernel, what: str, span: Span | None = None) -> Refused:
+        """The one place that says that a family is still to come."""
+        return cls(
+            "UC0300", f"no kernel family for this yet: {what}", span or kernel.span,
+            "today's families are GEMM: one dot of two stored operands with element-wise work on its result",
+        )
+
+
+def walk(*roots: ir.Value) -> Iterator[ir.Value]:
+    """Every node below the roots once, in the order of a depth-first search."""
+    seen: set[int] = set()
+    stack = list(reversed(roots))
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            stack += reversed(ir.children(node))
+
+
+def find(kernel: ir.Kernel, kind: type[V]) -> list[V]:
+    """The kernel's nodes of one kind."""
+    return [node for node in walk(*(r.value for r in kernel.results)) if isinstance(node, kind)]

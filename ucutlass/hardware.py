@@ -1,0 +1,186 @@
+"""Facts about devices and compile targets: the one table that rules, heuristics and bounds read.
+
+Limits per compute capability are those of the CUDA C++ Programming Guide, table "Technical
+Specifications per Compute Capability". Peaks are dense (no sparsity), in FLOP/s (OP/s for
+s8), with f32 (s32) accumulation, from the data sheet that `source` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """A compile target. `shared_memory` is what one thread block can have, `shared_memory_sm`
+    what an SM holds, in bytes; a block costs `shared_memory_reserved` more. `tensor_lanes` are
+    the element types that `mma.sync` takes there; `wgmma` tells of Hopper's warp-group
+    instructions and TMA."""
+
+    name: str
+    capability: tuple[int, int]
+    wgmma: bool
+    shared_memory: int
+    shared_memory_sm: int
+    tensor_lanes: frozenset[str]
+    shared_memory_reserved: int = 1024
+    registers: int = 65536
+    threads: int = 2048
+
+
+_AMPERE_LANES = frozenset({"f16", "bf16", "tf32", "s8"})
+_ADA_LANES = _AMPERE_LANES | {"e4m3", "e5m2"}
+
+ARCHES: Mapping[str, Arch] = MappingProxyType(
+    {
+        a.name: a
+        for a in (
+            Arch("sm80", (8, 0), False, 163 * 1024, 164 * 1024, _AMPERE_LANES),
+            Arch("sm89", (8, 9), False, 99 * 1024, 100 * 1024, _ADA_LANES, threads=1536),
+            Arch("sm90a", (9, 0), True, 227 * 1024, 228 * 1024, _ADA_LANES),
+        )
+    }
+)
+"""sm90a code runs on capability 9.0 only; sm80 code runs on 8.0 and everything later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU. Bytes and bytes per second of its memory and L2, clock in Hz as the peaks assume,
+    `peaks` per lane, `launch_floor` the seconds that an empty kernel takes in a stream.
+
+    `sms_per_gpc` is CUTLASS's assumption for cluster occupancy (KernelHardwareInfo, 18 for
+    Hopper); it does not matter where clusters do not exist.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    sms: int
+    clock: float
+    peaks: Mapping[str, float]
+    memory: int
+    bandwidth: float
+    l2: int
+    source: str
+    launch_floor: float = 2.5e-6
+    sms_per_gpc: int = 18
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def _peaks(tera: Mapping[str, float]) -> Mapping[str, float]:
+    """Peaks in FLOP/s; tf32x3 is three tf32 multiplications for one."""
+    lanes = {lane: value * 1e12 for lane, value in tera.items()}
+    return MappingProxyType(lanes | {"tf32x3": lanes["tf32"] / 3, "bf16": lanes["f16"]})
+
+
+def _fp8(value: float) -> dict[str, float]:
+    return {"e4m3": value, "e5m2": value}
+
+
+_GIB = 1024**3
+_MIB = 1024**2
+
+_HOPPER_SXM = _peaks({"f32": 67, "tf32": 494.7, "f16": 989.4, "s8": 1978.9} | _fp8(1978.9))
+_AMPERE = _peaks({"f32": 19.5, "tf32": 156, "f16": 312, "s8": 624})
+
+DEVICES: Mapping[str, Device] = MappingProxyType(
+    {
+        d.name: d
+        for d in (
+            Device(
+                "A100-SXM4-40GB", (8, 0), 108, 1.410e9, _AMPERE, 40 * _GIB, 1.555e12, 40 * _MIB,
+                "NVIDIA A100 Tensor Core GPU data sheet, 2021",
+            ),
+            Device(
+                "A100-SXM4-80GB", (8, 0), 108, 1.410e9, _AMPERE, 80 * _GIB, 2.039e12, 40 * _MIB,
+                "NVIDIA A100 Tensor Core GPU data sheet, 2021",
+            ),
+            Device(
+                "L40S", (8, 9), 142, 2.520e9,
+                _peaks({"f32": 91.6, "tf32": 183, "f16": 362, "s8": 733} | _fp8(733)),
+                48 * _GIB, 0.864e12, 96 * _MIB, "NVIDIA L40S data sheet, 2023",
+            ),
+            Device(
+                "H100-PCIe", (9, 0), 114, 1.620e9,
+                _peaks({"f32": 51, "tf32": 378, "f16": 756, "s8": 1513} | _fp8(1513)),
+                80 * _GIB, 2.0e12, 50 * _MIB, "NVIDIA H100 Tensor Core GPU data sheet, 2023",
+            ),
+            Device(
+                "H100-SXM", (9, 0), 132, 1.830e9, _HOPPER_SXM, 80 * _GIB, 3.35e12, 50 * _MIB,
+                "NVIDIA H100 Tensor Core GPU data sheet, 2023",
+            ),
+            Device(
+                "H200", (9, 0), 132, 1.830e9, _HOPPER_SXM, 141 * 10**9, 4.8e12, 50 * _MIB,
+                "NVIDIA H200 Tensor Core GPU data sheet, 2024",
+            ),
+            Device(
+                "B200", (10, 0), 148, 1.850e9,
+                _peaks({"f32": 75, "tf32": 1100, "f16": 2250, "s8": 4500} | _fp8(4500)),
+                180 * 10**9, 7.7e12, 126 * _MIB, "NVIDIA HGX B200 data sheet, 2024 (an eighth of the board)",
+                sms_per_gpc=20,
+            ),
+            Device(
+                "RTX-5090", (12, 0), 170, 2.407e9,
+                _peaks({"f32": 104.8, "tf32": 104.8, "f16": 209.5, "s8": 838} | _fp8(419)),
+                32 * _GIB, 1.792e12, 96 * _MIB, "NVIDIA RTX Blackwell GPU architecture paper, 2025",
+            ),
+        )
+    }
+)
+
+_DEFAULT_DEVICE: Mapping[str, str] = MappingProxyType(
+    {"sm80": "A100-SXM4-80GB", "sm89": "L40S", "sm90a": "H200"}
+)
+
+_MARKS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("H200",), "H200"),
+    (("H100", "PCIE"), "H100-PCIe"),
+    (("H100",), "H100-SXM"),
+    (("A100", "40GB"), "A100-SXM4-40GB"),
+    (("A100",), "A100-SXM4-80GB"),
+    (("L40S",), "L40S"),
+    (("B200",), "B200"),
+    (("RTX 5090",), "RTX-5090"),
+)
+"""Words in the name that the driver gives, to the device; the first that fits."""
+
+
+def default_device(arch: Arch) -> Device:
+    """The device to plan for where none is present: H200 for sm90a, A100 80 GB for sm80."""
+    return DEVICES[_DEFAULT_DEVICE[arch.name]]
+
+
+def device_named(name: str) -> Device | None:
+    """The device by our name or by the driver's (`NVIDIA H200`); None where we know it not."""
+    if name in DEVICES:
+        return DEVICES[name]
+    upper = name.upper()
+    return next((DEVICES[d] for marks, d in _MARKS if all(m in upper for m in marks)), None)
+
+
+def arch_for(capability: tuple[int, int]) -> Arch | None:
+    """The best compile target for a compute capability: exact for 9.0, else the newest whose
+    code still runs there; None below 8.0."""
+    if capability == (9, 0):
+        return ARCHES["sm90a"]
+    portable = [a for a in ARCHES.values() if not a.wgmma and a.capability <= capability]
+    return max(portable, key=lambda a: a.capability, default=None)
+
+
+def lane_key(lane: str, math: str) -> str:
+    """The entry of `Device.peaks` for a lane and the schedule's `math`."""
+    return "tf32x3" if lane == "f32" and math == "tf32x3" else lane
+
+
+def cluster_slots(device: Device, cluster_size: int) -> int:
+    """Thread blocks of one per SM that run at a time, in whole clusters within a GPC.
+
+    CUTLASS's own count (`get_max_cta_occupancy`, gemm/kernel/tile_scheduler_params.h).
+    """
+    gpc, sms = device.sms_per_gpc, device.sms
+    gpcs, rest = (1, 0) if sms < gpc else divmod(sms, gpc)
+    return min(sms, gpcs * (gpc - gpc % cluster_size) + rest - rest % cluster_size)

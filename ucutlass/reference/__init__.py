@@ -1,0 +1,6 @@
+"""The reference interpreter of typed programs, and the bound on a kernel's honest error."""
+
+from ucutlass.reference.binding import bind
+from ucutlass.reference.interpreter import evaluate, sizes_of
+
+__all__ = ["bind", "evaluate", "sizes_of"]

@@ -1,0 +1,155 @@
+"""`dot`: products summed over named dimensions, in float64.
+
+Integer operands are exact: products of 8-bit integers stay below 2**14, so float64 holds
+every sum of fewer than 2**39 of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterator, Sequence, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ucutlass.ir import Dims
+from ucutlass.reference.named import Named
+from ucutlass.reference.reading import Grouped, Window, check_coordinates, read
+
+Operand: TypeAlias = Named | Window | Grouped
+
+UNROLLED = 1 << 24
+"""Elements of a window that are worth unrolling at once; larger ones are summed tap by tap."""
+
+
+def contract(left: Operand, right: Operand, over: Dims, dims: Dims) -> Tensor:
+    """The sum over `over` of left * right, with one axis per name of `dims`, in float64."""
+    match left, right:
+        case Grouped(), _:
+            return _by_group(left, right, over, dims)
+        case _, Grouped():
+            return _by_group(right, left, over, dims)
+        case Window(), _ if (tap := _tap(left, over)) is not None:
+            return _by_tap(left, right, tap, over, dims)
+        case _, Window() if (tap := _tap(right, over)) is not None:
+            return _by_tap(right, left, tap, over, dims)
+    return _dense(realise(left), realise(right), over, dims)
+
+
+def realise(operand: Operand) -> Named:
+    """The operand as a plain value."""
+    match operand:
+        case Named():
+            return operand
+        case Window():
+            return read(operand)
+        case Grouped(source, dim, ids, dims):
+            at = source.dims.index(dim)
+            picked = source.data.index_select(at, ids.data)
+            names = source.dims[:at] + ids.dims + source.dims[at + 1 :]
+            if ids.dims[0] not in source.dims:
+                return Named(Named(picked, names).spread(dims), dims)
+            raise AssertionError("Grouped is only built where the ids' dimension is new to the source")
+
+
+def extent(operands: Sequence[Operand], dim: str) -> int:
+    """How long `dim` is in the first operand that has it."""
+    for operand in operands:
+        match operand:
+            case Named(data, dims) if dim in dims:
+                return data.shape[dims.index(dim)]
+            case Window() if dim in operand.dims:
+                return len(operand.along(dim))
+            case Grouped(source, _, ids, _):
+                for part in (source, ids):
+                    if dim in part.dims:
+                        return part.data.shape[part.dims.index(dim)]
+    return 1
+
+
+def narrow(operand: Operand, dim: str, start: int, length: int) -> Operand:
+    """The operand for a range of coordinates along `dim`; itself where it lacks `dim`."""
+    match operand:
+        case Named(data, dims):
+            return Named(data.narrow(dims.index(dim), start, length), dims) if dim in dims else operand
+        case Window():
+            if dim not in operand.dims:
+                return operand
+            return replace(operand, kept={**operand.kept, dim: operand.along(dim)[start : start + length]})
+        case Grouped(source, _, ids, _):
+            inner = narrow(source, dim, start, length) if dim != operand.dim else source
+            kept = narrow(ids, dim, start, length)
+            assert isinstance(inner, Named) and isinstance(kept, Named)
+            return replace(operand, source=inner, ids=kept)
+
+
+def magnitude(operand: Operand) -> Operand:
+    """|operand|."""
+    match operand:
+        case Named(data, dims):
+            return Named(data.abs(), dims)
+        case Window() | Grouped():
+            return replace(operand, source=operand.source.like(operand.source.data.abs()))
+
+
+def blocks(left: Operand, right: Operand, over: Dims, length: int) -> Iterator[tuple[Operand, Operand]]:
+    """Both operands cut into at most `length` products a piece along the summed dimensions."""
+    dim = max(over, key=lambda d: extent((left, right), d))
+    rest = tuple(d for d in over if d != dim)
+    others = 1
+    for d in rest:
+        others *= extent((left, right), d)
+    step = max(1, length // others)
+    total = extent((left, right), dim)
+    for start in range(0, total, step):
+        size = min(step, total - start)
+        yield narrow(left, dim, start, size), narrow(right, dim, start, size)
+
+
+def _dense(left: Named, right: Named, over: Dims, dims: Dims) -> Tensor:
+    names = list(dict.fromkeys((*left.dims, *right.dims, *over)))
+    number = {name: i for i, name in enumerate(names)}
+    operands = (left.data.to(torch.float64), right.data.to(torch.float64))
+    out: Tensor = torch.einsum(
+        operands[0], [number[d] for d in left.dims], operands[1], [number[d] for d in right.dims],
+        [number[d] for d in dims],
+    )
+    return out
+
+
+def _tap(window: Window, over: Dims) -> str | None:
+    """A summed dimension that the window slides over, if unrolling it would take much memory."""
+    if window.numel <= UNROLLED:
+        return None
+    slid = {d for p in window.node.positions for d, _ in p.at.terms}
+    return next((d for d in over if d in slid and len(window.along(d)) > 1), None)
+
+
+def _by_tap(window: Window, other: Operand, dim: str, over: Dims, dims: Dims) -> Tensor:
+    total: Tensor | None = None
+    for start in range(len(window.along(dim))):
+        part = contract(narrow(window, dim, start, 1), narrow(other, dim, start, 1), over, dims)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+def _by_group(grouped: Grouped, other: Operand, over: Dims, dims: Dims) -> Tensor:
+    """Each group's rows times that group's part of the source."""
+    (row,) = grouped.ids.dims
+    check_coordinates(grouped.source, grouped.dim, grouped.ids)
+    plain = realise(other)
+    shape = [extent((plain, grouped), d) for d in dims]
+    out = torch.zeros(shape, dtype=torch.float64, device=plain.data.device)
+    axis = grouped.source.dims.index(grouped.dim)
+    rest = tuple(d for d in grouped.source.dims if d != grouped.dim)
+    for group in grouped.ids.data.unique().tolist():
+        rows = (grouped.ids.data == group).nonzero().reshape(-1)
+        picked = plain
+        if row in plain.dims:
+            picked = Named(plain.data.index_select(plain.dims.index(row), rows), plain.dims)
+        part = contract(picked, Named(grouped.source.data.select(axis, group), rest), over, tuple(d for d in dims if d != row or row in picked.dims))
+        if row not in picked.dims:
+            part = part.unsqueeze(dims.index(row)).expand([len(rows) if d == row else n for d, n in zip(dims, shape, strict=True)])
+        out.index_copy_(dims.index(row), rows, part)
+    return out

@@ -1,0 +1,221 @@
+"""The reference interpreter: a typed program's exact meaning, in torch, float64 inside."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Callable, Mapping, Sequence, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ucutlass.ir import (
+    Dot,
+    Gather,
+    Kernel,
+    ParamDecl,
+    ParamType,
+    Pipeline,
+    Program,
+    Read,
+    ScalarType,
+    Stage,
+    TensorType,
+    TorchCall,
+    Value,
+    children,
+)
+from ucutlass.reference.binding import bind
+from ucutlass.reference.contract import Operand
+from ucutlass.reference.errors import (
+    ArgumentCountError,
+    ArgumentKindError,
+    DeviceMismatchError,
+    ElementMismatchError,
+    RequirementError,
+    UnsupportedError,
+)
+from ucutlass.reference.named import Named, from_memory, to_memory
+from ucutlass.reference.nodes import Call, step
+from ucutlass.reference.reading import Grouped, Window
+from ucutlass.reference.rounding import cast, inner_dtype, outer_dtype, store
+
+Argument: TypeAlias = Tensor | float | int
+
+
+def evaluate(program: Program, arguments: Sequence[Argument], *, rounded: bool = True) -> tuple[Tensor, ...]:
+    """The program's results for these arguments, on their device (CPU without tensors).
+
+    Tensor arguments have their parameter's dtype and memory order, any strides. Results have
+    their type's dtype, or, with `rounded=False`, are the unrounded float64, int64 or bool values.
+    Casts inside the program and buffers between a pipeline's launches round either way.
+    Raises the errors of `ucutlass.reference.errors`.
+    """
+    check_arguments(program, arguments)
+    match program:
+        case Kernel():
+            call = open_call(program, arguments)
+            values = walk([r.value for r in program.results], call)
+            return tuple(
+                to_memory(value.like(store(value.data, result.type.elem) if rounded else value.data), result.type, call.sizes)
+                for value, result in zip(values, program.results, strict=True)
+            )
+        case Pipeline():
+            return _evaluate_pipeline(program, arguments, rounded)
+
+
+def sizes_of(program: Program, arguments: Sequence[Argument]) -> dict[str, int]:
+    """Every dimension's extent for these arguments; raises as `binding.bind` does."""
+    return bind(program, [tuple(a.shape) if isinstance(a, Tensor) else None for a in arguments])
+
+
+def open_call(kernel: Kernel, arguments: Sequence[Argument]) -> Call:
+    """Arguments bound to a kernel's parameters; raises where a `require` does not hold."""
+    sizes = sizes_of(kernel, arguments)
+    device = device_of(arguments)
+    params = [_parameter(p, a, sizes, device) for p, a in zip(kernel.params, arguments, strict=True)]
+    call = Call(sizes, params, device)
+    for i, condition in enumerate(kernel.requires):
+        if not bool(walk([condition], call)[0].data):
+            known = ", ".join(f"{d} = {n}" for d, n in sizes.items())
+            raise RequirementError(f"requirement {i + 1} of {kernel.name} does not hold for {known}")
+    return call
+
+
+def device_of(arguments: Sequence[Argument]) -> torch.device:
+    return next((a.device for a in arguments if isinstance(a, Tensor)), torch.device("cpu"))
+
+
+def _parameter(decl: ParamDecl, argument: Argument, sizes: Mapping[str, int], device: torch.device) -> Named:
+    match decl.type:
+        case TensorType():
+            assert isinstance(argument, Tensor)
+            return from_memory(argument, decl.type, sizes)
+        case ScalarType(elem):
+            number = torch.tensor(argument, dtype=inner_dtype(elem), device=device)
+            return Named(cast(number, elem), ())
+
+
+def walk(roots: Sequence[Value], call: Call) -> list[Named]:
+    """The values of the roots; a value used twice is computed once."""
+    known: dict[int, Named] = {}
+
+    def visit(node: Value) -> Named:
+        if id(node) not in known:
+            lazy = isinstance(node, Dot)
+            known[id(node)] = step(node, [operand(c, call, visit) if lazy else visit(c) for c in children(node)], call)
+        return known[id(node)]
+
+    return [visit(root) for root in roots]
+
+
+def operand(node: Value, call: Call, visit: Callable[[Value], Named]) -> Operand:
+    """A dot's operand: reads and gathers by one-dimensional ids stay unrealised."""
+    match node:
+        case Read(value=inner):
+            return Window(visit(inner), node, call.sizes)
+        case Gather(value=inner, dim=dim, ids=ids) if len(ids.dims) == 1 and ids.dims[0] not in inner.dims:
+            return Grouped(visit(inner), dim, visit(ids), node.dims)
+        case _:
+            return visit(node)
+
+
+# --- arguments -------------------------------------------------------------------
+
+
+def check_arguments(program: Program, arguments: Sequence[Argument]) -> None:
+    """Number, kind, dtype and device of the arguments; shapes are `bind`'s."""
+    if len(arguments) != len(program.params):
+        names = ", ".join(p.name for p in program.params)
+        raise ArgumentCountError(
+            f"{program.name} takes {len(program.params)} arguments ({names}), {len(arguments)} were given"
+        )
+    device: torch.device | None = None
+    for decl, argument in zip(program.params, arguments, strict=True):
+        _check_kind(decl.name, decl.type, argument)
+        if isinstance(argument, Tensor):
+            device = device or argument.device
+            if argument.device != device:
+                raise DeviceMismatchError(f"{decl.name} lies on {argument.device}, the arguments before it on {device}")
+
+
+def _check_kind(name: str, kind: ParamType, argument: Argument) -> None:
+    match kind:
+        case TensorType(elem=elem):
+            if not isinstance(argument, Tensor):
+                raise ArgumentKindError(f"{name} is a tensor of {elem.name}, a {type(argument).__name__} was given")
+            if argument.dtype != outer_dtype(elem):
+                raise ElementMismatchError(
+                    f"{name} is {elem.name} ({outer_dtype(elem)}), a tensor of {argument.dtype} was given"
+                )
+        case ScalarType(elem=elem):
+            if isinstance(argument, Tensor) or not isinstance(argument, (int, float)):
+                raise ArgumentKindError(
+                    f"{name} is a number of type {elem.name}, a {type(argument).__name__} was given; "
+                    f"a value on the device would be written {elem.name}[]"
+                )
+
+
+# --- pipelines -------------------------------------------------------------------
+
+
+def _evaluate_pipeline(pipeline: Pipeline, arguments: Sequence[Argument], rounded: bool) -> tuple[Tensor, ...]:
+    sizes = sizes_of(pipeline, arguments)
+    buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
+    read_later = _last_reads(pipeline.stages)
+    wanted = {name for name, _ in pipeline.results}
+    for i, stage in enumerate(pipeline.stages):
+        values = stage_arguments(stage, buffers)
+        keep = not rounded and all(name in wanted and read_later.get(name, -1) < i for name in stage.outputs)
+        results = run_stage(stage, values, sizes, rounded=not keep)
+        buffers.update(zip(stage.outputs, results, strict=True))
+    found = [buffers[name] for name, _ in pipeline.results]
+    return tuple(r for r in found if isinstance(r, Tensor))
+
+
+def _last_reads(stages: Sequence[Stage]) -> dict[str, int]:
+    return {a: i for i, stage in enumerate(stages) for a in stage.arguments if isinstance(a, str)}
+
+
+def stage_arguments(stage: Stage, buffers: Mapping[str, Argument]) -> list[Argument]:
+    return [buffers[a] if isinstance(a, str) else a for a in stage.arguments]
+
+
+def run_stage(
+    stage: Stage, arguments: Sequence[Argument], sizes: Mapping[str, int], *, rounded: bool = True
+) -> tuple[Tensor, ...]:
+    match stage.call:
+        case Kernel():
+            return evaluate(stage.call, arguments, rounded=rounded)
+        case TorchCall():
+            return (torch_call(stage.call, arguments),)
+
+
+TORCH_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {
+        "argsort": torch.argsort,
+        "cumprod": torch.cumprod,
+        "cumsum": torch.cumsum,
+        "diag": torch.diag,
+        "flip": lambda x, dims=0: torch.flip(x, [dims]),
+        "inverse": torch.linalg.inv,
+        "log_softmax": torch.log_softmax,
+        "matmul": torch.matmul,
+        "relu": torch.relu,
+        "roll": torch.roll,
+        "softmax": torch.softmax,
+        "sort": lambda x, dim=-1, descending=False: torch.sort(x, dim=dim, descending=descending).values,
+        "tril": torch.tril,
+        "triu": torch.triu,
+    }
+)
+"""What `torch.NAME(..)` may call. Functions of tensors with one tensor as result."""
+
+
+def torch_call(call: TorchCall, arguments: Sequence[Argument]) -> Tensor:
+    """The torch function in its arguments' own dtypes, its result in the declared one."""
+    if call.function not in TORCH_FUNCTIONS:
+        raise UnsupportedError(
+            f"torch.{call.function} is not among the functions a pipeline may call: {', '.join(TORCH_FUNCTIONS)}"
+        )
+    result = TORCH_FUNCTIONS[call.function](*arguments, **dict(call.keywords))
+    return result.to(outer_dtype(call.result.elem))

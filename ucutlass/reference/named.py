@@ -1,0 +1,66 @@
+"""Tensors whose axes have names: the interpreter's values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ucutlass import extents
+from ucutlass.ir import Dims, MemoryAxis, TensorType
+from ucutlass.reference.binding import shape_of
+from ucutlass.reference.rounding import inner_dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Named:
+    """`data.shape[i]` is the extent of `dims[i]`. Data is float64, int64 or bool."""
+
+    data: Tensor
+    dims: Dims
+
+    def spread(self, dims: Sequence[str]) -> Tensor:
+        """A view with one axis per name of `dims`, in that order; extent 1 for those it lacks."""
+        present = [d for d in dims if d in self.dims]
+        view = self.data.permute([self.dims.index(d) for d in present])
+        for i, d in enumerate(dims):
+            if d not in self.dims:
+                view = view.unsqueeze(i)
+        return view
+
+    def like(self, data: Tensor) -> Named:
+        """Other numbers over the same names."""
+        return Named(data, self.dims)
+
+
+def from_memory(tensor: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Named:
+    """A parameter as a value: composite axes split, nameless axes of extent 1 dropped.
+
+    Other nameless axes (the E+1 of segment offsets) get a name that no program can write.
+    """
+    names: list[str] = []
+    shape: list[int] = []
+    for i, (axis, length) in enumerate(zip(kind.axes, tensor.shape, strict=True)):
+        if axis.dims:
+            names += axis.dims
+            shape += [sizes[d] for d in axis.dims]
+        elif length != 1 or not _is_one(axis, sizes):
+            names.append(f"#{i}")
+            shape.append(length)
+    return Named(tensor.to(inner_dtype(kind.elem)).reshape(shape), tuple(names))
+
+
+def to_memory(value: Named, kind: TensorType, sizes: Mapping[str, int]) -> Tensor:
+    """A value laid out as a result type says; dimensions it lacks are repeated."""
+    wide = value.spread(kind.dims).expand([sizes[d] for d in kind.dims])
+    return wide.reshape(shape_of(kind, sizes)).contiguous()
+
+
+def _is_one(axis: MemoryAxis, sizes: Mapping[str, int]) -> bool:
+    return extents.evaluate(axis.extent, sizes) == 1 and not extents.names(axis.extent)
+
+
+def coordinates(extent: int, device: torch.device) -> Tensor:
+    return torch.arange(extent, dtype=torch.int64, device=device)

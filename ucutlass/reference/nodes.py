@@ -1,0 +1,167 @@
+"""What each value of a typed program computes: one function from its operands' values to its own.
+
+Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and scans;
+`argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
+over several dimensions they count row-major in the order written; `var` is the population
+variance (divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ucutlass import extents
+from ucutlass.elements import Element
+from ucutlass.functions import FUNCTIONS
+from ucutlass.ir import (
+    Apply,
+    Cast,
+    Constant,
+    Coordinate,
+    Dims,
+    Dot,
+    Gather,
+    ParamValue,
+    Read,
+    Reduce,
+    Scan,
+    Segment,
+    Size,
+    Softmax,
+    Value,
+)
+from ucutlass.reference.contract import Operand, contract, realise
+from ucutlass.reference.named import Named, coordinates
+from ucutlass.reference.reading import Window, gather, read, segment
+from ucutlass.reference.rounding import cast, inner_dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call of a kernel: extents, parameters as values, where to compute."""
+
+    sizes: Mapping[str, int]
+    params: Sequence[Named]
+    device: torch.device
+
+
+def step(node: Value, operands: Sequence[Operand], call: Call) -> Named:
+    """The value of `node`, given those of `ucutlass.ir.children(node)`."""
+    match node:
+        case Dot():
+            data = contract(operands[0], operands[1], node.over, node.dims)
+            return Named(data.to(inner_dtype(node.elem)), node.dims)
+        case _:
+            return _step(node, [realise(o) for o in operands], call)
+
+
+def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
+    match node:
+        case ParamValue(index=index):
+            return call.params[index]
+        case Constant(value=value):
+            return Named(_scalar(value, node.elem, call), ())
+        case Size(extent=extent):
+            return Named(_scalar(extents.evaluate(extent, call.sizes), node.elem, call), ())
+        case Coordinate(dim=dim):
+            return Named(coordinates(call.sizes[dim], call.device), (dim,))
+        case Apply():
+            return Named(apply(node, [v.spread(node.dims) for v in values]), node.dims)
+        case Cast():
+            return values[0].like(cast(values[0].data, node.elem))
+        case Reduce():
+            return Named(reduce(node, values[0]), node.dims)
+        case Softmax():
+            return values[0].like(softmax(node, values[0]))
+        case Scan():
+            return values[0].like(scan(node, values[0]))
+        case Read():
+            return read(Window(values[0], node, call.sizes))
+        case Gather():
+            return gather(values[0], node.dim, values[1], node.dims)
+        case Segment():
+            return segment(node.dim, call.sizes[node.dim], values[0])
+        case Dot():
+            raise AssertionError("step takes dots")
+
+
+def _scalar(value: float | int | bool, elem: Element, call: Call) -> Tensor:
+    return torch.tensor(value, dtype=inner_dtype(elem), device=call.device)
+
+
+def apply(node: Apply, args: Sequence[Tensor]) -> Tensor:
+    """The element-wise function, its arguments brought to their common kind first."""
+    function = FUNCTIONS[node.function]
+    supplied = [*args]
+    for default in function.defaults[len(args) - len(function.parameters) :] if len(args) < len(function.parameters) else ():
+        supplied.append(torch.tensor(default, dtype=torch.float64, device=args[0].device))
+    return function.reference(*_common(node, supplied)).to(inner_dtype(node.elem))
+
+
+def _common(node: Apply, args: Sequence[Tensor]) -> list[Tensor]:
+    match FUNCTIONS[node.function].domain:
+        case "float":
+            return [a.to(torch.float64) for a in args]
+        case "number":
+            floats = any(a.dtype == torch.float64 for a in args)
+            return [a.to(torch.float64 if floats else torch.int64) for a in args]
+        case "any":
+            return [args[0].to(torch.bool), *(a.to(inner_dtype(node.elem)) for a in args[1:])]
+        case "bool":
+            return [a.to(torch.bool) for a in args]
+
+
+def axes(value: Named, over: Dims) -> tuple[int, ...]:
+    """Positions of `over` in the value's data."""
+    return tuple(value.dims.index(d) for d in over)
+
+
+def last(value: Named, over: Dims) -> Tensor:
+    """The data with the dimensions `over` flattened into one last axis, in the order written."""
+    kept = [d for d in value.dims if d not in over]
+    return value.data.permute([value.dims.index(d) for d in (*kept, *over)]).flatten(len(kept))
+
+
+def _prod(x: Tensor) -> Tensor:
+    return x.prod(dim=-1)
+
+
+_REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: x.sum(dim=-1),
+    "mean": lambda x: x.to(torch.float64).mean(dim=-1),
+    "max": lambda x: x.amax(dim=-1),
+    "min": lambda x: x.amin(dim=-1),
+    "prod": _prod,
+    "var": lambda x: x.to(torch.float64).var(dim=-1, correction=0),
+    "argmax": lambda x: x.argmax(dim=-1),
+    "argmin": lambda x: x.argmin(dim=-1),
+    "logsumexp": lambda x: x.to(torch.float64).logsumexp(dim=-1),
+}
+
+
+def reduce(node: Reduce, value: Named) -> Tensor:
+    kept = Named(_REDUCTIONS[node.op](last(value, node.over)), tuple(d for d in value.dims if d not in node.over))
+    return kept.spread(node.dims).to(inner_dtype(node.elem))
+
+
+def softmax(node: Softmax, value: Named) -> Tensor:
+    over = axes(value, node.over)
+    x = value.data.to(torch.float64)
+    shifted = x - x.amax(dim=over, keepdim=True)
+    total = shifted.exp().sum(dim=over, keepdim=True)
+    return shifted - total.log() if node.log else shifted.exp() / total
+
+
+def scan(node: Scan, value: Named) -> Tensor:
+    """Exclusive scans start from the neutral element; reverse ones run from the far end."""
+    axis = value.dims.index(node.along)
+    x = value.data.flip(axis) if node.reverse else value.data
+    total = x.cumsum(axis) if node.op == "cumsum" else x.cumprod(axis)
+    if node.exclusive:
+        neutral = torch.full_like(total.narrow(axis, 0, 1), 0 if node.op == "cumsum" else 1)
+        total = torch.cat((neutral, total.narrow(axis, 0, total.shape[axis] - 1)), dim=axis)
+    return (total.flip(axis) if node.reverse else total).to(inner_dtype(node.elem))

@@ -1,0 +1,124 @@
+"""Reads at computed positions: affine windows, gathers, segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping
+
+import torch
+from torch import Tensor
+
+from ucutlass import extents
+from ucutlass.ir import Dims, Position, Read
+from ucutlass.reference.errors import CoordinateRangeError, OffsetsError
+from ucutlass.reference.named import Named, coordinates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A `Read` not carried out yet. `kept` holds the coordinates of the dimensions that have
+    been narrowed, so that a convolution is summed tap by tap instead of unrolled in memory."""
+
+    source: Named
+    node: Read
+    sizes: Mapping[str, int]
+    kept: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def dims(self) -> Dims:
+        return self.node.dims
+
+    def along(self, dim: str) -> Tensor:
+        if dim in self.kept:
+            return self.kept[dim]
+        return coordinates(self.sizes[dim], self.source.data.device)
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for d in self.dims:
+            count *= len(self.kept[d]) if d in self.kept else self.sizes[d]
+        return count
+
+
+def read(window: Window) -> Named:
+    """The value at every position; `fill` where there is none (scale does not divide, or
+    outside the tensor)."""
+    source, node = window.source, window.node
+    positions = {p.dim: p for p in node.positions}
+    indices: list[Tensor] = []
+    valid: Tensor | None = None
+    for axis, dim in enumerate(source.dims):
+        if dim not in positions:
+            indices.append(Named(window.along(dim), (dim,)).spread(node.dims))
+            continue
+        at, inside = _locate(positions[dim], source.data.shape[axis], window)
+        indices.append(at)
+        valid = inside if valid is None else valid & inside
+    data = source.data[tuple(indices)] if indices else source.data
+    if valid is None:
+        return Named(data, node.dims)
+    fill = torch.full((), node.fill if data.dtype != torch.bool else bool(node.fill), device=data.device).to(data.dtype)
+    return Named(torch.where(valid, data, fill), node.dims)
+
+
+def _locate(position: Position, extent: int, window: Window) -> tuple[Tensor, Tensor]:
+    """Clamped coordinates and where they are real, both spread over the read's dimensions."""
+    dims = window.node.dims
+    base = extents.evaluate(position.at.offset, window.sizes)
+    at = torch.full((1,) * len(dims), base, dtype=torch.int64, device=window.source.data.device)
+    for dim, factor in position.at.terms:
+        at = at + factor * Named(window.along(dim), (dim,)).spread(dims)
+    x = at.div(position.scale, rounding_mode="floor")
+    inside = (x * position.scale == at) & (x >= 0) & (x < extent)
+    return x.clamp(0, max(extent - 1, 0)), inside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouped:
+    """`w[E = ids]` with one-dimensional ids, not carried out: a dot takes it group by group."""
+
+    source: Named
+    dim: str
+    ids: Named
+    dims: Dims
+
+
+def gather(source: Named, dim: str, ids: Named, dims: Dims) -> Named:
+    """The element at coordinate `ids` along `dim`. Raises CoordinateRangeError."""
+    check_coordinates(source, dim, ids)
+    indices = [
+        ids.spread(dims) if d == dim else Named(coordinates(n, source.data.device), (d,)).spread(dims)
+        for d, n in zip(source.dims, source.data.shape, strict=True)
+    ]
+    return Named(source.data[tuple(indices)], dims)
+
+
+def check_coordinates(source: Named, dim: str, ids: Named) -> None:
+    """Raises CoordinateRangeError where a coordinate lies outside `dim`."""
+    extent = source.data.shape[source.dims.index(dim)]
+    if ids.data.numel() == 0:
+        return
+    low, high = int(ids.data.min()), int(ids.data.max())
+    if low < 0 or high >= extent:
+        raise CoordinateRangeError(
+            f"a gather along {dim} (extent {extent}) reads coordinates {low}..{high}; "
+            f"they must lie in 0..{extent - 1}"
+        )
+
+
+def segment(dim: str, extent: int, offsets: Named) -> Named:
+    """The group of each coordinate of `dim`. Raises OffsetsError unless the offsets rise from 0
+    to the extent; equal neighbours make an empty group."""
+    bounds = offsets.data.reshape(-1)
+    falls = (bounds[1:] < bounds[:-1]).nonzero()
+    if falls.numel():
+        at = int(falls[0])
+        raise OffsetsError(
+            f"segment offsets fall from {int(bounds[at])} to {int(bounds[at + 1])} at entry {at + 1}; "
+            "they must not decrease"
+        )
+    if bounds.numel() < 2 or int(bounds[0]) != 0 or int(bounds[-1]) != extent:
+        ends = f"{int(bounds[0])}..{int(bounds[-1])}" if bounds.numel() else "nothing"
+        raise OffsetsError(f"segment offsets span {ends}; they must run from 0 to {dim} = {extent}")
+    return Named(torch.bucketize(coordinates(extent, bounds.device), bounds[1:].contiguous(), right=True), (dim,))

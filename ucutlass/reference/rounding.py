@@ -1,0 +1,134 @@
+"""Rounding float64 values to element types, as the generated kernels do.
+
+Floats: to nearest, ties to even, in one step from float64 (torch's own casts go through
+float32 and so round twice). f16, bf16, f32 and f64 overflow to infinity. e4m3 and e5m2
+saturate to 448 and 57344, infinities included, as `cvt.rn.satfinite` does, the only form
+the hardware and CUTLASS have (torch gives infinity for e5m2). tf32 rounds ties away from
+zero and has f32's exponents (`cvt.rna.tf32.f32`). NaN stays NaN.
+
+Integers: to nearest, ties to even, then saturated to the type's range; NaN gives 0
+(`cvt.rni.sat`). bool: anything but 0 is true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Mapping
+
+import torch
+from torch import Tensor
+
+from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, F64, I32, I64, S4, S8, TF32, U8, Element
+from ucutlass.reference.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary float format: fraction bits with the implicit one, exponent of the smallest
+    normal number, largest finite value, and whether it saturates."""
+
+    precision: int
+    smallest: int
+    largest: float
+    saturates: bool
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        F32.name: Format(24, -126, (2 - 2**-23) * 2.0**127, False),
+        TF32.name: Format(11, -126, (2 - 2**-10) * 2.0**127, False),
+        F16.name: Format(11, -14, 65504.0, False),
+        BF16.name: Format(8, -126, (2 - 2**-7) * 2.0**127, False),
+        E4M3.name: Format(4, -6, 448.0, True),
+        E5M2.name: Format(3, -14, 57344.0, True),
+    }
+)
+"""IEEE 754 binary32 and binary16; the OCP 8-bit specification for e4m3 and e5m2."""
+
+RANGES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        S4.name: (-8, 7), S8.name: (-128, 127), U8.name: (0, 255),
+        I32.name: (-(2**31), 2**31 - 1), I64.name: (-(2**63), 2**63 - 1),
+    }
+)
+"""Smallest and largest value of the integer types."""
+
+
+def inner_dtype(elem: Element) -> torch.dtype:
+    """What the interpreter keeps values of this element type in."""
+    match elem.kind:
+        case "float":
+            return torch.float64
+        case "int":
+            return torch.int64
+        case "bool":
+            return torch.bool
+
+
+def outer_dtype(elem: Element) -> torch.dtype:
+    """The torch dtype of a tensor in memory. Raises UnsupportedError where torch has none."""
+    if elem.torch is None or not elem.storable:
+        raise UnsupportedError(f"{elem.name} has no torch dtype: the reference cannot take or return it")
+    dtype: torch.dtype = getattr(torch, elem.torch)
+    return dtype
+
+
+def quantum(x: Tensor, form: Format) -> Tensor:
+    """The spacing of the format's numbers around each float64 value; a power of two, built from
+    its bits because torch's exp2 and ldexp need not be exact on every device."""
+    exponent = torch.frexp(x).exponent.to(torch.int32)
+    lowest = torch.clamp(exponent, min=form.smallest + 1) - form.precision
+    return ((lowest.to(torch.int64) + 1023) << 52).view(torch.float64)
+
+
+def round_float(x: Tensor, elem: Element) -> Tensor:
+    """float64 values rounded to a float element, kept in float64."""
+    if elem is F64:
+        return x
+    form = FORMATS[elem.name]
+    step = quantum(x, form)
+    scaled = x / step
+    nearest = (scaled.abs() + 0.5).floor().copysign(scaled) if elem is TF32 else scaled.round()
+    rounded = nearest * step
+    if form.saturates:
+        rounded = rounded.clamp(-form.largest, form.largest)
+    else:
+        rounded = torch.where(rounded.abs() > form.largest, torch.copysign(torch.full_like(x, torch.inf), x), rounded)
+        rounded = torch.where(x.isinf(), x, rounded)
+    return torch.where(x.isnan(), x, rounded)
+
+
+def truncate_tf32(x: Tensor) -> Tensor:
+    """float64 values, f32 ones at first, as tensor cores read f32 memory: low bits ignored."""
+    step = quantum(x, FORMATS[TF32.name])
+    return torch.where(x.isfinite(), (x / step).trunc() * step, x)
+
+
+def round_int(x: Tensor, elem: Element) -> Tensor:
+    """Values of any kind converted to an integer element, kept in int64."""
+    low, high = RANGES[elem.name]
+    if x.dtype != torch.float64:
+        return x.to(torch.int64).clamp(low, high)
+    nearest = x.nan_to_num(nan=0.0, posinf=2.0**63, neginf=-(2.0**63)).round()
+    inside = nearest.clamp(max(low, -(2.0**62)), min(high, 2.0**62)).to(torch.int64)
+    if elem is not I64:
+        return inside
+    exact = nearest.clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
+    return torch.where(nearest >= 2.0**63, torch.full_like(exact, high), exact)
+
+
+def cast(x: Tensor, elem: Element) -> Tensor:
+    """A value rounded or converted to `elem`, in the interpreter's dtype for it."""
+    match elem.kind:
+        case "float":
+            return round_float(x.to(torch.float64), elem)
+        case "int":
+            return round_int(x, elem)
+        case "bool":
+            return x != 0
+
+
+def store(x: Tensor, elem: Element) -> Tensor:
+    """The rounded value in its memory dtype; every value `cast` gives converts exactly."""
+    return cast(x, elem).to(outer_dtype(elem))

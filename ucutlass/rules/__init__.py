@@ -1,0 +1,100 @@
+"""Legality: every rule once, as a function that returns its reason; the checker, the planner,
+the tuner, the guide and the agent all ask this table."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Mapping
+
+from ucutlass.rules import operands, tiles
+from ucutlass.rules.candidate import Candidate
+from ucutlass.rules.violation import Rule, Violation
+from ucutlass.schedule import Family
+
+_SM90: frozenset[Family] = frozenset({"sm90"})
+_SM80: frozenset[Family] = frozenset({"sm80"})
+_GEMV: frozenset[Family] = frozenset({"gemv"})
+_TILED = _SM90 | _SM80
+_ALL = _TILED | _GEMV
+
+_BUILDER = "CUTLASS gemm/collective/builders/sm90_gmma_builder.inl"
+_PTX = "PTX ISA, wgmma.mma_async"
+
+RULES: tuple[Rule, ...] = (
+    Rule("UC0410", "architecture", _ALL, "pingpong and cooperative need sm90a",
+         "CUTLASS sm90 kernels: kMinComputeCapability 90; PTX ISA: wgmma needs sm_90a", operands.arch_has_family),
+    Rule("UC0411", "lane", _ALL, "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8; f32 is multistage; fp8 needs sm89 or sm90a",
+         _PTX + "; PTX ISA, mma.sync", operands.lane_has_kernel),
+    Rule("UC0412", "math", _SM80, "`math` is for lane f32 only", "CUTLASS arch/mma.h: OpMultiplyAddFastF32",
+         operands.math_fits_lane),
+    Rule("UC0413", "contracted modes", _SM90, "TMA kernels walk one contracted mode; multistage walks several",
+         "CUTLASS sm90 collectives: StrideA is [M, K, L]", operands.one_k_mode),
+    Rule("UC0414", "batch modes", _SM90, "TMA kernels take at most 3 separate batch modes",
+         "cuTensorMapEncodeTiled: tensorRank at most 5", operands.few_batch_modes),
+    Rule("UC0415", "operand order", _SM90, "A is contiguous along M or K and B along N or K",
+         "cuTensorMapEncodeTiled: the innermost stride is one element", operands.operand_order),
+    Rule("UC0416", "operands contiguous along K", _SM90, "e4m3, e5m2 and s8 are contiguous along K",
+         _PTX + ": transposed descriptors are for 16-bit types only", operands.k_major),
+    Rule("UC0417", "tf32 operand order", _SM90, "tf32: B contiguous along K, or both along M and N with tile K 32",
+         "CUTLASS sm90_mma_tma_gmma_rs_warpspecialized.hpp: SwapAB, TransposeB", operands.tf32_order),
+    Rule("UC0418", "TMA alignment", _SM90, "A and B have 16-byte aligned addresses and strides",
+         "cuTensorMapEncodeTiled: globalAddress, globalStrides", operands.tma_operands),
+    Rule("UC0419", "tile M", _SM90, "tile M: 128 or 256 cooperative; 64, 128, 192 or 256 pingpong",
+         "CUTLASS sm90_gemm_tma_warpspecialized_cooperative.hpp; " + _PTX, tiles.tile_m),
+    Rule("UC0420", "tile N", _SM90, "tile N: a multiple of 8 from 16 to 256; for s8 of 16, or 24",
+         _PTX + "; cute/arch/mma_sm90.hpp, ss_op_selector", tiles.tile_n),
+    Rule("UC0421", "tile K", _SM90, "tile K: a multiple of 32 bytes up to 256 elements",
+         "cute/arch/mma_sm90.hpp, ss_op_selector", tiles.tile_k),
+    Rule("UC0422", "epilogue subtile", _SM90, "8-bit results: tile N a multiple of 16",
+         "CUTLASS epilogue/collective/builders/sm90_builder.inl, EpilogueTileAuto; TMA box", tiles.epilogue_rows),
+    Rule("UC0423", "accumulator registers", _TILED,
+         "at most 208 accumulators a thread (tile M x N / 256 cooperative, / 128 pingpong); fp8 in f32 counts twice",
+         "CUTLASS HeavyRegisterPressure; NVIDIA/cutlass issues 2219 and 3372", tiles.accumulators_fit),
+    Rule("UC0424", "cluster", _SM90, "cluster sides 1, 2, 4 or 8, product at most 8",
+         "CUDA C++ Programming Guide, Thread Block Clusters; CUTLASS FastDivmodU64Pow2", tiles.cluster_size),
+    Rule("UC0425", "multicast slices", _SM90, "tile N divides into 8-row slices by cluster M, tile M by cluster N",
+         "CUTLASS make_tma_atom with num_multicast; swizzle atoms of 8 rows", tiles.multicast_slices),
+    Rule("UC0426", "stages and shared memory", _TILED,
+         "2 stages or more; stages and epilogue within 227 KiB (sm90a), 163 KiB (sm80), 99 KiB (sm89)",
+         _BUILDER + ", compute_stage_count_or_override; CUDA C++ Programming Guide", tiles.stages_fit),
+    Rule("UC0427", "stream-K", _SM90, "split_k needs cooperative",
+         "CUTLASS sm90_gemm_tma_warpspecialized_pingpong.hpp static_assert", tiles.stream_k_is_cooperative),
+    Rule("UC0428", "split-K", _TILED, "split_k: at most one part for each step of K",
+         "CUTLASS gemm/kernel/tile_scheduler_params.h", tiles.splits_fit),
+    Rule("UC0429", "partial sums", _SM80, "multistage split_k needs f32 or s32 accumulation",
+         "CUTLASS reduction/kernel/reduce_split_k.h", tiles.wide_partial_sums),
+    Rule("UC0430", "extents", _ALL, "extents and tile counts below 2^31; 65535 batches outside TMA kernels",
+         "CUDA C++ Programming Guide, grid extents; cuTensorMapEncodeTiled", operands.extents_fit),
+    Rule("UC0431", "epilogue routes", _ALL, "whole tensors go by TMA only with 16-byte rows",
+         "cuTensorMapEncodeTiled", operands.routes_are_possible),
+    Rule("UC0432", "swizzle", _TILED, "swizzle is 1, 2, 4 or 8",
+         "CUTLASS tile_scheduler_params.h, get_log_swizzle_size", tiles.swizzle_is_power),
+    Rule("UC0440", "multistage tile", _SM80, "multistage tile: M, N of 32, 64, 128, 256; K of 32, 64, 128, 256 bytes",
+         "CUTLASS gemm/threadblock/default_mma_core_sm80.h", tiles.sm80_tile),
+    Rule("UC0441", "warp tile", _SM80, "warp tile sides of 16, 32, 64, 128 that divide the tile",
+         "CUTLASS gemm/threadblock/default_mma_core_sm80.h", tiles.sm80_warp_tile),
+    Rule("UC0442", "warps", _SM80, "multistage: at most 8 warps a block",
+         "65536 registers of an SM over 255 a thread", tiles.sm80_warps),
+    Rule("UC0450", "columns", _GEMV, "gemv: N (M with swap) at most 8; columns 1, 2, 4 or 8, not below N",
+         "emit/gemv.py", operands.gemv_columns),
+    Rule("UC0451", "gemv threads", _GEMV, "gemv: threads a power of two from 32 to 1024; rows x columns at most 64",
+         "65536 registers of an SM", operands.gemv_threads),
+)
+"""In the order of their codes. UC0439 (`planner.foreign_fields`) is a request's, not a candidate's."""
+
+BY_CODE: Mapping[str, Rule] = MappingProxyType({rule.code: rule for rule in RULES})
+
+_FOR_FAMILY: Mapping[Family, tuple[Rule, ...]] = MappingProxyType(
+    {family: tuple(r for r in RULES if family in r.families) for family in ("sm90", "sm80", "gemv")}  # type: ignore[misc]
+)
+
+
+def violations(candidate: Candidate) -> tuple[Violation, ...]:
+    """Every rule that the candidate breaks, in the order of the table; () where it is legal."""
+    found = ((r, r.check(candidate)) for r in _FOR_FAMILY[candidate.family])
+    return tuple(Violation(r.code, f.message, f.hint, f.fields, f.nearest) for r, f in found if f is not None)
+
+
+def legal(candidate: Candidate) -> bool:
+    """Whether no rule is broken; stops at the first that is."""
+    return all(r.check(candidate) is None for r in _FOR_FAMILY[candidate.family])

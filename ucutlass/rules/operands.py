@@ -1,0 +1,264 @@
+"""Rules on the operands: lanes, modes, memory orders, alignment, extents."""
+
+from __future__ import annotations
+
+from ucutlass.plan import Access, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.rules.candidate import (
+    TMA_BYTES,
+    Candidate,
+    ceil_div,
+    extent,
+    stride_bytes,
+    tma_alignable,
+)
+from ucutlass.rules.violation import Finding, changed, multistage, on_family
+
+WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8"})
+
+WGMMA_K_MAJOR = frozenset({"e4m3", "e5m2", "s8"})
+
+SM90_BATCH_MODES = 3
+"""A TMA tensor has at most five modes; two are taken."""
+
+INT32 = 2**31 - 1
+
+GRID_Y = 65535
+"""Most thread blocks along y and z of a grid (CUDA C++ Programming Guide)."""
+
+TMA_STRIDE = 2**40
+"""A TMA stride in bytes lies below this (cuTensorMapEncodeTiled)."""
+
+GEMV_COLUMNS = 8
+
+
+def arch_has_family(c: Candidate) -> Finding | None:
+    if c.family != "sm90" or c.arch.wgmma:
+        return None
+    return Finding(
+        f"pingpong and cooperative need TMA and wgmma, which {c.arch.name} lacks",
+        "use `warps multistage`, or build for sm90a", ("warps",), multistage(c),
+    )
+
+
+def lane_has_kernel(c: Candidate) -> Finding | None:
+    lane = c.problem.lane.name
+    if c.family == "sm90":
+        if lane in WGMMA_LANES:
+            return None
+        return Finding(
+            f"wgmma does not multiply {lane}", "use `warps multistage`, or cast the operands to tf32",
+            ("warps",), multistage(c),
+        )
+    if c.family == "gemv" or lane == "f32" or lane in c.arch.tensor_lanes:
+        return None
+    return Finding(
+        f"{c.arch.name} has no instruction that multiplies {lane}",
+        "cast the operands to f16 or bf16", ("warps",),
+        on_family(c, "gemv") if c.shape.n <= GEMV_COLUMNS else None,
+    )
+
+
+def math_fits_lane(c: Candidate) -> Finding | None:
+    assert isinstance(c.schedule, Sm80Schedule)
+    lane, math = c.problem.lane.name, c.schedule.math
+    if (lane == "f32") == (math != "tensor"):
+        return None
+    if lane == "f32":
+        return Finding("tensor cores do not multiply f32 in one pass", "use `math tf32x3` or `math simt`",
+                       ("math",), changed(c, math="tf32x3"))
+    return Finding(f"`math {math}` is a way to multiply f32; this lane is {lane}",
+                   "leave `math` out", ("math",), changed(c, math=None))
+
+
+def one_k_mode(c: Candidate) -> Finding | None:
+    modes = len(c.problem.k)
+    if modes == 1:
+        return None
+    return Finding(
+        f"the contracted dimensions stay {modes} separate modes; the TMA main loop walks one",
+        "use `warps multistage`, or store the contracted dimensions side by side in one order in both operands",
+        ("warps",), multistage(c),
+    )
+
+
+def few_batch_modes(c: Candidate) -> Finding | None:
+    modes = len(c.problem.batch)
+    if modes <= SM90_BATCH_MODES:
+        return None
+    return Finding(
+        f"{modes} separate batch modes; a TMA tensor has room for {SM90_BATCH_MODES}",
+        "use `warps multistage`, or store the batch dimensions side by side in one order",
+        ("warps",), multistage(c),
+    )
+
+
+def _order(access: Access, along: str) -> str:
+    """`K`, the outer mode's letter, or "" where nothing is contiguous or the outer mode is missing."""
+    outer = access.m if along == "M" else access.n
+    if outer is None or not access.k or access.k[-1] is None:
+        return ""
+    if access.k[-1] == ():
+        return "K"
+    return along if outer == () else ""
+
+
+def operand_order(c: Candidate) -> Finding | None:
+    for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
+        if _order(access, along):
+            continue
+        return Finding(
+            f"operand {name} is not contiguous along K or {along}: TMA needs one of the two",
+            "use `warps multistage`, or store the operand with one of them last",
+            ("warps",), multistage(c),
+        )
+    return None
+
+
+def k_major(c: Candidate) -> Finding | None:
+    lane = c.problem.lane.name
+    if lane not in WGMMA_K_MAJOR:
+        return None
+    for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
+        if _order(access, along) == along:
+            return Finding(
+                f"operand {name} is contiguous along {along}; wgmma reads {lane} only contiguous along K",
+                "use `warps multistage`, or store the contracted dimension last", ("warps",), multistage(c),
+            )
+    return None
+
+
+def tf32_order(c: Candidate) -> Finding | None:
+    assert isinstance(c.schedule, Sm90Schedule)
+    if c.problem.lane.name != "tf32" or _order(c.problem.b, "N") != "N":
+        return None
+    if _order(c.problem.a, "M") == "K":
+        return Finding(
+            "A is contiguous along K and B along N: CUTLASS would compute the transpose of this tf32 problem",
+            f"use `swap {'no' if c.swapped else 'yes'}`", ("swap",),
+            changed(c, swap="no" if c.swapped else "yes"),
+        )
+    k = c.schedule.tile[2]
+    if k == 32:
+        return None
+    return Finding(
+        f"both tf32 operands are contiguous along M and N: B is transposed in shared memory "
+        f"128 bytes of K at a time, and tile K {k} is {4 * k} bytes",
+        "use tile K 32", ("tile",), changed(c, tile=(*c.schedule.tile[:2], 32), stages=None),
+    )
+
+
+def tma_operands(c: Candidate) -> Finding | None:
+    for access, name in ((c.problem.a, "A"), (c.problem.b, "B")):
+        held = access.align * access.elem.bytes
+        if held < TMA_BYTES:
+            return Finding(
+                f"operand {name} is aligned to {held} bytes: TMA needs its address and row strides in "
+                f"multiples of {TMA_BYTES} bytes ({TMA_BYTES // access.elem.bytes} elements of {access.elem.name})",
+                "use `warps multistage`, or pad the contiguous extent", ("warps",), multistage(c),
+            )
+    return None
+
+
+def routes_are_possible(c: Candidate) -> Finding | None:
+    for tensor, route in zip(c.tensors, c.routes, strict=True):
+        if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor, c.problem)):
+            return Finding(
+                f"an epilogue tensor of {tensor.elem.name} aligned to {tensor.align * tensor.elem.bytes} bytes "
+                f"cannot go by TMA", "let each thread move it", (), changed(c),
+            )
+    return None
+
+
+def extents_fit(c: Candidate) -> Finding | None:
+    s = c.shape
+    longest = max(s.m, s.n, s.k)
+    if longest > INT32:
+        return Finding(f"an extent of {longest} is above {INT32}, the largest that a kernel counts to",
+                       "split the problem along its longest dimension", (), None)
+    if c.problem.batch and s.batch > INT32:
+        return Finding(f"{s.batch} batches are above {INT32}", "split the batch", (), None)
+    match c.schedule:
+        case GemvSchedule(rows, _, _):
+            return None if s.batch <= GRID_Y else _batch_grid(c, s.batch)
+        case Sm80Schedule(tile, _, _, _):
+            if s.batch * c.knobs.splits > GRID_Y:
+                return _batch_grid(c, s.batch * c.knobs.splits)
+        case Sm90Schedule(tile, _, _, _, _):
+            if far := _tma_stride(c):
+                return far
+    tiles = ceil_div(s.m, tile[0]) * ceil_div(s.n, tile[1]) * s.batch
+    if tiles <= INT32:
+        return None
+    return Finding(f"{tiles} output tiles are above {INT32}", "use a larger tile", ("tile",),
+                   changed(c, tile=(128, 128, tile[2]), stages=None) if tile[0] * tile[1] < 128**2 else None)
+
+
+def _batch_grid(c: Candidate, count: int) -> Finding:
+    """The batch and the parts of K stand in the grid's third extent."""
+    if c.family == "sm80" and c.shape.batch <= GRID_Y:
+        return Finding(
+            f"{c.shape.batch} batches in {c.knobs.splits} parts of K are {count} layers of thread blocks; "
+            f"a grid has {GRID_Y}", "use `split_k 1`", ("split_k",), changed(c, split_k=1),
+        )
+    return Finding(f"{count} batches; a grid has room for {GRID_Y} layers of thread blocks",
+                   "use pingpong or cooperative, or split the batch", ("warps",), None)
+
+
+def _tma_stride(c: Candidate) -> Finding | None:
+    moved = [t for t, r in zip(c.tensors, c.routes, strict=True) if r == "tma"]
+    for access in (c.problem.a, c.problem.b, *moved):
+        for stride in (access.m, access.n, *access.k, *access.batch):
+            step = stride_bytes(stride, access, c.sizes)
+            if step >= TMA_STRIDE:
+                return Finding(f"a stride of {step} bytes is beyond TMA's {TMA_STRIDE}",
+                               "use `warps multistage`", ("warps",), multistage(c))
+    return None
+
+
+def gemv_columns(c: Candidate) -> Finding | None:
+    assert isinstance(c.schedule, GemvSchedule)
+    columns = c.schedule.columns
+    if columns not in (1, 2, 4, 8):
+        best = next((w for w in (1, 2, 4, 8) if w >= min(columns, 8)), 8)
+        return Finding(f"columns {columns} is not 1, 2, 4 or 8", f"use `columns {best}`",
+                       ("columns",), changed(c, columns=best))
+    n = c.shape.n
+    if n <= columns:
+        return None
+    if n <= GEMV_COLUMNS:
+        best = next(w for w in (1, 2, 4, 8) if w >= n)
+        return Finding(f"N is {n}; a kernel of {columns} columns computes {columns}",
+                       f"use `columns {best}`", ("columns",), changed(c, columns=best))
+    if c.shape.m <= GEMV_COLUMNS:
+        other = "no" if c.swapped else "yes"
+        return Finding(f"the matrix-vector kernel takes at most {GEMV_COLUMNS} columns, and N is {n}",
+                       f"use `swap {other}`: then N is {c.shape.m}", ("swap",),
+                       changed(c, swap=other, columns=None, rows=None, threads=None))
+    return Finding(f"the matrix-vector kernel takes at most {GEMV_COLUMNS} columns; M is {c.shape.m}, N is {n}",
+                   "use `warps multistage`, pingpong or cooperative", ("warps",), multistage(c))
+
+
+def gemv_threads(c: Candidate) -> Finding | None:
+    assert isinstance(c.schedule, GemvSchedule)
+    threads, rows = c.schedule.threads, c.schedule.rows
+    if threads not in (32, 64, 128, 256, 512, 1024):
+        best = min((32, 64, 128, 256, 512, 1024), key=lambda t: (abs(t - threads), t))
+        return Finding(f"threads {threads} is not a power of two from 32 to 1024", f"use `threads {best}`",
+                       ("threads",), changed(c, threads=best))
+    registers = rows * c.schedule.columns
+    if registers <= GEMV_SUMS:
+        return None
+    best = max(1, GEMV_SUMS // c.schedule.columns)
+    return Finding(
+        f"{rows} rows of {c.schedule.columns} columns are {registers} sums a thread; they spill beyond {GEMV_SUMS}",
+        f"use `rows {best}`", ("rows",), changed(c, rows=best),
+    )
+
+
+GEMV_SUMS = 64
+"""Most running sums of a thread: with the loaded vectors they stay within 128 registers."""
+
+
+def k_extent(c: Candidate) -> int:
+    """The innermost contracted extent in elements."""
+    return extent(c.problem.k[-1], c.sizes)

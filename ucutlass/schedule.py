@@ -1,0 +1,169 @@
+"""Schedule fields: the one table that the checker, the planner and the guide read.
+
+A schedule says how a kernel runs, never what it computes. Every field may be left out
+(`auto`): the planner then chooses, and `ucc explain` says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Iterable, Iterator, Literal, Mapping, TypeAlias
+
+from ucutlass.ir import Choice
+
+Family: TypeAlias = Literal["sm90", "sm80", "gemv"]
+"""Which kernel: `sm90` TMA and wgmma, `sm80` multistage, `gemv` matrix-vector."""
+
+Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv"]
+
+FAMILY: Mapping[str, Family] = MappingProxyType(
+    {"pingpong": "sm90", "cooperative": "sm90", "multistage": "sm80", "gemv": "gemv"}
+)
+"""The kernel family that each word of the field `warps` selects."""
+
+Value: TypeAlias = int | str | tuple[int, ...]
+
+SplitK: TypeAlias = int | Literal["stream"]
+
+RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "along_n": 2})
+"""Words of `raster`, and the knob's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. `rank` counts the extents of a shape (0: not a shape), `words` are the legal
+    words besides `auto`, `numbers` the legal whole numbers (inclusive bounds) where it takes
+    any. `knob`: chosen at launch, costs no build."""
+
+    name: str
+    families: frozenset[Family]
+    rank: int
+    words: tuple[str, ...]
+    numbers: tuple[int, int] | None
+    knob: bool
+    meaning: str
+
+
+_ALL: frozenset[Family] = frozenset({"sm90", "sm80", "gemv"})
+_TILED: frozenset[Family] = frozenset({"sm90", "sm80"})
+_SM90: frozenset[Family] = frozenset({"sm90"})
+_SM80: frozenset[Family] = frozenset({"sm80"})
+_GEMV: frozenset[Family] = frozenset({"gemv"})
+
+FIELDS: Mapping[str, Field] = MappingProxyType(
+    {
+        f.name: f
+        for f in (
+            Field("warps", _ALL, 0, tuple(FAMILY), None, False,
+                  "kernel: Hopper's two TMA schedules, the multistage one of any GPU, matrix-vector"),
+            Field("tile", _TILED, 3, (), None, False, "M x N x K elements of a thread block"),
+            Field("cluster", _SM90, 2, (), None, False, "M x N thread blocks that share loads by multicast"),
+            Field("stages", _TILED, 0, (), (2, 32), False, "tiles of K in flight"),
+            Field("warp_tile", _SM80, 2, (), None, False, "M x N elements of a warp"),
+            Field("math", _SM80, 0, ("tf32x3", "simt"), None, False,
+                  "how lane f32 multiplies: three tf32 passes on tensor cores, or FFMA"),
+            Field("swap", _ALL, 0, ("no", "yes"), None, False,
+                  "yes computes the transpose: N takes the M side of the tile"),
+            Field("split_k", _TILED, 0, ("stream",), (1, 256), True,
+                  "parts of K computed apart and added; `stream`: stream-K"),
+            Field("raster", _TILED, 0, tuple(RASTERS), None, True, "the order in which tiles are visited"),
+            Field("swizzle", _TILED, 0, (), (1, 8), True, "tiles visited side by side: 1, 2, 4 or 8"),
+            Field("rows", _GEMV, 0, (), (1, 64), False, "rows of the matrix a thread block takes"),
+            Field("columns", _GEMV, 0, (), (1, 8), False, "vectors at a time: 1, 2, 4 or 8"),
+            Field("threads", _GEMV, 0, (), (32, 1024), False, "threads of a thread block"),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A partial schedule: what a program fixed. None is `auto`."""
+
+    warps: Warps | None = None
+    tile: tuple[int, int, int] | None = None
+    cluster: tuple[int, int] | None = None
+    stages: int | None = None
+    warp_tile: tuple[int, int] | None = None
+    math: Literal["tf32x3", "simt"] | None = None
+    swap: Literal["no", "yes"] | None = None
+    split_k: SplitK | None = None
+    raster: Literal["heuristic", "along_m", "along_n"] | None = None
+    swizzle: int | None = None
+    rows: int | None = None
+    columns: int | None = None
+    threads: int | None = None
+
+    def given(self) -> dict[str, Value]:
+        """The fields that are fixed, in the table's order."""
+        return {name: v for name in FIELDS if (v := getattr(self, name)) is not None}
+
+
+def differing(a: Request, b: Request) -> dict[str, Value | None]:
+    """The fields of `b` that are not as in `a`, with `b`'s values."""
+    return {f.name: getattr(b, f.name) for f in fields(b) if getattr(a, f.name) != getattr(b, f.name)}
+
+
+def without(request: Request, *names: str) -> Request:
+    """The request with these fields back to `auto`."""
+    return replace(request, **dict.fromkeys(names))
+
+
+def show_value(value: Value) -> str:
+    """`128x256x64`, `4`, `pingpong`: as the program writes it."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def show(request: Request) -> str:
+    """`tile 128x256x64  cluster 2x1`: the fixed fields as a schedule writes them."""
+    return "  ".join(f"{name} {show_value(value)}" for name, value in request.given().items())
+
+
+def legal_values(field: Field) -> str:
+    """What the field takes, in words, for the guide and for diagnostics."""
+    parts = [f"`{w}`" for w in field.words]
+    if field.rank:
+        parts.append("x".join("MNK"[: field.rank]) + " in whole numbers")
+    if field.numbers:
+        parts.append(f"{field.numbers[0]} to {field.numbers[1]}")
+    return ", ".join([*parts, "`auto`"])
+
+
+def fits(field: Field, value: Value) -> bool:
+    """Whether a value has the field's kind and range; legality for a kernel is the rules'."""
+    match value:
+        case "auto":
+            return True
+        case str():
+            return value in field.words
+        case tuple():
+            return len(value) == field.rank and all(1 <= v <= 4096 for v in value)
+        case _:
+            return field.numbers is not None and field.numbers[0] <= value <= field.numbers[1]
+
+
+def requests(choices: Iterable[Choice]) -> Iterator[Request]:
+    """Every schedule that a block's alternatives stand for, in the order written.
+
+    The choices must fit their fields (`fits`). Raises KeyError for an unknown field.
+    """
+    named = [(FIELDS[c.field].name, c.values) for c in choices]
+    for values in itertools.product(*(v for _, v in named)):
+        fixed = {name: v for (name, _), v in zip(named, values, strict=True) if v != "auto"}
+        yield replace(Request(), **fixed)  # type: ignore[arg-type]
+
+
+def families(request: Request) -> tuple[Family, ...]:
+    """The kernel families that have every fixed field, best first; empty where none has."""
+    if request.warps is not None:
+        wanted: tuple[Family, ...] = (FAMILY[request.warps],)
+    else:
+        wanted = ("sm90", "gemv", "sm80")
+    given = request.given()
+    return tuple(
+        family for family in wanted
+        if all(family in FIELDS[name].families for name in given)
+        and not (family == "sm80" and request.split_k == "stream")
+    )
