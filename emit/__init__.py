@@ -14,7 +14,7 @@ def emit(plan: GemmPlan, header: str) -> Source:
     `header` is free text (the program, the schedule, the versions) for the comment at the top
     of the file; it takes no part in the code, its digest or the entry's name.
     """
-    return finish(_code(plan), header, plan.arch)
+    return finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
 
 
 def _code(plan: GemmPlan) -> str:

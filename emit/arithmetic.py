@@ -21,14 +21,13 @@ namespace: put it into one of the kernel's own.
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from ucutlass.elements import TF32, Element
+from ucutlass.elements import F32, Element
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
-from ucutlass.emit.text import product
+from ucutlass.emit.text import literal, product
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
     Accumulator,
@@ -177,7 +176,8 @@ def _live(program: Arithmetic) -> tuple[int, ...]:
 
 
 _KEEPING = frozenset(
-    "multiply divide negate abs where min max relu leaky_relu sqrt rsqrt clamp hardtanh".split()
+    ("multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh")
+    + ("relu", "leaky_relu", "sqrt", "rsqrt")
 )
 """Functions whose relative error is at most about the sum of their arguments': no sums, where a
 small relative error of a term may be a large one of the result."""
@@ -334,7 +334,9 @@ class _Writer:
 
     def _compute(self, i: int, instruction: Compute) -> str:
         use, function = self.use(i), FUNCTIONS[instruction.function]
-        wanted = ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(instruction.args)
+        wanted = (
+            ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(instruction.args)
+        )
         args = [
             convert(self._operand(arg), self._kind(arg), kind)
             for arg, kind in zip(instruction.args, wanted, strict=True)
@@ -342,7 +344,7 @@ class _Writer:
         missing = len(function.parameters) - len(args)
         args += [literal(value, use.kind) for value in function.defaults[len(function.defaults) - missing :]]
         result = "bool" if function.outcome == "bool" else use.kind
-        call = apply(use, [f"({arg})" if arg.startswith("-") else arg for arg in args])
+        call = apply(use, args)
         return call if result == instruction.kind else convert(f"({call})", result, instruction.kind)
 
     def _coordinate(self, value: CoordinateValue) -> str:
@@ -379,6 +381,9 @@ class _Writer:
 _WIDTH: tuple[ScalarKind, ...] = ("bool", "i32", "i64", "f32")
 """Kinds, each wider than those before it: what mixed operands meet in."""
 
+_BITS: Mapping[ScalarKind, int] = MappingProxyType({"bool": 1, "i32": 32, "i64": 64})
+"""How many bits an integer of a kind may take."""
+
 
 def convert(text: str, source: ScalarKind, target: ScalarKind) -> str:
     """A C++ primary of one kind as another; a float becomes an integer by rounding."""
@@ -397,12 +402,11 @@ def _rounded(text: str, source: ScalarKind, elem: Element) -> str:
     match elem.kind:
         case "float":
             wide = convert(text, source, "f32")
-            return f"ucc_round<{elem.cpp}>({wide})" if elem.bits < 32 or elem == TF32 else wide
+            return f"ucc_round<{elem.cpp}>({wide})" if elem.mantissa < F32.mantissa else wide
         case "bool":
             return convert(text, source, "bool")
         case "int":
-            fits = source == "bool" or (source == kind and elem.bits in (32, 64)) or elem.bits == 64 != source
-            if source != "f32" and (fits or elem.bits == 64):
+            if source != "f32" and _BITS[source] <= elem.bits:
                 return convert(text, source, kind)
             wide = text if source in ("f32", "i64") else f"int64_t({text})"
             return _to_integer(wide, elem.bits, not elem.name.startswith("u"), CPP[kind])
@@ -411,50 +415,5 @@ def _rounded(text: str, source: ScalarKind, elem: Element) -> str:
 def _to_integer(text: str, bits: int, signed: bool, cpp: str) -> str:
     lowest = -(2 ** (bits - 1)) if signed else 0
     highest = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
-    bounds = f"{literal(lowest, 'i64')}, {literal(highest, 'i64')}"
-    return f"ucc_integer<{bounds}, {cpp}>({text})"
-
-
-def literal(value: float | int | bool, kind: ScalarKind) -> str:
-    """The value as a C++ literal that the compiler reads back exactly; f32 rounds it first.
-
-    Raises ValueError for an integer outside its kind.
-    """
-    match kind:
-        case "f32":
-            return _float_literal(float(value))
-        case "bool":
-            return "true" if value else "false"
-        case "i32" | "i64":
-            bits = 31 if kind == "i32" else 63
-            if not -(2**bits) <= value < 2**bits or value != int(value):
-                raise ValueError(f"the literal {value} is no {kind}")
-            whole = str(int(value)) if value != -(2**bits) else f"-{2**bits - 1} - 1"
-            return whole if kind == "i32" and value != -(2**bits) else f"{CPP[kind]}({whole})"
-
-
-def _float_literal(value: float) -> str:
-    if math.isnan(value):
-        return "NAN"
-    single = _single(value)
-    if math.isinf(single):
-        return "INFINITY" if single > 0 else "-INFINITY"
-    for digits in range(1, 10):
-        text = f"{single:.{digits}g}"
-        if _read_as(text, single):
-            return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
-    return f"{single.hex()}f"
-
-
-def _read_as(text: str, single: float) -> bool:
-    """Whether a compiler reads the decimal as this f32: all doubles next to it round there too."""
-    near = (math.nextafter(float(text), -math.inf), float(text), math.nextafter(float(text), math.inf))
-    return all(_single(value) == single for value in near) or float(text) == single
-
-
-def _single(value: float) -> float:
-    """The nearest f32, infinite beyond the range."""
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
+    wide: ScalarKind = "i64" if bits > 32 else "i32"
+    return f"ucc_integer<{literal(lowest, wide)}, {literal(highest, wide)}, {cpp}>({text})"

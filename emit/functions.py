@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+
 from ucutlass.functions import FUNCTIONS, SELU_ALPHA, SELU_SCALE
 from ucutlass.plan import ScalarKind
 
@@ -194,7 +195,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "floor_divide": Form(f32=_FLOOR_DIVIDE, integer=_FLOOR_DIVIDE_INTEGER),
         "modulo": Form(f32=_MODULO, integer=_MODULO_INTEGER),
         "power": _inline("powf({0}, {1})"),
-        "negate": Form(inline={"f32": "-{0}"}, integer="return T(U(0) - U(a));"),
+        "negate": Form(inline={"f32": "-({0})"}, integer="return T(U(0) - U(a));"),
         "less": _inline("{0} < {1}", _NUMBERS),
         "less_equal": _inline("{0} <= {1}", _NUMBERS),
         "greater": _inline("{0} > {1}", _NUMBERS),
@@ -205,12 +206,8 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "or": _inline("{0} || {1}", ("bool",)),
         "not": _inline("!{0}", ("bool",)),
         "where": _inline("{0} ? {1} : {2}", _KINDS),
-        "min": Form(
-            f32="return cutlass::minimum<float, true>{}(a, b);", integer="return b < a ? b : a;"
-        ),
-        "max": Form(
-            f32="return cutlass::maximum<float, true>{}(a, b);", integer="return a < b ? b : a;"
-        ),
+        "min": Form(f32="return cutlass::minimum<float, true>{}(a, b);", integer="return b < a ? b : a;"),
+        "max": Form(f32="return cutlass::maximum<float, true>{}(a, b);", integer="return a < b ? b : a;"),
         "abs": Form(inline={"f32": "fabsf({0})"}, integer="return x < 0 ? T(U(0) - U(x)) : x;"),
         "clamp": Form(
             f32="return ucc_min(ucc_max(x, lo), hi);",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ucutlass.plan import Product
+from ucutlass.plan import Product, ScalarKind
 
 PLACEHOLDER = "@ENTRY@"
 """Stands for the entry's name in the code that `finish` takes."""
@@ -65,6 +67,51 @@ def comment(text: str) -> str:
 def _harmless(line: str) -> str:
     spaced = re.sub(r"\?(?=\?)|\*(?=/)|/(?=\*)", r"\g<0> ", line.expandtabs(4))
     return "".join(c if " " <= c <= "~" and c != "\\" else f"<U+{ord(c):04X}>" for c in spaced)
+
+
+def literal(value: float | bool, kind: ScalarKind) -> str:
+    """The value as a C++ literal that the compiler reads back exactly; f32 rounds it first.
+
+    Raises ValueError for an integer outside its kind.
+    """
+    match kind:
+        case "f32":
+            return _float_literal(float(value))
+        case "bool":
+            return "true" if value else "false"
+        case "i32" | "i64":
+            bits = 31 if kind == "i32" else 63
+            if not -(2**bits) <= value < 2**bits or value != int(value):
+                raise ValueError(f"the literal {value} is no {kind}")
+            whole = str(int(value)) if value != -(2**bits) else f"-{2**bits - 1} - 1"
+            return whole if kind == "i32" and value != -(2**bits) else f"int{bits + 1}_t({whole})"
+
+
+def _float_literal(value: float) -> str:
+    if math.isnan(value):
+        return "NAN"
+    single = _single(value)
+    if math.isinf(single):
+        return "INFINITY" if single > 0 else "-INFINITY"
+    for digits in range(1, 10):
+        text = f"{single:.{digits}g}"
+        if _read_as(text, single):
+            return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+    return f"{single.hex()}f"
+
+
+def _read_as(text: str, single: float) -> bool:
+    """Whether a compiler reads the decimal as this f32: all doubles next to it round there too."""
+    near = (math.nextafter(float(text), -math.inf), float(text), math.nextafter(float(text), math.inf))
+    return all(_single(value) == single for value in near) or float(text) == single
+
+
+def _single(value: float) -> float:
+    """The nearest f32, infinite beyond the range."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 @cache

@@ -115,7 +115,7 @@ class _Language:
             for i, token in enumerate(tokens):
                 parser.feed_token(token)
             i = len(tokens)
-            item: Item = parser.feed_eof(tokens[-1])
+            item: Item = parser.feed_token(Token("$END", ""))
         except SyntaxProblem as error:
             return error.problems[0]
         except UnexpectedToken:
@@ -129,7 +129,7 @@ class _Language:
         parser: InteractiveParser = self.lark.parse_interactive(start="item")
         for token in tokens:
             parser.feed_token(token)
-        return set(parser.accepts())
+        return set(parser.accepts())  # type: ignore[no-untyped-call]  # lark leaves it bare
 
 
 @cache

@@ -17,6 +17,10 @@ from ucutlass.extents import Extent, Fixed, Free, evaluate, names, show
 # --- what a kernel declares ------------------------------------------------------
 
 
+NAMELESS = Fixed(1)
+"""The extent of an axis written `1`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One axis in memory: the positions of its dimensions in `LaunchSpec.dims`, outer first.
@@ -25,7 +29,7 @@ class Axis:
     """
 
     dims: tuple[int, ...]
-    extent: Extent = Fixed(1)
+    extent: Extent = NAMELESS
 
 
 @dataclass(frozen=True, slots=True)

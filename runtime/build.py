@@ -196,4 +196,5 @@ def _artifact(entry: Entry) -> Artifact:
             report=ptxas.Report.from_json(about["report"]),
         )
     except (KeyError, TypeError) as error:
-        raise CacheUnusable(f"{entry.folder} was written by another version ({error!r})", "ucc cache clear") from error
+        words = f"{entry.folder} was written by another version ({error!r})"
+        raise CacheUnusable(words, "ucc cache clear") from error

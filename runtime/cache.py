@@ -215,6 +215,11 @@ class Cache:
                 return None
             return target
 
+    def check_writable(self) -> None:
+        """Makes and removes a staging folder; raises the CacheError that a build would."""
+        with self.staging("probe") as folder:
+            (folder / "probe").write_bytes(b"probe")
+
     # --- housekeeping ------------------------------------------------------------
 
     def tidy(self) -> None:
@@ -285,7 +290,8 @@ def _translate(root: Path, error: OSError) -> CacheError:
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return CacheReadOnly(f"the cache {root} cannot be written ({error})", _other_folder())
         case errno.ENOSPC | errno.EDQUOT:
-            return CacheFull(f"no space left for the cache {root} ({error})", f"ucc cache clear, or {_other_folder()}")
+            mend = f"ucc cache clear, or {_other_folder()}"
+            return CacheFull(f"no space left for the cache {root} ({error})", mend)
         case _:
             return CacheUnusable(f"the cache {root} cannot be used ({error})", _other_folder())
 

@@ -150,7 +150,9 @@ class BuildError(Exception):
         lines = [] if self.program is None else [self.program]
         lines.append(f"the compiler refused the emitted source of {self.entry}:")
         lines += [f"  {line}" for line in self.errors]
-        lines += [f"  source kept: {self.source}", f"  full output: {self.log}", f"  command:     {self.command}"]
+        lines.append(f"  source kept: {self.source}")
+        lines.append(f"  full output: {self.log}")
+        lines.append(f"  command:     {self.command}")
         return "\n".join(lines)
 
 

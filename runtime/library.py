@@ -189,7 +189,9 @@ def _compiler() -> str:
 
 def _compile(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
         raise NativeUnbuildable(
             f"{command[0]} took over {_TIMEOUT_SECONDS} s for the native launcher", "run again on a less busy machine"

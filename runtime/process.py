@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Literal
@@ -61,8 +62,6 @@ def _wait(
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kills what is left of the group that `process`, started as a session leader, leads."""
-    try:
+    with suppress(ProcessLookupError):  # the whole group has ended
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # the whole group has ended
     process.wait()

@@ -72,8 +72,8 @@ _IN_FUNCTION = re.compile(r"function '([^']+)'")
 _HINTS: Mapping[Code, str] = {
     "spill": "choose a smaller tile, or two consumer warp groups (warps cooperative)",
     "stack": "an array is indexed by a value unknown at compile time; simplify the epilogue",
-    "wgmma-serialised": "the main loop waits for every multiply; choose a smaller tile or fewer epilogue operands",
-    "setmaxnreg-ignored": "warp groups keep equal registers; the kernel needs a launch bound with one block per SM",
+    "wgmma-serialised": "each multiply waits for the last; choose a smaller tile or fewer epilogue operands",
+    "setmaxnreg-ignored": "warp groups keep equal registers; bound the launch to one block per SM",
     "ptxas": "see the build's log",
 }
 

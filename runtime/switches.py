@@ -22,7 +22,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
     CACHE_SIZE: "size at which the least recently used kernels are removed, such as 500M or 20G (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
-    CUDA_HOME: "CUDA toolkit to use before any other (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
+    CUDA_HOME: "CUDA toolkit to use (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
 }
 """Name to meaning, for help texts."""
 

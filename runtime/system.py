@@ -62,21 +62,20 @@ def _least(values: list[int | None]) -> int | None:
 
 
 def _room_v2() -> int | None:
-    names = ("memory.max", "memory.current", "memory.stat")
-    return _least([_room(*(g / n for n in names), "inactive_file") for g in _groups("")])
+    return _least([_room(g, "memory.max", "memory.current", "inactive_file") for g in _groups("")])
 
 
 def _room_v1() -> int | None:
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
-    return _least([_room(*(g / n for n in names), "total_inactive_file") for g in _groups("memory")])
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return _least([_room(g, *names) for g in _groups("memory")])
 
 
-def _room(limit: Path, usage: Path, stat: Path, cached: str) -> int | None:
-    most, used = _number(limit), _number(usage)
+def _room(group: Path, limit: str, usage: str, cached: str) -> int | None:
+    most, used = _number(group / limit), _number(group / usage)
     if most is None or used is None:
         return None
     try:
-        lines = dict(line.split() for line in stat.read_text().splitlines())
+        lines = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         lines = {}
     # Inactive page cache counts as used but is given back on demand.

@@ -39,6 +39,7 @@ INSTALL_CUDA = (
     "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*'"
 )
 INSTALL_CUTLASS = "pip install 'nvidia-cutlass==4.2.0.0'"
+REINSTALL_CUTLASS = f"{INSTALL_CUTLASS} --force-reinstall"
 INSTALL_HOST = "apt-get install g++ (or the like of your distribution)"
 
 _PARTS: Mapping[str, str] = {
@@ -114,7 +115,8 @@ def find_nvcc(env: Mapping[str, str]) -> Nvcc:
     version = _nvcc_version(path, stat.st_mtime_ns, stat.st_size)
     if version_tuple(version)[:2] < OLDEST_NVCC:
         oldest = ".".join(map(str, OLDEST_NVCC))
-        raise CompilerTooOld(f"{path} (found by {origin}) is nvcc {version}, older than {oldest}", INSTALL_CUDA)
+        words = f"{path} (from {origin}) is nvcc {version}, older than {oldest}"
+        raise CompilerTooOld(words, INSTALL_CUDA)
     return Nvcc(path, version, origin, (root / "lib",) if pypi_layout else ())
 
 
@@ -124,8 +126,8 @@ def version_tuple(version: str) -> tuple[int, ...]:
 
 def _locate(env: Mapping[str, str]) -> tuple[Path, str]:
     named = switches.read(env).cuda_home
-    homes = {switches.CUDA_HOME: str(named or ""), **{n: env.get(n, "") for n in ("CUDA_HOME", "CUDA_PATH")}}
-    for name, home in homes.items():
+    others = {name: env.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")}
+    for name, home in {switches.CUDA_HOME: str(named or ""), **others}.items():
         if home:
             path = Path(home) / "bin" / "nvcc"
             if not os.access(path, os.X_OK):
@@ -206,7 +208,6 @@ def _ask(command: list[str], fault: type[ToolchainError], mend: str) -> str:
 
 _DISTRIBUTION = "nvidia-cutlass"
 _SOURCE = "cutlass_library/source/"
-_REINSTALL_CUTLASS = f"{INSTALL_CUTLASS} --force-reinstall"
 _HEADERS = (_SOURCE + "include/", _SOURCE + "tools/util/include/")
 
 
@@ -222,11 +223,11 @@ def find_cutlass() -> Cutlass:
         raise HeadersMissing(f"the package {_DISTRIBUTION} is not installed", INSTALL_CUTLASS) from error
     home = Path(str(distribution.locate_file(_SOURCE)))
     if not (home / "include/cutlass/cutlass.h").is_file():
-        raise HeadersMissing(f"{home} holds no include/cutlass/cutlass.h", _REINSTALL_CUTLASS)
+        raise HeadersMissing(f"{home} holds no include/cutlass/cutlass.h", REINSTALL_CUTLASS)
     lines = sorted(f"{path} {digest}" for path, digest in _recorded(distribution))
     if not lines:
         words = f"{_DISTRIBUTION} {distribution.version} has no record of its headers"
-        raise HeadersMissing(words, _REINSTALL_CUTLASS)
+        raise HeadersMissing(words, REINSTALL_CUTLASS)
     return Cutlass(home, distribution.version, hashlib.sha256("\n".join(lines).encode()).hexdigest())
 
 

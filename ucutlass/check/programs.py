@@ -74,8 +74,8 @@ def check_params(program: syntax.Program, scope: Scope, findings: Findings) -> t
             declared.append(ir.ParamDecl(param.name, types.param_type(param.type, scope), param.span))
         except Reject as problem:
             findings.reject(problem)
-            scope.values[param.name] = Poisoned()
     if len(declared) != len(program.params):
+        scope.values.update({param.name: Poisoned() for param in program.params})
         return None
     try:
         _check_names(program, scope)

@@ -88,9 +88,9 @@ def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
             raise Refused("UC0302", "an operand of dot is a tensor in memory", value.span)
         case ir.Gather():
             raise Refused.no_family(kernel, "a dot over gathered or segmented operands", value.span)
-        case ir.Cast():
+        case ir.Cast(inner) if isinstance(inner, ir.ParamValue):
             raise Refused(
-                "UC0308", f"{lane.name}(..) of a {value.value.elem.name} operand needs a pass over memory before the dot",
+                "UC0308", f"{lane.name}(..) of a {inner.elem.name} operand needs a pass over memory before the dot",
                 value.span, f"store it first, in a pipeline: h: {lane.name}[..] = ..",
             )
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import Callable, Mapping, Sequence, TypeAlias
 
@@ -97,13 +98,13 @@ def _parameter(decl: ParamDecl, argument: Argument, sizes: Mapping[str, int], de
 
 def walk(roots: Sequence[Value], call: Call) -> list[Named]:
     """The values of the roots; a value used twice is computed once."""
-    known: dict[int, Named] = {}
+    known: dict[Value, Named] = {}
 
     def visit(node: Value) -> Named:
-        if id(node) not in known:
-            lazy = isinstance(node, Dot)
-            known[id(node)] = step(node, [operand(c, call, visit) if lazy else visit(c) for c in children(node)], call)
-        return known[id(node)]
+        if node not in known:
+            get = partial(operand, call=call, visit=visit) if isinstance(node, Dot) else visit
+            known[node] = step(node, [get(c) for c in children(node)], call)
+        return known[node]
 
     return [visit(root) for root in roots]
 

@@ -1,0 +1,130 @@
+"""Every diagnostic code has a smallest program that earns it, and it alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from ucutlass import ir
+from ucutlass.check import check
+from ucutlass.codes import CODES
+from ucutlass.diagnostics import ProgramError
+from ucutlass.families import Refused, recognise
+
+
+def kernel(body: str, params: str = "x: bf16[M, K], w: bf16[N, K]", result: str = "f32[M, N]") -> str:
+    return f"kernel k({params}) -> {result} {{\n  {body}\n}}\n"
+
+
+MM = "return dot[K](x, w)"
+
+CHECKED: dict[str, str] = {
+    "UC0101": kernel("return dot[K](x, v)"),
+    "UC0102": kernel("return dot[K](x, w) * rsqrt(K)"),
+    "UC0103": kernel("a = dot[K](x, w)  a = a + 1  return a"),
+    "UC0104": kernel("return frob(dot[K](x, w))"),
+    "UC0105": kernel("return relu(dot[K](x, w), 1)"),
+    "UC0106": "fn f(x) = f(x)\n" + kernel("return f(dot[K](x, w))"),
+    "UC0107": "fn f0(x) = x * x + 1\n"
+    + "".join(f"fn f{i}(x) = f{i - 1}(f{i - 1}(f{i - 1}(x)))\n" for i in range(1, 8))
+    + kernel("return f7(dot[K](x, w))"),
+    "UC0108": kernel("M = dot[K](x, w)  return M"),
+    "UC0109": "pipeline p(x: f32[M]) -> f32[M] { return x + 1 }\n"
+    "pipeline q(x: f32[M]) -> f32[M] { h: f32[M] = p(x)  return h + 1 }\n",
+    "UC0201": kernel(MM, params="x: bf17[M, K], w: bf16[N, K]"),
+    "UC0202": kernel("return dot[K](x, w)", result="f32[M, M]"),
+    "UC0203": kernel(MM, params="x: bf16[M, K], w: f16[N, K]"),
+    "UC0204": kernel(MM, params="x: i64[M, K], w: i64[N, K]"),
+    "UC0205": kernel("return dot[N](x, w)"),
+    "UC0206": kernel("return dot[K](x, w)", params="x: bf16[M, K, S], w: bf16[N, K, S]"),
+    "UC0207": kernel("return dot[K](x, w)", result="f32[M, N, P=2]"),
+    "UC0208": kernel("return dot[K](x, w)", result="f32[M]"),
+    "UC0209": kernel("return dot[K](x, w) + index(P)", result="f32[M, N, P]"),
+    "UC0210": kernel(MM, params="x: bf16[M, K=64], w: bf16[N, K=128]"),
+    "UC0211": kernel("return max[K](dot[K](x, w))"),
+    "UC0212": kernel("return relu(dot[K](x, w) > 0)"),
+    "UC0213": kernel("return dot[K](x, w)", params="x: bf16[(M1 M2), K], w: bf16[N, K]", result="f32[M1, M2, N]"),
+    "UC0214": kernel("return dot[K](x[K = K * K], w)"),
+    "UC0215": kernel("return dot[K](x[N = K], w)"),
+    "UC0216": kernel(MM, params="x: tf32[M, K], w: tf32[N, K]"),
+    "UC0217": kernel("return dot[K](x, w, acc=f16)"),
+    "UC0218": kernel("return y = dot[K](x, w)"),
+    "UC0219": kernel("return sum[M, N](dot[K](x, w))", result="f32"),
+    "UC0221": kernel(MM, params="x: bf16[M, K=6/2], w: bf16[N, K]"),
+    "UC0222": kernel("return relu[M](dot[K](x, w))"),
+    "UC0223": kernel("a = dot[K](x, w)"),
+    "UC0401": kernel(MM + "  schedule sm42 { stages 3 }"),
+    "UC0402": kernel(MM + "  schedule sm90a { tyle 128x128x64 }"),
+    "UC0403": kernel(MM + "  schedule sm90a { tile 128x128 }"),
+    "UC0404": kernel(MM + "  schedule sm90a { stages 3 }  schedule sm90a when M <= 64 { stages 4 }"),
+    "UC0405": kernel(MM + "  schedule sm90a when M + 1 { stages 3 }"),
+    "UC0406": kernel(MM + "  schedule sm90a { stages 3  stages 4 }"),
+    "UC0501": "kernel k(x: f32[M]) -> f32[M] { return x + 1 }\n"
+    "pipeline p(x: f16[M]) -> f32[M] { return k(x) }\n",
+    "UC0502": "kernel f(x: f32[M]) -> f32[M] { return x + 1 }\nkernel g(x: f32[M]) -> f32[M] { return f(x) * 2 }\n",
+    "UC0503": kernel("h: bf16[M, N] = dot[K](x, w)  return h"),
+    "UC0504": "pipeline p(x: f32[M]) -> f32[M] { h = torch.sort(x)  return h }\n",
+}
+
+REFUSED: dict[str, str] = {
+    "UC0220": kernel(MM, params="x: bf16[M, K, 2], w: bf16[N, K]"),
+    "UC0300": kernel("return x + w", params="x: f32[M], w: f32[N]"),
+    "UC0302": kernel("return dot[K](bf16(relu(x)), w)"),
+    "UC0303": kernel("d = dot[K](x, w)  return d - max[N](d)"),
+    "UC0304": kernel("return dot[K](x, w) + r[M = M - 1]", params="x: bf16[M, K], w: bf16[N, K], r: f32[M]"),
+    "UC0305": kernel(
+        "return dot[K](x, w)",
+        params="x: bf16[A, U, B, V, C, W, D, K], w: bf16[A, B, C, D, N, K]",
+        result="f32[D, U, C, V, B, W, A, N]",
+    ),
+    "UC0306": kernel(MM, result="f64[M, N]"),
+    "UC0307": kernel("return dot[K](x, w) + r", params="x: bf16[M, K], w: bf16[N, K], r: f32[Z]", result="f32[M, N, Z]"),
+    "UC0308": kernel("return dot[K](bf16(x), w)", params="x: f32[M, K], w: bf16[N, K]"),
+    "UC0309": kernel("return var[N](dot[K](x, w))", result="f32[M]"),
+}
+
+ELSEWHERE = {"UC0301", "UC0601", "UC0602", "UC0603"}
+"""Codes that need more than a text; their own tests have them."""
+
+
+def codes(text: str) -> list[str]:
+    with pytest.raises(ProgramError) as caught:
+        check(text)
+    return [d.code for d in caught.value.diagnostics]
+
+
+@pytest.mark.parametrize("code", CHECKED)
+def test_checker_rejects(code: str) -> None:
+    found = codes(CHECKED[code])
+    assert found[0] == code and set(found) == {code}
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_recognition_refuses(code: str) -> None:
+    (program,) = check(REFUSED[code]).programs
+    assert isinstance(program, ir.Kernel)
+    with pytest.raises(Refused) as caught:
+        form = recognise(program)
+        if code == "UC0305":
+            from ucutlass.families.gemm import problem
+
+            problem(form, [4] * len(program.dims))
+    assert caught.value.diagnostic.code == code
+
+
+def test_every_code_is_earned() -> None:
+    assert set(CHECKED) | set(REFUSED) | ELSEWHERE == set(CODES)
+
+
+def test_all_errors_of_a_file_at_once() -> None:
+    text = CHECKED["UC0101"].replace("kernel k", "kernel a") + CHECKED["UC0203"].replace("kernel k", "kernel b")
+    assert codes(text) == ["UC0101", "UC0203"]
+
+
+def test_a_rejected_name_does_not_cascade() -> None:
+    assert codes(kernel("a = dot[K](x, nope)  b = a * 2  return b + a")) == ["UC0101"]
+
+
+def test_rendering_points_at_the_place() -> None:
+    with pytest.raises(ProgramError) as caught:
+        check(kernel("return dot[K](x, v)"), "k.ucu")
+    assert "k.ucu:2:20: error: nothing is named v here [UC0101]" in str(caught.value)

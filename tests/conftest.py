@@ -1,0 +1,44 @@
+"""What every test shares: the golden flag, the seed of property tests, an honest exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ucutlass", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ucutlass")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with tests/golden/NAME, or writes it with --update-golden."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        assert path.exists(), f"no golden file {name}; write it with --update-golden and read it"
+        assert text == path.read_text()
+
+    return compare
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run in which every test was skipped has shown nothing, so it fails."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or exitstatus != 0 or hasattr(session.config, "workerinput"):
+        return
+    if reporter.stats.get("skipped") and not reporter.stats.get("passed"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,50 @@
+"""The in-context guide: prose from `grammar/guide.md.j2`, every table from the compiler's own."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+from jinja2 import Environment, StrictUndefined
+
+from ucutlass import grammar, ir
+from ucutlass.elements import ELEMENTS
+from ucutlass.functions import FUNCTIONS, Function
+from ucutlass.hardware import ARCHES
+from ucutlass.lanes import LANES
+from ucutlass.rules import RULES
+from ucutlass.schedule import FIELDS, Field, legal_values
+
+LIMIT = 10_000
+"""Characters that the guide may take in a context."""
+
+
+@cache
+def guide() -> str:
+    """The whole language in at most LIMIT characters of Markdown."""
+    template = (Path(grammar.__file__).parent / "guide.md.j2").read_text()
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return environment.from_string(template).render(
+        accumulations="; ".join(f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in LANES.values()),
+        reductions=" ".join(get_args(ir.ReduceOp)),
+        functions=" ".join(_function(f) for f in FUNCTIONS.values() if not f.spelling),
+        elements=" ".join(name for name, e in ELEMENTS.items() if e.storable),
+        lanes=" ".join(LANES),
+        arches=" ".join(ARCHES),
+        fields="\n".join(_field(f) for f in FIELDS.values()),
+        rules="\n".join(f"- {rule.text}" for rule in RULES),
+    )
+
+
+def _function(f: Function) -> str:
+    if len(f.parameters) == 1:
+        return f.name
+    required = len(f.parameters) - len(f.defaults)
+    shown = [p if i < required else f"{p}={f.defaults[i - required]:g}" for i, p in enumerate(f.parameters)]
+    return f"{f.name}({', '.join(shown)})"
+
+
+def _field(field: Field) -> str:
+    values = legal_values(field).replace(", `auto`", "")
+    return f"- `{field.name}` {values}: {field.meaning}"

@@ -1,0 +1,159 @@
+"""The rounding error of `dot`, lane by lane.
+
+Products of f16, bf16, e4m3, e5m2 and tf32 operands are exact in f32, so a dot's error is that of
+adding them. Adding a term to a partial sum S errs by at most `unit * |S|`. What S can be is
+read off the data: the summed dimensions are cut into blocks, and a partial sum inside block c,
+of a part of the dot that began at any block before, is at most
+
+    R_c = |prefix_c| + max over b < c of |prefix_b| + (|A| |B|)_c .
+
+Errors that round to nearest have no preferred sign: over all steps they add up to
+`lambda * unit * sqrt(sum R_c**2)` (`radius.deviation`). Tensor cores cut low bits off instead
+(Fasi, Higham, Mikaitis, Pranesh, PeerJ CS 7:e330, 2021): each cut is between 0 and one unit of
+f32's spacing, 2**-23 |S|, so it also drifts by half of that a step. The sum is never taken to
+exceed the worst case, `steps * unit * |A| |B|`. For one-signed data the drift comes to half of that
+worst case by itself; for random signs the bound grows as sqrt(K).
+
+Where every partial sum is a multiple of one power of two and small enough for the
+accumulator, nothing rounds and the radius is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Mapping
+
+import torch
+from torch import Tensor
+
+from ucutlass.ir import Dot
+from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
+from ucutlass.reference.radius import UNIT, deviation, granule
+from ucutlass.reference.reading import Grouped, Window
+from ucutlass.reference.rounding import truncate_tf32
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """How a lane adds.
+
+    `unit`: relative error of one step; `products`: how many products enter a step;
+    `cuts`: low bits are cut off, not rounded; `exact`: integers up to here add exactly;
+    `promoted`: products after which the sum moves to an f32 register and restarts, 0 never;
+    `passes`: products a term takes; `split`: relative error of a product itself.
+    """
+
+    unit: float
+    products: int
+    cuts: bool
+    exact: float
+    promoted: int = 0
+    passes: int = 1
+    split: float = 0.0
+
+
+_TENSOR = Accumulator(2 * UNIT, 1, True, 2.0**24)
+_HALF = Accumulator(2.0**-11, 8, False, 2.0**11)
+_FAST = Accumulator(2.0**-13, 1, True, 2.0**13)
+_PROMOTED = Accumulator(2.0**-13, 1, True, 2.0**13, promoted=128)
+_SPLIT = Accumulator(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22)
+
+ACCUMULATORS: Mapping[tuple[str, str], Accumulator] = MappingProxyType(
+    {
+        ("f16", "f32"): _TENSOR,
+        ("f16", "f16"): _HALF,
+        ("bf16", "f32"): _TENSOR,
+        ("tf32", "f32"): _TENSOR,
+        ("f32", "f32"): _SPLIT,
+        ("e4m3", "f32"): _PROMOTED,
+        ("e4m3", "fast"): _FAST,
+        ("e5m2", "f32"): _PROMOTED,
+        ("e5m2", "fast"): _FAST,
+    }
+)
+"""By lane and accumulation.
+
+- f16 sums: mma.sync rounds to nearest once an instruction of at least 8 products.
+- fp8 on Hopper aligns addends to the largest and keeps 13 bits below its leading one
+  (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); CUTLASS moves the sum to f32 registers every
+  four instructions of 32 products, the fast form never.
+- f32 is FFMA or three tf32 passes, as the schedule says; the larger error, the passes', counts:
+  an operand is two tf32 parts within 2**-22, and the product of the low parts, 2**-22, is dropped.
+"""
+
+_BLOCK = 128
+_BLOCKS = 64
+"""At most this many blocks, of at least that many products."""
+
+
+def dot_radius(
+    node: Dot, total: Tensor, left: Operand, right: Operand, radii: tuple[Operand | None, Operand | None]
+) -> Tensor:
+    """The radius of a float dot, shaped as its value."""
+    lane = ACCUMULATORS[node.lane.name, node.accumulate]
+    steps = max(1, math.prod(extent((left, right), d) for d in node.over))
+    run = _run(node, left, right, steps, lane)
+    moved = _from_operands(node, left, right, radii)
+    if moved is None:
+        exact = run.largest <= lane.exact * granule(_data(left)) * granule(_data(right))
+        if lane.split and not (_is_tf32(left) and _is_tf32(right)):
+            exact = torch.zeros_like(exact)
+        return torch.where(exact, torch.zeros_like(run.rounding), run.rounding)
+    return run.rounding * (1 + 2.0**-10) + moved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds."""
+
+    rounding: Tensor
+    largest: Tensor
+
+
+def _run(node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator) -> _Run:
+    count = max(_BLOCK, -(-steps // _BLOCKS))
+    prefix = peak = whole = squares = linear = largest = torch.zeros((), dtype=torch.float64)
+    for a, b in blocks(left, right, node.over, count):
+        part = contract(a, b, node.over, node.dims)
+        size = contract(magnitude(a), magnitude(b), node.over, node.dims)
+        begin = torch.zeros_like(part) if lane.promoted else prefix.to(part.device).abs() + peak.to(part.device)
+        scale = begin + size
+        each = lane.passes * max(1.0, min(count, steps) / lane.products)
+        squares, linear = squares.to(part.device) + each * scale**2, linear.to(part.device) + each * scale
+        whole, prefix = whole.to(part.device) + size, prefix.to(part.device) + part
+        peak = torch.maximum(peak.to(part.device), prefix.abs())
+        largest = torch.maximum(largest.to(part.device), size if lane.promoted else whole)
+    events = lane.passes * max(1, steps // lane.products)
+    stray = deviation(events, whole.numel()) * lane.unit * squares.sqrt()
+    drift = lane.unit / 2 * linear if lane.cuts else torch.zeros_like(stray)
+    rounding = torch.minimum(stray + drift, events * lane.unit * whole)
+    if lane.promoted:
+        rounding = rounding + math.ceil(steps / lane.promoted) * UNIT * whole
+    return _Run(rounding + lane.split * whole + 2.0**-126, largest)
+
+
+def _from_operands(
+    node: Dot, left: Operand, right: Operand, radii: tuple[Operand | None, Operand | None]
+) -> Tensor | None:
+    """What inexact operands contribute: eA |B| + |A| eB + eA eB."""
+    terms: list[Tensor] = []
+    el, er = radii
+    if el is not None:
+        terms.append(contract(el, magnitude(right), node.over, node.dims))
+    if er is not None:
+        terms.append(contract(magnitude(left), er, node.over, node.dims))
+    if el is not None and er is not None:
+        terms.append(contract(el, er, node.over, node.dims))
+    return torch.stack(terms).sum(dim=0) if terms else None
+
+
+def _data(operand: Operand) -> Tensor:
+    """The numbers an operand is made of, each at least once."""
+    return operand.source.data if isinstance(operand, (Window, Grouped)) else realise(operand).data
+
+
+def _is_tf32(operand: Operand) -> bool:
+    x = _data(operand)
+    return bool((truncate_tf32(x) == x).all())

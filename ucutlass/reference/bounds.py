@@ -1,0 +1,291 @@
+"""How far an honest kernel may be from the reference: an error analysis of the typed program.
+
+Every value carries a radius: the device's number lies within it of the reference's. Exact
+values carry none. A radius comes from
+
+- `dot` and sums: the rounding of partial sums (`ucutlass.reference.accumulation`);
+- element-wise functions: the farthest that the function gets from its centre on the box
+  of its arguments' radii, found at the box's corners and at the function's own turning points
+  (every function of the table is monotone in each argument between those), plus its own error:
+  one rounding to f32 for exactly rounded work, known exactly where the arguments are exact,
+  else `Function.error` units of 2**-24;
+- casts and stores: rounding is monotone, so the rounded ends of the interval bound it.
+
+Nothing is tuned. Where the arithmetic of a program is exact (small integers) all radii are
+none or 0 and the comparison is bitwise. One choice is statistical: see `accumulation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ucutlass.elements import F32, F64, TF32
+from ucutlass.functions import FUNCTIONS
+from ucutlass.ir import (
+    Apply,
+    Cast,
+    Constant,
+    Dot,
+    Gather,
+    ParamValue,
+    Read,
+    Value,
+    children,
+)
+from ucutlass.reference import reductions
+from ucutlass.reference.accumulation import dot_radius
+from ucutlass.reference.contract import Operand
+from ucutlass.reference.interpreter import operand
+from ucutlass.reference.named import Named
+from ucutlass.reference.nodes import Call, apply, step
+from ucutlass.reference.radius import UNIT, Bounded, settle
+from ucutlass.reference.rounding import cast, round_float, truncate_tf32
+
+EXACT: frozenset[str] = frozenset(
+    {
+        "floor_divide", "modulo", "negate", "where", "min", "max", "abs", "clamp", "hardtanh", "relu",
+        "floor", "round", "sign", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal",
+        "and", "or", "not",
+    }
+)
+"""Functions whose f32 form does not round."""
+
+TURNS: Mapping[str, float] = MappingProxyType(
+    {
+        "abs": 0.0, "power": 0.0, "pow": 0.0, "leaky_relu": 0.0, "elu": 0.0,
+        "gelu": -0.7517915246, "gelu_tanh": -0.7524614221, "silu": -1.2784645428, "mish": -1.1924312,
+        "hardswish": -1.5,
+    }
+)
+"""Where a function of its first argument turns: the zero of its derivative, or its kink. A
+digit missing here moves the value there by its square only."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """A call whose parameters may be inexact: `radii[i]` over the value's data, None: exact."""
+
+    call: Call
+    radii: Sequence[Tensor | None]
+
+
+def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
+    """The values of the roots with their radii; a value used twice is computed once."""
+    known: dict[Value, Bounded] = {}
+
+    def visit(node: Value) -> Bounded:
+        if node not in known:
+            known[node] = _rule(node, inputs, visit)
+        return known[node]
+
+    return [visit(root) for root in roots]
+
+
+def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bounded:
+    if isinstance(node, Dot):
+        return _dot(node, inputs.call, visit)
+    parts = [visit(c) for c in children(node)]
+    value = step(node, [p.value for p in parts], inputs.call)
+    match node:
+        case ParamValue(index=index):
+            radius = inputs.radii[index]
+            if radius is None and node.elem is F64:
+                radius = (round_float(value.data, F32) - value.data).abs()
+            return Bounded(value, radius)
+        case Constant():
+            if value.data.dtype != torch.float64:
+                return Bounded(value, None)
+            return settle(value, (round_float(value.data, F32) - value.data).abs())
+        case Apply():
+            return settle(value, _apply(node, parts, value))
+        case Cast():
+            return settle(value, cast_radius(parts[0], value.data, lambda x: cast(x, node.elem)))
+        case Read() | Gather():
+            return _moved(node, parts, value, inputs.call)
+        case _:
+            return settle(value, reductions.radius(node, parts, value))
+
+
+def cast_radius(part: Bounded, centre: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """The farther rounded end of the interval."""
+    if part.radius is None:
+        return None
+    low, high = _ends(part.value.data, part.radius)
+    return torch.maximum(difference(rounding(low), centre), difference(rounding(high), centre))
+
+
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b| in float64: 0 where they are the same, infinite where that is undefined."""
+    same = (a == b) | ((a != a) & (b != b))
+    gap = (a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return torch.where(same, torch.zeros_like(gap), gap)
+
+
+# --- element-wise work -----------------------------------------------------------
+
+
+def _apply(node: Apply, parts: Sequence[Bounded], value: Named) -> Tensor | None:
+    args = [p.value.spread(node.dims) for p in parts]
+    radii = [None if p.radius is None else p.value.like(p.radius).spread(node.dims) for p in parts]
+    radii = _widened(node, args, radii)
+    moved = None if all(r is None for r in radii) else _moved_by(node, args, radii, value.data)
+    own = _own(node, value.data, moved)
+    if moved is None or own is None:
+        return own if moved is None else moved
+    return moved + own
+
+
+def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Integers among floats become f32, which is exact up to 2**24."""
+    floats = FUNCTIONS[node.function].domain == "float" or any(a.dtype == torch.float64 for a in args)
+    out: list[Tensor | None] = []
+    for a, r in zip(args, radii, strict=True):
+        if floats and a.dtype == torch.int64 and a.numel() and int(a.abs().max()) > 1 << 24:
+            x = a.to(torch.float64)
+            rounding = (round_float(x, F32) - x).abs()
+            r = rounding if r is None else r + rounding
+        out.append(r)
+    return out
+
+
+def _moved_by(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
+    """How far the result moves when the arguments move within their radii."""
+    match node.function:
+        case "sin" | "cos":
+            assert radii[0] is not None
+            return radii[0].clamp(max=2.0)
+        case "equal" | "not_equal":
+            gap = difference(args[0], args[1])
+            return ((gap <= _zero(radii[0]) + _zero(radii[1])) & (_zero(radii[0]) + _zero(radii[1]) > 0)).to(torch.float64)
+        case "divide" | "floor_divide" | "modulo":
+            crosses = args[1].abs() <= _zero(radii[1]) if radii[1] is not None else None
+            worst = _modulo(args, radii) if node.function == "modulo" else _corners(node, args, radii, centre)
+            return worst if crosses is None else torch.where(crosses, torch.full_like(worst, torch.inf), worst)
+        case _:
+            return _corners(node, args, radii, centre)
+
+
+def _zero(radius: Tensor | None) -> Tensor | float:
+    return 0.0 if radius is None else radius
+
+
+def _modulo(args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> Tensor:
+    """The result stays below the divisor, and follows its arguments while the quotient's floor
+    stays put."""
+    a, b = args[0].to(torch.float64), args[1].to(torch.float64)
+    ea, eb = torch.as_tensor(_zero(radii[0])), torch.as_tensor(_zero(radii[1]))
+    floors = [(a + s * ea).div(b + t * eb, rounding_mode="floor") for s, t in product((-1, 1), (-1, 1))]
+    steady = torch.stack([f == floors[0] for f in floors]).all(dim=0)
+    return torch.where(steady, ea + floors[0].abs() * eb, b.abs() + eb)
+
+
+def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
+    choices: list[list[Tensor]] = []
+    for i, (arg, radius) in enumerate(zip(args, radii, strict=True)):
+        if radius is None:
+            choices.append([arg])
+            continue
+        ends = list(_ends(arg, radius))
+        if i == 0 and node.function in TURNS:
+            ends.append(torch.full_like(arg, TURNS[node.function]).maximum(ends[0]).minimum(ends[1]))
+        choices.append(ends)
+    worst: Tensor | None = None
+    for corner in product(*choices):
+        gap = difference(apply(node, corner), centre)
+        worst = gap if worst is None else torch.maximum(worst, gap)
+    assert worst is not None
+    return worst
+
+
+_FAR = 2.0**52
+"""Integers are moved by at most this: beyond, their float64 radius says nothing."""
+
+
+def _ends(arg: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of an interval, in the argument's own dtype; an uncertain bool is both."""
+    match arg.dtype:
+        case torch.bool:
+            unsure = radius > 0
+            return arg & ~unsure, arg | unsure
+        case torch.int64:
+            whole = radius.clamp(max=_FAR).ceil().to(torch.int64)
+            return arg - whole, arg + whole
+        case _:
+            return arg - radius, arg + radius
+
+
+def _own(node: Apply, value: Tensor, moved: Tensor | None) -> Tensor | None:
+    """The function's own f32 error."""
+    if value.dtype != torch.float64 or node.function in EXACT:
+        return None
+    name = "pow" if node.function == "power" else node.function
+    units = FUNCTIONS[name].error
+    if units == 0 and moved is None:
+        return (round_float(value, F32) - value).abs()
+    size = value.abs() if moved is None else value.abs() + moved
+    return max(units, 1.0) * UNIT * size + 2.0**-126
+
+
+# --- movement and products -------------------------------------------------------
+
+
+def _moved(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: Call) -> Bounded:
+    """Radii move as their values do; an uncertain gather coordinate may read anything."""
+    if isinstance(node, Gather) and parts[1].radius is not None and bool((parts[1].radius > 0).any()):
+        unsure = parts[1].value.like(parts[1].radius).spread(node.dims) > 0
+        return settle(value, torch.where(unsure, torch.inf, 0.0).to(torch.float64).expand(value.data.shape))
+    if parts[0].radius is None:
+        return Bounded(value, None)
+    inner = parts[0].value.like(parts[0].radius)
+    match node:
+        case Read(positions=positions, elem=elem, dims=dims):
+            blank = Read(node.value, positions, 0.0, elem, dims)
+            return settle(value, step(blank, [inner], call).data)
+        case Gather():
+            return settle(value, step(node, [inner, parts[1].value], call).data)
+
+
+def _dot(node: Dot, call: Call, visit: Callable[[Value], Bounded]) -> Bounded:
+    left, right = (_operand(c, call, visit) for c in (node.left, node.right))
+    value = step(node, [left.value, right.value], call)
+    if node.elem.kind == "int":
+        return Bounded(value, None)
+    radius = dot_radius(node, value.data, left.value, right.value, (left.radius, right.radius))
+    if left.truncated is not None or right.truncated is not None:
+        other = step(node, [left.truncated or left.value, right.truncated or right.value], call)
+        radius = radius + difference(other.data, value.data)
+    return settle(value, radius)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DotOperand:
+    """`truncated` is what a tensor core makes of f32 memory under a cast to tf32 where nothing
+    rounds it first: either is honest, on both operands alike."""
+
+    value: Operand
+    radius: Operand | None
+    truncated: Operand | None
+
+
+def _operand(node: Value, call: Call, visit: Callable[[Value], Bounded]) -> _DotOperand:
+    def part(of: Callable[[Bounded], Tensor], fill: bool = True) -> Operand:
+        def named(inner: Value) -> Named:
+            found = visit(inner)
+            return found.value.like(of(found)) if found.value.data.dtype == torch.float64 else found.value
+        if not fill and isinstance(node, Read):
+            blank = Read(node.value, node.positions, 0.0, node.elem, node.dims)
+            return operand(blank, call, named)
+        return operand(node, call, named)
+
+    source = node.value if isinstance(node, (Read, Gather)) else node
+    radius = part(lambda b: torch.zeros_like(b.value.data) if b.radius is None else b.radius.expand(b.value.data.shape), fill=False)
+    truncated = None
+    if isinstance(node, Cast) and node.elem is TF32:
+        truncated = visit(node.value).value.like(truncate_tf32(visit(node.value).value.data))
+    return _DotOperand(part(lambda b: b.value.data), None if visit(source).radius is None else radius, truncated)

@@ -1,0 +1,159 @@
+"""Radii of reductions, scans and softmax; see `ucutlass.reference.bounds` for the scheme.
+
+Sums may be taken in any order: `radius.growth`. exp and log err as `FUNCTIONS` says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+import torch
+from torch import Tensor
+
+from ucutlass.functions import FUNCTIONS
+from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
+from ucutlass.reference.named import Named
+from ucutlass.reference.nodes import axes, last, reduce, scan
+from ucutlass.reference.radius import UNIT, Bounded, granule, growth
+
+
+def radius(node: Value, parts: Sequence[Bounded], value: Named) -> Tensor | None:
+    """The radius of a reduction, scan or softmax; of anything else that has no rounding, none."""
+    match node:
+        case Reduce():
+            return _reduce(node, parts[0], value)
+        case Scan():
+            return _scan(node, parts[0], value)
+        case Softmax():
+            return _softmax(node, parts[0], value)
+        case Segment():
+            return parts[0].radius
+        case _:
+            return None
+
+
+def _flat(part: Bounded, over: Dims) -> tuple[Tensor, Tensor]:
+    """Data and radius with `over` flattened to one last axis."""
+    x = part.value
+    spread = torch.zeros_like(x.data, dtype=torch.float64) if part.radius is None else part.radius
+    return last(x, over), last(x.like(spread), over)
+
+
+def _sum(x: Tensor, e: Tensor, exact: bool) -> Tensor:
+    """A sum along the last axis: its terms' radii and its own rounding."""
+    size = (x.abs() + e).sum(dim=-1)
+    own = growth(x.shape[-1], size.numel()) * UNIT * size
+    if exact:
+        own = torch.where(x.abs().sum(dim=-1) <= 2.0**24 * granule(x), torch.zeros_like(own), own)
+    return e.sum(dim=-1) + own
+
+
+def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
+    if part.radius is None and (node.op in ("max", "min", "argmax", "argmin") or node.elem.kind == "int"):
+        return None
+    x, e = _flat(part, node.over)
+    n, exact = x.shape[-1], part.radius is None
+    x = x.to(torch.float64)
+    out = _of_row(node, x, e, n, exact)
+    kept = Named(out, tuple(d for d in part.value.dims if d not in node.over))
+    return kept.spread(node.dims)
+
+
+def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> Tensor:
+    match node.op:
+        case "sum":
+            return _sum(x, e, exact)
+        case "mean":
+            return _mean(x, e, exact)
+        case "max" | "min":
+            return e.amax(dim=-1)
+        case "prod":
+            size = x.abs().prod(dim=-1)
+            return (x.abs() + e).prod(dim=-1) * (1 + growth(n, size.numel()) * 2 * UNIT) - size
+        case "var":
+            return _variance(x, e)
+        case "argmax" | "argmin":
+            sign = 1.0 if node.op == "argmax" else -1.0
+            best = (sign * x - e).amax(dim=-1, keepdim=True)
+            return torch.where((sign * x + e >= best).sum(dim=-1) > 1, float(n), 0.0).to(torch.float64)
+        case "logsumexp":
+            return _logsumexp(x, e)
+
+
+def _mean(x: Tensor, e: Tensor, exact: bool) -> Tensor:
+    """A sum divided by n, or multiplied by the rounded 1/n: two roundings unless n is a power of two."""
+    n = x.shape[-1]
+    total = _sum(x, e, exact) / n
+    if exact and n & (n - 1) == 0:
+        return total
+    return total + 2 * UNIT * (x.mean(dim=-1).abs() + total)
+
+
+def _variance(x: Tensor, e: Tensor) -> Tensor:
+    """mean((x - mean(x))**2), computed so or by Welford's recurrence."""
+    d = x - x.mean(dim=-1, keepdim=True)
+    ed = e + _mean(x, e, False).unsqueeze(-1)
+    ed = ed + UNIT * (d.abs() + ed)
+    es = 2 * d.abs() * ed + ed**2
+    return _mean(d * d, es + UNIT * (d * d + es), False)
+
+
+def _shift(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """exp's weights p, the rounding of its arguments, and the row's largest value: x - m, or
+    x * log2(e) - m * log2(e) in one step, errs by UNIT times either's magnitude."""
+    m = x.amax(dim=-1, keepdim=True)
+    p = (x - m).exp()
+    p = p / p.sum(dim=-1, keepdim=True)
+    rounding = torch.where(x.isfinite(), 2 * UNIT * (x.abs() + m.abs()), torch.zeros_like(x))
+    return p, rounding, m.squeeze(-1)
+
+
+def _logsumexp(x: Tensor, e: Tensor) -> Tensor:
+    p, rounding, m = _shift(x)
+    relative = growth(x.shape[-1], m.numel()) * UNIT + FUNCTIONS["exp"].error * UNIT
+    inner = (p * (e + rounding)).nan_to_num(nan=0.0).sum(dim=-1) + e.amax(dim=-1) + relative
+    tail = x.logsumexp(dim=-1) - m
+    return inner + FUNCTIONS["log"].error * UNIT * (tail.abs() + inner) + UNIT * (m.abs() + tail.abs() + inner)
+
+
+def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
+    """The logarithm of p moves by its own argument's radius and by its row's."""
+    x, e = _flat(part, node.over)
+    x = x.to(torch.float64)
+    p, rounding, m = _shift(x)
+    n = x.shape[-1]
+    relative = (growth(n, m.numel()) + 2 * FUNCTIONS["exp"].error + 4) * UNIT
+    row = e.amax(dim=-1, keepdim=True) + (p * rounding).nan_to_num(nan=0.0).sum(dim=-1, keepdim=True)
+    moved = e + rounding + row + relative
+    if node.log:
+        tail = (x.logsumexp(dim=-1) - m).abs().unsqueeze(-1)
+        out = moved + FUNCTIONS["log"].error * UNIT * tail + UNIT * ((x - m.unsqueeze(-1)).abs() + tail)
+    else:
+        out = p * moved.expm1() + 2.0**-126
+    return _unflat(out, node.over, part.value)
+
+
+def _unflat(flat: Tensor, over: Dims, value: Named) -> Tensor:
+    """`last` undone."""
+    kept = [d for d in value.dims if d not in over]
+    order = (*kept, *over)
+    shape = [value.data.shape[value.dims.index(d)] for d in order]
+    return Named(flat.reshape(shape), order).spread(value.dims)
+
+
+def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
+    if node.elem.kind == "int" and part.radius is None:
+        return None
+    x = part.value.data.to(torch.float64)
+    e = torch.zeros_like(x) if part.radius is None else part.radius
+    (axis,) = axes(part.value, (node.along,))
+    n = x.shape[axis]
+    size = scan(node, part.value.like(x.abs() + e))
+    own = growth(n, x.numel()) * UNIT
+    if node.op == "cumprod":
+        return size * (1 + 2 * own) - scan(node, part.value.like(x.abs()))
+    out = own * size
+    if part.radius is None:
+        return torch.where(size <= 2.0**24 * granule(x), torch.zeros_like(out), out)
+    return out + scan(node, part.value.like(e))

@@ -1,0 +1,90 @@
+"""Concrete extents for a program: from `M=4096,N=4096` to the extent array, checked."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping
+
+from ucutlass import extents, ir
+from ucutlass.check.fold import fold
+from ucutlass.extents import Free
+
+MAX_ELEMENTS = 2**40
+"""Largest extent that a call may bring; TMA's strides end there."""
+
+
+class ShapeError(Exception):
+    """Extents do not fit a program: `code` is one of UC0601 to UC0603."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} [{code}]")
+        self.code = code
+
+
+def free_dims(program: ir.Program) -> tuple[str, ...]:
+    """The dimensions that a call must bring, in the program's order."""
+    return tuple(name for name, extent in program.dims.items() if extent == Free(name))
+
+
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
+    """`["M=4096,N=8", "K=64"]` as a mapping.
+
+    Raises ShapeError UC0601 for anything that is not NAME=WHOLE_NUMBER.
+    """
+    sizes: dict[str, int] = {}
+    for part in (p.strip() for text in texts for p in text.split(",")):
+        name, equals, number = part.partition("=")
+        if not equals or not name.strip().isidentifier() or not number.strip().isdecimal():
+            raise ShapeError("UC0601", f"{part[:60]!r} is not of the form NAME=NUMBER, as in -s M=4096,N=4096")
+        sizes[name.strip()] = int(number)
+    return sizes
+
+
+def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
+    """Every extent in the order of `program.dims`.
+
+    Raises ShapeError: UC0601 for a missing, unknown or non-positive extent, UC0602 where a given
+    one contradicts the program, UC0603 where a requirement fails.
+    """
+    sizes: dict[str, int] = {}
+    for name in free_dims(program):
+        if name not in given:
+            raise ShapeError("UC0601", f"the extent of {name} is missing; give -s {name}=..")
+        sizes[name] = given[name]
+    for name, extent in program.dims.items():
+        if extent != Free(name):
+            sizes[name] = extents.evaluate(extent, sizes)
+            if given.get(name, sizes[name]) != sizes[name]:
+                raise ShapeError("UC0602", f"{name} is {sizes[name]} by the program and {given[name]} as given")
+    unknown = [name for name in given if name not in program.dims]
+    if unknown:
+        raise ShapeError("UC0601", f"{program.name} has no dimension {unknown[0]}; it has {', '.join(program.dims)}")
+    for name, value in sizes.items():
+        if not 1 <= value <= MAX_ELEMENTS:
+            raise ShapeError("UC0601", f"{name} is {value}; an extent is at least 1 and at most 2**40")
+    _check_requirements(program, sizes)
+    return tuple(sizes[name] for name in program.dims)
+
+
+def _check_requirements(program: ir.Program, sizes: Mapping[str, int]) -> None:
+    if isinstance(program, ir.Kernel):
+        for number, condition in enumerate(program.requires, 1):
+            if not holds(condition, sizes):
+                shown = ", ".join(f"{n}={v}" for n, v in sizes.items())
+                raise ShapeError("UC0603", f"requirement {number} of {program.name} does not hold for {shown}")
+
+
+def holds(condition: ir.Value, sizes: Mapping[str, int]) -> bool:
+    """A guard or requirement for concrete extents; one that divides by zero does not hold."""
+    return bool(_evaluate(condition, sizes))
+
+
+def _evaluate(value: ir.Value, sizes: Mapping[str, int]) -> Any:
+    match value:
+        case ir.Constant(number):
+            return number
+        case ir.Size(extent):
+            return extents.evaluate(extent, sizes)
+        case ir.Apply(function, args):
+            operands = tuple(_evaluate(a, sizes) for a in args)
+            return None if None in operands else fold(function, operands, as_float=False)
+    raise AssertionError(f"a condition holds no {type(value).__name__}: the checker refuses it")
