@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ucutlass.elements import F32, Element
+from ucutlass.elements import F16, F32, I32, Element
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
 from ucutlass.emit.text import literal, product
 from ucutlass.functions import FUNCTIONS
@@ -112,7 +112,7 @@ def kind_of(elem: Element) -> ScalarKind:
         case "bool":
             return "bool"
         case "int":
-            return "i64" if elem.bits > 32 else "i32"
+            return "i64" if elem.bits > I32.bits else "i32"
 
 
 def arithmetic(problem: GemmProblem) -> ArithmeticText:
@@ -122,7 +122,7 @@ def arithmetic(problem: GemmProblem) -> ArithmeticText:
     one, a function applied to a kind that it does not take, a literal outside its kind.
     """
     live = _live(problem.arithmetic)
-    tolerant = _tolerant(problem)
+    tolerant = _tolerant(problem, live)
     params = _Params.of(problem, live)
     writer = _Writer(problem, params, tolerant)
     lines = [line for i in live if (line := writer.statement(i))]
@@ -176,25 +176,25 @@ def _live(program: Arithmetic) -> tuple[int, ...]:
 
 
 _KEEPING = frozenset(
-    ("multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh")
-    + ("relu", "leaky_relu", "sqrt", "rsqrt")
+    {"multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh"}
+    | {"relu", "leaky_relu", "sqrt", "rsqrt"}
 )
 """Functions whose relative error is at most about the sum of their arguments': no sums, where a
 small relative error of a term may be a large one of the result."""
 
 
-def _tolerant(problem: GemmProblem) -> frozenset[int]:
+def _tolerant(problem: GemmProblem, live: Sequence[int]) -> frozenset[int]:
     """The instructions whose values only ever reach, through functions that keep relative
     errors, a rounding to a float of 16 bits or fewer: there the fast forms serve."""
     program = problem.arithmetic
     strict = {i for i, output in zip(program.results, problem.outputs, strict=True) if not _forgives(output)}
-    for i in reversed(range(len(program.instructions))):
+    for i in reversed(live):
         match program.instructions[i]:
             case Compute(function, args) if i in strict or function not in _KEEPING:
                 strict.update(args)
             case Round(arg, elem) if not _coarse(elem) and (i in strict or elem.kind != "float"):
                 strict.add(arg)
-    return frozenset(range(len(program.instructions))) - strict
+    return frozenset(live) - strict
 
 
 def _forgives(output: Output) -> bool:
@@ -206,7 +206,7 @@ def _forgives(output: Output) -> bool:
 
 
 def _coarse(elem: Element) -> bool:
-    return elem.kind == "float" and elem.bits <= 16
+    return elem.kind == "float" and elem.bits <= F16.bits
 
 
 # --- parameters ------------------------------------------------------------------
@@ -415,5 +415,5 @@ def _rounded(text: str, source: ScalarKind, elem: Element) -> str:
 def _to_integer(text: str, bits: int, signed: bool, cpp: str) -> str:
     lowest = -(2 ** (bits - 1)) if signed else 0
     highest = 2 ** (bits - 1) - 1 if signed else 2**bits - 1
-    wide: ScalarKind = "i64" if bits > 32 else "i32"
+    wide: ScalarKind = "i64" if bits > I32.bits else "i32"
     return f"ucc_integer<{literal(lowest, wide)}, {literal(highest, wide)}, {cpp}>({text})"

@@ -57,8 +57,8 @@ _FLOOR_DIVIDE = """
 // Rounding a / b can reach the integer above; the exact remainder's sign tells.
 float q = floorf(a / b);
 float r = fmaf(-q, b, a);
-if (fabsf(a) == INFINITY) return a / b - a / b;
-if (fabsf(b) == INFINITY) return a != 0.0f && (a < 0.0f) != (b < 0.0f) ? -1.0f : 0.0f;
+if (fabsf(a) == INFINITY) return b == 0.0f ? q : NAN;
+if (fabsf(b) == INFINITY && a == a) return a != 0.0f && (a < 0.0f) != (b < 0.0f) ? -1.0f : 0.0f;
 return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? q - 1.0f : q;
 """
 

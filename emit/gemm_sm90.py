@@ -15,9 +15,19 @@ from types import MappingProxyType
 
 from ucutlass.elements import BOOL, Element
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
-from ucutlass.plan import Access, GemmPlan, GemmProblem, Product, Reduction, Sm90Schedule, Store, Stride
+from ucutlass.plan import (
+    Access,
+    GemmPlan,
+    GemmProblem,
+    Product,
+    Reduction,
+    ScalarKind,
+    Sm90Schedule,
+    Store,
+    Stride,
+)
 
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(
     {"f32": "float", "fast": "float", "f16": "cutlass::half_t", "s32": "int32_t"}
@@ -69,10 +79,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand or result inside the visitor: the array of its values, their C++ type, and
-    the child that makes or takes it; None for what CUTLASS's D takes."""
+    """An operand or result inside the visitor: the array of its values, their C++ type in the
+    arithmetic and in the array, and the child that makes or takes it; None for CUTLASS's D."""
 
     name: str
+    local: str
     compute: str
     child: int | None
 
@@ -81,6 +92,7 @@ class Value:
 class Combine:
     """The second launch of a reduction, as C++ expressions over the entry's variables."""
 
+    index: int
     op: str
     compute: str
     element: str
@@ -109,7 +121,7 @@ def render(plan: GemmPlan) -> str:
     mainloop, epilogue, warps = _WARPS[schedule.warps]
     source, destination = _source(plan), _destination(plan)
     reductions = [(j, o) for j, o in enumerate(problem.outputs) if isinstance(o, Reduction)]
-    combines = [_combine(problem, output, operation.outputs[j]) for j, output in reductions]
+    combines = [_combine(output, j, operation.outputs[j]) for j, output in reductions]
     nodes, inputs, outputs = _nodes(plan, operation, source, destination)
     a, b = _tensor(problem.a, (problem.a.m, *problem.a.k)), _tensor(problem.b, (problem.b.n, *problem.b.k))
     c = None if source is None else _matrix(problem.inputs[source])
@@ -135,6 +147,8 @@ def render(plan: GemmPlan) -> str:
         stream_k=schedule.scheduler == "stream_k",
         promotion=_promotion(problem, schedule),
         nodes=nodes,
+        tma_loads=any(node.declaration.startswith("TmaLoad") for node in nodes),
+        tma_stores=any(node.declaration.startswith("TmaStore") for node in nodes),
         single_loads=any(access.shape in ("scalar", "batch") for access in problem.inputs),
         inputs=inputs,
         outputs=outputs,
@@ -247,18 +261,19 @@ def _nodes(
     for i, (access, kind) in enumerate(zip(problem.inputs, operation.inputs, strict=True)):
         direct = next(routes) == "direct"
         nodes.append(_load(access, f"Input{i}", direct, i == source))
-        inputs.append(Value(f"x{i}", CPP[kind], len(nodes) - 1))
+        inputs.append(Value(f"x{i}", CPP[kind], _compute(kind), len(nodes) - 1))
     for j, (output, kind) in enumerate(zip(problem.outputs, operation.outputs, strict=True)):
-        direct, child, compute = next(routes) == "direct", None, _compute(CPP[kind])
+        direct, child, compute = next(routes) == "direct", None, _compute(kind)
         if j != destination:
             nodes.append(_leave(output, f"Output{j}", direct, compute, j))
             child = len(nodes) - 1
-        outputs.append(Value(f"y{j}", compute, child))
+        outputs.append(Value(f"y{j}", CPP[kind], compute, child))
     return nodes, inputs, outputs
 
 
-def _compute(cpp: str) -> str:
-    return "uint8_t" if cpp == "bool" else cpp
+def _compute(kind: ScalarKind) -> str:
+    """The element of an array of such values; see `_element`."""
+    return "uint8_t" if kind == "bool" else CPP[kind]
 
 
 def _load(access: Access, name: str, direct: bool, is_source: bool) -> Node:
@@ -309,7 +324,7 @@ def _call(operation: ArithmeticText, inputs: Sequence[Value], outputs: Sequence[
     coordinates = ["0"] * (2 + operation.batch)
     if operation.coordinates:
         coordinates = ["m0 + get<0>(at)", "n0 + get<1>(at)", *(f"b{i}" for i in range(operation.batch))]
-    arguments = [f"{x.name}[i] != 0" if x.compute == "bool" else f"{x.compute}({x.name}[i])" for x in inputs]
+    arguments = [f"{x.name}[i] != 0" if x.local == "bool" else f"{x.local}({x.name}[i])" for x in inputs]
     results = [f"out{j}" for j in range(len(outputs))]
     return operation.call("parameters", coordinates, f"{CPP[operation.accumulator]}(accumulator[i])", arguments, results)
 
@@ -329,18 +344,18 @@ def _reduced_modes(output: Reduction) -> str:
             raise ValueError("a reduction over batch modes alone needs a kernel of its own")
 
 
-def _combine(problem: GemmProblem, output: Reduction, kind: str) -> Combine:
-    access = output.access
-    compute = _compute(CPP[kind])  # type: ignore[index]
+def _combine(output: Reduction, index: int, kind: ScalarKind) -> Combine:
+    access, compute = output.access, _compute(kind)
     parts, extent, stride = {
-        "MN": ("int64_t(ceil_div(M, TileM)) * ceil_div(N, TileN) * Warps", "1", "int64_t(0)"),
-        "M": ("int64_t(ceil_div(M, TileM)) * Warps", "N", _extent(access.n or ())),
-        "N": ("int64_t(ceil_div(N, TileN))", "M", _extent(access.m or ())),
+        "MN": ("int64_t(ceil_div(M, TileM{})) * ceil_div(N, TileN{}) * Warps", "1", "int64_t(0)"),
+        "M": ("int64_t(ceil_div(M, TileM{})) * Warps", "N", _extent(access.n or ())),
+        "N": ("int64_t(ceil_div(N, TileN{}))", "M", _extent(access.m or ())),
     }[_reduced_modes(output)]
     kept = [i for i, s in enumerate(access.batch) if s is not None]
     summed = [i for i, s in enumerate(access.batch) if s is None]
     steps = ["int64_t(1)"] + ["int64_t(" + " * ".join(f"B{j}" for j in range(i)) + ")" for i in range(1, len(access.batch))]
     return Combine(
+        index=index,
         op=f"{_OPERATIONS[output.op]}<{compute}>",
         compute=compute,
         element=_element(access.elem),

@@ -7,17 +7,49 @@ recurses: LALR reduces bottom-up.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Sequence, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from lark import Token, Transformer
 
 from ucutlass.grammar import problems
-from ucutlass.grammar.problems import MAX_INTEGER, Problem, SyntaxProblem
+from ucutlass.grammar.problems import MAX_INTEGER, Problem, SyntaxProblem, shortened
 from ucutlass.grammar.syntax import (
-    Argument, Axis, Binary, Bind, BracketName, Call, CompositeAxis, Expr, Field, FieldValue, File, Function,
-    Index, IndexItem, IntValue, Literal_, Name, NamedAxis, NamelessAxis, Number, Param, Program, Require,
-    Result, Return, ReturnItem, Schedule, ShapeValue, Span, Statement, Target, TypeExpr, Unary, WordValue,
+    Argument,
+    Axis,
+    Binary,
+    Bind,
+    BracketName,
+    Call,
+    CompositeAxis,
+    Expr,
+    Field,
+    FieldValue,
+    File,
+    Function,
+    Index,
+    IndexItem,
+    IntValue,
+    Literal_,
+    Name,
+    NamedAxis,
+    NamelessAxis,
+    Number,
+    Param,
+    Program,
+    Require,
+    Result,
+    Return,
+    ReturnItem,
+    Schedule,
+    ShapeValue,
+    Span,
+    Statement,
+    Target,
+    TypeExpr,
+    Unary,
+    WordValue,
 )
 from ucutlass.grammar.tokens import span_of
 
@@ -204,7 +236,7 @@ class Build(Transformer[Token, File]):
             return Number(_integer(token, span), token.value, span)
         value = float(token)
         if math.isinf(value):
-            raise _problem(problems.NUMBER_TOO_LARGE, f"{_short(token)} does not fit f64", span, "write `inf` for infinity")
+            raise _too_large(token, "f64", span, "write `inf` for infinity")
         return Number(value, token.value, span)
 
     def word(self, c: Children) -> Literal_:
@@ -281,13 +313,15 @@ def _problem(code: str, message: str, span: Span, hint: str | None = None) -> Sy
 
 def _integer(text: str, span: Span) -> int:
     digits = text.lstrip("0") or "0"
-    if len(digits) > 19 or int(digits) > MAX_INTEGER:
-        raise _problem(problems.NUMBER_TOO_LARGE, f"{_short(text)} does not fit i64", span, f"the largest is {MAX_INTEGER}")
+    # The length first: Python refuses to convert very long texts.
+    if len(digits) > len(str(MAX_INTEGER)) or int(digits) > MAX_INTEGER:
+        raise _too_large(text, "i64", span, f"the largest is {MAX_INTEGER}")
     return int(digits)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 24 else text[:21] + "..."
+def _too_large(text: str, element: str, span: Span, hint: str) -> SyntaxProblem:
+    message = f"the number {shortened(text)} does not fit {element}"
+    return _problem(problems.NUMBER_TOO_LARGE, message, span, hint)
 
 
 def _call(name: Token, brackets: tuple[BracketName, ...] | None, arguments: _Group) -> Call:

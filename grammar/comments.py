@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Sequence, TypeVar
+from typing import TypeVar
 
 from lark import Token
 

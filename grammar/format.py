@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Iterable, Mapping, Sequence
+from itertools import chain
 
 from ucutlass.grammar.syntax import (
-    Argument, Axis, Binary, Bind, BracketName, Call, Comments, CompositeAxis, Expr, Field, FieldValue, File,
-    Function, Index, IndexItem, IntValue, Item, Literal_, Name, NamedAxis, NamelessAxis, Number, Program,
-    Require, Result, Return, Schedule, ShapeValue, Statement, Target, TypeExpr, Unary, WordValue,
+    Argument,
+    Axis,
+    Binary,
+    Bind,
+    BracketName,
+    Call,
+    Comments,
+    CompositeAxis,
+    Expr,
+    Field,
+    FieldValue,
+    File,
+    Function,
+    Index,
+    IndexItem,
+    IntValue,
+    Item,
+    Literal_,
+    Name,
+    NamedAxis,
+    NamelessAxis,
+    Number,
+    Program,
+    Require,
+    Result,
+    Return,
+    Schedule,
+    ShapeValue,
+    Statement,
+    Target,
+    TypeExpr,
+    Unary,
+    WordValue,
 )
 
 COLUMNS = 110
@@ -129,8 +160,8 @@ def _schedule(head: str, fields: Sequence[Field], closing: Sequence[str]) -> lis
     commented = closing or any(f.comments != Comments() for f in fields)
     if fields and not commented and len(_INDENT + whole) <= COLUMNS:
         return [whole]
-    body = [line for f, text in zip(fields, texts) for line in _with_comments([text], f.comments)]
-    return _block([f"{head} {{"], body, closing)
+    lines = [_with_comments([text], f.comments) for f, text in zip(fields, texts, strict=True)]
+    return _block([f"{head} {{"], list(chain.from_iterable(lines)), closing)
 
 
 def _value(value: FieldValue) -> str:
@@ -180,54 +211,46 @@ class _Spacing(Enum):
     EXTENT = 2
 
 
-_LOWEST, _NOT, _SUM, _FACTOR, _PRIMARY = 1, 3, 5, 7, 9
+_LOWEST, _NOT, _COMPARISON, _SUM, _FACTOR, _POWER, _PRIMARY = 1, 3, 4, 5, 7, 8, 9
 
 _LEVELS: Mapping[str, int] = {
     "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4,
     "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6, "**": 8,
 }
-"""Binding strength; unary `not` is 3, unary `-` 7, everything closed 9."""
+"""Binding strength of the operators between two operands."""
+
+_OPERANDS: Mapping[int, tuple[int, int]] = {_COMPARISON: (_SUM, _SUM), _POWER: (_PRIMARY, _FACTOR)}
+"""What the operands must bind where that is not grouping to the left: comparisons do not chain,
+`**` groups to the right and takes a sign there."""
 
 
 def _expr(expr: Expr, spacing: _Spacing = _Spacing.PLAIN, level: int = _LOWEST) -> str:
     """`expr` in parentheses if it binds weaker than `level`."""
+    own = _PRIMARY
     match expr:
         case Number():
-            return _number(expr)
+            text = _number(expr)
         case Literal_(word):
-            return word
+            text = word
         case Name(name):
-            return name
+            text = name
         case Call(callee, brackets, arguments):
             names = "" if brackets is None else f"[{', '.join(map(_bracket_name, brackets))}]"
-            return f"{callee}{names}({', '.join(map(_argument, arguments))})"
+            text = f"{callee}{names}({', '.join(map(_argument, arguments))})"
         case Index(base, items):
-            return f"{_indexed(base)}[{', '.join(map(_index_item, items))}]"
+            text = f"{_indexed(base)}[{', '.join(map(_index_item, items))}]"
         case Unary("not", operand):
-            return _closed("not " + _expr(operand, spacing, _NOT), _NOT, level)
-        case Unary(op, operand):
-            return _closed(op + _expr(operand, spacing, _FACTOR), _FACTOR, level)
+            own = _NOT
+            text = "not " + _expr(operand, spacing, own)
+        case Unary("-", operand):
+            own = _FACTOR
+            text = "-" + _expr(operand, spacing, own)
         case Binary(op, left, right):
             own = _LEVELS[op]
-            before, after = _operand_levels(own)
+            before, after = _OPERANDS.get(own, (own, own + 1))
             gap = "" if _tight(own, spacing) else " "
             text = f"{_expr(left, spacing, before)}{gap}{op}{gap}{_expr(right, spacing, after)}"
-            return _closed(text, own, level)
-
-
-def _closed(text: str, own: int, level: int) -> str:
     return text if own >= level else f"({text})"
-
-
-def _operand_levels(own: int) -> tuple[int, int]:
-    """What the operands must bind: comparisons do not chain, `**` groups to the right."""
-    match own:
-        case 4:
-            return _SUM, _SUM
-        case 8:
-            return _PRIMARY, _FACTOR
-        case _:
-            return own, own + 1
 
 
 def _tight(own: int, spacing: _Spacing) -> bool:

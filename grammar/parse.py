@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Iterator, Sequence
+from typing import Any
 
 from lark import Lark, Token
 from lark.exceptions import UnexpectedToken
@@ -33,7 +34,8 @@ def decode(data: bytes) -> str:
         # The bytes before the fault are sound, so their characters place it.
         at = len(data[: error.start].decode("utf-8-sig"))
         message = f"byte {error.start} (0x{data[error.start]:02X}) is not UTF-8"
-        raise SyntaxProblem((Problem(problems.NOT_TEXT, message, Span(at, at), "save the file as UTF-8"),)) from None
+        problem = Problem(problems.NOT_TEXT, message, Span(at, at), "save the file as UTF-8")
+        raise SyntaxProblem((problem,)) from None
     _check_text(text)
     return text
 
@@ -49,12 +51,12 @@ def parse(source: str) -> File:
     scan = language.scanner.scan(source)
     found = list(scan.problems)
     items: list[Item] = []
-    for tokens in _split(scan.tokens):
+    for tokens, following in _split(scan.tokens):
         if len(found) >= MAX_PROBLEMS:
             break
         if any(_holds(tokens, p.span) for p in scan.problems):
             continue
-        match language.item(tokens):
+        match language.item(tokens, following):
             case Problem() as problem:
                 found += _with_brackets(tokens, problem)
             case item:
@@ -70,20 +72,19 @@ def _check_text(text: str) -> None:
         raise SyntaxProblem((Problem(problems.FILE_TOO_LARGE, message, Span(0, 0), "split the file"),))
     at = text.find("\0")
     if at >= 0:
-        message = "the text holds a NUL character"
-        raise SyntaxProblem((Problem(problems.NOT_TEXT, message, Span(at, at + 1), "is this a binary file?"),))
+        message = "the text holds a NUL character; a program is plain text"
+        raise SyntaxProblem((Problem(problems.NOT_TEXT, message, Span(at, at + 1)),))
 
 
 _ITEMS = frozenset({"KERNEL", "PIPELINE", "FN"})
 
 
-def _split(tokens: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
-    """Tokens by item: its keyword is reserved, so it starts one wherever it stands."""
-    starts = [i for i, t in enumerate(tokens) if t.type in _ITEMS]
-    if tokens and starts[:1] != [0]:
-        starts.insert(0, 0)
-    for start, end in zip(starts, [*starts[1:], len(tokens)]):
-        yield tuple(tokens[start:end])
+def _split(tokens: Sequence[Token]) -> Iterator[tuple[tuple[Token, ...], Token | None]]:
+    """Each item's tokens, and the one behind them: its keyword starts an item wherever it stands."""
+    # What stands before the first keyword is an item too, a wrong one.
+    starts = [i for i, t in enumerate(tokens) if i == 0 or t.type in _ITEMS]
+    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=False):
+        yield tuple(tokens[start:end]), tokens[end] if end < len(tokens) else None
 
 
 def _holds(tokens: Sequence[Token], span: Span) -> bool:
@@ -105,23 +106,24 @@ class _Language:
     lark: Lark
     scanner: Scanner
 
-    def item(self, tokens: tuple[Token, ...]) -> Item | Problem:
+    def item(self, tokens: tuple[Token, ...], following: Token | None) -> Item | Problem:
         """The item that `tokens` make, or the first problem in them."""
         brackets = check_brackets(tokens)
         if brackets is not None and brackets.code == problems.NESTED_TOO_DEEP:
             return brackets
         parser = self.lark.parse_interactive(start="item")
+        fed = 0
         try:
-            for i, token in enumerate(tokens):
+            for token in tokens:
                 parser.feed_token(token)
-            i = len(tokens)
+                fed += 1
             item: Item = parser.feed_token(Token("$END", ""))
         except SyntaxProblem as error:
             return error.problems[0]
         except UnexpectedToken:
-            before = tokens[:i]
-            token_or_end = tokens[i] if i < len(tokens) else None
-            return unexpected(token_or_end, before, self._accepts(before), self.scanner.literals)
+            before = tokens[:fed]
+            at_fault = tokens[fed] if fed < len(tokens) else None
+            return unexpected(at_fault, before, following, self._accepts(before), self.scanner.literals)
         return _too_deep(item) or item
 
     def _accepts(self, tokens: Sequence[Token]) -> set[str]:

@@ -38,6 +38,14 @@ class Problem:
     hint: str | None = None
 
 
+_SHOWN = 24
+
+
+def shortened(text: str) -> str:
+    """Text of a program fit for a message."""
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+
 class SyntaxProblem(Exception):
     """A text is not a program; `problems` holds what was found, in the order of the text."""
 

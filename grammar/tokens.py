@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Iterable, Mapping
 
 from lark import Token
 from lark.lexer import PatternStr, TerminalDef
 
 from ucutlass.grammar import problems
-from ucutlass.grammar.problems import MAX_PROBLEMS, Problem
+from ucutlass.grammar.problems import MAX_NESTING, MAX_PROBLEMS, Problem, shortened
 from ucutlass.grammar.syntax import Span
 
 
@@ -59,8 +59,8 @@ class Scanner:
         while at < end and len(found) < MAX_PROBLEMS:
             m = match(source, at)
             if m is None:
-                stop = _run_end(source, at)
-                found.append(_unexpected_character(source, at, stop))
+                stop = _stray_end(source, at)
+                found.append(_unexpected_character(source, at, stop, tokens[-1] if tokens else None))
                 at = stop
                 continue
             kind, text, start, at = m.lastgroup, m.group(), at, m.end()
@@ -84,27 +84,33 @@ def _comment(source: str, text: str, start: int, tokens: list[Token]) -> Comment
     return Comment(body, start, last if same_line else None)
 
 
-def _run_end(source: str, at: int) -> int:
-    """The end of the run of equal characters at `at`."""
+_STRING = re.compile(r""" "[^"\n]*" | '[^'\n]*' """, re.VERBOSE)
+
+
+def _stray_end(source: str, at: int) -> int:
+    """The end of the string literal or the run of equal characters at `at`."""
+    string = _STRING.match(source, at)
+    if string:
+        return string.end()
     stop = at + 1
     while stop < len(source) and source[stop] == source[at]:
         stop += 1
     return stop
 
 
-_ATTRIBUTES: Mapping[str, str] = {
-    "T": "there is no transpose: the order of names in a type is the memory order, and operations go by name",
-    "mT": "there is no transpose: the order of names in a type is the memory order, and operations go by name",
-    "shape": "write `size(D)` for the extent of the dimension D",
-    "size": "write `size(D)` for the extent of the dimension D",
-}
+_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_ATTRIBUTES = "values have no methods or attributes; write a function, as in `relu(x)`"
+_NO_TRANSPOSE = "there is no transpose: a type's order of names is memory order, and operations go by name"
+_SIZE = "write `size(D)` for the extent of the dimension D"
+_ATTRIBUTES: Mapping[str, str] = {"T": _NO_TRANSPOSE, "mT": _NO_TRANSPOSE, "shape": _SIZE, "size": _SIZE}
 
 _CHARACTERS: Mapping[str, str] = {
     "@": "write the product as `dot[K](a, b)`, naming what is summed",
     "|": "write `or`",
     "&": "write `and`",
     "!": "write `not`, or `!=` for unequal",
-    ";": "leave it out: statements need no separator",
+    "?": "select by `where(condition, a, b)`",
+    ";": "leave it out: statements need no separator, lists take `,`",
     "^": "write a power as `a ** b`",
     "~": "write `not`",
     '"': "there are no strings in the language",
@@ -122,30 +128,31 @@ _CHARACTERS: Mapping[str, str] = {
 }
 
 
-def _unexpected_character(source: str, at: int, stop: int) -> Problem:
+def _unexpected_character(source: str, at: int, stop: int, last: Token | None) -> Problem:
     char = source[at]
     shown = f"`{char}`" if char.isprintable() else f"U+{ord(char):04X}"
-    hint = _CHARACTERS.get(char)
-    if char == ".":
-        word = re.match(r"[A-Za-z_]\w{0,40}", source[stop:stop + 41])
-        hint = _ATTRIBUTES.get(word.group() if word else "")
-        if hint is None and word:
-            hint = "values have no methods or attributes; write a function, as in `relu(x)`"
-    elif hint is None and char.isalpha():
-        hint = "names are made of the letters a-z and A-Z, digits and `_`"
     message = f"unexpected character {shown}"
+    hint = _character_hint(source, at, stop, last)
     return Problem(problems.UNEXPECTED_CHARACTER, message, Span(at, stop), hint)
+
+
+def _character_hint(source: str, at: int, stop: int, last: Token | None) -> str | None:
+    char = source[at]
+    if char == "." and last is not None and last.type == "TORCH" and last.end_pos == at:
+        return "one name stands behind `torch.`, as in `torch.relu(x)`"
+    if char == ".":
+        word = _ATTRIBUTE.match(source, stop)
+        return _ATTRIBUTES.get(word.group(), _NO_ATTRIBUTES) if word else None
+    if char.isalpha():
+        return "names are made of the letters a-z and A-Z, digits and `_`"
+    return _CHARACTERS.get(char)
 
 
 def _malformed_number(number: Token, text: str, start: int) -> Problem:
     span = Span(number.start_pos or 0, start + len(text))
-    hint = f"write a product as `{_short(number)} * {_short(text)}`" if text[0].isalpha() else None
-    message = f"the number `{_short(number)}` runs into `{_short(text)}`"
+    hint = f"write a product as `{shortened(number)} * {shortened(text)}`" if text[0].isalpha() else None
+    message = f"the number `{shortened(number)}` runs into `{shortened(text)}`"
     return Problem(problems.MALFORMED_NUMBER, message, span, hint)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 24 else text[:21] + "..."
 
 
 _CLOSES: Mapping[str, str] = {")": "(", "]": "[", "}": "{"}
@@ -158,9 +165,10 @@ def check_brackets(tokens: Iterable[Token]) -> Problem | None:
     for token in tokens:
         if token in _OPENS:
             stack.append(token)
-            if len(stack) > problems.MAX_NESTING:
-                message = f"brackets are nested {len(stack)} deep; at most {problems.MAX_NESTING} may be open at once"
-                return Problem(problems.NESTED_TOO_DEEP, message, span_of(token), "bind the inner part to a name")
+            if len(stack) > MAX_NESTING:
+                message = f"{len(stack)} brackets are open; at most {MAX_NESTING} may be at once"
+                hint = "bind the inner part to a name"
+                return Problem(problems.NESTED_TOO_DEEP, message, span_of(token), hint)
         elif token in _CLOSES:
             if not stack:
                 message = f"`{token}` closes nothing"
@@ -177,7 +185,8 @@ def check_brackets(tokens: Iterable[Token]) -> Problem | None:
 
 def _mismatch(opened: Token, closed: Token) -> Problem:
     message = f"`{closed}` stands where `{_OPENS[opened]}` is due: the last open bracket is `{opened}`"
-    return Problem(problems.UNBALANCED_BRACKETS, message, span_of(closed), f"close the `{opened}` with `{_OPENS[opened]}` first")
+    hint = f"close the `{opened}` with `{_OPENS[opened]}` first"
+    return Problem(problems.UNBALANCED_BRACKETS, message, span_of(closed), hint)
 
 
 def span_of(token: Token) -> Span:

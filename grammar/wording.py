@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from lark import Token
 
 from ucutlass.grammar import problems
-from ucutlass.grammar.problems import Problem
+from ucutlass.grammar.problems import Problem, shortened
 from ucutlass.grammar.syntax import Span
 from ucutlass.grammar.tokens import span_of
 
@@ -22,10 +23,8 @@ _VALUE = frozenset({"SHAPE", "INT", "NAME"})
 _GROUPS: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (_EXPRESSION, _EXPRESSION | {"NOT"}, "an expression"),
     (_OPERATORS, _OPERATORS | _LOGIC | {"LPAR", "LSQB"}, "an operator"),
-    (_LOGIC, _LOGIC, "a comparison"),
-    (frozenset({"OR", "AND"}), frozenset({"OR", "AND"}), "`and`, `or`"),
     (_STATEMENT, _STATEMENT | {"REQUIRE", "SCHEDULE"}, "a statement"),
-    (_ITEM, _ITEM, "`kernel`, `pipeline`, `fn`"),
+    (_ITEM, _ITEM, "`kernel`, `pipeline` or `fn`"),
     (_VALUE, _VALUE, "a value (a shape such as 128x256x64, a number or a word)"),
     (frozenset({"NAME"}), frozenset({"NAME"}), "a name"),
     (frozenset({"INT"}), frozenset({"INT"}), "a whole number"),
@@ -67,79 +66,165 @@ class Site:
     def last_type(self) -> str:
         return self.before[-1].type if self.before else ""
 
+    @property
+    def open(self) -> str:
+        """The innermost bracket that is open, "" for none."""
+        stack = ""
+        for token in self.before:
+            if token in _OPENING:
+                stack += token
+            elif token in _CLOSING:
+                stack = stack[:-1]
+        return stack[-1:]
+
+    @property
+    def in_function(self) -> bool:
+        return bool(self.before) and self.before[0] == "fn"
+
     def began_with(self, *keywords: str) -> bool:
-        """Whether the innermost brace's statement list or the item began with one of these."""
+        """Whether the last keyword or closed block before is one of these."""
         opened = next((t for t in reversed(self.before) if t.type in _HEADS), None)
         return opened is not None and str(opened) in keywords
 
 
+_OPENING = frozenset("([{")
+_CLOSING = frozenset(")]}")
 _HEADS = frozenset({"KERNEL", "PIPELINE", "FN", "SCHEDULE", "RETURN", "REQUIRE", "WHEN", "RBRACE"})
 _FOREIGN_ITEMS = frozenset({"def", "func", "function", "define", "void", "auto", "class"})
 _FOREIGN_BINDS = frozenset({"let", "var", "const", "val", "auto"})
+_COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 
 
-def _in_field(s: Site) -> bool:
-    return {"SHAPE", "INT", "NAME"} <= s.accepts and "LPAR" not in s.accepts
+def _wants_value(s: Site) -> bool:
+    return s.accepts == _VALUE
 
 
-def _after_field(s: Site) -> bool:
-    return "OR" in s.accepts and "RBRACE" in s.accepts and "PLUS" not in s.accepts
+def _after_value(s: Site) -> bool:
+    return s.accepts == {"NAME", "OR", "RBRACE"}
 
 
-Slip = tuple[Callable[[Site], bool], str]
+def _wants_expression(s: Site) -> bool:
+    return s.accepts >= _EXPRESSION
+
+
+def _after_operand(s: Site) -> bool:
+    return "PLUS" in s.accepts
+
+
+def _wants_item(s: Site) -> bool:
+    return "KERNEL" in s.accepts
+
+
+def _wants_statement(s: Site) -> bool:
+    return "RETURN" in s.accepts and not _after_operand(s)
+
+
+def _after_first_name(s: Site) -> bool:
+    """Behind a statement's first name, or its target's type."""
+    return s.accepts in ({"COMMA", "COLON", "EQUAL"}, {"COMMA", "EQUAL"}, {"COMMA", "EQUAL", "LSQB"})
+
+
+def _in_composite(s: Site) -> bool:
+    return "NAME" in s.accepts and s.accepts.isdisjoint({"COMMA", "RETURN", "RBRACE"}) and s.open == "("
+
+
+def _in_head(s: Site) -> bool:
+    return s.began_with("kernel", "pipeline")
+
+
+def _reserved(s: Site) -> bool:
+    return s.token is not None and s.text.isalpha() and s.token.type == s.text.upper()
+
+
+Slip: TypeAlias = tuple[Callable[[Site], bool], str]
 
 _SLIPS: tuple[Slip, ...] = (
-    (lambda s: _in_field(s) and s.text in (":", "="), "leave it out: a field is its name, then its value, as in `stages 4`"),
-    (lambda s: _in_field(s) and s.text == "}", "give the field a value; `auto` is always legal"),
-    (lambda s: _after_field(s) and s.text in (",", ":"), "leave it out: fields need no separator, alternatives are written `or`"),
-    (lambda s: _in_field(s) and s.text == "(", "write a shape as `128x256x64`"),
-    (lambda s: _in_field(s) and s.text in ("true", "false"), "write a word, a number or a shape; `auto` is always legal"),
-    (lambda s: s.accepts == {"ARROW"} and s.text in ("{", ":", "="), "say what it gives, as in `-> f32[M, N]`"),
-    (lambda s: s.text == "where" and "LBRACE" in s.accepts,
-     "give an extent where its name is new, as in `-> f32[B, P=2*H]`; state a condition as `require K % 8 == 0`"),
-    (lambda s: s.text == ":" and s.began_with("fn") and "COMMA" in s.accepts, "the parameters of a `fn` have no types"),
-    (lambda s: s.text == "->" and s.began_with("fn"), "a `fn` has no result type: write `= expression` or a block"),
-    (lambda s: s.text in (",", ")") and s.accepts == {"COLON"} and s.began_with("kernel", "pipeline"),
-     "give the parameter a type, as in `x: bf16[M, K]`"),
-    (lambda s: s.text == "," and s.began_with("return"), "several results are named: `return y = e1, peak = e2`"),
-    (lambda s: s.last == "if" or s.text in ("if", "else"), "there is no `if`: select by `where(condition, a, b)`"),
+    # schedules
+    (lambda s: _wants_value(s) and s.text in (":", "="),
+     "leave it out: a field is its name, then its value, as in `stages 4`"),
+    (lambda s: _wants_value(s) and s.text == "}", "give the field a value; `auto` is always legal"),
+    (lambda s: _wants_value(s) and s.text == "(", "write a shape as `128x256x64`"),
+    (_wants_value, "write a shape, a whole number or a word; `auto` is always legal"),
+    (lambda s: _after_value(s) and s.text in (",", ":"),
+     "leave it out: fields need no separator, alternatives are written `or`"),
+    (lambda s: s.last == "schedule", "say which architecture it is for, as in `schedule sm90a { .. }`"),
+    (lambda s: s.text == "=" and _after_operand(s) and s.began_with("require", "when"),
+     "write `==` to compare"),
+    # heads
+    (lambda s: s.accepts == {"ARROW"}, "say what it gives, as in `-> f32[M, N]`"),
+    (lambda s: s.text == "where" and s.accepts >= {"LBRACE"},
+     "give an extent where its name is new, as in `-> f32[B, P=2*H]`; state a condition as `require "
+     "K % 8 == 0`"),
+    (lambda s: s.text == ":" and s.began_with("fn") and s.open == "(" and "RPAR" in s.accepts,
+     "the parameters of a `fn` have no types"),
+    (lambda s: s.text == "->" and s.began_with("fn"),
+     "a `fn` has no result type: write `= expression` or a block"),
+    (lambda s: s.accepts == {"COLON"} and "->" in s.before,
+     "several results are named: `-> (y: f32[M], peak: f32[N])`"),
+    (lambda s: s.accepts == {"COLON"} and _in_head(s), "give the parameter a type, as in `x: bf16[M, K]`"),
+    (lambda s: s.text == "[" and s.accepts == {"LPAR"},
+     "dimensions are named in the parameters' types; only a `fn` lists them"),
+    (lambda s: s.text == "[" and s.last in (":", "->"),
+     "an element type stands before the brackets, as in `bf16[M, K]`"),
+    (lambda s: s.text == "=" and s.open == "(" and "RPAR" in s.accepts and _in_head(s),
+     "parameters have no defaults"),
+    (lambda s: s.text == "," and _in_composite(s),
+     "the names of a composite axis stand side by side, as in `(H G)`"),
+    (lambda s: s.text == ")" and _in_composite(s), "a composite axis has two names or more, as in `(H G)`"),
+    # statements
+    (lambda s: s.text == "," and _after_operand(s) and s.open == "{" and s.began_with("return"),
+     "several results are named: `return y = e1, peak = e2`"),
+    (lambda s: s.text == "," and _after_operand(s) and s.open == "{",
+     "one value a binding; only a call of a program with several results gives several: `a, b = "
+     "two_results(x)`"),
+    (lambda s: s.last == "if" or s.text in ("if", "else"),
+     "there is no `if`: select by `where(condition, a, b)`"),
     (lambda s: s.last in ("for", "while"), "there are no loops: name what is reduced, as in `sum[K](x)`"),
     (lambda s: s.last in _FOREIGN_BINDS, "leave it out: bind as `name = expression`"),
-    (lambda s: "KERNEL" in s.accepts and s.text in _FOREIGN_ITEMS, "write `kernel`, `pipeline` or `fn`"),
-    (lambda s: s.text in ("<", "<=", ">", ">=", "==", "!=") and "PLUS" in s.accepts,
-     "comparisons do not chain: write `a < b and b < c`"),
-    (lambda s: s.text == "(" and s.last in (")", "]"), "only a name can be called, as in `f(x)` or `f[K](x)`"),
-    (lambda s: s.text == "[" and s.last_type in ("INT", "FLOAT"), "a number has no dimensions to index"),
-    (lambda s: s.text == ":" and "RSQB" in s.accepts,
-     "there are no slices: write an index as an equation, as in `x[L = L + 1]`"),
-    (lambda s: s.text == "]" and s.last == "[", "name what is consumed, as in `sum[K](x)`, or leave the brackets out"),
-    (lambda s: s.text == ")" and s.accepts == {"NAME"}, "a composite axis has two names or more, as in `(H G)`"),
-    (lambda s: s.text == "," and "RPAR" in s.accepts and s.accepts <= {"NAME", "RPAR", "EQUAL"} | _OPERATORS | {"LPAR", "LSQB"},
-     "the names of a composite axis stand side by side, as in `(H G)`"),
-    (lambda s: s.text == "=" and "EQ" in s.accepts and s.began_with("require", "when"), "write `==` to compare"),
-    (lambda s: s.text in ("+", "/", "*", "-") and s.last in ("+", "/", "*", "-", "//", "**"),
-     "the language has no such operator; it has + - * / // % **"),
-    (lambda s: s.text == "=" and s.last in ("+", "-", "*", "/"), "values are bound once: write `y = x + ..` with a new name"),
-    (lambda s: s.text == ">" and s.last == "=", "write `->`"),
-    (lambda s: s.text == "," and s.began_with("kernel", "pipeline", "fn", "}") and "ARROW" not in s.accepts and "PLUS" in s.accepts,
-     "only a call of a kernel with several results gives several: `a, b = two_results(x)`"),
-    (lambda s: s.token is not None and s.token.type in ("SCHEDULE", "REQUIRE") and s.began_with("fn", "return"),
+    (lambda s: s.text in ("//", "/") and (_wants_item(s) or _wants_statement(s)), "comments start with `#`"),
+    (lambda s: _after_first_name(s) and "//" in s.before[-4:], "comments start with `#`"),
+    (lambda s: _after_first_name(s) and s.text in ("+", "-", "*", "/") and s.last_type == "NAME",
+     "values are bound once: write `y = x + ..` with a new name"),
+    (lambda s: s.text in ("schedule", "require") and s.in_function,
      "a `fn` holds bindings and `return`; schedules and conditions belong to kernels"),
-    (lambda s: s.token is not None and s.text.isalpha() and s.token.type == s.text.upper() and "NAME" in s.accepts,
+    (lambda s: _wants_item(s) and s.text in _FOREIGN_ITEMS, "write `kernel`, `pipeline` or `fn`"),
+    # expressions
+    (lambda s: s.text in _COMPARISONS and _after_operand(s),
+     "comparisons do not chain: write `a < b and b < c`"),
+    (lambda s: s.text == "(" and s.last in (")", "]"),
+     "only a name can be called, as in `f(x)` or `f[K](x)`"),
+    (lambda s: s.text == "[" and s.last_type in ("INT", "FLOAT"), "a number has no dimensions to index"),
+    (lambda s: s.text == ":" and s.open == "[",
+     "there are no slices: write an index as an equation, as in `x[L = L + 1]`"),
+    (lambda s: s.text == "]" and s.last == "[",
+     "name what is consumed, as in `sum[K](x)`, or leave the brackets out"),
+    (lambda s: s.text == "+" and _wants_expression(s), "there is no sign `+`: leave it out"),
+    (lambda s: _reserved(s) and "NAME" in s.accepts and not _wants_expression(s) and not _after_operand(s),
      "this word is reserved; choose another name"),
+    (_after_first_name,
+     "a statement is `name = expression`, or starts with `return`, `require` or `schedule`"),
 )
 """The first that holds gives the hint."""
 
 
 def unexpected(
-    token: Token | None, before: tuple[Token, ...], accepts: Iterable[str], literals: Mapping[str, str]
+    token: Token | None,
+    before: tuple[Token, ...],
+    following: Token | None,
+    accepts: Iterable[str],
+    literals: Mapping[str, str],
 ) -> Problem:
-    """The problem of `token` (None: the text ended) after the tokens `before` of its item."""
+    """The problem of `token` after the tokens `before` of its item.
+
+    `token` is None where the item ended too early: before the keyword `following` of the next
+    one, or with the text.
+    """
     site = Site(token, before, frozenset(accepts))
     hint = next((words for holds, words in _SLIPS if holds(site)), None)
     due = expected(site.accepts, literals)
-    if token is None:
-        end = span_of(before[-1]).end if before else 0
-        return Problem(problems.UNEXPECTED_TOKEN, f"the text ends where {due} is due", Span(end, end), hint)
-    shown = token if len(token) <= 24 else token[:21] + "..."
-    return Problem(problems.UNEXPECTED_TOKEN, f"unexpected `{shown}`; expected {due}", span_of(token), hint)
+    if token is not None:
+        message = f"unexpected `{shortened(token)}`; expected {due}"
+        return Problem(problems.UNEXPECTED_TOKEN, message, span_of(token), hint)
+    end = span_of(before[-1]).end
+    where = "the text ends" if following is None else f"`{following}` begins a new item"
+    return Problem(problems.UNEXPECTED_TOKEN, f"{where} where {due} is due", Span(end, end), hint)

@@ -13,66 +13,7 @@ import torch
 
 from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, Free, evaluate, names, show
-
-# --- what a kernel declares ------------------------------------------------------
-
-
-NAMELESS = Fixed(1)
-"""The extent of an axis written `1`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One axis in memory: the positions of its dimensions in `LaunchSpec.dims`, outer first.
-
-    A nameless axis has none and `extent` says its length; otherwise `extent` is not read.
-    """
-
-    dims: tuple[int, ...]
-    extent: Extent = NAMELESS
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSlot:
-    """A dense tensor; the last axis is contiguous. `name` is "" for a single unnamed result."""
-
-    name: str
-    elem: Element
-    axes: tuple[Axis, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarSlot:
-    """A number that the host passes by value."""
-
-    name: str
-    elem: Element
-
-
-Slot: TypeAlias = TensorSlot | ScalarSlot
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A condition on extents that the program states: its text, and whether it holds for the
-    extents by name."""
-
-    text: str
-    holds: Callable[[Mapping[str, int]], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchSpec:
-    """What a call must bring and gets. `dims` gives every dimension's name and extent in the order
-    of the binary interface's extent array; `device` is the torch device type."""
-
-    name: str
-    dims: tuple[tuple[str, Extent], ...]
-    params: tuple[Slot, ...]
-    results: tuple[TensorSlot, ...]
-    requires: tuple[Requirement, ...] = ()
-    device: str = "cuda"
-
+from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, length_of
 
 # --- mistakes --------------------------------------------------------------------
 
@@ -185,7 +126,9 @@ def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
     _verify_axes(spec, shapes, known, sizes)
     for name, value in sizes.items():
         if value < 1:
-            raise EmptyExtent(f"{spec.name}: {name} is {value} by {known[name].origin}; every extent must be at least 1")
+            raise EmptyExtent(
+                f"{spec.name}: {name} is {value} by {known[name].origin}; every extent must be at least 1"
+            )
     for requirement in spec.requires:
         if not requirement.holds(sizes):
             raise RequirementFailed(
@@ -193,18 +136,6 @@ def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
                 + ", ".join(f"{name} = {value}" for name, value in sizes.items())
             )
     return tuple(sizes.values())
-
-
-def shape_of(spec: LaunchSpec, slot: TensorSlot, extents: Sequence[int]) -> tuple[int, ...]:
-    """The shape a tensor must have for these extents."""
-    sizes = {name: value for (name, _), value in zip(spec.dims, extents, strict=True)}
-    return tuple(_length(spec, axis, sizes) for axis in slot.axes)
-
-
-def _length(spec: LaunchSpec, axis: Axis, sizes: Mapping[str, int]) -> int:
-    if not axis.dims:
-        return evaluate(axis.extent, sizes)
-    return math.prod(sizes[spec.dims[d][0]] for d in axis.dims)
 
 
 def _places(shapes: Shapes) -> Iterator[tuple[str, int, Axis]]:
@@ -230,7 +161,9 @@ def _derive(spec: LaunchSpec, known: dict[str, _Known]) -> bool:
         try:
             value = evaluate(extent, sizes)
         except ZeroDivisionError:
-            raise EmptyExtent(f"{spec.name}: {name} = {show(extent)} divides by zero: {_given(extent, known)}") from None
+            raise EmptyExtent(
+                f"{spec.name}: {name} = {show(extent)} divides by zero: {_given(extent, known)}"
+            ) from None
         known[name] = _Known(value, f"{name} = {show(extent)}, {_given(extent, known)}")
         return True
     return False
@@ -257,14 +190,20 @@ def _split_composite(spec: LaunchSpec, shapes: Shapes, known: dict[str, _Known])
     return False
 
 
-def _verify_axes(spec: LaunchSpec, shapes: Shapes, known: Mapping[str, _Known], sizes: Mapping[str, int]) -> None:
+def _verify_axes(
+    spec: LaunchSpec, shapes: Shapes, known: Mapping[str, _Known], sizes: Mapping[str, int]
+) -> None:
     for place, length, axis in _places(shapes):
-        wanted = _length(spec, axis, sizes)
+        wanted = length_of(spec, axis, sizes)
         if length == wanted:
             continue
         if not axis.dims:
-            because = f"{show(axis.extent)}" + (f", {_given(axis.extent, known)}" if names(axis.extent) else "")
-            raise ExtentMismatch(f"{spec.name}: {place} has {length} elements, but is declared as {because}: {wanted}")
+            because = f"{show(axis.extent)}" + (
+                f", {_given(axis.extent, known)}" if names(axis.extent) else ""
+            )
+            raise ExtentMismatch(
+                f"{spec.name}: {place} has {length} elements, but is declared as {because}: {wanted}"
+            )
         reasons = ", ".join(
             f"{n} is {known[n].value} by {known[n].origin}" for n in (spec.dims[d][0] for d in axis.dims)
         )
@@ -289,14 +228,6 @@ def _shape(shape: Sequence[int]) -> str:
 # --- tensors ---------------------------------------------------------------------
 
 
-def dtype_of(elem: Element) -> torch.dtype:
-    """Raises WrongDtype for an element type that torch has no dtype for."""
-    if elem.torch is None:
-        raise WrongDtype(f"torch has no dtype for {elem.name}")
-    dtype: torch.dtype = getattr(torch, elem.torch)
-    return dtype
-
-
 def check_tensor(spec: LaunchSpec, label: str, slot: TensorSlot, tensor: object) -> torch.Tensor:
     """The argument as a tensor whose memory can be read as declared; its extents and strides
     are checked elsewhere.
@@ -304,7 +235,9 @@ def check_tensor(spec: LaunchSpec, label: str, slot: TensorSlot, tensor: object)
     Raises NotATensor, NoMemory, LazyView, WrongDtype, WrongDevice.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise NotATensor(f"{spec.name}: {label} is a {type(tensor).__name__}, but a tensor is declared: {slot.elem.name}")
+        raise NotATensor(
+            f"{spec.name}: {label} is a {type(tensor).__name__}, but a tensor is declared: {slot.elem.name}"
+        )
     if tensor.device.type == "meta":
         raise NoMemory(f"{spec.name}: {label} is a meta tensor, which has no data; give one on {spec.device}")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -352,7 +285,9 @@ def check_grad(spec: LaunchSpec, label: str, tensor: torch.Tensor) -> None:
         )
 
 
-def check_overlap(spec: LaunchSpec, label: str, out: torch.Tensor, other_label: str, other: torch.Tensor) -> None:
+def check_overlap(
+    spec: LaunchSpec, label: str, out: torch.Tensor, other_label: str, other: torch.Tensor
+) -> None:
     """Raises Overlap; both tensors are contiguous."""
     a, b = out.data_ptr(), other.data_ptr()
     if a < b + other.numel() * other.element_size() and b < a + out.numel() * out.element_size():
@@ -376,7 +311,9 @@ def check_scalar(spec: LaunchSpec, slot: ScalarSlot, value: object) -> float:
     """Raises BadScalar. Numbers of other libraries pass through `__float__` and `__index__`."""
     what = f"{spec.name}: {slot.name} is declared {slot.elem.name}"
     if isinstance(value, torch.Tensor):
-        raise BadScalar(f"{what}, a number of the host, but got a tensor; give .item(), or declare it {slot.elem.name}[]")
+        raise BadScalar(
+            f"{what}, a number of the host, but got a tensor; give .item(), or declare it {slot.elem.name}[]"
+        )
     match slot.elem.kind:
         case "float":
             if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):

@@ -76,83 +76,6 @@ class Bound:
 Choose: TypeAlias = Callable[[Request], Bound]
 
 
-def spec_of(kernel: Kernel, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
-    """What a typed kernel's calls must bring. `requires` are the kernel's own conditions, made
-    callable by the caller."""
-    order = {name: i for i, name in enumerate(kernel.dims)}
-
-    def tensor(name: str, type_: TensorType) -> TensorSlot:
-        return TensorSlot(name, type_.elem, tuple(Axis(tuple(order[d] for d in a.dims), a.extent) for a in type_.axes))
-
-    def slot(name: str, type_: TensorType | ScalarType) -> Slot:
-        return tensor(name, type_) if isinstance(type_, TensorType) else ScalarSlot(name, type_.elem)
-
-    return LaunchSpec(
-        name=kernel.name,
-        dims=tuple(kernel.dims.items()),
-        params=tuple(slot(p.name, p.type) for p in kernel.params),
-        results=tuple(tensor(r.name, r.type) for r in kernel.results),
-        requires=tuple(requires),
-        device=device,
-    )
-
-
-# --- what a kernel may answer ----------------------------------------------------
-
-
-class LaunchError(Exception):
-    """A kernel's entry refused or failed; `code` is what it returned (ucutlass/plan.py)."""
-
-    def __init__(self, kernel: str, code: int) -> None:
-        super().__init__(kernel, code)
-        self.kernel = kernel
-        self.code = code
-
-    def __str__(self) -> str:
-        return f"{self.kernel}: launch failed: {describe(self.code)} (code {self.code})"
-
-
-CUTLASS_STATUS: tuple[str, ...] = (
-    "kSuccess", "kErrorMisalignedOperand", "kErrorInvalidDataType", "kErrorInvalidLayout",
-    "kErrorInvalidProblem", "kErrorNotSupported", "kErrorWorkspaceNull", "kErrorInternal",
-    "kErrorArchMismatch", "kErrorInsufficientDriver", "kErrorMemoryAllocation", "kInvalid",
-)
-"""cutlass::Status in order (cutlass/cutlass.h, CUTLASS 4.2)."""
-
-_CUDA_WORDS: Mapping[int, str] = MappingProxyType(
-    {
-        1: "invalid argument", 2: "out of memory", 35: "the driver is older than the CUDA runtime needs",
-        98: "invalid device function", 100: "no CUDA-capable device", 101: "invalid device ordinal",
-        200: "the device kernel image is invalid", 201: "invalid device context",
-        209: "no kernel image for this device", 218: "a PTX compilation failed",
-        700: "an illegal memory access was encountered", 701: "too many resources requested for launch",
-        702: "the launch timed out", 715: "an illegal instruction was encountered", 716: "misaligned address",
-        719: "unspecified launch failure", 720: "cooperative launch too large",
-        900: "the operation is not permitted while the stream is capturing",
-        901: "a previous error invalidated the stream's capture",
-    }
-)  # fmt: skip
-"""cudaError_t of driver_types.h, for a torch without CUDA's own words."""
-
-
-def describe(code: int) -> str:
-    """The words for an entry's return code."""
-    if code == 1:
-        return "the kernel refused its arguments: they are not what its plan was made for"
-    if 1000 < code < 2000:
-        return f"CUDA error {code - 1000}: {_cuda_words(code - 1000)}"
-    if 2000 < code < 2000 + len(CUTLASS_STATUS):
-        return f"CUTLASS status {CUTLASS_STATUS[code - 2000]}"
-    return "a code that the binary interface does not define"
-
-
-def _cuda_words(error: int) -> str:
-    if torch.version.cuda is not None and torch.cuda.is_available():
-        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        return str(cudart.cudaGetErrorString(cudart.cudaError(error)))
-    return _CUDA_WORDS.get(error, "see cudaError_t in CUDA's documentation")
-
-
 # --- the launcher ----------------------------------------------------------------
 
 
@@ -187,8 +110,14 @@ class Launcher:
 
 
 _ENTRY = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    ctypes.c_void_p, ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
 )
 _DLPACK_DEVICES: Mapping[str, int] = MappingProxyType({"cpu": 1, "cuda": 2})
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -289,7 +218,9 @@ class _Core:
         if count == 1:
             return (out,)
         if not isinstance(out, (tuple, list)):
-            raise NotATensor(f"{self.spec.name}: out is a {type(out).__name__}, but a tuple of {count} tensors is wanted")
+            raise NotATensor(
+                f"{self.spec.name}: out is a {type(out).__name__}, but a tuple of {count} tensors is wanted"
+            )
         if len(out) != count:
             raise WrongCount(f"{self.spec.name}: out has {len(out)} tensors, but there are {count} results")
         return tuple(out)
@@ -297,7 +228,8 @@ class _Core:
     def _validate(self, tensors: Sequence[object], outs: Sequence[object]) -> Request:
         slots = [*self._tensor_slots, *self.spec.results]
         checked = [
-            check_tensor(self.spec, label, slot, t) for label, slot, t in zip(self._labels, slots, [*tensors, *outs])
+            check_tensor(self.spec, label, slot, t)
+            for label, slot, t in zip(self._labels, slots, [*tensors, *outs])
         ]
         for label, tensor in zip(self._labels, checked):
             if tensor.device != checked[0].device:
@@ -342,7 +274,11 @@ class _Core:
         )
 
     def _launch(
-        self, p: _Prepared, tensors: Sequence[torch.Tensor], scalars: Sequence[float], outs: Sequence[torch.Tensor]
+        self,
+        p: _Prepared,
+        tensors: Sequence[torch.Tensor],
+        scalars: Sequence[float],
+        outs: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         with _current(p.request.device):
             results = tuple(outs) or tuple(self._new(allocation) for allocation in p.results)
@@ -364,7 +300,12 @@ class _Core:
         return tensor
 
     def _teach(
-        self, library: Native, launcher: object, p: _Prepared, args: tuple[Any, ...], outs: tuple[torch.Tensor, ...]
+        self,
+        library: Native,
+        launcher: object,
+        p: _Prepared,
+        args: tuple[Any, ...],
+        outs: tuple[torch.Tensor, ...],
     ) -> None:
         out = None if not outs else outs[0] if len(self.spec.results) == 1 else outs
         plan = (

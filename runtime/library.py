@@ -73,14 +73,20 @@ def load_entry(path: Path, symbol: str) -> Entry:
         function = getattr(library, symbol)
     except AttributeError as error:
         raise EntryMissing(
-            f"{path} has no entry {symbol!r}", "remove it and build the kernel again: it is another kernel's, or older"
+            f"{path} has no entry {symbol!r}",
+            "remove it and build the kernel again: it is another kernel's, or older",
         ) from error
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return Entry(address, library)
 
 
-_FOREIGN = ("invalid ELF header", "wrong ELF class", "file too short", "cannot open shared object file: Exec format")
+_FOREIGN = (
+    "invalid ELF header",
+    "wrong ELF class",
+    "file too short",
+    "cannot open shared object file: Exec format",
+)
 
 
 def _load_error(path: Path, words: str) -> MachineError:
@@ -97,7 +103,9 @@ def _load_error(path: Path, words: str) -> MachineError:
         )
     if "Permission denied" in words:
         return LibraryMissing(f"{path} cannot be read: {words}", "give yourself read permission on it")
-    return DependencyMissing(f"{path.name} cannot be loaded: {words}", "install what the loader names, or build again")
+    return DependencyMissing(
+        f"{path.name} cannot be loaded: {words}", "install what the loader names, or build again"
+    )
 
 
 # --- the native launcher ---------------------------------------------------------
@@ -144,7 +152,8 @@ def native() -> Native | NoNative:
     if isinstance(found, NoNative):
         warnings.warn(
             f"kernels are launched through ctypes, at some microseconds more a call: {found.reason}",
-            NativeLauncherWarning, stacklevel=2,
+            NativeLauncherWarning,
+            stacklevel=2,
         )
     return found
 
@@ -194,11 +203,14 @@ def _compile(command: list[str]) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise NativeUnbuildable(
-            f"{command[0]} took over {_TIMEOUT_SECONDS} s for the native launcher", "run again on a less busy machine"
+            f"{command[0]} took over {_TIMEOUT_SECONDS} s for the native launcher",
+            "run again on a less busy machine",
         ) from error
     if done.returncode != 0:
         words = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-500:])
-        raise NativeUnbuildable(f"{command[0]} refused the native launcher: {words}", "install a newer gcc or clang")
+        raise NativeUnbuildable(
+            f"{command[0]} refused the native launcher: {words}", "install a newer gcc or clang"
+        )
 
 
 def load_native(path: Path) -> Native:

@@ -76,5 +76,3 @@ def _fake(spec: LaunchSpec, args: tuple[Any, ...]) -> Any:
         torch.empty(shape_of(spec, r, extents), dtype=dtype_of(r.elem), device=device) for r in spec.results
     )
     return results[0] if len(results) == 1 else results
-
-

@@ -1,1 +1,25 @@
 """uCUTLASS: a compact kernel language compiled to CUTLASS C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+_HERE = Path(__file__).parent
+if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
+    # A checkout whose symbolic links were lost: the rooms stand beside this folder.
+    __path__.append(str(_HERE.parent))
+
+if TYPE_CHECKING:
+    from ucutlass.api import LoadedKernel, load, loads
+
+__all__ = ["LoadedKernel", "load", "loads"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the public names on first use, so that `ucc check` starts without torch."""
+    if name in __all__:
+        from ucutlass import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

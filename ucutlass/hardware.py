@@ -15,31 +15,26 @@ from typing import Mapping
 @dataclass(frozen=True, slots=True)
 class Arch:
     """A compile target. `shared_memory` is what one thread block can have, `shared_memory_sm`
-    what an SM holds, in bytes; a block costs `shared_memory_reserved` more. `tensor_lanes` are
-    the element types that `mma.sync` takes there; `wgmma` tells of Hopper's warp-group
-    instructions and TMA."""
+    what an SM holds, in bytes; a block costs `shared_memory_reserved` more. `wgmma` tells of
+    Hopper's warp-group instructions and TMA."""
 
     name: str
     capability: tuple[int, int]
     wgmma: bool
     shared_memory: int
     shared_memory_sm: int
-    tensor_lanes: frozenset[str]
     shared_memory_reserved: int = 1024
     registers: int = 65536
     threads: int = 2048
 
 
-_AMPERE_LANES = frozenset({"f16", "bf16", "tf32", "s8"})
-_ADA_LANES = _AMPERE_LANES | {"e4m3", "e5m2"}
-
 ARCHES: Mapping[str, Arch] = MappingProxyType(
     {
         a.name: a
         for a in (
-            Arch("sm80", (8, 0), False, 163 * 1024, 164 * 1024, _AMPERE_LANES),
-            Arch("sm89", (8, 9), False, 99 * 1024, 100 * 1024, _ADA_LANES, threads=1536),
-            Arch("sm90a", (9, 0), True, 227 * 1024, 228 * 1024, _ADA_LANES),
+            Arch("sm80", (8, 0), False, 163 * 1024, 164 * 1024),
+            Arch("sm89", (8, 9), False, 99 * 1024, 100 * 1024, threads=1536),
+            Arch("sm90a", (9, 0), True, 227 * 1024, 228 * 1024),
         )
     }
 )

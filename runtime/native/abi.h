@@ -61,6 +61,8 @@ void PyEval_RestoreThread(PyThreadState*);
 
 // --- DLPack -------------------------------------------------------------------------------------
 
+enum { DL_FLOAT = 2 };  // DLDataTypeCode of IEEE floats; bfloat16 and the 8-bit floats have their own
+
 typedef struct DLDevice {
   int32_t type;
   int32_t id;

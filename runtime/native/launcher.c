@@ -95,8 +95,8 @@ static int add_tensor(Launcher const* self, Call* call, PyObject* object, int ch
     if (t.shape[i] != 1 && t.strides && (uint64_t)t.strides[i] != elements) return 0;
     elements *= (uint64_t)t.shape[i];
   }
-  // A contiguous tensor that is lazily negated is the imaginary part of one complex number.
-  if (elements == 1 && truth(PyObject_CallFunctionObjArgs(self->is_neg, object, NULL)) != 0)
+  // Lazily negated views come from complex numbers, which have parts of these types alone.
+  if (t.dtype.code == DL_FLOAT && truth(PyObject_CallFunctionObjArgs(self->is_neg, object, NULL)) != 0)
     return 0;
   if (check_grad && truth(PyObject_GetAttr(object, self->requires_grad)) != 0) return 0;
 

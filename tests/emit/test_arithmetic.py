@@ -1,5 +1,4 @@
-"""The emitted arithmetic, compiled for the host (and, marked gpu, for the device), against the
-table's references in float64 and against a small interpreter of its own."""
+"""The emitted arithmetic: coordinates, random programs against an interpreter, accuracy, errors."""
 
 from __future__ import annotations
 
@@ -42,339 +41,273 @@ from ucutlass.plan import (
     Store,
 )
 
-UNIT = 2.0**-24
-FAST_ERROR = 2.0**-16
-NUMPY: dict[ScalarKind, type] = {"f32": np.float32, "i32": np.int32, "i64": np.int64, "bool": np.bool_}
-TORCH: dict[ScalarKind, torch.dtype] = {
-    "f32": torch.float64,
-    "i32": torch.int32,
-    "i64": torch.int64,
-    "bool": torch.bool,
-}
+from tests.emit.harness import *
 
-# --- compiling and running -------------------------------------------------------
-
-HOST_SHIM = """
-// What the CUDA headers define for device code. __expf is 2 ** (x * log2(e)) there too, with
-// ex2.approx for exp2f; __fdividef differs for divisors beyond 2 ** 126, which no form has.
-inline float __expf(float x) { return exp2f(x * 1.442695041f); }
-inline float __fdividef(float x, float y) { return x / y; }
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-"""
-
-RUN_ON_HOST = """
-extern "C" int run_@NAME@(int64_t count, int64_t const* e, double const* s, void* const* arrays, int64_t const*) {
-  for (int64_t i = 0; i < count; ++i) @NAME@::element(@NAME@::arithmetic_params(e, s), arrays, i);
-  return 0;
-}
-"""
-
-RUN_ON_DEVICE = """
-__global__ void kernel_@NAME@(int64_t count, @NAME@::ArithmeticParams p, void* const* arrays) {
-  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
-  if (i < count) @NAME@::element(p, arrays, i);
-}
-
-extern "C" int run_@NAME@(
-    int64_t count, int64_t const* e, double const* s, void* const* arrays, int64_t const* sizes) {
-  void** managed;
-  cudaMallocManaged(&managed, sizes[0] * sizeof(void*));
-  for (int64_t a = 0; a < sizes[0]; ++a) {
-    cudaMallocManaged(&managed[a], sizes[a + 1]);
-    memcpy(managed[a], arrays[a], sizes[a + 1]);
-  }
-  kernel_@NAME@<<<unsigned((count + 255) / 256), 256>>>(count, @NAME@::arithmetic_params(e, s), managed);
-  cudaError_t error = cudaDeviceSynchronize();
-  for (int64_t a = 0; a < sizes[0]; ++a) {
-    if (error == cudaSuccess) memcpy(arrays[a], managed[a], sizes[a + 1]);
-    cudaFree(managed[a]);
-  }
-  cudaFree(managed);
-  return int(error);
-}
-"""
+# --- coordinates, extents, scalars -----------------------------------------------
 
 
-def _headers() -> str:
-    quoted = (name if name.startswith("<") else f'"{name}"' for name in INCLUDES)
-    return "".join(f"#include {name}\n" for name in (*quoted, "<cstring>"))
+def test_coordinates(host: Toolchain) -> None:
+    coordinates = [
+        CoordinateValue("m", 0, (3,), (0,), "i64"),
+        CoordinateValue("m", 0, (), (3,), "i64"),
+        CoordinateValue("n", 0, (), (1,), "i64"),
+        CoordinateValue("batch", 1, (5,), (4,), "i64"),
+        CoordinateValue("batch", 1, (), (5,), "i32"),
+        ExtentValue((0, 3), "i64"),
+        ExtentValue((), "f32"),
+    ]
+    outputs = [I64, I64, I64, I64, I32, I64, F32]
+    text = arithmetic(problem(coordinates, range(7), [], outputs, batch=((2,), (4, 5))))
+    assert text.coordinates
+    extents = [6, 11, 2, 7, 4, 3]
+    points = np.stack([np.random.default_rng(2).integers(0, e, 500) for e in (42, 11, 2, 12)], axis=1)
+    got = execute(host.build({"f": text}), "f", text, [np.zeros(500)], points, extents)
+    m, n, _, b = points.T
+    for value, want in zip(got, [m // 7, m % 7, n, b // 3, b % 3, 42, 1], strict=True):
+        assert np.array_equal(value, np.broadcast_to(want, value.shape))
 
 
-def _cutlass_include() -> Path:
-    spec = importlib.util.find_spec("cutlass_library")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent / "source" / "include"
+def test_a_whole_mode_is_not_divided() -> None:
+    program = [CoordinateValue("n", 0, (), (1,), "i64"), CoordinateValue("m", 0, (3,), (0,), "i64")]
+    text = arithmetic(problem(program, [0, 1], [], [I64, I64]))
+    assert text.params.count("FastDivmod divisor") == 1
+    assert ".rem(" not in text.function
 
 
-def _cuda_includes() -> tuple[str, ...]:
-    """Where nvcc, which may be a wrapper, finds the headers of CUDA and its C++ library."""
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("the CUDA headers are found by way of nvcc, and there is no nvcc")
-    dry = [nvcc, "--dryrun", "-x", "c++", "-c", os.devnull, "-o", os.devnull]
-    lines = subprocess.run(dry, capture_output=True, text=True, check=True).stderr.splitlines()
-    (top,) = (line.removeprefix("#$ TOP=") for line in lines if line.startswith("#$ TOP="))
-    return f"-I{top}/include", f"-I{top}/include/cccl"
+# --- random programs -------------------------------------------------------------
+
+STEPWISE = sorted(
+    name
+    for name, function in FUNCTIONS.items()
+    if function.error == 0 and name not in ("power", "floor_divide", "modulo")
+)
+"""Exactly rounded functions: the compiled program must agree to the last bit."""
+
+ELEMS = (F32, BF16, F16, S8, I32, I64, BOOL)
+KINDS: tuple[ScalarKind, ...] = ("f32", "i32", "i64", "bool")
+RANK: tuple[ScalarKind, ...] = ("bool", "i32", "i64", "f32")
 
 
-def _namespace(name: str, text: ArithmeticText) -> str:
-    points = 2 + text.batch
-    kinds = (text.accumulator, *text.inputs, *text.outputs)
-    values = [f"(({CPP[kind]}*)arrays[{i + 1}])[i]" for i, kind in enumerate(kinds)]
-    call = text.call(
-        "p",
-        [f"((int const*)arrays[0])[i * {points} + {c}]" for c in range(points)],
-        values[0],
-        values[1 : 1 + len(text.inputs)],
-        values[1 + len(text.inputs) :],
+@st.composite
+def programs(draw: st.DrawFn) -> GemmProblem:
+    """Well-kinded programs over two inputs, all kinds of instruction, two outputs."""
+    inputs = draw(st.lists(st.sampled_from(ELEMS), min_size=2, max_size=2))
+    program: list[Instruction] = [
+        Accumulator("f32"),
+        *(LoadSlot(i, kind_of(e)) for i, e in enumerate(inputs)),
+    ]
+    for _ in range(draw(st.integers(1, 12))):
+        program.append(draw(instructions(program)))
+    positions = st.integers(max(0, len(program) - 3), len(program) - 1)
+    results = draw(st.lists(positions, min_size=2, max_size=2))
+    outputs = draw(st.lists(st.sampled_from(ELEMS), min_size=2, max_size=2))
+    return problem(program, results, inputs, outputs, batch=((4, 5),))
+
+
+@st.composite
+def instructions(draw: st.DrawFn, before: Sequence[Instruction]) -> Instruction:
+    any_kind = st.sampled_from(KINDS)
+    atoms = st.one_of(
+        st.builds(HostScalar, st.integers(0, 1), any_kind),
+        st.builds(ExtentValue, st.sampled_from([(), (0,), (1, 3)]), st.sampled_from(KINDS[:3])),
+        st.builds(Literal_, st.floats(width=32), st.just("f32")),
+        st.builds(Literal_, st.integers(-(2**31), 2**31 - 1), st.sampled_from(["i32", "i64"])),
+        st.builds(Literal_, st.booleans(), st.just("bool")),
+        st.sampled_from(
+            [
+                CoordinateValue("m", 0, (3,), (0,), "i64"),
+                CoordinateValue("m", 0, (), (3,), "i64"),
+                CoordinateValue("n", 0, (), (1,), "f32"),
+                CoordinateValue("batch", 0, (), (5,), "i32"),
+            ]
+        ),
     )
-    element = f"CUTLASS_DEVICE void element(ArithmeticParams const& p, void* const* arrays, int64_t i) {{ {call}; }}"
-    return f"namespace {name} {{\n{text.text}\n{element}\n}}\n"
+    rounds = st.builds(
+        lambda arg, elem: Round(arg, elem, kind_of(elem)),
+        st.integers(0, len(before) - 1),
+        st.sampled_from(ROUNDED),
+    )
+    return draw(st.one_of(atoms, rounds, computes(before), computes(before)))
 
 
-@dataclass(frozen=True)
-class Toolchain:
-    """Compiles programs into one shared library, for the host or the device."""
-
-    command: tuple[str, ...]
-    prelude: str
-    run: str
-    suffix: str
-    folder: Path
-
-    def build(self, programs: dict[str, ArithmeticText]) -> ctypes.CDLL:
-        code = self.prelude + "".join(
-            _namespace(name, text) + self.run.replace("@NAME@", name) for name, text in programs.items()
-        )
-        stem = self.folder / f"program{len(list(self.folder.iterdir()))}"
-        source, library = stem.with_suffix(self.suffix), stem.with_suffix(".so")
-        source.write_text(code)
-        done = subprocess.run([*self.command, str(source), "-o", str(library)], capture_output=True, text=True)
-        assert done.returncode == 0, f"{done.stderr[-4000:]}\n{code[-6000:]}"
-        return ctypes.CDLL(str(library))
+@st.composite
+def computes(draw: st.DrawFn, before: Sequence[Instruction]) -> Instruction:
+    kinds = [instruction.kind for instruction in before]
+    numbers = [i for i, kind in enumerate(kinds) if kind != "bool"]
+    truths = [i for i, kind in enumerate(kinds) if kind == "bool"]
+    names = [n for n in STEPWISE if truths or FUNCTIONS[n].domain not in ("bool", "any")]
+    function = FUNCTIONS[draw(st.sampled_from(names))]
+    count = draw(st.integers(*function.arity))
+    pool = truths if function.domain == "bool" else numbers
+    args = [draw(st.sampled_from(pool)) for _ in range(count)]
+    if function.domain == "any":
+        args[0] = draw(st.sampled_from(truths))
+    widest = max((kinds[a] for a in args[function.domain == "any" :]), key=RANK.index)
+    outcome: dict[str, ScalarKind] = {"bool": "bool", "float": "f32", "same": widest}
+    return Compute(function.name, tuple(args), outcome[function.outcome])
 
 
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
-    """g++ on the emitted text itself, behind a precompiled header of CUTLASS."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to compile the arithmetic for the host")
-    folder = tmp_path_factory.mktemp("arithmetic")
-    flags = ("-std=c++17", "-O1", "-ffp-contract=off", "-fwrapv", "-fPIC", "-w")
-    includes = (f"-I{_cutlass_include()}", *_cuda_includes())
-    header = folder / "prelude.hpp"
-    header.write_text(_headers() + HOST_SHIM)
-    subprocess.run([compiler, *flags, *includes, str(header)], check=True)
-    command = (compiler, *flags, *includes, "-shared", "-include", str(header))
-    return Toolchain(command, "", RUN_ON_HOST, ".cpp", folder)
+def to_kind(values: torch.Tensor, kind: ScalarKind) -> torch.Tensor:
+    """Widened; what is f32 is kept in float64, rounded to f32 after every step."""
+    return values.to(torch.float32).double() if kind == "f32" else values.to(TORCH[kind])
 
 
-@pytest.fixture(scope="session")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
-    nvcc = shutil.which("nvcc")
-    try:
-        found = ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
-    except OSError:
-        found = False
-    if nvcc is None or not found:
-        pytest.skip("no nvcc or no NVIDIA GPU")
-    command = (nvcc, "-std=c++17", "-arch=native", "-w", "-shared", "-Xcompiler=-fPIC", f"-I{_cutlass_include()}")
-    return Toolchain(command, _headers(), RUN_ON_DEVICE, ".cu", tmp_path_factory.mktemp("device"))
+def round_all(values: torch.Tensor, elem: Element) -> torch.Tensor:
+    rounded = [round_reference(v if isinstance(v, float) else _exact(v, elem), elem) for v in values.tolist()]
+    return torch.tensor(rounded, dtype=TORCH[kind_of(elem)])
 
 
-def execute(
-    library: ctypes.CDLL,
-    name: str,
-    text: ArithmeticText,
+def _exact(value: int, elem: Element) -> float | int:
+    return float(np.float32(value)) if elem.kind == "float" else value
+
+
+def interpret(
+    problem: GemmProblem,
     values: Sequence[np.ndarray],
-    points: np.ndarray | None = None,
-    extents: Sequence[int] = (),
-    scalars: Sequence[float] = (),
-) -> list[np.ndarray]:
-    """Runs a program over arrays: the accumulator's, then each input's. Gives the outputs."""
-    count = len(values[0])
-    if points is None:
-        points = np.zeros((count, 2 + text.batch))
-    kinds = (text.accumulator, *text.inputs)
-    arrays = [np.ascontiguousarray(points, np.int32)]
-    arrays += [np.ascontiguousarray(v, NUMPY[kind]) for v, kind in zip(values, kinds, strict=True)]
-    outputs = [np.zeros(count, NUMPY[kind]) for kind in text.outputs]
-    arrays += outputs
-    pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-    sizes = (ctypes.c_int64 * (len(arrays) + 1))(len(arrays), *(a.nbytes for a in arrays))
-    e = (ctypes.c_int64 * max(1, len(extents)))(*extents)
-    s = (ctypes.c_double * max(1, len(scalars)))(*scalars)
-    status = getattr(library, f"run_{name}")(ctypes.c_int64(count), e, s, pointers, sizes)
-    assert status == 0
+    points: np.ndarray,
+    extents: Sequence[int],
+    scalars: Sequence[float],
+) -> list[torch.Tensor]:
+    """The arithmetic step by step, by the references of the table. Outputs as elements."""
+    program, count = problem.arithmetic, len(points)
+    kinds = [instruction.kind for instruction in program.instructions]
+    done: list[torch.Tensor] = []
+    for instruction in program.instructions:
+        match instruction:
+            case Accumulator(kind):
+                value = torch.from_numpy(values[0])
+            case LoadSlot(slot, kind):
+                value = torch.from_numpy(values[1 + slot])
+            case HostScalar(index, kind):
+                number = scalars[index]
+                value = torch.full(
+                    (count,), number if kind in ("f32", "bool") else int(number), dtype=TORCH[kind]
+                )
+            case ExtentValue(extent, kind):
+                value = torch.full((count,), math.prod(extents[i] for i in extent))
+            case Literal_(number, kind):
+                value = torch.full((count,), number, dtype=TORCH[kind])
+            case CoordinateValue(mode, batch, inner, extent, kind):
+                along = points[:, {"m": 0, "n": 1}.get(mode, 2 + batch)].astype(np.int64)
+                inner_size, size = (math.prod(extents[i] for i in p) for p in (inner, extent))
+                value = torch.from_numpy(along // inner_size % size)
+            case Compute(name, args, kind):
+                function = FUNCTIONS[name]
+                skip = int(function.domain == "any")
+                common = max((kinds[a] for a in args[skip:]), key=RANK.index)
+                common = "f32" if function.domain == "float" else common
+                operands = [done[a] if i < skip else to_kind(done[a], common) for i, a in enumerate(args)]
+                defaults = (
+                    function.defaults[len(args) - len(function.parameters) :]
+                    if len(args) < len(function.parameters)
+                    else ()
+                )
+                operands += [to_kind(torch.full((count,), d, dtype=torch.float64), common) for d in defaults]
+                value = function.reference(*operands)
+            case Round(arg, elem, kind):
+                value = round_all(done[arg], elem)
+        done.append(to_kind(value, kind))
+    outputs = []
+    for i, output in zip(program.results, problem.outputs, strict=True):
+        elem = output.access.elem
+        outputs.append(to_kind(done[i], "f32") if elem.kind == "float" else round_all(done[i], elem))
     return outputs
 
 
-# --- problems --------------------------------------------------------------------
-
-
-def access(elem: Element, pointer: int = 0) -> Access:
-    return Access(pointer, elem, (1,), (), (), (), 1)
-
-
-def problem(
-    instructions: Sequence[Instruction],
-    results: Sequence[int],
-    inputs: Sequence[Element] = (),
-    outputs: Sequence[Element] = (F32,),
-    lane: Element = BF16,
-    batch: tuple[tuple[int, ...], ...] = (),
-) -> GemmProblem:
-    """Extents: 0 and 3 along M, 1 along N, 2 along K."""
-    operand = Access(0, lane, (2,), None, ((),), (), 8)
-    return GemmProblem(
-        lane, "f32", (0, 3), (1,), ((2,),), batch, operand, operand,
-        tuple(access(elem) for elem in inputs), tuple(Store(access(elem)) for elem in outputs),
-        Arithmetic(tuple(instructions), tuple(results)), 6, 6, 2,
-    )  # fmt: skip
-
-
-def one_function(name: str, kind: ScalarKind = "f32", output: Element = F32) -> GemmProblem:
-    """A function of inputs of one kind; those of `where` and the logical ones as they are."""
-    function = FUNCTIONS[name]
-    elems = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}
-    kinds: list[ScalarKind] = ["bool" if function.domain == "bool" else kind] * len(function.parameters)
-    if function.domain == "any":
-        kinds[0] = "bool"
-    result: ScalarKind = "bool" if function.outcome == "bool" else kind
-    loads: list[Instruction] = [LoadSlot(i, k) for i, k in enumerate(kinds)]
-    compute = Compute(name, tuple(range(len(kinds))), result)
-    stored = output if result == "f32" else elems[result]
-    return problem([*loads, compute], [len(loads)], [elems[k] for k in kinds], [stored])
-
-
-# --- functions against their references ------------------------------------------
-
-
-def _stable_gelu(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x.isneginf(), math.nan, 0.5 * x * torch.erfc(-x * math.sqrt(0.5)))
-
-
-def _stable_gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
-
-
-REFERENCES: dict[str, Callable[..., torch.Tensor]] = {
-    **{name: function.reference for name, function in FUNCTIONS.items()},
-    # These cancel in float64 too, for negative x.
-    "gelu": _stable_gelu,
-    "gelu_tanh": _stable_gelu_tanh,
-    # a - b * floor(a / b) is NaN for an infinite b and loses everything where a / b is large.
-    "modulo": lambda a, b: a.remainder(b),
-}
-EXACT = 1.0
-UNITS = {name: max(EXACT, function.error) for name, function in FUNCTIONS.items()} | {"power": 16.0}
-"""Allowed relative error in units of 2**-24; rounding a float64 to f32 alone takes one."""
-
-SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 3.0, -3.0, 6.0, -6.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45]
-    + [1.17549435e-38, 3.4028235e38, -3.4028235e38, 88.7, -88.7, -87.3, -91.8, -13.1, -10.05, 20.0, 1e20, -1e20],
-    np.float32,
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
+@given(programs(), st.integers(0, 2**32 - 1))
+def test_random_programs(host: Toolchain, problem: GemmProblem, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    text = arithmetic(problem)
+    count, extents, scalars = 64, [6, 11, 2, 7, 4, 3], [0.3, -2.0]
+    values: list[np.ndarray] = [generator.choice(samples(1, 2000)[0], count)]
+    for kind in text.inputs:
+        match kind:
+            case "f32":
+                values.append(generator.choice(samples(1, 2000)[0], count))
+            case "bool":
+                values.append(generator.random(count) < 0.5)
+            case _:
+                ends = np.iinfo(NUMPY[kind])
+                values.append(generator.integers(ends.min, ends.max, count, NUMPY[kind], endpoint=True))
+    points = np.stack([generator.integers(0, e, count) for e in (42, 11, 12)], axis=1)
+    got = execute(host.build({"f": text}), "f", text, values, points, extents, scalars)
+    for have, want in zip(got, interpret(problem, values, points, extents, scalars), strict=True):
+        expected = want.numpy().astype(have.dtype)
+        assert np.array_equal(have, expected, equal_nan=have.dtype == np.float32), text.text
 
 
-def samples(parameters: int, count: int = 60_000) -> list[np.ndarray]:
-    """Values of all magnitudes, many in the range where the functions bend, all special pairs."""
-    generator = np.random.default_rng(0)
-    arrays = []
-    for position in range(parameters):
-        signs = generator.choice([-1.0, 1.0], count)
-        magnitudes = signs * np.exp2(generator.uniform(-140, 128, count))
-        spread = [generator.uniform(-r, r, count) for r in (1.0, 14.0, 100.0)]
-        random = np.concatenate([magnitudes, *spread, np.round(spread[-1])]).astype(np.float32)
-        generator.shuffle(random)
-        pairs = np.meshgrid(*[SPECIAL] * min(parameters, 2))[position % 2].ravel() if parameters > 1 else SPECIAL
-        arrays.append(np.concatenate([random, pairs]))
-    return arrays
+# --- accuracy, liveness, errors --------------------------------------------------
 
 
-def check_close(name: str, got: np.ndarray, args: Sequence[np.ndarray], relative: float) -> None:
-    """Within the relative error where the reference is a normal f32, within that error of the
-    smallest normal below; NaN exactly where the reference has it."""
-    tensors = [torch.from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a) for a in args]
-    want = REFERENCES[name](*tensors).numpy()
-    if want.dtype == np.bool_:
-        assert np.array_equal(got, want)
-        return
-    with np.errstate(all="ignore"):
-        tolerance = relative * np.maximum(np.abs(want), 2.0**-126) + 2.0**-149
-        overflow = np.abs(want) > 2.0**128 * (1 - relative) * (1 - UNIT)
-        good = (np.abs(got - want) <= tolerance) | (got == want) | (np.isnan(got) & np.isnan(want))
-        good |= overflow & (np.abs(got) > 2.0**127) & (np.sign(got) == np.sign(want))
-        if not good.all():
-            error = np.where(good, 0, np.abs(got - want) / tolerance * relative / UNIT)
-            worst = int(np.nanargmax(np.where(np.isfinite(error), error, 0)))
-            cases = [*np.flatnonzero(~good)[:8], worst]
-            shown = [(*(a[i] for a in args), "got", got[i], "want", want[i], "units", error[i]) for i in cases]
-            raise AssertionError(f"{name}: {(~good).sum()} of {len(good)} wrong: {shown}")
+def _silu_then(name: str | None, output: Store | Reduction) -> str:
+    program: list[Instruction] = [Accumulator("f32"), LoadSlot(0, "f32"), Compute("silu", (0,), "f32")]
+    if name is not None:
+        program.append(Compute(name, (2, 1), "f32"))
+    base = problem(program, [len(program) - 1], [BF16], [BF16])
+    fields = {f: getattr(base, f) for f in base.__dataclass_fields__} | {"outputs": (output,)}
+    return arithmetic(GemmProblem(**fields)).function
 
 
-FLOAT_NAMES = sorted(name for name, f in FUNCTIONS.items() if f.domain != "bool")
-FAST_NAMES = sorted(name for name, form in FORMS.items() if form.fast)
+@pytest.mark.parametrize(
+    ("name", "output", "fast"),
+    [
+        (None, Store(access(BF16)), True),
+        (None, Store(access(F32)), False),
+        (None, Store(access(S8)), False),
+        ("multiply", Store(access(F16)), True),
+        ("add", Store(access(F16)), False),
+        (None, Reduction("sum", access(BF16)), False),
+        (None, Reduction("max", access(BF16)), True),
+    ],
+)
+def test_fast_forms_where_a_coarse_rounding_follows(
+    name: str | None, output: Store | Reduction, fast: bool
+) -> None:
+    assert ("ucc_silu_fast(" in _silu_then(name, output)) == fast
 
 
-def float_arguments(name: str) -> list[np.ndarray]:
-    function = FUNCTIONS[name]
-    arrays = samples(len(function.parameters))
-    if function.domain == "any":
-        arrays[0] = arrays[0] > 0
-    if name in ("clamp", "hardtanh"):
-        arrays[1], arrays[2] = np.minimum(arrays[1], arrays[2]), np.maximum(arrays[1], arrays[2])
-    return arrays
+def test_one_strict_use_makes_it_accurate() -> None:
+    program = [
+        Accumulator("f32"),
+        Compute("silu", (0,), "f32"),
+        Round(1, BF16, "f32"),
+        Compute("add", (2, 1), "f32"),
+    ]
+    assert "ucc_silu_fast(" not in arithmetic(problem(program, [3])).function
+    assert "ucc_silu_fast(" in arithmetic(problem(program, [2])).function
 
 
-def float_texts(names: Sequence[str], output: Element) -> dict[str, ArithmeticText]:
-    return {f"f_{name}": arithmetic(one_function(name, output=output)) for name in names}
+def test_unused_instructions_leave_no_trace() -> None:
+    program = [
+        Accumulator("f32"),
+        Compute("mish", (0,), "f32"),
+        HostScalar(0, "f32"),
+        Compute("relu", (0,), "f32"),
+    ]
+    text = arithmetic(problem(program, [3]))
+    assert "mish" not in text.text
+    assert "scalar0" not in text.text
+    assert not text.coordinates
 
 
-@pytest.fixture(scope="session")
-def accurate_on_host(host: Toolchain) -> ctypes.CDLL:
-    return host.build(float_texts(FLOAT_NAMES, F32))
+def test_call_counts_its_arguments() -> None:
+    text = arithmetic(problem([Accumulator("f32")], [0], [BF16]))
+    assert text.call("p", ["m", "n"], "acc", ["x"], ["y"]) == "ucc_arithmetic(p, m, n, acc, x, y)"
+    with pytest.raises(ValueError, match="2 coordinates, 1 inputs and 1 outputs, not 2, 0 and 1"):
+        text.call("p", ["m", "n"], "acc", [], ["y"])
 
 
-@pytest.fixture(scope="session")
-def fast_on_host(host: Toolchain) -> ctypes.CDLL:
-    return host.build(float_texts(FAST_NAMES, BF16))
+def test_an_instruction_out_of_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="instruction 0 uses"):
+        arithmetic(problem([Compute("relu", (1,), "f32"), Accumulator("f32")], [0]))
 
 
-@pytest.fixture(scope="session")
-def on_device(device: Toolchain) -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    return device.build(float_texts(FLOAT_NAMES, F32)), device.build(float_texts(FAST_NAMES, BF16))
-
-
-def check_function(library: ctypes.CDLL, name: str, output: Element, relative: float) -> None:
-    args = float_arguments(name)
-    text = arithmetic(one_function(name, output=output))
-    (got,) = execute(library, f"f_{name}", text, [np.zeros(len(args[0])), *args])
-    check_close(name, got, args, relative)
-
-
-def test_every_function_has_a_form() -> None:
-    assert FORMS.keys() == FUNCTIONS.keys()
-
-
-@pytest.mark.parametrize("name", FLOAT_NAMES)
-def test_accurate_form(accurate_on_host: ctypes.CDLL, name: str) -> None:
-    check_function(accurate_on_host, name, F32, UNITS[name] * UNIT)
-
-
-@pytest.mark.parametrize("name", FAST_NAMES)
-def test_fast_form(fast_on_host: ctypes.CDLL, name: str) -> None:
-    check_function(fast_on_host, name, BF16, FAST_ERROR)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", FLOAT_NAMES)
-def test_accurate_form_on_device(on_device: tuple[ctypes.CDLL, ctypes.CDLL], name: str) -> None:
-    check_function(on_device[0], name, F32, UNITS[name] * UNIT)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", FAST_NAMES)
-def test_fast_form_on_device(on_device: tuple[ctypes.CDLL, ctypes.CDLL], name: str) -> None:
-    check_function(on_device[1], name, BF16, FAST_ERROR)
+def test_a_function_of_the_wrong_kind_is_refused() -> None:
+    program = [LoadSlot(0, "bool"), Compute("min", (0, 0), "bool")]
+    with pytest.raises(ValueError, match="min takes no operands of kind bool"):
+        arithmetic(problem(program, [1], [BOOL], [BOOL]))

@@ -19,7 +19,7 @@ class Refused(Exception):
         self.diagnostic = Diagnostic(code, message, span, hint)
 
     @classmethod
-    def no_family(cls, kernel: ir.Kernel, what: str, span: Span | None = None) -> Refused:
+    def no_family(cls, kernel: ir.Program, what: str, span: Span | None = None) -> Refused:
         """The one place that says that a family is still to come."""
         return cls(
             "UC0300", f"no kernel family for this yet: {what}", span or kernel.span,

@@ -8,7 +8,7 @@ values carry none. A radius comes from
   of its arguments' radii, found at the box's corners and at the function's own turning points
   (every function of the table is monotone in each argument between those), plus its own error:
   one rounding to f32 for exactly rounded work, known exactly where the arguments are exact,
-  else `Function.error` units of 2**-24;
+  else `Function.error` units of 2**-24, or a fast form's error where `forms` allows one;
 - casts and stores: rounding is monotone, so the rounded ends of the interval bound it.
 
 Nothing is tuned. Where the arithmetic of a program is exact (small integers) all radii are
@@ -41,6 +41,7 @@ from ucutlass.ir import (
 from ucutlass.reference import reductions
 from ucutlass.reference.accumulation import dot_radius
 from ucutlass.reference.contract import Operand
+from ucutlass.reference.forms import FAST_UNITS
 from ucutlass.reference.interpreter import operand
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import Call, apply, step
@@ -69,10 +70,12 @@ digit missing here moves the value there by its square only."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """A call whose parameters may be inexact: `radii[i]` over the value's data, None: exact."""
+    """A call whose parameters may be inexact: `radii[i]` over the value's data, None: exact.
+    `lenient` holds the values that may use fast forms."""
 
     call: Call
     radii: Sequence[Tensor | None]
+    lenient: frozenset[Value] = frozenset()
 
 
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
@@ -103,7 +106,7 @@ def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bou
                 return Bounded(value, None)
             return settle(value, (round_float(value.data, F32) - value.data).abs())
         case Apply():
-            return settle(value, _apply(node, parts, value))
+            return settle(value, _apply(node, parts, value, node in inputs.lenient))
         case Cast():
             return settle(value, cast_radius(parts[0], value.data, lambda x: cast(x, node.elem)))
         case Read() | Gather():
@@ -130,12 +133,12 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
 # --- element-wise work -----------------------------------------------------------
 
 
-def _apply(node: Apply, parts: Sequence[Bounded], value: Named) -> Tensor | None:
+def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -> Tensor | None:
     args = [p.value.spread(node.dims) for p in parts]
     radii = [None if p.radius is None else p.value.like(p.radius).spread(node.dims) for p in parts]
     radii = _widened(node, args, radii)
     moved = None if all(r is None for r in radii) else _moved_by(node, args, radii, value.data)
-    own = _own(node, value.data, moved)
+    own = _own(node, value.data, moved, lenient)
     if moved is None or own is None:
         return own if moved is None else moved
     return moved + own
@@ -220,7 +223,7 @@ def _ends(arg: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
             return arg - radius, arg + radius
 
 
-def _own(node: Apply, value: Tensor, moved: Tensor | None) -> Tensor | None:
+def _own(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Tensor | None:
     """The function's own f32 error."""
     if value.dtype != torch.float64 or node.function in EXACT:
         return None
@@ -228,6 +231,8 @@ def _own(node: Apply, value: Tensor, moved: Tensor | None) -> Tensor | None:
     units = FUNCTIONS[name].error
     if units == 0 and moved is None:
         return (round_float(value, F32) - value).abs()
+    if units and lenient:
+        units = max(units, FAST_UNITS)
     size = value.abs() if moved is None else value.abs() + moved
     return max(units, 1.0) * UNIT * size + 2.0**-126
 

@@ -143,7 +143,7 @@ def _by_group(grouped: Grouped, other: Operand, over: Dims, dims: Dims) -> Tenso
     out = torch.zeros(shape, dtype=torch.float64, device=plain.data.device)
     axis = grouped.source.dims.index(grouped.dim)
     rest = tuple(d for d in grouped.source.dims if d != grouped.dim)
-    for group in grouped.ids.data.unique().tolist():
+    for group in torch.unique(grouped.ids.data).tolist():
         rows = (grouped.ids.data == group).nonzero().reshape(-1)
         picked = plain
         if row in plain.dims:

@@ -2,7 +2,7 @@
 
 Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and scans;
 `argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
-over several dimensions they count row-major in the order written; `var` is the population
+over several dimensions they count row-major in the order written; an integer divided by 0 is 0; `var` is the population
 variance (divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ucutlass import extents
 from ucutlass.elements import Element
-from ucutlass.functions import FUNCTIONS
+from ucutlass.functions import FUNCTIONS, Function
 from ucutlass.ir import (
     Apply,
     Cast,
@@ -96,10 +96,19 @@ def _scalar(value: float | int | bool, elem: Element, call: Call) -> Tensor:
 def apply(node: Apply, args: Sequence[Tensor]) -> Tensor:
     """The element-wise function, its arguments brought to their common kind first."""
     function = FUNCTIONS[node.function]
-    supplied = [*args]
-    for default in function.defaults[len(args) - len(function.parameters) :] if len(args) < len(function.parameters) else ():
-        supplied.append(torch.tensor(default, dtype=torch.float64, device=args[0].device))
-    return function.reference(*_common(node, supplied)).to(inner_dtype(node.elem))
+    missing = len(function.parameters) - len(args)
+    defaults = function.defaults[len(function.defaults) - missing :]
+    supplied = [*args, *(torch.tensor(d, dtype=torch.float64, device=args[0].device) for d in defaults)]
+    ready = _common(node, supplied)
+    if node.function in ("floor_divide", "modulo") and ready[1].dtype == torch.int64:
+        return _whole_division(function, ready[0], ready[1])
+    return function.reference(*ready).to(inner_dtype(node.elem))
+
+
+def _whole_division(function: Function, a: Tensor, b: Tensor) -> Tensor:
+    """Dividing an integer by 0 gives 0."""
+    none = b == 0
+    return torch.where(none, 0, function.reference(a, torch.where(none, 1, b)))
 
 
 def _common(node: Apply, args: Sequence[Tensor]) -> list[Tensor]:

@@ -58,4 +58,4 @@ def granule(x: Tensor) -> float:
         return 1.0
     whole = (mantissa * 2.0**53).to(torch.int64)
     lowest = torch.frexp((whole & -whole).to(torch.float64)).exponent - 1
-    return 2.0 ** float((exponent.to(torch.int64) - 53 + lowest).min())
+    return math.ldexp(1.0, int((exponent.to(torch.int64) - 53 + lowest).min()))

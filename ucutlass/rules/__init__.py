@@ -23,8 +23,8 @@ _PTX = "PTX ISA, wgmma.mma_async"
 RULES: tuple[Rule, ...] = (
     Rule("UC0410", "architecture", _ALL, "pingpong and cooperative need sm90a",
          "CUTLASS sm90 kernels: kMinComputeCapability 90; PTX ISA: wgmma needs sm_90a", operands.arch_has_family),
-    Rule("UC0411", "lane", _ALL, "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8; f32 is multistage; fp8 needs sm89 or sm90a",
-         _PTX + "; PTX ISA, mma.sync", operands.lane_has_kernel),
+    Rule("UC0411", "lane", _SM90, "wgmma takes f16, bf16, tf32, e4m3, e5m2, s8; f32 is multistage or gemv",
+         _PTX, operands.lane_has_kernel),
     Rule("UC0412", "math", _SM80, "`math` is for lane f32 only", "CUTLASS arch/mma.h: OpMultiplyAddFastF32",
          operands.math_fits_lane),
     Rule("UC0413", "contracted modes", _SM90, "TMA kernels walk one contracted mode; multistage walks several",
@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
          "CUTLASS gemm/kernel/tile_scheduler_params.h", tiles.splits_fit),
     Rule("UC0429", "partial sums", _SM80, "multistage split_k needs f32 or s32 accumulation",
          "CUTLASS reduction/kernel/reduce_split_k.h", tiles.wide_partial_sums),
-    Rule("UC0430", "extents", _ALL, "extents and tile counts below 2^31; 65535 batches outside TMA kernels",
+    Rule("UC0430", "extents", _ALL, "extents and tile counts below 2^31, TMA strides below 2^40 bytes",
          "CUDA C++ Programming Guide, grid extents; cuTensorMapEncodeTiled", operands.extents_fit),
     Rule("UC0431", "epilogue routes", _ALL, "whole tensors go by TMA only with 16-byte rows",
          "cuTensorMapEncodeTiled", operands.routes_are_possible),
@@ -85,7 +85,7 @@ RULES: tuple[Rule, ...] = (
 BY_CODE: Mapping[str, Rule] = MappingProxyType({rule.code: rule for rule in RULES})
 
 _FOR_FAMILY: Mapping[Family, tuple[Rule, ...]] = MappingProxyType(
-    {family: tuple(r for r in RULES if family in r.families) for family in ("sm90", "sm80", "gemv")}  # type: ignore[misc]
+    {family: tuple(r for r in RULES if family in r.families) for family in ("sm90", "sm80", "gemv")}
 )
 
 

@@ -32,12 +32,15 @@ driver API, cuTensorMapEncodeTiled)."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Extents of a problem in elements: `k` and `batch` are the products of their modes."""
+    """Extents of a problem in elements: `k` and `batch` are the products of their modes.
+    `operand_bytes` is A and B, `epilogue_bytes` every other tensor, each counted once."""
 
     m: int
     n: int
     k: int
     batch: int
+    operand_bytes: int
+    epilogue_bytes: int
 
     @property
     def flops(self) -> int:
@@ -55,13 +58,22 @@ def stride_bytes(stride: Stride, access: Access, sizes: tuple[int, ...]) -> int:
 
 
 def shape_of(problem: GemmProblem, sizes: tuple[int, ...]) -> Shape:
-    """The problem's extents for concrete sizes, by position."""
+    """The problem's extents and bytes for concrete sizes, by position."""
     return Shape(
         extent(problem.m, sizes),
         extent(problem.n, sizes),
         math.prod(extent(k, sizes) for k in problem.k),
         math.prod(extent(b, sizes) for b in problem.batch),
+        sum(tensor_bytes(t, problem, sizes) for t in (problem.a, problem.b)),
+        sum(tensor_bytes(t, problem, sizes) for t in epilogue_tensors(problem)),
     )
+
+
+def tensor_bytes(access: Access, problem: GemmProblem, sizes: tuple[int, ...]) -> int:
+    """Bytes of a tensor: the modes it ranges over, nothing for those it is broadcast along."""
+    modes = ((access.m, problem.m), (access.n, problem.n), 
+             *zip(access.k, problem.k, strict=False), *zip(access.batch, problem.batch, strict=False))
+    return access.elem.bytes * math.prod(extent(e, sizes) for stride, e in modes if stride is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ from ucutlass.rules.candidate import (
     TMA_BYTES,
     Candidate,
     ceil_div,
-    extent,
     stride_bytes,
     tma_alignable,
 )
-from ucutlass.rules.violation import Finding, changed, multistage, on_family
+from ucutlass.rules.violation import Finding, changed, multistage
 
 WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8"})
 
@@ -21,9 +20,6 @@ SM90_BATCH_MODES = 3
 """A TMA tensor has at most five modes; two are taken."""
 
 INT32 = 2**31 - 1
-
-GRID_Y = 65535
-"""Most thread blocks along y and z of a grid (CUDA C++ Programming Guide)."""
 
 TMA_STRIDE = 2**40
 """A TMA stride in bytes lies below this (cuTensorMapEncodeTiled)."""
@@ -42,19 +38,11 @@ def arch_has_family(c: Candidate) -> Finding | None:
 
 def lane_has_kernel(c: Candidate) -> Finding | None:
     lane = c.problem.lane.name
-    if c.family == "sm90":
-        if lane in WGMMA_LANES:
-            return None
-        return Finding(
-            f"wgmma does not multiply {lane}", "use `warps multistage`, or cast the operands to tf32",
-            ("warps",), multistage(c),
-        )
-    if c.family == "gemv" or lane == "f32" or lane in c.arch.tensor_lanes:
+    if lane in WGMMA_LANES:
         return None
     return Finding(
-        f"{c.arch.name} has no instruction that multiplies {lane}",
-        "cast the operands to f16 or bf16", ("warps",),
-        on_family(c, "gemv") if c.shape.n <= GEMV_COLUMNS else None,
+        f"wgmma does not multiply {lane}", "use `warps multistage`, or cast the operands to tf32",
+        ("warps",), multistage(c),
     )
 
 
@@ -178,30 +166,19 @@ def extents_fit(c: Candidate) -> Finding | None:
     if c.problem.batch and s.batch > INT32:
         return Finding(f"{s.batch} batches are above {INT32}", "split the batch", (), None)
     match c.schedule:
-        case GemvSchedule(rows, _, _):
-            return None if s.batch <= GRID_Y else _batch_grid(c, s.batch)
+        case GemvSchedule():
+            return None
         case Sm80Schedule(tile, _, _, _):
-            if s.batch * c.knobs.splits > GRID_Y:
-                return _batch_grid(c, s.batch * c.knobs.splits)
+            layers = 1
         case Sm90Schedule(tile, _, _, _, _):
+            layers = s.batch
             if far := _tma_stride(c):
                 return far
-    tiles = ceil_div(s.m, tile[0]) * ceil_div(s.n, tile[1]) * s.batch
+    tiles = ceil_div(s.m, tile[0]) * ceil_div(s.n, tile[1]) * layers
     if tiles <= INT32:
         return None
     return Finding(f"{tiles} output tiles are above {INT32}", "use a larger tile", ("tile",),
                    changed(c, tile=(128, 128, tile[2]), stages=None) if tile[0] * tile[1] < 128**2 else None)
-
-
-def _batch_grid(c: Candidate, count: int) -> Finding:
-    """The batch and the parts of K stand in the grid's third extent."""
-    if c.family == "sm80" and c.shape.batch <= GRID_Y:
-        return Finding(
-            f"{c.shape.batch} batches in {c.knobs.splits} parts of K are {count} layers of thread blocks; "
-            f"a grid has {GRID_Y}", "use `split_k 1`", ("split_k",), changed(c, split_k=1),
-        )
-    return Finding(f"{count} batches; a grid has room for {GRID_Y} layers of thread blocks",
-                   "use pingpong or cooperative, or split the batch", ("warps",), None)
 
 
 def _tma_stride(c: Candidate) -> Finding | None:
@@ -257,8 +234,3 @@ def gemv_threads(c: Candidate) -> Finding | None:
 
 GEMV_SUMS = 64
 """Most running sums of a thread: with the loaded vectors they stay within 128 registers."""
-
-
-def k_extent(c: Candidate) -> int:
-    """The innermost contracted extent in elements."""
-    return extent(c.problem.k[-1], c.sizes)

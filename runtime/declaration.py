@@ -1,0 +1,120 @@
+"""What a compiled kernel's calls must bring and get: the launcher's view of a typed kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from ucutlass.elements import Element
+from ucutlass.extents import Extent, Fixed, evaluate
+from ucutlass.ir import Kernel, ScalarType, TensorType
+
+
+NAMELESS = Fixed(1)
+"""The extent of an axis written `1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis in memory: the positions of its dimensions in `LaunchSpec.dims`, outer first.
+
+    A nameless axis has none and `extent` says its length; otherwise `extent` is not read.
+    """
+
+    dims: tuple[int, ...]
+    extent: Extent = NAMELESS
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """A dense tensor; the last axis is contiguous. `name` is "" for a single unnamed result."""
+
+    name: str
+    elem: Element
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSlot:
+    """A number that the host passes by value."""
+
+    name: str
+    elem: Element
+
+
+Slot: TypeAlias = TensorSlot | ScalarSlot
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A condition on extents that the program states: its text, and whether it holds for the
+    extents by name."""
+
+    text: str
+    holds: Callable[[Mapping[str, int]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What a call must bring and gets. `dims` gives every dimension's name and extent in the order
+    of the binary interface's extent array; `device` is the torch device type."""
+
+    name: str
+    dims: tuple[tuple[str, Extent], ...]
+    params: tuple[Slot, ...]
+    results: tuple[TensorSlot, ...]
+    requires: tuple[Requirement, ...] = ()
+    device: str = "cuda"
+
+
+
+def spec_of(kernel: Kernel, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
+    """What a typed kernel's calls must bring. `requires` are the kernel's own conditions, made
+    callable by the caller."""
+    order = {name: i for i, name in enumerate(kernel.dims)}
+
+    def tensor(name: str, type_: TensorType) -> TensorSlot:
+        return TensorSlot(
+            name, type_.elem, tuple(Axis(tuple(order[d] for d in a.dims), a.extent) for a in type_.axes)
+        )
+
+    def slot(name: str, type_: TensorType | ScalarType) -> Slot:
+        return tensor(name, type_) if isinstance(type_, TensorType) else ScalarSlot(name, type_.elem)
+
+    return LaunchSpec(
+        name=kernel.name,
+        dims=tuple(kernel.dims.items()),
+        params=tuple(slot(p.name, p.type) for p in kernel.params),
+        results=tuple(tensor(r.name, r.type) for r in kernel.results),
+        requires=tuple(requires),
+        device=device,
+    )
+
+
+def shape_of(spec: LaunchSpec, slot: TensorSlot, extents: Sequence[int]) -> tuple[int, ...]:
+    """The shape a tensor must have for these extents."""
+    sizes = {name: value for (name, _), value in zip(spec.dims, extents, strict=True)}
+    return tuple(length_of(spec, axis, sizes) for axis in slot.axes)
+
+
+def length_of(spec: LaunchSpec, axis: Axis, sizes: Mapping[str, int]) -> int:
+    """Elements along an axis, given the extents by name."""
+    if not axis.dims:
+        return evaluate(axis.extent, sizes)
+    return math.prod(sizes[spec.dims[d][0]] for d in axis.dims)
+
+
+class NoDtype(Exception):
+    """A declared element type cannot be held by torch tensors."""
+
+
+def dtype_of(elem: Element) -> torch.dtype:
+    """Raises NoDtype for an element type that torch lacks."""
+    if elem.torch is None:
+        raise NoDtype(f"torch has no dtype for {elem.name}")
+    dtype: torch.dtype = getattr(torch, elem.torch)
+    return dtype

@@ -1,0 +1,71 @@
+"""What a kernel's entry returned, in words (the codes are those of ucutlass/plan.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+
+class LaunchError(Exception):
+    """A kernel's entry refused or failed; `code` is what it returned (ucutlass/plan.py)."""
+
+    def __init__(self, kernel: str, code: int) -> None:
+        super().__init__(kernel, code)
+        self.kernel = kernel
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: launch failed: {describe(self.code)} (code {self.code})"
+
+
+CUTLASS_STATUS: tuple[str, ...] = (
+    "kSuccess",
+    "kErrorMisalignedOperand",
+    "kErrorInvalidDataType",
+    "kErrorInvalidLayout",
+    "kErrorInvalidProblem",
+    "kErrorNotSupported",
+    "kErrorWorkspaceNull",
+    "kErrorInternal",
+    "kErrorArchMismatch",
+    "kErrorInsufficientDriver",
+    "kErrorMemoryAllocation",
+    "kInvalid",
+)
+"""cutlass::Status in order (cutlass/cutlass.h, CUTLASS 4.2)."""
+
+_CUDA_WORDS: Mapping[int, str] = MappingProxyType(
+    {
+        1: "invalid argument", 2: "out of memory", 35: "the driver is older than the CUDA runtime needs",
+        98: "invalid device function", 100: "no CUDA-capable device", 101: "invalid device ordinal",
+        200: "the device kernel image is invalid", 201: "invalid device context",
+        209: "no kernel image for this device", 218: "a PTX compilation failed",
+        700: "an illegal memory access was encountered", 701: "too many resources requested for launch",
+        702: "the launch timed out", 715: "an illegal instruction was encountered", 716: "misaligned address",
+        719: "unspecified launch failure", 720: "cooperative launch too large",
+        900: "the operation is not permitted while the stream is capturing",
+        901: "a previous error invalidated the stream's capture",
+    }
+)  # fmt: skip
+"""cudaError_t of driver_types.h, for a torch without CUDA's own words."""
+
+
+def describe(code: int) -> str:
+    """The words for an entry's return code."""
+    if code == 1:
+        return "the kernel refused its arguments: they are not what its plan was made for"
+    if 1000 < code < 2000:
+        return f"CUDA error {code - 1000}: {_cuda_words(code - 1000)}"
+    if 2000 < code < 2000 + len(CUTLASS_STATUS):
+        return f"CUTLASS status {CUTLASS_STATUS[code - 2000]}"
+    return "a code that the binary interface does not define"
+
+
+def _cuda_words(error: int) -> str:
+    if torch.version.cuda is not None and torch.cuda.is_available():
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        return str(cudart.cudaGetErrorString(cudart.cudaError(error)))
+    return _CUDA_WORDS.get(error, "see cudaError_t in CUDA's documentation")

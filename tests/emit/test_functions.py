@@ -1,0 +1,298 @@
+"""Every function's C++, compiled for the host and, marked gpu, for the device, against its
+reference; integers and roundings likewise."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ucutlass.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8, Element
+from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.functions import CPP, FORMS
+from ucutlass.emit.text import PLACEHOLDER, comment, finish, literal, product
+from ucutlass.functions import FUNCTIONS
+from ucutlass.plan import (
+    Access,
+    Accumulator,
+    Arithmetic,
+    Compute,
+    CoordinateValue,
+    ExtentValue,
+    GemmProblem,
+    HostScalar,
+    Instruction,
+    Literal_,
+    LoadSlot,
+    Reduction,
+    Round,
+    ScalarKind,
+    Store,
+)
+
+from tests.emit.harness import *
+
+# --- functions against their references ------------------------------------------
+
+
+def _stable_gelu(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.isneginf(), math.nan, 0.5 * x * torch.erfc(-x * math.sqrt(0.5)))
+
+
+def _stable_gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+REFERENCES: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: function.reference for name, function in FUNCTIONS.items()},
+    # These cancel in float64 too, for negative x.
+    "gelu": _stable_gelu,
+    "gelu_tanh": _stable_gelu_tanh,
+    # a - b * floor(a / b) is NaN for an infinite b and loses everything where a / b is large.
+    "modulo": lambda a, b: a.remainder(b),
+}
+EXACT = 1.0
+UNITS = {name: max(EXACT, function.error) for name, function in FUNCTIONS.items()} | {"power": 16.0}
+"""Allowed relative error in units of 2**-24; rounding a float64 to f32 alone takes one."""
+
+def check_close(name: str, got: np.ndarray, args: Sequence[np.ndarray], relative: float) -> None:
+    """Within the relative error where the reference is a normal f32, within that error of the
+    smallest normal below; NaN exactly where the reference has it."""
+    tensors = [torch.from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a) for a in args]
+    want = REFERENCES[name](*tensors).numpy()
+    if want.dtype == np.bool_:
+        assert np.array_equal(got, want)
+        return
+    with np.errstate(all="ignore"):
+        tolerance = relative * np.maximum(np.abs(want), 2.0**-126) + 2.0**-149
+        overflow = np.abs(want) > 2.0**128 * (1 - relative) * (1 - UNIT)
+        good = (np.abs(got - want) <= tolerance) | (got == want) | (np.isnan(got) & np.isnan(want))
+        good |= overflow & (np.abs(got) > 2.0**127) & (np.sign(got) == np.sign(want))
+        if not good.all():
+            error = np.where(good, 0, np.abs(got - want) / tolerance * relative / UNIT)
+            worst = int(np.nanargmax(np.where(np.isfinite(error), error, 0)))
+            cases = [*np.flatnonzero(~good)[:8], worst]
+            shown = [
+                (*(a[i] for a in args), "got", got[i], "want", want[i], "units", error[i]) for i in cases
+            ]
+            raise AssertionError(f"{name}: {(~good).sum()} of {len(good)} wrong: {shown}")
+
+
+FLOAT_NAMES = sorted(name for name, f in FUNCTIONS.items() if f.domain != "bool")
+FAST_NAMES = sorted(name for name, form in FORMS.items() if form.fast)
+
+
+def float_arguments(name: str) -> list[np.ndarray]:
+    function = FUNCTIONS[name]
+    arrays = samples(len(function.parameters))
+    if function.domain == "any":
+        arrays[0] = arrays[0] > 0
+    if name in ("clamp", "hardtanh"):
+        arrays[1], arrays[2] = np.minimum(arrays[1], arrays[2]), np.maximum(arrays[1], arrays[2])
+    return arrays
+
+
+def float_texts(names: Sequence[str], output: Element) -> dict[str, ArithmeticText]:
+    return {f"f_{name}": arithmetic(one_function(name, output=output)) for name in names}
+
+
+@pytest.fixture(scope="session")
+def accurate_on_host(host: Toolchain) -> ctypes.CDLL:
+    return host.build(float_texts(FLOAT_NAMES, F32))
+
+
+@pytest.fixture(scope="session")
+def fast_on_host(host: Toolchain) -> ctypes.CDLL:
+    return host.build(float_texts(FAST_NAMES, BF16))
+
+
+@pytest.fixture(scope="session")
+def on_device(device: Toolchain) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    return device.build(float_texts(FLOAT_NAMES, F32)), device.build(float_texts(FAST_NAMES, BF16))
+
+
+def check_function(library: ctypes.CDLL, name: str, output: Element, relative: float) -> None:
+    args = float_arguments(name)
+    text = arithmetic(one_function(name, output=output))
+    (got,) = execute(library, f"f_{name}", text, [np.zeros(len(args[0])), *args])
+    check_close(name, got, args, relative)
+
+
+def test_every_function_has_a_form() -> None:
+    assert FORMS.keys() == FUNCTIONS.keys()
+
+
+@pytest.mark.parametrize("name", FLOAT_NAMES)
+def test_accurate_form(accurate_on_host: ctypes.CDLL, name: str) -> None:
+    check_function(accurate_on_host, name, F32, UNITS[name] * UNIT)
+
+
+@pytest.mark.parametrize("name", FAST_NAMES)
+def test_fast_form(fast_on_host: ctypes.CDLL, name: str) -> None:
+    check_function(fast_on_host, name, BF16, FAST_ERROR)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FLOAT_NAMES)
+def test_accurate_form_on_device(on_device: tuple[ctypes.CDLL, ctypes.CDLL], name: str) -> None:
+    check_function(on_device[0], name, F32, UNITS[name] * UNIT)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FAST_NAMES)
+def test_fast_form_on_device(on_device: tuple[ctypes.CDLL, ctypes.CDLL], name: str) -> None:
+    check_function(on_device[1], name, BF16, FAST_ERROR)
+
+
+# --- integers and conversions ----------------------------------------------------
+
+
+def _wrap(value: int, kind: ScalarKind) -> int:
+    return int(np.array(value & (2**64 - 1), np.uint64).astype(NUMPY[kind]))
+
+
+def integer_reference(name: str, kind: ScalarKind, args: Sequence[int]) -> int:
+    """Python's own integers, wrapped to the kind; a divisor of 0 gives 0."""
+    if name in ("floor_divide", "modulo"):
+        a, b = args
+        return 0 if b == 0 else _wrap(a // b if name == "floor_divide" else a % b, kind)
+    operations: dict[str, Callable[..., int]] = {
+        "add": lambda a, b: a + b,
+        "subtract": lambda a, b: a - b,
+        "multiply": lambda a, b: a * b,
+        "negate": lambda a: -a,
+        "abs": abs,
+        "min": min,
+        "max": max,
+        "clamp": lambda x, lo, hi: min(max(x, lo), hi),
+        "where": lambda c, a, b: a if c else b,
+        "less": lambda a, b: a < b,
+        "less_equal": lambda a, b: a <= b,
+        "greater": lambda a, b: a > b,
+        "greater_equal": lambda a, b: a >= b,
+        "equal": lambda a, b: a == b,
+        "not_equal": lambda a, b: a != b,
+    }
+    return _wrap(operations[name](*args), kind)
+
+
+INTEGER_NAMES = sorted(name for name, f in FUNCTIONS.items() if f.domain in ("number", "any"))
+
+
+@pytest.mark.parametrize("kind", ["i32", "i64"])
+def test_integer_functions(host: Toolchain, kind: ScalarKind) -> None:
+    texts = {f"f_{name}": arithmetic(one_function(name, kind)) for name in INTEGER_NAMES}
+    library = host.build(texts)
+    ends = np.iinfo(NUMPY[kind])
+    generator = np.random.default_rng(1)
+    edges = [0, 1, -1, 2, -2, 7, -7, ends.min, ends.max, ends.min + 1]
+    for name in INTEGER_NAMES:
+        parameters = len(FUNCTIONS[name].parameters)
+        grid = np.array(np.meshgrid(*[edges] * parameters), NUMPY[kind]).reshape(parameters, -1)
+        random = generator.integers(ends.min, ends.max, (parameters, 500), NUMPY[kind], endpoint=True)
+        small = generator.integers(-20, 20, (parameters, 500), NUMPY[kind])
+        args = list(np.concatenate([grid, random, small], axis=1))
+        if name == "where":
+            args[0] = args[0] > 0
+        (got,) = execute(library, f"f_{name}", texts[f"f_{name}"], [np.zeros(len(args[0])), *args])
+        want = [integer_reference(name, kind, [int(a[i]) for a in args]) for i in range(len(got))]
+        assert [int(v) for v in got] == want, name
+
+
+@pytest.mark.parametrize("name", ["and", "or", "not"])
+def test_logic(host: Toolchain, name: str) -> None:
+    text = arithmetic(one_function(name, "bool"))
+    args = [np.array(a) for a in ([False, False, True, True], [False, True, False, True])]
+    args = args[: len(FUNCTIONS[name].parameters)]
+    (got,) = execute(host.build({"f": text}), "f", text, [np.zeros(4), *args])
+    assert np.array_equal(got, FUNCTIONS[name].reference(*map(torch.from_numpy, args)).numpy())
+
+
+ROUNDED = (F32, F16, BF16, TF32, E4M3, E5M2, S8, U8, I32, I64, BOOL)
+
+
+def round_reference(value: float, elem: Element) -> float | int | bool:
+    """One element, by the rules that `emit.arithmetic` documents."""
+    if elem.kind == "bool":
+        return value != 0
+    if elem.kind == "int":
+        lowest, highest = (0, 255) if elem == U8 else (-(2 ** (elem.bits - 1)), 2 ** (elem.bits - 1) - 1)
+        if math.isnan(value):
+            return 0
+        return (
+            round(max(min(value, highest), lowest))
+            if math.isinf(value)
+            else min(max(round(value), lowest), highest)
+        )
+    if elem == TF32:
+        if not math.isfinite(value):
+            return value
+        bits = int(np.float32(value).view(np.uint32))
+        bits += 0xFFF + (bits >> 13 & 1)
+        return float(np.uint32(bits & 0xFFFFE000).view(np.float32))
+    limit = {"e4m3": 448.0, "e5m2": 57344.0}.get(elem.name, math.inf)
+    wide = torch.tensor(value, dtype=torch.float32).clamp(-limit, limit)
+    return float(wide.to(getattr(torch, str(elem.torch))).float())
+
+
+def same(got: object, want: float | int | bool) -> bool:
+    number = float(want) if isinstance(want, float) else int(want)
+    return got == number or (math.isnan(number) and math.isnan(float(got)))  # type: ignore[arg-type]
+
+
+def check_rounding(toolchain: Toolchain) -> None:
+    values = np.concatenate([SPECIAL, samples(1, 2000)[0]])
+    # Ties and the ends of the ranges.
+    values = np.concatenate(
+        [values, np.float32([464, 465, 480, 61440, 61439, 65519, 65520, 127.5, 128.5, 2.5, 3.5])]
+    )
+    values = np.concatenate(
+        [values, np.float32([2147483648.0, -2147483648.0, 2.0**63, -(2.0**63), 1 + 2**-11, 1 + 3 * 2**-11])]
+    )
+    texts = {}
+    for elem in ROUNDED:
+        kind = kind_of(elem)
+        program = [LoadSlot(0, "f32"), Round(0, elem, kind)]
+        stored = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}[kind]
+        texts[f"to_{elem.name}"] = arithmetic(problem(program, [1], [F32], [stored]))
+    library = toolchain.build(texts)
+    for elem in ROUNDED:
+        (got,) = execute(
+            library, f"to_{elem.name}", texts[f"to_{elem.name}"], [np.zeros(len(values)), values]
+        )
+        wrong = [
+            (v, g, w)
+            for v, g in zip(values, got, strict=True)
+            if not same(g, w := round_reference(float(v), elem))
+        ]
+        assert not wrong, f"{elem.name}: (value, got, want) {wrong[:10]}"
+
+
+def test_rounding(host: Toolchain) -> None:
+    check_rounding(host)
+
+
+@pytest.mark.gpu
+def test_rounding_on_device(device: Toolchain) -> None:
+    check_rounding(device)
+
+
+def test_integer_store_saturates(host: Toolchain) -> None:
+    program = [Accumulator("i32"), HostScalar(1, "f32"), Compute("multiply", (0, 1), "f32")]
+    text = arithmetic(problem(program, [0, 2], [], [S8, S8], lane=S8))
+    acc = np.array([-1000, -129, -128, -1, 0, 127, 128, 2**31 - 1], np.int32)
+    whole, scaled = execute(host.build({"f": text}), "f", text, [acc], scalars=[9.0, 0.5])
+    assert list(whole) == [-128, -128, -128, -1, 0, 127, 127, 127]
+    assert list(scaled) == [-128, -64, -64, 0, 0, 64, 64, 127]

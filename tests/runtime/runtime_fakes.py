@@ -1,0 +1,97 @@
+"""A compiler that is a shell script: quick, and it does what the test asks for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ucutlass.emit.text import Source
+from ucutlass.runtime.toolchain import Cutlass, HostCompiler, Nvcc, Toolchain
+
+SCRIPT = """#!/bin/sh
+home=$(dirname "$0")
+if [ "$1" = --version ]; then
+  echo "Cuda compilation tools, release 13.0, V$(cat "$home/version")"
+  exit 0
+fi
+for last; do :; done
+echo $$ >> "$home/runs"
+echo "$PWD" >> "$home/folders"
+. "$home/behaviour"
+"""
+
+GOOD = 'cat "$last" > kernel.so; echo "ptxas info    : Used 168 registers"\n'
+HELD = 'while [ ! -e "$home/go" ]; do sleep 0.02; done\n' + GOOD
+FOREVER = 'sleep 1000 & echo $! >> "$home/children"; wait\n'
+
+
+@dataclass(frozen=True)
+class FakeNvcc:
+    """`runs` is one process id a compilation that was started."""
+
+    home: Path
+    toolchain: Toolchain
+
+    def behave(self, script: str) -> None:
+        """Sh code for every compilation from now on; `$last` is the source, `$home` this folder."""
+        (self.home / "behaviour").write_text(script)
+
+    def release(self) -> None:
+        (self.home / "go").touch()
+
+    @property
+    def runs(self) -> list[int]:
+        return self.numbers("runs")
+
+    def numbers(self, name: str) -> list[int]:
+        path = self.home / name
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def fake_nvcc(home: Path, version: str = "13.0.88") -> FakeNvcc:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "version").write_text(version)
+    nvcc = home / "nvcc"
+    nvcc.write_text(SCRIPT)
+    nvcc.chmod(0o755)
+    fake = FakeNvcc(
+        home,
+        Toolchain(
+            Nvcc(nvcc, version, "PATH", ()),
+            HostCompiler(home / "g++", "12.2.0"),
+            Cutlass(home / "cutlass", "4.2.0.0", "0" * 64),
+        ),
+    )
+    fake.behave(GOOD)
+    return fake
+
+
+def source(code: str = "int f();", header: str = "", arch: str = "sm_90a") -> Source:
+    return Source(text=f"{header}{code}", code=code, entry="ucc_0123456789abcdef", arch=arch)
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Runs `work` in a forked process; its status as os.waitstatus_to_exitcode gives it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+KILLED = -signal.SIGKILL

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+from runtime_fakes import FOREVER, HELD, FakeNvcc, alive, source
+
+from ucutlass.runtime import errors, parallel, system
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.progress import Progress
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("cores", "free", "expected"), [(16, 128 * GIB, 16), (16, 9 * GIB, 2), (2, 128 * GIB, 2), (8, 1 * GIB, 1)]
+)
+def test_jobs_are_bounded_by_cores_and_memory(
+    monkeypatch: pytest.MonkeyPatch, cores: int, free: int, expected: int
+) -> None:
+    monkeypatch.delenv("UCUTLASS_BUILD_JOBS", raising=False)
+    monkeypatch.setattr(system, "cores", lambda: cores)
+    monkeypatch.setattr(system, "memory_available", lambda: free)
+    assert parallel.jobs() == expected
+    assert parallel.jobs(5) == 5
+    monkeypatch.setenv("UCUTLASS_BUILD_JOBS", "3")
+    assert parallel.jobs() == 3
+
+
+def test_results_keep_their_order_and_failures_their_place(fake: FakeNvcc, cache: Cache) -> None:
+    fake.behave('if grep -q bad "$last"; then echo "error: bad"; exit 1; fi; cat "$last" > kernel.so\n')
+    heard: list[Progress] = []
+    sources = [source("int a();"), source("bad"), source("int b();"), source("x", arch="sm_1"), source("int a();")]
+    results = parallel.build_many(sources, fake.toolchain, cache, on_progress=heard.append, max_jobs=2)
+    first, refused, second, unknown, same = results
+    assert isinstance(first, Artifact) and first.library.read_text() == "int a();"
+    assert isinstance(refused, errors.BuildError)
+    assert isinstance(second, Artifact) and second.library.read_text() == "int b();"
+    assert isinstance(unknown, errors.ArchUnknown)
+    assert same == first
+    assert len(fake.runs) == 3
+    ends = [e for e in heard if e.kind in ("built", "cached", "failed")]
+    assert [(e.done, e.total) for e in ends] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_no_more_compilers_than_jobs(fake: FakeNvcc, cache: Cache) -> None:
+    fake.behave(
+        'mkdir "$home/slot1" 2>/dev/null && mine=1 || { mkdir "$home/slot2" && mine=2; } || exit 1\n'
+        'sleep 0.1; rmdir "$home/slot$mine"; cat "$last" > kernel.so\n'
+    )
+    results = parallel.build_many([source(f"int f{i}();") for i in range(8)], fake.toolchain, cache, max_jobs=2)
+    assert all(isinstance(r, Artifact) for r in results)
+
+
+def test_cancelling_ends_running_builds_and_starts_no_more(fake: FakeNvcc, cache: Cache) -> None:
+    fake.behave(FOREVER)
+    cancel = Event()
+
+    def listen(event: Progress) -> None:
+        if event.kind == "compiling":
+            cancel.set()
+
+    sources = [source(f"int f{i}();") for i in range(5)]
+    results = parallel.build_many(
+        sources, fake.toolchain, cache, cancel=cancel, on_progress=listen, max_jobs=1
+    )
+    assert all(isinstance(r, errors.BuildCancelled) for r in results)
+    assert len(fake.runs) <= 1
+    assert not any(alive(pid) for pid in fake.runs + fake.numbers("children"))
+
+
+def test_a_listener_that_raises_ends_everything_and_is_heard(fake: FakeNvcc, cache: Cache) -> None:
+    fake.behave(HELD)
+
+    def listen(event: Progress) -> None:
+        raise ZeroDivisionError("listener")
+
+    with pytest.raises(ZeroDivisionError):
+        parallel.build_many([source("int a();"), source("int b();")], fake.toolchain, cache, on_progress=listen)
+    assert not any(alive(pid) for pid in fake.runs)
+
+
+def test_nothing_to_build(fake: FakeNvcc, cache: Cache) -> None:
+    assert parallel.build_many([], fake.toolchain, cache) == ()
+
+
+def test_this_machine_has_cores_and_memory() -> None:
+    assert system.cores() >= 1
+    assert 0 < system.memory_available() <= system.memory_total()
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"memory.max": "max", "memory.current": "5"}, 100 * GIB),
+        ({"memory.max": str(8 * GIB), "memory.current": str(3 * GIB)}, 5 * GIB),
+        (
+            {
+                "memory.max": str(8 * GIB),
+                "memory.current": str(7 * GIB),
+                "memory.stat": f"anon 1\ninactive_file {2 * GIB}",
+            },
+            3 * GIB,
+        ),
+    ],
+)
+def test_a_containers_memory_limit_counts(tmp_path, monkeypatch, files, free) -> None:  # type: ignore[no-untyped-def]
+    proc, group = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal: {200 * GIB // 1024} kB\nMemAvailable: {100 * GIB // 1024} kB\n")
+    (proc / "self/cgroup").write_text("0::/box/inner\n")
+    (group / "box/inner").mkdir(parents=True)
+    for name, text in files.items():
+        (group / "box" / name).write_text(text)
+    monkeypatch.setattr(system, "_PROC", proc)
+    monkeypatch.setattr(system, "_CGROUP", group)
+    assert system.memory_available() == free
+
+
+def test_a_containers_core_quota_counts(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:cpu,cpuacct:/box\n")
+    (tmp_path / "cgroup/cpu/box").mkdir(parents=True)
+    (tmp_path / "cgroup/cpu/box/cpu.cfs_quota_us").write_text("150000")
+    (tmp_path / "cgroup/cpu/box/cpu.cfs_period_us").write_text("100000")
+    monkeypatch.setattr(system, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(system, "_CGROUP", tmp_path / "cgroup")
+    assert system.cores() == 1

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ucutlass.runtime import switches
+from ucutlass.runtime.errors import SwitchError
+
+
+def test_defaults_and_empty_values() -> None:
+    values = switches.read({"UCUTLASS_CACHE_SIZE": "", "UCUTLASS_BUILD_JOBS": ""})
+    assert values == switches.read({})
+    assert values.cache_bytes == 10 * 2**30
+    assert values.jobs is None and values.cuda_home is None
+    assert values.cache_dir.name == "ucutlass"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("500M", 500 * 2**20), ("20g", 20 * 2**30), ("3KiB", 3072), ("1TB", 2**40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert switches.read({"UCUTLASS_CACHE_SIZE": text}).cache_bytes == size
+
+
+def test_the_others() -> None:
+    values = switches.read({"UCUTLASS_CACHE_DIR": "/a/b", "UCUTLASS_BUILD_JOBS": "7", "UCUTLASS_CUDA_HOME": "/c"})
+    assert (values.cache_dir, values.jobs, values.cuda_home) == (Path("/a/b"), 7, Path("/c"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("UCUTLASS_CACHE_SIZE", "10 apples"),
+        ("UCUTLASS_CACHE_SIZE", "-1"),
+        ("UCUTLASS_CACHE_SIZE", "١G"),
+        ("UCUTLASS_BUILD_JOBS", "0"),
+        ("UCUTLASS_BUILD_JOBS", "many"),
+        ("UCUTLASS_CACHE_DIR", "relative/folder"),
+        ("UCUTLASS_CUDA_HOME", "cuda"),
+    ],
+)
+def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str) -> None:
+    with pytest.raises(SwitchError, match="such as") as caught:
+        switches.read({name: value})
+    assert name in str(caught.value) and value in str(caught.value)
+
+
+def test_every_switch_is_described() -> None:
+    names = {switches.CACHE_DIR, switches.CACHE_SIZE, switches.BUILD_JOBS, switches.CUDA_HOME}
+    assert set(switches.DESCRIPTIONS) == names

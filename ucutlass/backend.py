@@ -1,0 +1,91 @@
+"""From a plan to a loaded kernel: emit, build, load, bind. The way that `load` and `ucc` share."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import astuple, dataclass
+from functools import cache
+from typing import Sequence
+
+from ucutlass import ir
+from ucutlass.frontend import Checked, Chosen, plan_kernel
+from ucutlass.emit import emit
+from ucutlass.emit.text import Source
+from ucutlass.hardware import Device
+from ucutlass.header import header
+from ucutlass.planner import Planned
+from ucutlass.runtime.build import Artifact, build
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.launch import Bound, LaunchError
+from ucutlass.runtime.library import Entry, load_entry
+from ucutlass.runtime.nvcc import command_line
+from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.toolchain import Toolchain, find
+
+
+def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
+    """The stand-alone CUDA file of a plan; its header repeats program, plan and command."""
+    arch = "sm_" + planned.plan.arch.removeprefix("sm")
+    command = command_line(arch, "kernel.cu", "kernel.so")
+    return emit(planned.plan, header(checked, program, planned, command))
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel that lies on disk, with what it was made from."""
+
+    chosen: Chosen
+    source: Source
+    artifact: Artifact
+
+    @property
+    def planned(self) -> Planned:
+        return self.chosen.planned
+
+
+def build_kernel(
+    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str, *,
+    device: Device | None = None, aligned: Sequence[bool] | None = None, on_progress: OnProgress = ignore,
+) -> Built:
+    """Plans, emits and builds (or finds in the cache) the kernel for these extents.
+
+    Raises ProgramError, and what `ucutlass.runtime.build.build` raises.
+    """
+    chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
+    source = source_of(checked, program, chosen.planned)
+    return Built(chosen, source, build(source, toolchain(), Cache.from_switches(), on_progress=on_progress))
+
+
+@cache
+def toolchain() -> Toolchain:
+    """This process's tool chain, found once. Raises ToolchainError."""
+    return find()
+
+
+def bind(built: Built, name: str) -> Bound:
+    """Loads a built kernel and asks how much workspace it needs for its extents.
+
+    Raises LaunchError where the kernel refuses them, and what `load_entry` raises.
+    """
+    entry = load_entry(built.artifact.library, built.artifact.entry)
+    knobs = tuple(int(k) for k in astuple(built.planned.knobs))
+    workspace = _workspace(entry, built.planned, knobs, name)
+    return Bound(entry.address, knobs, workspace, entry)
+
+
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
+
+
+def _workspace(entry: Entry, planned: Planned, knobs: tuple[int, ...], name: str) -> int:
+    problem = planned.plan.problem
+    size = ctypes.c_uint64(0)
+    code = _ENTRY(entry.address)(
+        (ctypes.c_void_p * max(1, problem.pointers))(),
+        (ctypes.c_int64 * len(planned.sizes))(*planned.sizes),
+        (ctypes.c_double * max(1, problem.scalars))(),
+        (ctypes.c_int64 * len(knobs))(*knobs),
+        None, ctypes.byref(size), None,
+    )
+    if code != 0:
+        raise LaunchError(name, code)
+    return size.value

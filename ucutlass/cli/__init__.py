@@ -1,0 +1,49 @@
+"""The `ucc` command. Each subcommand is a module of its own."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+_COMMANDS = {
+    "check": "type-check files and their schedules",
+    "fmt": "print files in canonical form",
+    "explain": "say what the compiler chose for a shape, and why",
+    "emit": "print the CUTLASS C++ of a kernel",
+    "build": "build a library, a C header and the source",
+    "run": "build, run, verify and time a kernel",
+    "guide": "print the language guide",
+    "doctor": "report what this machine has and lacks",
+    "cache": "list, verify and clear built kernels",
+}
+"""Subcommand to its line of help; the module of the same name is imported when it is needed."""
+
+
+class _Lazy(click.Group):
+    """A group that imports a subcommand when it is called: `ucc check` need not load torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(f"ucutlass.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ucutlass")
+def main() -> None:
+    """Compile .ucu kernels to CUTLASS C++.
+
+    Exit status: 0 fine, 1 the program is at fault, 2 the call is, 3 the machine is.
+
+    Start with: ucc guide, then ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
+    """

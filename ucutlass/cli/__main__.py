@@ -1,0 +1,5 @@
+"""`python -m ucutlass.cli`."""
+
+from ucutlass.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""`ucc check`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.cli.errors import Status, reported
+from ucutlass.cli.options import json_option, sizes_option
+from ucutlass.diagnostics import Diagnostic, ProgramError, render, to_json
+from ucutlass.families import Refused
+from ucutlass.shapes import complete, parse_sizes
+
+
+@click.command("check")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@sizes_option
+@click.option("--types-only", is_flag=True, help="Stop after the type check: families and schedules are not asked.")
+@json_option
+def command(files: tuple[Path, ...], sizes: tuple[str, ...], types_only: bool, as_json: bool) -> None:
+    """Check FILES: syntax, names, types, kernel families and schedules; nothing is built.
+
+    Every error of a file is shown at once, with its place, the numbers and a mend. Schedules are
+    checked for ordinary extents that their guards admit, or for the ones given with -s.
+    """
+    with reported(as_json):
+        found = [(path, *_check(path, sizes, types_only)) for path in files]
+    problems = [(path, source, diagnostics) for path, source, diagnostics in found if diagnostics]
+    if as_json:
+        rows = [row for path, source, diagnostics in problems for row in to_json(diagnostics, source, str(path))]
+        click.echo(json.dumps({"diagnostics": rows}, indent=2))
+    else:
+        for path, source, diagnostics in problems:
+            click.echo(render(diagnostics, source, str(path)), err=True)
+        for path in (path for path, _, diagnostics in found if not diagnostics):
+            click.echo(f"{path}: fine")
+    if problems:
+        sys.exit(Status.PROGRAM)
+
+
+def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, tuple[Diagnostic, ...]]:
+    try:
+        checked = frontend.read(path)
+    except ProgramError as problem:
+        return problem.source, problem.diagnostics
+    if types_only:
+        return checked.source, ()
+    wrong: list[Diagnostic] = []
+    for program in checked.module.programs:
+        try:
+            wrong += _schedules(checked, program, sizes)
+        except ProgramError as problem:
+            wrong += problem.diagnostics
+    return checked.source, tuple(dict.fromkeys(wrong))
+
+
+def _schedules(checked: frontend.Checked, program: ir.Program, sizes: tuple[str, ...]) -> tuple[Diagnostic, ...]:
+    if isinstance(program, ir.Pipeline):
+        return (Refused.no_family(program, "a pipeline compiled as one unit").diagnostic,)
+    if not sizes:
+        return frontend.check_schedules(checked, program)
+    for arch in dict.fromkeys(block.arch for block in program.schedules) or ("sm90a",):
+        frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch)
+    return ()

@@ -1,0 +1,179 @@
+"""From a file to a plan: read, check, pick the guarded schedule, plan for concrete extents."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable, Mapping, Sequence
+
+from ucutlass import ir
+from ucutlass.check import check
+from ucutlass.diagnostics import Diagnostic, ProgramError
+from ucutlass.families import Refused, recognise
+from ucutlass.families.gemm import GemmForm, problem
+from ucutlass.grammar.parse import decode
+from ucutlass.grammar.syntax import Span
+from ucutlass.hardware import ARCHES, Device
+from ucutlass.planner import Planned, plan
+from ucutlass.rules.violation import Violation
+from ucutlass.schedule import Request, requests, show
+from ucutlass.shapes import ShapeError, complete, free_dims, holds
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A file that passed the checker. `file` names it in diagnostics."""
+
+    module: ir.Module
+    source: str
+    file: str
+
+    def error(self, *diagnostics: Diagnostic) -> ProgramError:
+        return ProgramError(diagnostics, self.source, self.file)
+
+
+def read(path: Path) -> Checked:
+    """Reads and checks a file. Raises OSError, or ProgramError with all its diagnostics."""
+    return read_text(decode(path.read_bytes()), str(path))
+
+
+def read_text(source: str, file: str = "<text>") -> Checked:
+    """Checks a text. Raises ProgramError."""
+    return Checked(check(source, file), source, file)
+
+
+def programs(checked: Checked) -> tuple[str, ...]:
+    return tuple(p.name for p in checked.module.programs)
+
+
+def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
+    """The kernel of this name, or the file's only program.
+
+    Raises ShapeError UC0601 where the name is missing or unknown, ProgramError UC0300 for a
+    pipeline, which no family compiles yet.
+    """
+    known = {p.name: p for p in checked.module.programs}
+    if name is None and len(known) == 1:
+        (name,) = known
+    if name is None or name not in known:
+        raise ShapeError("UC0601", f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME")
+    program = known[name]
+    if isinstance(program, ir.Pipeline):
+        raise checked.error(Refused.no_family(program, "a pipeline compiled as one unit").diagnostic)
+    return program
+
+
+def form(checked: Checked, program: ir.Kernel) -> GemmForm:
+    """The kernel's family form. Raises ProgramError where no family serves it."""
+    try:
+        return recognise(program)
+    except Refused as refused:
+        raise checked.error(refused.diagnostic) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A plan, and the schedule block (None: none was written) whose alternative it is."""
+
+    planned: Planned
+    block: ir.ScheduleBlock | None
+
+
+def plan_kernel(
+    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str,
+    device: Device | None = None, aligned: Sequence[bool] | None = None,
+) -> Chosen:
+    """The plan for concrete extents (in the order of `program.dims`): the first guarded schedule
+    that holds, the cheapest of its alternatives by estimate.
+
+    `aligned`: whether each pointer is a multiple of 16 bytes; None: all are.
+    Raises ProgramError with the rule, the numbers and the nearest legal schedule.
+    """
+    found = form(checked, program)
+    try:
+        what = problem(found, sizes, aligned)
+    except Refused as refused:
+        raise checked.error(refused.diagnostic) from None
+    blocks = matching(program, sizes, arch)
+    if not blocks:
+        made = plan(what, tuple(sizes), ARCHES[arch], device)
+        return Chosen(_legal(checked, made, program.span, None), None)
+    best: list[tuple[float, Chosen]] = []
+    for block, request in alternatives(blocks):
+        made = plan(what, tuple(sizes), ARCHES[arch], device, request)
+        planned = _legal(checked, made, program.span, block)
+        best.append((planned.estimate.seconds, Chosen(planned, block)))
+    return min(best, key=lambda pair: pair[0])[1]
+
+
+def alternatives(blocks: Iterable[ir.ScheduleBlock]) -> Iterable[tuple[ir.ScheduleBlock, Request]]:
+    """Every schedule that blocks of one condition stand for."""
+    return ((block, request) for block in blocks for request in requests(block.choices))
+
+
+def matching(program: ir.Kernel, sizes: Sequence[int], arch: str) -> tuple[ir.ScheduleBlock, ...]:
+    """The blocks of an architecture whose condition is the first that holds."""
+    by_name = dict(zip(program.dims, sizes, strict=True))
+    mine = [b for b in program.schedules if b.arch == arch]
+    for block in mine:
+        if block.guard is None or holds(block.guard, by_name):
+            return tuple(b for b in mine if b.guard is block.guard)
+    return ()
+
+
+def _legal(
+    checked: Checked, made: Planned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
+) -> Planned:
+    if isinstance(made, Planned):
+        return made
+    raise checked.error(*(_diagnostic(v, span, block) for v in made))
+
+
+def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None) -> Diagnostic:
+    choices = {c.field: c.span for c in block.choices} if block is not None else {}
+    place = next((choices[f] for f in violation.fields if f in choices), block.span if block else span)
+    hint = violation.hint
+    if violation.nearest is not None:
+        hint += f"; nearest legal schedule: {show(violation.nearest)}"
+    return Diagnostic(violation.code, violation.message, place, hint)
+
+
+_TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
+"""Extents tried, most ordinary first, to find a shape for which a guard holds."""
+
+_MOST_TRIALS = 20_000
+
+
+def typical_sizes(program: ir.Kernel, guard: ir.Value | None) -> tuple[int, ...] | None:
+    """Ordinary extents for which a guard and the requirements hold, for checking schedules with
+    no shape given; None where none of the tried ones do."""
+    names = free_dims(program)
+    for values in itertools.islice(itertools.product(_TRIALS, repeat=len(names)), _MOST_TRIALS):
+        given: Mapping[str, int] = dict(zip(names, values))
+        try:
+            sizes = complete(program, given)
+        except ShapeError:
+            continue
+        if guard is None or holds(guard, dict(zip(program.dims, sizes))):
+            return sizes
+    return None
+
+
+def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, ...]:
+    """Every illegal alternative of every block, each for an ordinary shape that its guard admits.
+
+    Raises ProgramError where no family serves the kernel.
+    """
+    found = form(checked, program)
+    wrong: list[Diagnostic] = []
+    for block in program.schedules:
+        sizes = typical_sizes(program, block.guard)
+        if sizes is None:
+            continue
+        what = problem(found, sizes)
+        for request in requests(block.choices):
+            made = plan(what, sizes, ARCHES[block.arch], None, request)
+            if not isinstance(made, Planned):
+                wrong += [d for v in made if (d := _diagnostic(v, program.span, block)) not in wrong]
+    return tuple(wrong)

@@ -1,0 +1,121 @@
+"""What a run of a program must give: the reference and, element by element, how far from it an
+honest kernel may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ucutlass.elements import F64, Element
+from ucutlass.ir import Kernel, Pipeline, Program, Stage, TensorType
+from ucutlass.reference.bounds import Inputs, analyse, cast_radius
+from ucutlass.reference.errors import UnsupportedError
+from ucutlass.reference.forms import lenient
+from ucutlass.reference.interpreter import (
+    Argument,
+    check_arguments,
+    open_call,
+    run_stage,
+    sizes_of,
+    stage_arguments,
+)
+from ucutlass.reference.named import from_memory, to_memory
+from ucutlass.reference.radius import Bounded, settle
+from ucutlass.reference.rounding import cast, outer_dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """One result in its memory layout. `reference` is rounded to `elem` and kept in float64,
+    int64 or bool; `bound` is float64, 0 where the device must give exactly the reference."""
+
+    name: str
+    elem: Element
+    reference: Tensor
+    bound: Tensor
+
+
+def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+    """The program's results and their bounds. Raises as `evaluate` does; a torch function of an
+    inexact buffer has no bound and raises UnsupportedError."""
+    check_arguments(program, arguments)
+    match program:
+        case Kernel():
+            return _kernel(program, arguments, [None] * len(arguments))
+        case Pipeline():
+            return _pipeline(program, arguments)
+
+
+def _kernel(kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tensor | None]) -> tuple[Expected, ...]:
+    call = open_call(kernel, arguments)
+    placed = [
+        None if r is None or not isinstance(p.type, TensorType) else _radius_in(r, p.type, call.sizes)
+        for r, p in zip(radii, kernel.params, strict=True)
+    ]
+    roots = [r.value for r in kernel.results]
+    fast = lenient(roots, [r.type.elem for r in kernel.results])
+    found = analyse(roots, Inputs(call, placed, fast))
+    out = []
+    for part, result in zip(found, kernel.results, strict=True):
+        stored = _store(part, result.type.elem)
+        bound = torch.zeros_like(stored.value.data, dtype=torch.float64) if stored.radius is None else stored.radius
+        out.append(
+            Expected(
+                result.name,
+                result.type.elem,
+                to_memory(stored.value, result.type, call.sizes),
+                to_memory(stored.value.like(bound), result.type, call.sizes),
+            )
+        )
+    return tuple(out)
+
+
+def _radius_in(radius: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Tensor:
+    return from_memory(radius, TensorType(F64, kind.axes), sizes).data
+
+
+def _store(part: Bounded, elem: Element) -> Bounded:
+    """Rounding to memory, as a cast."""
+    centre = cast(part.value.data, elem)
+    return settle(part.value.like(centre), cast_radius(part, centre, partial(cast, elem=elem)))
+
+
+def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+    sizes = sizes_of(pipeline, arguments)
+    buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
+    known: dict[str, Expected] = {}
+    for stage in pipeline.stages:
+        for name, expected in zip(stage.outputs, _stage(stage, buffers, known, sizes), strict=True):
+            buffers[name] = expected.reference.to(outer_dtype(expected.elem))
+            known[name] = expected
+    kinds = dict(pipeline.results)
+    return tuple(
+        known[name] if name in known else _given(name, kinds[name], buffers[name]) for name, _ in pipeline.results
+    )
+
+
+def _stage(
+    stage: Stage, buffers: Mapping[str, Argument], known: Mapping[str, Expected], sizes: Mapping[str, int]
+) -> Sequence[Expected]:
+    arguments = stage_arguments(stage, buffers)
+    inputs = [known.get(a) if isinstance(a, str) else None for a in stage.arguments]
+    radii = [None if k is None or not bool((k.bound != 0).any()) else k.bound for k in inputs]
+    if isinstance(stage.call, Kernel):
+        return _kernel(stage.call, arguments, radii)
+    if any(r is not None for r in radii):
+        raise UnsupportedError(
+            f"torch.{stage.call.function} takes a buffer that the pipeline computed inexactly: no bound is known "
+            "for it; check the stages before and after it apart"
+        )
+    (result,) = run_stage(stage, arguments, sizes)
+    return [_given(stage.outputs[0], stage.call.result, result)]
+
+
+def _given(name: str, kind: TensorType, value: Argument) -> Expected:
+    assert isinstance(value, Tensor)
+    exact = cast(value, kind.elem)
+    return Expected(name, kind.elem, exact, torch.zeros_like(exact, dtype=torch.float64))

@@ -1,0 +1,63 @@
+"""Which form of a function a kernel may use: the accurate one, or one of 2**-16.
+
+`ucutlass.emit.arithmetic` takes the fast forms where a value only ever reaches a rounding to 16 bits
+or fewer, through functions that keep relative errors. Here the same rule stands over the typed
+program; it covers at least the emitter's cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ucutlass.elements import Element
+from ucutlass.ir import Apply, Cast, Reduce, Value, children
+
+FAST_UNITS = 2.0**-16 / 2.0**-24
+"""The relative error of a fast form, in units of f32's round-off."""
+
+_KEEPING: frozenset[str] = frozenset(
+    {
+        "multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh", "relu", "leaky_relu",
+        "sqrt", "rsqrt",
+    }
+)
+
+
+def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Value]:
+    """The values whose fast forms serve; `stored` is what each root is rounded to."""
+    order = _topological(roots)
+    strict = {r for r, elem in zip(roots, stored, strict=True) if not _coarse(elem)}
+    for node in reversed(order):
+        match node:
+            case Cast(elem=elem) if _coarse(elem):
+                continue
+            case Cast(elem=elem) if elem.kind == "float":
+                keeps = True
+            case Apply(function=function):
+                keeps = function in _KEEPING
+            case Reduce(op="max" | "min"):
+                keeps = True
+            case _:
+                keeps = False
+        if node in strict or not keeps:
+            strict.update(children(node))
+    return frozenset(order) - strict
+
+
+def _coarse(elem: Element) -> bool:
+    return elem.kind == "float" and elem.bits <= 16  # noqa: PLR2004
+
+
+def _topological(roots: Sequence[Value]) -> list[Value]:
+    """Every value once, operands first."""
+    seen: dict[Value, None] = {}
+
+    def visit(node: Value) -> None:
+        if node not in seen:
+            for child in children(node):
+                visit(child)
+            seen[node] = None
+
+    for root in roots:
+        visit(root)
+    return list(seen)
