@@ -1,7 +1,7 @@
 """Host microseconds per call: a compiled kernel against torch.mm.
 
-    python benchmarks/host_overhead.py --program examples/linear_gelu.ucu --extent M=256 --extent N=256
-    python benchmarks/host_overhead.py                 # no program: an entry that does nothing
+    python -m benchmarks.host_overhead --program examples/linear_gelu.ucu --extent M=256 --extent N=256
+    python -m benchmarks.host_overhead                 # no program: an entry that does nothing
 
 Without a program the kernel's entry returns at once, so the figure is what the launcher itself
 costs: checks, dispatch, allocation of the result; that also runs without a GPU.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib
 import itertools
 import json
 import platform
@@ -32,11 +31,12 @@ from typing import Any
 
 import torch
 
+import ucutlass
 from ucutlass.elements import BF16
 from ucutlass.extents import Fixed, Free, evaluate
-from ucutlass.runtime.arguments import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of
+from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
 from ucutlass.runtime.launch import Bound, Launcher
-from ucutlass.runtime.library import NoNative, load_entry
+from ucutlass.runtime.library import Native, NoNative, load_entry, native
 
 DEFAULT_EXTENT = 256
 WARMUP_CALLS = 200
@@ -64,7 +64,7 @@ def linear_spec(device: str) -> LaunchSpec:
     )
 
 
-def empty_kernels(folder: Path, device: str) -> dict[str, Launcher]:
+def empty_kernels(folder: Path, spec: LaunchSpec) -> dict[str, Callable[..., Any]]:
     """A launcher for each route, over an entry that does nothing."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -73,7 +73,6 @@ def empty_kernels(folder: Path, device: str) -> dict[str, Launcher]:
     source.write_text(NOTHING)
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
     entry = load_entry(made, "nothing")
-    spec = linear_spec(device)
 
     def bound(_: object) -> Bound:
         return Bound(entry.address, (0, 1, 1), 0, entry)
@@ -82,6 +81,11 @@ def empty_kernels(folder: Path, device: str) -> dict[str, Launcher]:
         "kernel": Launcher(spec, bound),
         "kernel by ctypes": Launcher(spec, bound, NoNative("for comparison")),
     }
+
+
+def compiled_kernel(program: Path) -> tuple[LaunchSpec, dict[str, Callable[..., Any]]]:
+    loaded = ucutlass.load(program)
+    return spec_of(loaded.program), {"kernel": loaded}
 
 
 def arguments_for(spec: LaunchSpec, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
@@ -105,9 +109,10 @@ def arguments_for(spec: LaunchSpec, sizes: Mapping[str, int]) -> tuple[tuple[int
     return extents, tuple(value(p) for p in spec.params)
 
 
-def variants(kernels: Mapping[str, Launcher], sizes: Mapping[str, int]) -> dict[str, Call]:
+def variants(
+    spec: LaunchSpec, kernels: Mapping[str, Callable[..., Any]], sizes: Mapping[str, int]
+) -> dict[str, Call]:
     """What is timed, by name."""
-    spec = next(iter(kernels.values())).spec
     extents, given = arguments_for(spec, sizes)
     outs = tuple(
         torch.empty(shape_of(spec, r, extents), dtype=dtype_of(r.elem), device=spec.device)
@@ -126,13 +131,17 @@ def variants(kernels: Mapping[str, Launcher], sizes: Mapping[str, int]) -> dict[
     calls["torch.mm"] = (torch.mm, (a, b), {})
     calls["torch.mm, out="] = (torch.mm, (a, b), {"out": c})
     calls["torch.empty"] = (torch.empty, ((m, n),), {"dtype": torch.bfloat16, "device": a.device})
-    calls["call"] = (lambda *_: None, given, {})
+    calls["call"] = (_nothing, given, {})
     return calls
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def measure(calls: Mapping[str, Call], device: str, rounds: int, batch: int) -> dict[str, list[float]]:
     """Microseconds per call of every batch."""
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else _nothing
     times: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
     for function, args, keywords in calls.values():
@@ -165,16 +174,9 @@ def summary(times: Sequence[float]) -> dict[str, float]:
 
 
 def machine(device: str) -> dict[str, str]:
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return {
-        "cpu": cpu,
+        "cpu": next((line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown"),
         "device": torch.cuda.get_device_name() if device == "cuda" else "none",
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -196,28 +198,34 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def show(about: Mapping[str, str], results: Mapping[str, Mapping[str, float]]) -> None:
+    print("  ".join(f"{key}: {value}" for key, value in about.items()))
+    print(f"{'variant':<24}{'median us':>11}{'p05':>9}{'p95':>9}")
+    for name, row in results.items():
+        print(f"{name:<24}{row['median_us']:>11.3f}{row['p05_us']:>9.3f}{row['p95_us']:>9.3f}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     sizes = {name: int(number) for name, _, number in (e.partition("=") for e in options.extent)}
     with tempfile.TemporaryDirectory() as folder:
         if options.program is None:
-            kernels = empty_kernels(Path(folder), options.device)
+            spec = linear_spec(options.device)
+            kernels = empty_kernels(Path(folder), spec)
         else:
-            kernels = {"kernel": importlib.import_module("ucutlass").load(options.program)}
-        times = measure(variants(kernels, sizes), options.device, options.rounds, options.batch)
-    report = {
-        "machine": machine(options.device),
-        "route": kernels["kernel"].route,
-        "program": str(options.program or "an entry that does nothing"),
-        "extents": sizes,
-        "protocol": {"rounds": options.rounds, "batch": options.batch},
-        "results": {name: summary(values) for name, values in times.items()},
-    }
-    print("  ".join(f"{key}: {value}" for key, value in report["machine"].items()))
-    print(f"{'variant':<24}{'median us':>11}{'p05':>9}{'p95':>9}")
-    for name, row in report["results"].items():
-        print(f"{name:<24}{row['median_us']:>11.3f}{row['p05_us']:>9.3f}{row['p95_us']:>9.3f}")
+            spec, kernels = compiled_kernel(options.program)
+        times = measure(variants(spec, kernels, sizes), spec.device, options.rounds, options.batch)
+    about, results = machine(spec.device), {name: summary(values) for name, values in times.items()}
+    show(about, results)
     if options.json is not None:
+        report = {
+            "machine": about,
+            "native_launcher": isinstance(native(), Native),
+            "program": str(options.program or "an entry that does nothing"),
+            "extents": sizes,
+            "protocol": {"rounds": options.rounds, "batch": options.batch, "warmup_calls": WARMUP_CALLS},
+            "results": results,
+        }
         options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 

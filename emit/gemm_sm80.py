@@ -15,7 +15,7 @@ from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import INCLUDES as ARITHMETIC_INCLUDES
 from ucutlass.emit.arithmetic import arithmetic
-from ucutlass.plan import Access, GemmPlan, GemmProblem, Sm80Schedule, Stride
+from ucutlass.plan import Access, GemmPlan, GemmProblem, Sm80Schedule
 
 PAD_N, PAD_M = 8, 4
 """Elements added to a staged row (column) of accumulators, so that the eight rows that a warp
@@ -60,18 +60,13 @@ where `fast` would allow less. f32 with `simt` needs no entry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """What the templates need of a matrix operand.
+class Copies:
+    """How a matrix operand gets to shared memory and from there to registers.
 
     `load` is the way to shared memory and `loader` its C++ type; `swizzle` and `atom` make the
     layout there, along K where `shared_k`, and `read` is the copy to registers.
     """
 
-    cpp: str
-    pointer: int
-    row: str
-    k: tuple[str, ...]
-    batch: tuple[str, ...]
     load: Literal["async", "staged"]
     loader: str
     swizzle: str
@@ -103,12 +98,15 @@ def render(plan: GemmPlan) -> str:
         stages=schedule.stages,
         stage_rows=stage_rows,
         shared_bytes=shared_bytes(problem, schedule),
-        a=_operand(problem.a, problem.a.m, "kTileM", schedule.tile[0], schedule.tile[2]),
-        b=_operand(problem.b, problem.b.n, "kTileN", schedule.tile[1], schedule.tile[2]),
+        a=epilogue.matrix(problem.a, problem.a.m),
+        b=epilogue.matrix(problem.b, problem.b.n),
+        copy_a=_copies(problem.a, "kTileM", schedule.tile[0], schedule.tile[2]),
+        copy_b=_copies(problem.b, "kTileN", schedule.tile[1], schedule.tile[2]),
         mma=mma,
         sum=mma.sum if mma else "float",
         accumulator="int32_t" if problem.lane == S8 else "float",
         pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
         sums_per_tile="kTileM * kTileN",
         **epilogue.values(problem, layout, spell),
     )
@@ -209,7 +207,7 @@ def vector(access: Access) -> int:
     return min(access.align, 16 // access.elem.bytes) if access.contiguous else 1
 
 
-def _operand(access: Access, row: Stride, rows_name: str, rows: int, depth: int) -> Operand:
+def _copies(access: Access, rows_name: str, rows: int, depth: int) -> Copies:
     elem, width = access.elem, vector(access)
     contiguous = access.contiguous
     along_k = contiguous not in ("m", "n")
@@ -223,12 +221,7 @@ def _operand(access: Access, row: Stride, rows_name: str, rows: int, depth: int)
         else f"StagedLoad<{elem.cpp}, {rows_name}, {flags}, {_bool(shared_k)}>"
     )
     swizzle, atom = _shared_atom(elem, rows, shared_k, depth)
-    return Operand(
-        cpp=elem.cpp,
-        pointer=access.pointer,
-        row=epilogue.stride(row),
-        k=tuple(epilogue.stride(s) for s in access.k),
-        batch=epilogue.batch_strides(access),
+    return Copies(
         load=load,
         loader=loader,
         swizzle=swizzle,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Mapping
 
-from ucutlass.elements import Element
 from ucutlass.emit.arithmetic import ArithmeticText, kind_of
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.text import product
@@ -64,9 +63,21 @@ def batch_strides(access: Access) -> tuple[str, ...]:
     return tuple(stride(s) for s in access.batch) or ("0",)
 
 
-def memory_type(elem: Element) -> str:
-    """The C++ type in memory; a bool is a byte."""
-    return elem.cpp
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix operand as the templates read it; strides are C++ expressions."""
+
+    cpp: str
+    pointer: int
+    row: str
+    k: tuple[str, ...]
+    batch: tuple[str, ...]
+
+
+def matrix(access: Access, row: Stride) -> Matrix:
+    """A matrix operand whose rows lie `row` apart: along M for A, along N for B."""
+    strides = tuple(stride(s) for s in access.k)
+    return Matrix(access.elem.cpp, access.pointer, stride(row), strides, batch_strides(access))
 
 
 def layout(problem: GemmProblem) -> Layout:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,13 +13,15 @@ from lark import Lark, Token
 from lark.exceptions import UnexpectedToken
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
-from ucutlass.grammar import problems
+from ucutlass.grammar import problems, syntax
 from ucutlass.grammar.build import Build
 from ucutlass.grammar.comments import attach
 from ucutlass.grammar.problems import MAX_CHARACTERS, MAX_DEPTH, MAX_PROBLEMS, Problem, SyntaxProblem
 from ucutlass.grammar.syntax import File, Item, Span
 from ucutlass.grammar.tokens import Scanner, check_brackets
 from ucutlass.grammar.wording import unexpected
+
+__all__ = ["SyntaxProblem", "decode", "grammar_text", "parse"]
 
 
 def grammar_text() -> str:
@@ -28,12 +31,13 @@ def grammar_text() -> str:
 
 def decode(data: bytes) -> str:
     """A file's bytes as text. Raises SyntaxProblem for what is not UTF-8 or holds a NUL."""
+    body = data.removeprefix(codecs.BOM_UTF8)
     try:
-        text = data.decode("utf-8-sig")
+        text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         # The bytes before the fault are sound, so their characters place it.
-        at = len(data[: error.start].decode("utf-8-sig"))
-        message = f"byte {error.start} (0x{data[error.start]:02X}) is not UTF-8"
+        at = len(body[: error.start].decode("utf-8"))
+        message = f"byte {len(data) - len(body) + error.start} (0x{body[error.start]:02X}) is not UTF-8"
         problem = Problem(problems.NOT_TEXT, message, Span(at, at), "save the file as UTF-8")
         raise SyntaxProblem((problem,)) from None
     _check_text(text)
@@ -143,6 +147,14 @@ def _language() -> _Language:
     return _Language(lark, Scanner(lark.terminals))
 
 
+_PARTS: Mapping[type, tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind) if f.type not in ("Span", "str", "Comments"))
+    for kind in vars(syntax).values()
+    if isinstance(kind, type) and is_dataclass(kind) and kind is not Span
+}
+"""The fields of each kind of node in which nodes may stand."""
+
+
 def _too_deep(item: Item) -> Problem | None:
     """A problem where the tree has more than MAX_DEPTH levels; walks with a stack of its own."""
     stack: list[tuple[Any, int]] = [(item, 0)]
@@ -150,10 +162,11 @@ def _too_deep(item: Item) -> Problem | None:
         node, depth = stack.pop()
         if isinstance(node, tuple):
             stack += [(x, depth) for x in node]
-        elif is_dataclass(node) and not isinstance(node, Span):
-            if depth > MAX_DEPTH:
-                return _depth_problem(node)
-            stack += [(getattr(node, f.name), depth + 1) for f in fields(node)]
+            continue
+        parts = _PARTS.get(type(node), ())
+        if parts and depth > MAX_DEPTH:
+            return _depth_problem(node)
+        stack += [(getattr(node, part), depth + 1) for part in parts]
     return None
 
 

@@ -155,37 +155,38 @@ def _malformed_number(number: Token, text: str, start: int) -> Problem:
     return Problem(problems.MALFORMED_NUMBER, message, span, hint)
 
 
-_CLOSES: Mapping[str, str] = {")": "(", "]": "[", "}": "{"}
-_OPENS: Mapping[str, str] = {v: k for k, v in _CLOSES.items()}
+_OPENING = frozenset({"LPAR", "LSQB", "LBRACE"})
+_CLOSING = frozenset({"RPAR", "RSQB", "RBRACE"})
+_PAIRS: Mapping[str, str] = {"(": ")", "[": "]", "{": "}"}
 
 
 def check_brackets(tokens: Iterable[Token]) -> Problem | None:
     """The first bracket that does not match, is never closed, or nests too deep."""
     stack: list[Token] = []
     for token in tokens:
-        if token in _OPENS:
+        if token.type in _OPENING:
             stack.append(token)
             if len(stack) > MAX_NESTING:
                 message = f"{len(stack)} brackets are open; at most {MAX_NESTING} may be at once"
                 hint = "bind the inner part to a name"
                 return Problem(problems.NESTED_TOO_DEEP, message, span_of(token), hint)
-        elif token in _CLOSES:
+        elif token.type in _CLOSING:
             if not stack:
                 message = f"`{token}` closes nothing"
                 return Problem(problems.UNBALANCED_BRACKETS, message, span_of(token), "remove it")
             opened = stack.pop()
-            if _OPENS[opened] != token:
+            if _PAIRS[opened] != token:
                 return _mismatch(opened, token)
     if stack:
         message = f"`{stack[-1]}` is never closed"
-        hint = f"add `{_OPENS[stack[-1]]}`"
+        hint = f"add `{_PAIRS[stack[-1]]}`"
         return Problem(problems.UNBALANCED_BRACKETS, message, span_of(stack[-1]), hint)
     return None
 
 
 def _mismatch(opened: Token, closed: Token) -> Problem:
-    message = f"`{closed}` stands where `{_OPENS[opened]}` is due: the last open bracket is `{opened}`"
-    hint = f"close the `{opened}` with `{_OPENS[opened]}` first"
+    message = f"`{closed}` stands where `{_PAIRS[opened]}` is due: the last open bracket is `{opened}`"
+    hint = f"close the `{opened}` with `{_PAIRS[opened]}` first"
     return Problem(problems.UNBALANCED_BRACKETS, message, span_of(closed), hint)
 
 

@@ -5,7 +5,7 @@ mistake was made. Every mistake is a class of its own; each message names the pl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ import torch
 from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, Free, evaluate, names, show
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, length_of
+from ucutlass.runtime.declaration import Requirement as Requirement
 
 # --- mistakes --------------------------------------------------------------------
 
@@ -182,8 +183,8 @@ def _split_composite(spec: LaunchSpec, shapes: Shapes, known: dict[str, _Known])
         product = math.prod(value for _, value in inner)
         if product < 1 or length % product != 0:
             raise NotDivisible(
-                f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, not a multiple of "
-                + " * ".join(f"{n} = {value}" for n, value in inner)
+                f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, "
+                "not a multiple of " + " * ".join(f"{n} = {value}" for n, value in inner)
             )
         known[unknown[0]] = _Known(length // product, place)
         return True
@@ -208,7 +209,8 @@ def _verify_axes(
             f"{n} is {known[n].value} by {known[n].origin}" for n in (spec.dims[d][0] for d in axis.dims)
         )
         raise ExtentMismatch(
-            f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, but must have {wanted}: {reasons}"
+            f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, "
+            f"but must have {wanted}: {reasons}"
         )
 
 
@@ -270,8 +272,8 @@ def check_strides(spec: LaunchSpec, label: str, tensor: torch.Tensor) -> None:
         if tensor.shape[i] != 1 and tensor.stride(i) != expected:
             raise NotContiguous(
                 f"{spec.name}: {label} axis {i} has stride {tensor.stride(i)} where {expected} was expected "
-                f"(shape {_shape(tensor.shape)}, strides {_shape(tensor.stride())}); give {label}.contiguous(), "
-                "or declare the dimensions in the tensor's memory order"
+                f"(shape {_shape(tensor.shape)}, strides {_shape(tensor.stride())}); "
+                f"give {label}.contiguous(), or declare the dimensions in the tensor's memory order"
             )
         expected *= tensor.shape[i]
 

@@ -13,7 +13,6 @@ from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, evaluate
 from ucutlass.ir import Kernel, ScalarType, TensorType
 
-
 NAMELESS = Fixed(1)
 """The extent of an axis written `1`."""
 
@@ -69,7 +68,6 @@ class LaunchSpec:
     results: tuple[TensorSlot, ...]
     requires: tuple[Requirement, ...] = ()
     device: str = "cuda"
-
 
 
 def spec_of(kernel: Kernel, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:

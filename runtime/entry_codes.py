@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+BAD_ARGUMENTS, CUDA_BASE, CUTLASS_BASE = 1, 1000, 2000
+
 
 class LaunchError(Exception):
     """A kernel's entry refused or failed; `code` is what it returned (ucutlass/plan.py)."""
@@ -55,12 +57,12 @@ _CUDA_WORDS: Mapping[int, str] = MappingProxyType(
 
 def describe(code: int) -> str:
     """The words for an entry's return code."""
-    if code == 1:
+    if code == BAD_ARGUMENTS:
         return "the kernel refused its arguments: they are not what its plan was made for"
-    if 1000 < code < 2000:
-        return f"CUDA error {code - 1000}: {_cuda_words(code - 1000)}"
-    if 2000 < code < 2000 + len(CUTLASS_STATUS):
-        return f"CUTLASS status {CUTLASS_STATUS[code - 2000]}"
+    if CUDA_BASE < code < CUTLASS_BASE:
+        return f"CUDA error {code - CUDA_BASE}: {_cuda_words(code - CUDA_BASE)}"
+    if CUTLASS_BASE < code < CUTLASS_BASE + len(CUTLASS_STATUS):
+        return f"CUTLASS status {CUTLASS_STATUS[code - CUTLASS_BASE]}"
     return "a code that the binary interface does not define"
 
 

@@ -6,8 +6,9 @@ Coordinates of gathers, offsets of segments and scalars get valid values of thei
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Mapping, Sequence, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,7 +20,6 @@ from ucutlass.ir import (
     Dot,
     Gather,
     Kernel,
-    ParamDecl,
     ParamValue,
     Pipeline,
     Program,
@@ -83,7 +83,7 @@ def generate(
                 number = (scalars or {}).get(decl.name, 0.5 if elem.kind == "float" else 1)
                 out.append(number if elem.kind == "float" else int(number))
             case TensorType():
-                made = _tensor(decl, decl.type, roles.get(decl.name, Role()), full, distribution, random)
+                made = _tensor(decl.type, roles.get(decl.name, Role()), full, distribution, random)
                 out.append(made.to(device))
     return out
 
@@ -149,7 +149,10 @@ def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
 
 
 def _tensor(
-    decl: ParamDecl, kind: TensorType, role: Role, sizes: Mapping[str, int], distribution: Distribution,
+    kind: TensorType,
+    role: Role,
+    sizes: Mapping[str, int],
+    distribution: Distribution,
     random: torch.Generator,
 ) -> Tensor:
     shape = shape_of(kind, sizes)
@@ -160,11 +163,11 @@ def _tensor(
         return _offsets(shape, sizes[role.offsets_of], random).to(dtype)
     match kind.elem.kind:
         case "bool":
-            return torch.rand(shape, generator=random) < 0.5
+            return torch.randint(0, 2, shape, generator=random).bool()
         case "int":
             return _integers(kind.elem, shape, distribution, random).to(dtype)
         case "float" if distribution == "integer":
-            return store(_exact(kind, role, shape, sizes, random), kind.elem)
+            return store(_exact(kind, role, sizes, random), kind.elem)
         case "float":
             return store(_floats(kind.elem, shape, distribution, random), kind.elem)
 
@@ -176,7 +179,9 @@ def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tens
     return torch.cat((torch.tensor([0]), inner, torch.tensor([extent])))[:count].reshape(tuple(shape))
 
 
-def _integers(elem: Element, shape: Sequence[int], distribution: Distribution, random: torch.Generator) -> Tensor:
+def _integers(
+    elem: Element, shape: Sequence[int], distribution: Distribution, random: torch.Generator
+) -> Tensor:
     low, high = RANGES[elem.name]
     low, high = max(low, -1000), min(high, 1000)
     match distribution:
@@ -190,7 +195,9 @@ def _integers(elem: Element, shape: Sequence[int], distribution: Distribution, r
             return torch.randint(low, high + 1, tuple(shape), generator=random)
 
 
-def _floats(elem: Element, shape: Sequence[int], distribution: Distribution, random: torch.Generator) -> Tensor:
+def _floats(
+    elem: Element, shape: Sequence[int], distribution: Distribution, random: torch.Generator
+) -> Tensor:
     size = tuple(shape)
     match distribution:
         case "normal":
@@ -218,9 +225,10 @@ def _one_hot(shape: Sequence[int], random: torch.Generator) -> Tensor:
     return out
 
 
-def _exact(kind: TensorType, role: Role, shape: Sequence[int], sizes: Mapping[str, int], random: torch.Generator) -> Tensor:
+def _exact(kind: TensorType, role: Role, sizes: Mapping[str, int], random: torch.Generator) -> Tensor:
     """Whole numbers of at most 4 whose dot cannot reach the accumulator's limit: smaller ones for
     long dots, then zeros along the summed dimensions."""
+    shape = shape_of(kind, sizes)
     steps = math.prod(sizes[d] for d in role.over)
     room = role.exact / max(steps, 1)
     largest = max(1, min(4, math.isqrt(int(room)))) if math.isfinite(room) else 4
@@ -231,7 +239,9 @@ def _exact(kind: TensorType, role: Role, shape: Sequence[int], sizes: Mapping[st
     return (values.reshape(named or [1]) * _thinned(kind, role, sizes, room, random)).reshape(tuple(shape))
 
 
-def _thinned(kind: TensorType, role: Role, sizes: Mapping[str, int], room: float, random: torch.Generator) -> Tensor:
+def _thinned(
+    kind: TensorType, role: Role, sizes: Mapping[str, int], room: float, random: torch.Generator
+) -> Tensor:
     """1 for as many coordinates of the longest summed dimension as there is room for, else 0."""
     longest = max(role.over, key=lambda d: sizes[d])
     keep = max(1, int(sizes[longest] * room))

@@ -24,7 +24,6 @@ def main() -> None:
     result = int(sys.argv[1])
     os.set_inheritable(result, False)
     request = json.load(sys.stdin)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != request["parent"]:
         sys.exit(1)  # the parent died before it could be watched

@@ -13,9 +13,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -23,15 +23,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 
 from ucutlass.elements import Element
-from ucutlass.ir import Kernel, ScalarType, TensorType
 from ucutlass.runtime.arguments import (
-    Axis,
-    LaunchSpec,
     NotATensor,
-    Requirement,
-    ScalarSlot,
-    Slot,
-    TensorSlot,
+    Undetermined,
     WrongCount,
     WrongDevice,
     bind,
@@ -40,11 +34,13 @@ from ucutlass.runtime.arguments import (
     check_scalar,
     check_strides,
     check_tensor,
-    dtype_of,
     integer_range,
-    shape_of,
 )
+from ucutlass.runtime.declaration import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
+from ucutlass.runtime.declaration import spec_of as spec_of
+from ucutlass.runtime.entry_codes import LaunchError as LaunchError
 from ucutlass.runtime.library import Native, NoNative, native
+from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device, stream
 
 ALIGNMENT = 16
 """Bytes: the alignment of `Request.aligned`; what TMA and 128-bit loads need."""
@@ -86,9 +82,10 @@ class Launcher:
     and on one device. Returns the result, or a tuple of the results (with their names as
     attributes where they have names), newly allocated or the tensors of `out`.
 
-    Raises a subclass of ArgumentError before anything is launched, LaunchError where the kernel's
-    entry fails, and whatever `choose` raises. `choose` is asked once for each Request, one
-    request at a time. Safe to call from many threads.
+    Calls raise a subclass of ArgumentError before anything is launched, LaunchError where the kernel's
+    entry fails, and whatever `choose` raises; making one raises Undetermined for a declaration
+    without tensors. `choose` is asked once for each Request, one request at a time. Safe to call
+    from many threads.
     """
 
     spec: LaunchSpec
@@ -109,21 +106,9 @@ class Launcher:
         def __call__(self, *args: Any, out: Any = None) -> Any: ...
 
 
-_ENTRY = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 _DLPACK_DEVICES: Mapping[str, int] = MappingProxyType({"cpu": 1, "cuda": 2})
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-Allocation: TypeAlias = tuple[tuple[Any, ...], dict[str, Any] | None]
-"""Arguments and keywords for the allocating function of a device type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +132,11 @@ class _Core:
         self.native = launcher
         self._choose = choose
         self._tensor_slots = [p for p in spec.params if isinstance(p, TensorSlot)]
+        if not self._tensor_slots:
+            raise Undetermined(f"{spec.name}: takes no tensor, so no call says on which device it runs")
         self._labels = [p.name for p in self._tensor_slots] + _result_labels(spec)
         self._result_type = _result_type(spec)
-        self._allocate, self._allocation = _allocator(spec.device)
+        self._allocate, self._allocation = allocator(spec.device)
         self._bounds: dict[Request, Bound] = {}
         self._prepared: dict[tuple[object, ...], _Prepared] = {}
         self._lock = threading.Lock()
@@ -163,7 +150,7 @@ class _Core:
         """In the order that native/launcher.c `ucutlass_launcher_new` reads."""
         return (
             *_PLAIN, float, int, bool, self.slow, self.fail, self._allocate, torch.is_grad_enabled,
-            torch.autograd.graph.increment_version, _exchange_device(self.spec.device),
+            torch.autograd.graph.increment_version, exchange_device(self.spec.device),
             self._result_type, torch.Tensor.is_neg,
             torch.Tensor.__dlpack_c_exchange_api__,
             _DLPACK_DEVICES[self.spec.device],
@@ -176,6 +163,18 @@ class _Core:
 
     def slow(self, launcher: object, *args: Any, out: Any = None) -> Any:
         """Validates and launches. `launcher` is the native one to teach, or None."""
+        run = self._untraced if "torch._dynamo" in sys.modules else self._run
+        return run(launcher, args, out)
+
+    @functools.cached_property
+    def _untraced(self) -> Callable[[object, tuple[Any, ...], Any], Any]:
+        """`_run`, kept out of graphs: Dynamo traces Python frames below a graph break, and would
+        walk into the planner. Importing Dynamo takes seconds, so only if it is there already."""
+        disable: Callable[..., Any] = torch.compiler.disable
+        disabled: Callable[[object, tuple[Any, ...], Any], Any] = disable(self._run)
+        return disabled
+
+    def _run(self, launcher: object, args: tuple[Any, ...], out: Any) -> Any:
         tensors, scalars = self._split(args)
         outs = self._outs(out)
         given = (*tensors, *outs)
@@ -204,7 +203,7 @@ class _Core:
             )
         tensors: list[torch.Tensor] = []
         scalars: list[float] = []
-        for slot, value in zip(self.spec.params, args):
+        for slot, value in zip(self.spec.params, args, strict=True):
             if isinstance(slot, TensorSlot):
                 tensors.append(value)
             else:
@@ -225,33 +224,41 @@ class _Core:
             raise WrongCount(f"{self.spec.name}: out has {len(out)} tensors, but there are {count} results")
         return tuple(out)
 
+    def _labelled(
+        self, tensors: Sequence[Any], outs: Sequence[Any]
+    ) -> tuple[tuple[str, Any, TensorSlot], ...]:
+        given = (*tensors, *outs)
+        slots = (*self._tensor_slots, *self.spec.results)[: len(given)]
+        return tuple(zip(self._labels[: len(given)], given, slots, strict=True))
+
     def _validate(self, tensors: Sequence[object], outs: Sequence[object]) -> Request:
-        slots = [*self._tensor_slots, *self.spec.results]
-        checked = [
-            check_tensor(self.spec, label, slot, t)
-            for label, slot, t in zip(self._labels, slots, [*tensors, *outs])
+        """All that a signature settles. Raises the mistakes of ucutlass.runtime.arguments."""
+        given = [
+            (label, check_tensor(self.spec, label, slot, tensor), slot)
+            for label, tensor, slot in self._labelled(tensors, outs)
         ]
-        for label, tensor in zip(self._labels, checked):
-            if tensor.device != checked[0].device:
+        first, device = given[0][0], given[0][1].device
+        for label, tensor, _ in given:
+            if tensor.device != device:
                 raise WrongDevice(
-                    f"{self.spec.name}: {label} is on {tensor.device}, but {self._labels[0]} is on {checked[0].device}"
+                    f"{self.spec.name}: {label} is on {tensor.device}, but {first} is on {device}"
                 )
-        extents = bind(self.spec, [(n, t.shape, s) for n, t, s in zip(self._labels, checked, slots)])
-        for label, tensor in zip(self._labels, checked):
+        extents = bind(self.spec, [(label, tensor.shape, slot) for label, tensor, slot in given])
+        for label, tensor, _ in given:
             check_strides(self.spec, label, tensor)
-        aligned = tuple(t.data_ptr() % ALIGNMENT == 0 for t in checked)
+        aligned = tuple(tensor.data_ptr() % ALIGNMENT == 0 for _, tensor, _ in given)
         fresh = () if outs else (True,) * len(self.spec.results)
-        return Request(extents, aligned + fresh, checked[0].device)
+        return Request(extents, aligned + fresh, device)
 
     def _check_state(self, tensors: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]) -> None:
         """What a signature leaves open: gradients and overlap."""
-        given = [*zip(self._labels, [*tensors, *outs])]
+        given = self._labelled(tensors, outs)
         if torch.is_grad_enabled():
-            for label, tensor in given:
+            for label, tensor, _ in given:
                 check_grad(self.spec, label, tensor)
         for i in range(len(tensors), len(given)):
             for j in range(i):
-                check_overlap(self.spec, *given[i], *given[j])
+                check_overlap(self.spec, *given[i][:2], *given[j][:2])
 
     # --- launching
 
@@ -259,7 +266,8 @@ class _Core:
         with self._lock:
             bound = self._bounds.get(request)
             if bound is None:
-                bound = self._bounds[request] = self._choose(request)
+                with current(request.device):
+                    bound = self._bounds[request] = self._choose(request)
         return _Prepared(
             request,
             bound,
@@ -280,14 +288,19 @@ class _Core:
         scalars: Sequence[float],
         outs: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        with _current(p.request.device):
+        with current(p.request.device):
             results = tuple(outs) or tuple(self._new(allocation) for allocation in p.results)
             workspace = self._new(p.workspace) if p.workspace else None
             pointers = [t.data_ptr() for t in (*tensors, *results)]
             code = p.function(
-                (ctypes.c_void_p * len(pointers))(*pointers), p.extents, (ctypes.c_double * len(scalars))(*scalars),
-                p.knobs, None if workspace is None else workspace.data_ptr(), None, _stream(p.request.device),
-            )  # fmt: skip
+                (ctypes.c_void_p * len(pointers))(*pointers),
+                p.extents,
+                (ctypes.c_double * len(scalars))(*scalars),
+                p.knobs,
+                None if workspace is None else workspace.data_ptr(),
+                None,
+                stream(p.request.device),
+            )
         if code != 0:
             self.fail(code)
         if outs:
@@ -309,9 +322,14 @@ class _Core:
     ) -> None:
         out = None if not outs else outs[0] if len(self.spec.results) == 1 else outs
         plan = (
-            p.bound.entry, p.request.extents, p.bound.knobs, p.results, p.workspace, (p.request.device.index or 0,),
-            p.bound.keep if p.bound.keep is not None else p.bound,
-        )  # fmt: skip
+            p.bound.entry,
+            p.request.extents,
+            p.bound.knobs,
+            p.results,
+            p.workspace,
+            (p.request.device.index or 0,),
+            p.bound,
+        )
         library.remember(launcher, args, out, plan)
 
 
@@ -330,42 +348,6 @@ def _facts(tensor: object) -> object:
     except RuntimeError:
         return None
     return tensor.shape, tensor.dtype, tensor.device, tensor.stride(), tensor.is_neg(), aligned
-
-
-def _stream(device: torch.device) -> int:
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _exchange_device(device: str) -> Callable[[int], int] | None:
-    if device != "cuda" or torch.cuda.device_count() < 2:
-        return None
-    exchange: Callable[[int], int] = torch.cuda._exchange_device
-    return exchange
-
-
-def _allocator(device: str) -> tuple[Callable[..., Any], Callable[..., Allocation]]:
-    """How tensors are allocated on the current device of this type, and the arguments for it.
-
-    torch.empty spends about a microsecond in parsing and dispatch; the function that Inductor's
-    generated code allocates with takes the same memory from the same allocator in a third of that.
-    """
-    from torch._C._dynamo import guards
-
-    direct = getattr(guards, f"_empty_strided_{device}", None)
-    if direct is None:
-        return torch.empty, lambda shape, dtype, where: ((shape,), {"dtype": dtype, "device": where})
-    return direct, lambda shape, dtype, where: ((shape, _row_major(shape), dtype), None)
-
-
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for extent in reversed(shape[1:]):
-        strides.append(strides[-1] * extent)
-    return tuple(reversed(strides))[-len(shape) :] if shape else ()
 
 
 # --- slots -----------------------------------------------------------------------
@@ -391,7 +373,7 @@ def _result_labels(spec: LaunchSpec) -> list[str]:
 def _result_type(spec: LaunchSpec) -> type[tuple[Any, ...]] | None:
     """A tuple with the results' names as read-only attributes, made without generated code; names
     that a tuple has itself, or that begin with `_`, are left to positions."""
-    if len(spec.results) < 2 or not all(r.name for r in spec.results):
+    if len(spec.results) == 1 or not all(r.name for r in spec.results):
         return None
     getters: dict[str, Any] = {
         r.name: property(operator.itemgetter(i))

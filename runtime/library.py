@@ -177,7 +177,7 @@ def compile_native(folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as scratch:
             made = Path(scratch) / target.name
             _compile([compiler, *_FLAGS, "-o", str(made), str(here / "launcher.c")])
-            os.replace(made, target)
+            made.replace(target)
     except OSError as error:
         raise NativeUnbuildable(
             f"the native launcher cannot be stored: {error}",

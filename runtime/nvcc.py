@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 SOURCE = "source.cu"
 LIBRARY = "kernel.so"
 LOG = "build.log"
+_SCRATCH = "tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def compile_source(
     BuildCancelled, MachineError, OSError (the folder cannot be written).
     """
     (folder / SOURCE).write_text(source.text)
-    scratch = folder / "tmp"
+    scratch = folder / _SCRATCH
     scratch.mkdir()
     start = time.monotonic()
     status = process.run(
@@ -140,7 +142,8 @@ def compile_source(
 
 
 def _command(arch: str, toolchain: Toolchain) -> list[str]:
-    """File names are relative, so that no folder's name gets into the library."""
+    """File names are relative, so that no folder's name gets into the library; temporary files are
+    kept, for else nvcc names them, and with them symbols, after its process."""
     home = toolchain.cutlass.home
     return [
         str(toolchain.nvcc.path),
@@ -149,6 +152,7 @@ def _command(arch: str, toolchain: Toolchain) -> list[str]:
         f"-I{home / 'include'}",
         f"-I{home / 'tools/util/include'}",
         *(f"-L{folder}" for folder in toolchain.nvcc.library_folders),
+        "-keep", f"-keep-dir={_SCRATCH}",
         "-o", LIBRARY, SOURCE,
     ]
 
@@ -193,7 +197,7 @@ def _refusal(
     for pattern, fault, mend in _MACHINE_FAULTS:
         if m := pattern.search(log):
             return fault(f"compiling {source.entry} failed: {m[0].strip()}", mend)
-    if status == -9:
+    if status == -signal.SIGKILL:
         return OutOfMemory(f"compiling {source.entry} failed: nvcc was killed", _FEWER_JOBS)
     kept = keep()
     command = command_line(source.arch, SOURCE, LIBRARY)

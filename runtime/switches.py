@@ -20,9 +20,9 @@ CUDA_HOME = "UCUTLASS_CUDA_HOME"
 
 DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
-    CACHE_SIZE: "size at which the least recently used kernels are removed, such as 500M or 20G (default 10G)",
+    CACHE_SIZE: "size from which the least recently used kernels are removed, such as 500M (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
-    CUDA_HOME: "CUDA toolkit to use (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
+    CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
 }
 """Name to meaning, for help texts."""
 

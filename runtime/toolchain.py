@@ -140,7 +140,8 @@ def _locate(env: Mapping[str, str]) -> tuple[Path, str]:
         return homes_of_pypi[0] / "bin" / "nvcc", "PyPI"
     old = any(_nvidia_folders("cuda_nvcc"))
     also = "; PyPI's CUDA 12 packages are installed, but they hold no nvcc" if old else ""
-    raise CompilerMissing(f"no nvcc in CUDA_HOME, CUDA_PATH, PATH or PyPI's CUDA 13 packages{also}", INSTALL_CUDA)
+    words = f"no nvcc in CUDA_HOME, CUDA_PATH, PATH or PyPI's CUDA 13 packages{also}"
+    raise CompilerMissing(words, INSTALL_CUDA)
 
 
 def _nvidia_folders(pattern: str) -> Iterator[Path]:

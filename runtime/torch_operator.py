@@ -8,32 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from ucutlass.runtime.arguments import (
-    LaunchSpec,
-    ScalarSlot,
-    TensorSlot,
-    WrongCount,
-    WrongDtype,
-    bind,
-    dtype_of,
-    shape_of,
-)
-from ucutlass.runtime.launch import Launcher
+from ucutlass.runtime.arguments import WrongCount, WrongDtype, bind
+from ucutlass.runtime.declaration import LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*::[a-z_][a-z0-9_]*", re.ASCII)
 _SCALARS = {"float": "float", "int": "int", "bool": "bool"}
 """Kind of an element type to its type in torch's schema language."""
 
 
+class Launchable(Protocol):
+    """A kernel that can be called, and what its calls must bring."""
+
+    spec: LaunchSpec
+
+    def __call__(self, *args: Any, out: Any = None) -> Any: ...
+
+
 class BadOperatorName(Exception):
     """Not of the form `namespace::name`."""
 
 
-def as_operator(launcher: Launcher, name: str) -> Callable[..., Any]:
+def as_operator(launcher: Launchable, name: str) -> Callable[..., Any]:
     """Registers the kernel as the torch operator `name`, `namespace::name` in lower case, for the
     life of the process, and returns the callable: the parameters in order, results as allocated.
 
@@ -66,7 +65,7 @@ def _fake(spec: LaunchSpec, args: tuple[Any, ...]) -> Any:
     """Results without data; shapes may be symbolic, then every check on them becomes a guard."""
     if len(args) != len(spec.params):
         raise WrongCount(f"{spec.name}: takes {len(spec.params)} arguments, but got {len(args)}")
-    given = [(p, a) for p, a in zip(spec.params, args) if isinstance(p, TensorSlot)]
+    given = [(p, a) for p, a in zip(spec.params, args, strict=True) if isinstance(p, TensorSlot)]
     for slot, tensor in given:
         if tensor.dtype != dtype_of(slot.elem):
             raise WrongDtype(f"{spec.name}: {slot.name} is {tensor.dtype}, but is declared {slot.elem.name}")

@@ -8,8 +8,9 @@ that differ are findings of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Callable, Literal, Sequence, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,9 +31,8 @@ class Comparison:
 
     `worst` is the largest error over its bound: 0 where all are equal, infinite where the bound is 0
     or a NaN or infinity is not the reference's. `index` is where; `in_tile` that index modulo
-    the tile, over the last two axes. `bad` counts elements beyond their bound, `edge` those of them in
-    the last row or column of the result's last partial tile. `exact` counts elements that had to be
-    equal, `unbounded` those whose bound is infinite: they must only be finite.
+    the tile, over the last two axes. `bad` counts elements beyond their bound, `exact` those that had
+    to be equal, `unbounded` those whose bound is infinite: they must only be finite.
     """
 
     name: str
@@ -50,7 +50,8 @@ class Comparison:
 
     def __str__(self) -> str:
         place = f"at {list(self.index)}" + (f", tile position {self.in_tile}" if self.in_tile else "")
-        verdict = "within the bound" if self.ok else f"{self.bad} of {self.elements} elements beyond the bound"
+        beyond = f"{self.bad} of {self.elements} elements beyond the bound"
+        verdict = "within the bound" if self.ok else beyond
         return (
             f"{self.name or 'result'}: {verdict}; worst error is {self.worst:.3g} of the bound {place}: "
             f"{self.out:.9g}, reference {self.reference:.9g} +- {self.bound:.3g}"
@@ -90,9 +91,10 @@ def compare(
     """
     if not out.shape == reference.shape == bound.shape:
         raise ValueError(
-            f"out has shape {tuple(out.shape)}, the reference {tuple(reference.shape)}, the bound {tuple(bound.shape)}"
+            f"out has shape {tuple(out.shape)}, the reference {tuple(reference.shape)}, "
+            f"the bound {tuple(bound.shape)}"
         )
-    ratio, unequal = _ratios(out, reference, bound)
+    ratio = _ratios(out, reference, bound)
     bad = int((ratio > 1).sum())
     at = int(ratio.argmax()) if ratio.numel() else -1
     index = _unravel(at, out.shape) if at >= 0 else ()
@@ -113,7 +115,7 @@ def compare(
     )
 
 
-def _ratios(out: Tensor, reference: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+def _ratios(out: Tensor, reference: Tensor, bound: Tensor) -> Tensor:
     """Error over bound; infinite where a NaN or infinity is not the reference's."""
     if reference.dtype == torch.float64:
         a, b = out.to(torch.float64), reference
@@ -125,7 +127,7 @@ def _ratios(out: Tensor, reference: Tensor, bound: Tensor) -> tuple[Tensor, Tens
         strange = torch.zeros_like(equal)
     error = (a - b).abs().to(torch.float64)
     ratio = torch.where(equal, 0.0, error / bound)
-    return torch.where(strange | (~equal & (bound == 0)), torch.inf, ratio), ~equal
+    return torch.where(strange | (~equal & (bound == 0)), torch.inf, ratio)
 
 
 def _unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -234,7 +236,8 @@ def _changed(program: Program, arguments: Sequence[Argument], snapshot: Sequence
         if isinstance(now, Tensor) and isinstance(before, Tensor):
             differs = (_raw(now) != _raw(before)).nonzero()
             if differs.numel():
-                found.append(Problem("input changed", f"{decl.name} changed, first at byte {int(differs[0, 0])}"))
+                at = int(differs[0, 0])
+                found.append(Problem("input changed", f"{decl.name} changed, first at byte {at}"))
     return found
 
 
@@ -250,7 +253,8 @@ def _unwritten(e: Expected, first: Guarded, second: Guarded) -> list[Problem]:
         return []
     at = _unravel(int(untouched.to(torch.uint8).argmax()), e.reference.shape)
     total = e.reference.numel()
-    return [Problem("unwritten", f"{count} of {total} elements of {e.name or 'the result'}, first {list(at)}")]
+    name = e.name or "the result"
+    return [Problem("unwritten", f"{count} of {total} elements of {name}, first {list(at)}")]
 
 
 def _unrepeatable(e: Expected, first: Guarded, second: Guarded) -> list[Problem]:
@@ -262,7 +266,7 @@ def _unrepeatable(e: Expected, first: Guarded, second: Guarded) -> list[Problem]
     return [
         Problem(
             "not repeatable",
-            f"{count} of {e.reference.numel()} elements of {e.name or 'the result'} differ bitwise between two runs, "
-            f"first {list(at)}",
+            f"{count} of {e.reference.numel()} elements of {e.name or 'the result'} differ bitwise between "
+            f"two runs, first {list(at)}",
         )
     ]

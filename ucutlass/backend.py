@@ -18,7 +18,7 @@ from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.launch import Bound, LaunchError
 from ucutlass.runtime.library import Entry, load_entry
-from ucutlass.runtime.nvcc import command_line
+from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import Toolchain, find
 
@@ -26,7 +26,7 @@ from ucutlass.runtime.toolchain import Toolchain, find
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
     """The stand-alone CUDA file of a plan; its header repeats program, plan and command."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
-    command = command_line(arch, "kernel.cu", "kernel.so")
+    command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so"))
     return emit(planned.plan, header(checked, program, planned, command))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.planner import Note, Planned
+from ucutlass.planner import Planned
+from ucutlass.reasons import Note
 from ucutlass.rules.memory import SharedMemory, memory_of
 from ucutlass.rules.tiles import accumulators_per_thread
 from ucutlass.schedule import show

@@ -54,17 +54,23 @@ SELU_SCALE = 1.0507009873554804934193349852946
 """Klambauer et al., arXiv 1706.02515, as in torch.nn.functional.selu."""
 
 
-def _op(name: str, spelling: str, domain: Domain, outcome: Outcome, reference: Callable[..., Tensor], meaning: str) -> Function:
+def _op(name: str, spelling: str, domain: Domain, outcome: Outcome, reference: Callable[..., Tensor], meaning: str, error: float = 0.0) -> Function:
     parameters = ("a",) if name in ("negate", "not") else ("a", "b")
-    return Function(name, parameters, domain, outcome, reference, meaning, spelling)
+    return Function(name, parameters, domain, outcome, reference, meaning, spelling, error=error)
 
 
 def _unary(name: str, reference: Callable[[Tensor], Tensor], meaning: str, error: float = 0.0) -> Function:
     return Function(name, ("x",), "float", "float", reference, meaning, error=error)
 
 
+def _gelu(x: Tensor) -> Tensor:
+    """By erfc: 1 + erf cancels where x is far below 0."""
+    return 0.5 * x * (-x * math.sqrt(0.5)).erfc()
+
+
 def _gelu_tanh(x: Tensor) -> Tensor:
-    return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh())
+    """By the sigmoid of twice the angle, for the same reason."""
+    return x * (2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).sigmoid()
 
 
 _TABLE: tuple[Function, ...] = (
@@ -73,8 +79,8 @@ _TABLE: tuple[Function, ...] = (
     _op("multiply", "*", "number", "same", lambda a, b: a * b, "product"),
     _op("divide", "/", "float", "float", lambda a, b: a / b, "quotient, always float"),
     _op("floor_divide", "//", "number", "same", lambda a, b: a.div(b, rounding_mode="floor"), "quotient rounded down"),
-    _op("modulo", "%", "number", "same", lambda a, b: a - b * a.div(b, rounding_mode="floor"), "a - b * (a // b)"),
-    _op("power", "**", "float", "float", lambda a, b: a**b, "power"),
+    _op("modulo", "%", "number", "same", lambda a, b: a.remainder(b), "a - b * (a // b)"),
+    _op("power", "**", "float", "float", lambda a, b: a**b, "power", 16.0),
     _op("negate", "-", "number", "same", lambda a: -a, "negative"),
     _op("less", "<", "number", "bool", lambda a, b: a < b, "comparison"),
     _op("less_equal", "<=", "number", "bool", lambda a, b: a <= b, "comparison"),
@@ -94,7 +100,7 @@ _TABLE: tuple[Function, ...] = (
     Function("pow", ("x", "y"), "float", "float", lambda x, y: x**y, "x ** y", error=16.0),
     _unary("relu", lambda x: x.clamp(min=0), "max(x, 0)"),
     Function("leaky_relu", ("x", "slope"), "float", "float", lambda x, slope: x.where(x > 0, x * slope), "x where positive, else slope * x", defaults=(0.01,)),
-    _unary("gelu", lambda x: 0.5 * x * (1 + (x * math.sqrt(0.5)).erf()), "x * Phi(x), by erf", 64.0),
+    _unary("gelu", _gelu, "x * Phi(x), by erf", 64.0),
     _unary("gelu_tanh", _gelu_tanh, "gelu's tanh form", 64.0),
     _unary("silu", lambda x: x * x.sigmoid(), "x * sigmoid(x)", 32.0),
     _unary("sigmoid", lambda x: x.sigmoid(), "1 / (1 + exp(-x))", 32.0),

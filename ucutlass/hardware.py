@@ -7,9 +7,9 @@ s8), with f32 (s32) accumulation, from the data sheet that `source` names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,11 @@ from ucutlass.planner import Planned
 from ucutlass.schedule import show
 
 
-def header(checked: Checked, program: ir.Kernel, planned: Planned, command: str) -> str:
-    """Free text; the emitter makes it a comment in which nothing can be code."""
+def header(checked: Checked, program: ir.Kernel, planned: Planned, command: tuple[str, ...]) -> str:
+    """Free text; the emitter makes it a comment in which nothing can be code.
+
+    `command` are the shell lines that build the file.
+    """
     sizes = ", ".join(f"{name}={size}" for name, size in zip(program.dims, planned.sizes, strict=True))
     extents = ", ".join(f"{i}: {name}" for i, name in enumerate(program.dims))
     pointers = [p.name for p in program.params if isinstance(p.type, ir.TensorType)]
@@ -26,7 +29,7 @@ def header(checked: Checked, program: ir.Kernel, planned: Planned, command: str)
         f"Extents by position: {extents}.",
         "Tensors by position: " + ", ".join(f"{i}: {name}" for i, name in enumerate(pointers)) + ".",
         "",
-        "Build it from this file alone:",
-        f"  {command}",
+        "Build it from this file alone (with nvcc from PyPI's packages, add -L to their lib folder):",
+        *(f"  {line}" for line in command),
     ]
     return "\n".join(lines)

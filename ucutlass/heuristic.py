@@ -44,7 +44,7 @@ class Constants:
     norm: float = 4.0
     dram: float = 0.90
     l2_bytes: float = 38.0
-    sm_bytes: float = 60.0
+    sm_bytes: float = 54.0
     fill: float = 1800.0
     step: float = 24.0
     shortest_step: float = 150.0
@@ -53,7 +53,7 @@ class Constants:
     load: float = 0.09
     direct: float = 0.15
     pingpong: float = 1.3
-    split: float = 3.0e-6
+    split: float = 4.0e-6
     reduce_bytes: float = 48.0
     cached: float = 0.6
     wide_accumulators: float = 1.15
@@ -69,8 +69,24 @@ class Constants:
 DEFAULT = Constants()
 
 _SLOW_FUNCTIONS = frozenset(
-    {"exp", "log", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh", "erf", "pow", "softplus", "elu",
-     "selu", "mish", "sqrt", "rsqrt", "div"}
+    {
+        "exp",
+        "log",
+        "tanh",
+        "sigmoid",
+        "silu",
+        "gelu",
+        "gelu_tanh",
+        "erf",
+        "pow",
+        "softplus",
+        "elu",
+        "selu",
+        "mish",
+        "sqrt",
+        "rsqrt",
+        "div",
+    }
 )
 _SLOW = 8.0
 """Instructions that such a function is worth."""
@@ -115,12 +131,18 @@ def effective_swizzle(m_tiles: int, n_tiles: int, swizzle: int) -> int:
     return next((s for s, need in ((8, 6), (4, 3), (2, 2)) if swizzle >= s and least >= need), 1)
 
 
-def tile_grid(shape: Shape, tile: tuple[int, int, int], cluster: tuple[int, int], swizzle: int) -> tuple[int, int]:
+def tile_grid(
+    shape: Shape, tile: tuple[int, int, int], cluster: tuple[int, int], swizzle: int
+) -> tuple[int, int]:
     """Tiles along M and N as the persistent scheduler counts them: filled up to whole
     clusters and swizzle groups, and the filling is computed like the rest."""
-    m, n = (ceil_div(ceil_div(e, t), c) * c for e, t, c in zip((shape.m, shape.n), tile, cluster, strict=False))
+    m, n = (
+        ceil_div(ceil_div(e, t), c) * c for e, t, c in zip((shape.m, shape.n), tile, cluster, strict=False)
+    )
     group = effective_swizzle(m, n, swizzle)
-    return ceil_div(m, group * cluster[0]) * group * cluster[0], ceil_div(n, group * cluster[1]) * group * cluster[1]
+    return ceil_div(m, group * cluster[0]) * group * cluster[0], ceil_div(
+        n, group * cluster[1]
+    ) * group * cluster[1]
 
 
 def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
@@ -134,7 +156,7 @@ def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constant
             tile = schedule.tile
     if per_batch <= k.cached * device.l2:
         return operands + others
-    side = max(1.0, (slots * tile[1] / tile[0]) ** 0.5)
+    side = max(1.0, math.sqrt(slots * tile[1] / tile[0]))
     rows = min(side, ceil_div(c.shape.m, tile[0]))
     columns = min(slots / rows, ceil_div(c.shape.n, tile[1]))
     item = c.problem.a.elem.bytes
@@ -177,7 +199,9 @@ def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estima
     clock = device.clock * k.clock
     sm = (busiest + k.fill) / clock + split_seconds
     average = tiles * (steps * step + epilogue) / slots
-    return _whole(c, device, k, sm, slots, tiles, min(1.0, average / busiest), m_tiles * tile[0] * n_tiles * tile[1])
+    return _whole(
+        c, device, k, sm, slots, tiles, min(1.0, average / busiest), m_tiles * tile[0] * n_tiles * tile[1]
+    )
 
 
 def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
@@ -190,9 +214,11 @@ def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Co
         mma *= k.wide_accumulators
     if c.problem.lane.name == "tf32" and not _k_major(c):
         mma *= k.register_operand
-    shared = m * a / s.cluster[1] + n * b / s.cluster[0]
+    rows, columns = min(m, c.shape.m) * a, min(n, c.shape.n) * b  # TMA reads nothing beyond the edge
     serve = min(k.sm_bytes, k.l2_bytes * device.sms / active)
-    ingest = max(depth * (m * a + n * b) / k.sm_bytes, depth * shared / serve)
+    ingest = depth * max(
+        (rows + columns) / k.sm_bytes, (rows / s.cluster[1] + columns / s.cluster[0]) / serve
+    )
     return max(mma + k.step, ingest, k.shortest_step)
 
 
@@ -201,14 +227,23 @@ def _k_major(c: Candidate) -> bool:
 
 
 def _sm90_busiest(
-    c: Candidate, s: Sm90Schedule, tiles: int, slots: int, steps: int, step: float, epilogue: float, k: Constants
+    c: Candidate,
+    s: Sm90Schedule,
+    tiles: int,
+    slots: int,
+    steps: int,
+    step: float,
+    epilogue: float,
+    k: Constants,
 ) -> tuple[float, float]:
     """Cycles of the slot with most work, and the seconds that splitting K adds."""
     each = ceil_div(tiles, slots)
     if s.warps == "pingpong":
         epilogue *= k.pingpong
         one = steps * step
-        return max(each * one + epilogue, ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)), 0.0
+        return max(
+            each * one + epilogue, ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)
+        ), 0.0
     whole = each * (steps * step + epilogue)
     splits = c.knobs.splits
     if s.scheduler == "persistent" or splits == 1:
@@ -227,15 +262,15 @@ def _sm90_busiest(
     return parallel * (steps * step + epilogue) + length * step + (1 + parts) * fix + epilogue * 1.5, k.split
 
 
-def rate_key(c: Candidate) -> str:
+def rate_key(c: Candidate, device: Device) -> str:
     """The entry of `Device.peaks` at which the kernel multiplies: the multistage kernel widens
-    fp8 to f16."""
+    fp8 to f16, as does whatever has no fp8."""
     lane = c.problem.lane.name
     match c.schedule:
         case Sm80Schedule(math=way):
             return "f16" if lane in ("e4m3", "e5m2") else lane_key(lane, way)
         case _:
-            return lane
+            return lane if lane in device.peaks else "f16"
 
 
 def traffic_share(c: Candidate, k: Constants) -> float:
@@ -249,32 +284,57 @@ def traffic_share(c: Candidate, k: Constants) -> float:
 
 
 def _whole(
-    c: Candidate, device: Device, k: Constants, sm: float, slots: int, tiles: int, quantisation: float, area: int
+    c: Candidate,
+    device: Device,
+    k: Constants,
+    sm: float,
+    slots: int,
+    tiles: int,
+    quantisation: float,
+    area: int,
 ) -> Estimate:
     moved = dram_bytes(c, device, slots, tiles, k)
     dram = moved / (device.bandwidth * k.dram)
-    power = c.shape.flops / (device.peaks[rate_key(c)] * k.sustained * traffic_share(c, k))
+    power = c.shape.flops / (device.peaks[rate_key(c, device)] * k.sustained * traffic_share(c, k))
     seconds = _join(sm, dram, power, k.norm) + device.launch_floor
     return Estimate(
-        seconds, slots, tiles, tiles / slots, quantisation, c.shape.m * c.shape.n / area, sm, dram, power, moved
+        seconds,
+        slots,
+        tiles,
+        tiles / slots,
+        quantisation,
+        c.shape.m * c.shape.n / area,
+        sm,
+        dram,
+        power,
+        moved,
     )
+
+
+def warps_of(s: Sm80Schedule) -> int:
+    """Warps of a multistage block; at least one, also where the rules refuse the warp tile."""
+    return max(1, s.tile[0] // s.warp_tile[0]) * max(1, s.tile[1] // s.warp_tile[1])
 
 
 def blocks_per_sm(c: Candidate) -> int:
     """Multistage thread blocks that share an SM: by shared memory, registers and threads."""
     assert isinstance(c.schedule, Sm80Schedule)
-    s = c.schedule
-    warps = (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
+    warps = warps_of(c.schedule)
     registers = min(255, accumulators_per_thread(c) + 96)
     memory = memory_of(c).total + c.arch.shared_memory_reserved
-    return max(1, min(
-        c.arch.shared_memory_sm // memory, c.arch.registers // (registers * 32 * warps), c.arch.threads // (32 * warps)
-    ))
+    return max(
+        1,
+        min(
+            c.arch.shared_memory_sm // memory,
+            c.arch.registers // (registers * 32 * warps),
+            c.arch.threads // (32 * warps),
+        ),
+    )
 
 
 def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estimate:
     blocks = blocks_per_sm(c)
-    warps = (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
+    warps = warps_of(s)
     m_tiles, n_tiles = ceil_div(c.shape.m, s.tile[0]), ceil_div(c.shape.n, s.tile[1])
     tiles = m_tiles * n_tiles * c.shape.batch
     splits = c.knobs.splits
@@ -284,14 +344,16 @@ def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estima
     reached = (k.simt if s.math == "simt" else tensor) * min(1.0, 0.5 + busy * warps / 16)
     reached *= min(_VECTOR_FACTOR[min(TMA_BYTES, t.align * t.elem.bytes)] for t in (c.problem.a, c.problem.b))
     reached *= min(1.0, s.warp_tile[0] * s.warp_tile[1] / 2048) ** 0.25
-    rate = device.peaks[rate_key(c)] / (device.sms * device.clock)
+    rate = device.peaks[rate_key(c, device)] / (device.sms * device.clock)
     steps = ceil_div(c.k_tiles, splits)
     step = max(2 * s.tile[0] * s.tile[1] * s.tile[2] / (rate * reached), k.shortest_step / busy)
     ingest = memory_of(c).stage / min(k.sm_bytes, k.l2_bytes * device.sms / min(device.sms, tiles * splits))
     one = steps * max(step, ingest) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
     sm = (each * busy * one + k.fill) / (device.clock * k.clock)
     if splits > 1:
-        sm += k.split + splits * c.shape.m * c.shape.n * c.shape.batch * 8 / (k.l2_bytes * device.sms * device.clock)
+        sm += k.split + splits * c.shape.m * c.shape.n * c.shape.batch * 8 / (
+            k.l2_bytes * device.sms * device.clock
+        )
     slots = device.sms * blocks
     average = min(1.0, tiles * splits / (slots * each))
     return _whole(c, device, k, sm, slots, tiles * splits, average, m_tiles * s.tile[0] * n_tiles * s.tile[1])
@@ -310,6 +372,14 @@ def _gemv(c: Candidate, s: GemvSchedule, device: Device, k: Constants) -> Estima
     seconds = _join(sm, dram, 0.0, k.norm) + device.launch_floor
     waves = blocks / slots
     return Estimate(
-        seconds, slots, blocks, waves, min(1.0, blocks / (ceil_div(blocks, slots) * slots)),
-        c.shape.n / s.columns, sm, dram, 0.0, moved,
+        seconds,
+        slots,
+        blocks,
+        waves,
+        min(1.0, blocks / (ceil_div(blocks, slots) * slots)),
+        c.shape.n / s.columns,
+        sm,
+        dram,
+        0.0,
+        moved,
     )

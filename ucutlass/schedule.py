@@ -7,9 +7,10 @@ A schedule says how a kernel runs, never what it computes. Every field may be le
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Iterable, Iterator, Literal, Mapping, TypeAlias
+from typing import Literal, TypeAlias
 
 from ucutlass.ir import Choice
 
@@ -70,9 +71,10 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
                   "parts of K computed apart and added; `stream`: stream-K"),
             Field("raster", _TILED, 0, tuple(RASTERS), None, True, "the order in which tiles are visited"),
             Field("swizzle", _TILED, 0, (), (1, 8), True, "tiles visited side by side: 1, 2, 4 or 8"),
-            Field("rows", _GEMV, 0, (), (1, 64), False, "rows of the matrix a thread block takes"),
+            Field("rows", _GEMV, 0, (), (1, 64), False,
+                  "rows of the matrix a block takes, or vectors of rows"),
             Field("columns", _GEMV, 0, (), (1, 8), False, "vectors at a time: 1, 2, 4 or 8"),
-            Field("threads", _GEMV, 0, (), (32, 1024), False, "threads of a thread block"),
+            Field("threads", _GEMV, 0, (), (1, 1024), False, "threads that share K"),
         )
     }
 )

@@ -148,10 +148,6 @@ static uint64_t hash_words(uint64_t const* words, size_t count) {
   return hash;
 }
 
-static void finish_signature(Call* call, int has_out) {
-  call->signature[0] = (uint64_t)(uint32_t)call->device << 1 | (uint64_t)has_out;
-}
-
 static Plan* find(Launcher const* self, Call const* call) {
   uint64_t const hash = hash_words(call->signature, call->words);
   Plan* plan = __atomic_load_n(&self->buckets[hash % BUCKETS], __ATOMIC_ACQUIRE);
@@ -190,7 +186,7 @@ static int read_call(Launcher const* self, Call* call, PyObject* const* args, Py
   for (int i = call->inputs; i < call->tensors; ++i)
     for (int j = 0; j < i; ++j)
       if (overlaps(call, i, j)) return 0;
-  finish_signature(call, out != NULL);
+  call->signature[0] = (uint64_t)call->device;
   return 1;
 }
 

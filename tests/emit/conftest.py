@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import math
-import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from ucutlass.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8, Element
-from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
-from ucutlass.emit.functions import CPP, FORMS
-from ucutlass.emit.text import PLACEHOLDER, comment, finish, literal, product
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
-    Access,
-    Accumulator,
-    Arithmetic,
-    Compute,
-    CoordinateValue,
-    ExtentValue,
-    GemmProblem,
-    HostScalar,
-    Instruction,
-    Literal_,
-    LoadSlot,
-    Reduction,
-    Round,
-    ScalarKind,
-    Store,
+from tests.emit.harness import (
+    HOST_SHIM,
+    RUN_ON_DEVICE,
+    RUN_ON_HOST,
+    Toolchain,
+    cuda_includes,
+    cutlass_include,
+    headers,
 )
-
-from tests.emit.harness import *
 
 
 @pytest.fixture(scope="session")

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import math
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ucutlass.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8, Element
-from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
-from ucutlass.emit.functions import CPP, FORMS
-from ucutlass.emit.text import PLACEHOLDER, comment, finish, literal, product
+from tests.emit.harness import (
+    NUMPY,
+    ROUNDED,
+    TORCH,
+    Array,
+    Toolchain,
+    access,
+    execute,
+    problem,
+    round_reference,
+    samples,
+)
+from ucutlass.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
+from ucutlass.emit.arithmetic import arithmetic, kind_of
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
-    Access,
     Accumulator,
-    Arithmetic,
     Compute,
     CoordinateValue,
     ExtentValue,
@@ -41,13 +42,11 @@ from ucutlass.plan import (
     Store,
 )
 
-from tests.emit.harness import *
-
 # --- coordinates, extents, scalars -----------------------------------------------
 
 
 def test_coordinates(host: Toolchain) -> None:
-    coordinates = [
+    coordinates: list[Instruction] = [
         CoordinateValue("m", 0, (3,), (0,), "i64"),
         CoordinateValue("m", 0, (), (3,), "i64"),
         CoordinateValue("n", 0, (), (1,), "i64"),
@@ -68,7 +67,10 @@ def test_coordinates(host: Toolchain) -> None:
 
 
 def test_a_whole_mode_is_not_divided() -> None:
-    program = [CoordinateValue("n", 0, (), (1,), "i64"), CoordinateValue("m", 0, (3,), (0,), "i64")]
+    program: list[Instruction] = [
+        CoordinateValue("n", 0, (), (1,), "i64"),
+        CoordinateValue("m", 0, (3,), (0,), "i64"),
+    ]
     text = arithmetic(problem(program, [0, 1], [], [I64, I64]))
     assert text.params.count("FastDivmod divisor") == 1
     assert ".rem(" not in text.function
@@ -163,8 +165,8 @@ def _exact(value: int, elem: Element) -> float | int:
 
 def interpret(
     problem: GemmProblem,
-    values: Sequence[np.ndarray],
-    points: np.ndarray,
+    values: Sequence[Array],
+    points: Array,
     extents: Sequence[int],
     scalars: Sequence[float],
 ) -> list[torch.Tensor]:
@@ -214,8 +216,10 @@ def interpret(
     return outputs
 
 
+# No shrinking: every step of it is a compilation.
 @settings(
     max_examples=40,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )
@@ -224,13 +228,13 @@ def test_random_programs(host: Toolchain, problem: GemmProblem, seed: int) -> No
     generator = np.random.default_rng(seed)
     text = arithmetic(problem)
     count, extents, scalars = 64, [6, 11, 2, 7, 4, 3], [0.3, -2.0]
-    values: list[np.ndarray] = [generator.choice(samples(1, 2000)[0], count)]
+    values: list[Array] = [generator.choice(samples(1, 2000)[0], count)]
     for kind in text.inputs:
         match kind:
             case "f32":
                 values.append(generator.choice(samples(1, 2000)[0], count))
             case "bool":
-                values.append(generator.random(count) < 0.5)
+                values.append(generator.integers(0, 2, count) == 1)
             case _:
                 ends = np.iinfo(NUMPY[kind])
                 values.append(generator.integers(ends.min, ends.max, count, NUMPY[kind], endpoint=True))
@@ -272,7 +276,7 @@ def test_fast_forms_where_a_coarse_rounding_follows(
 
 
 def test_one_strict_use_makes_it_accurate() -> None:
-    program = [
+    program: list[Instruction] = [
         Accumulator("f32"),
         Compute("silu", (0,), "f32"),
         Round(1, BF16, "f32"),
@@ -283,7 +287,7 @@ def test_one_strict_use_makes_it_accurate() -> None:
 
 
 def test_unused_instructions_leave_no_trace() -> None:
-    program = [
+    program: list[Instruction] = [
         Accumulator("f32"),
         Compute("mish", (0,), "f32"),
         HostScalar(0, "f32"),
@@ -308,6 +312,6 @@ def test_an_instruction_out_of_order_is_refused() -> None:
 
 
 def test_a_function_of_the_wrong_kind_is_refused() -> None:
-    program = [LoadSlot(0, "bool"), Compute("min", (0, 0), "bool")]
+    program: list[Instruction] = [LoadSlot(0, "bool"), Compute("min", (0, 0), "bool")]
     with pytest.raises(ValueError, match="min takes no operands of kind bool"):
         arithmetic(problem(program, [1], [BOOL], [BOOL]))

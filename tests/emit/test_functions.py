@@ -4,45 +4,40 @@ reference; integers and roundings likewise."""
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import math
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from ucutlass.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8, Element
-from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
-from ucutlass.emit.functions import CPP, FORMS
-from ucutlass.emit.text import PLACEHOLDER, comment, finish, literal, product
+from tests.emit.harness import (
+    FAST_ERROR,
+    NUMPY,
+    ROUNDED,
+    SPECIAL,
+    UNIT,
+    Array,
+    Toolchain,
+    execute,
+    one_function,
+    problem,
+    round_reference,
+    samples,
+)
+from ucutlass.elements import BF16, BOOL, F32, I32, I64, S8, Element
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.functions import FORMS
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
-    Access,
     Accumulator,
-    Arithmetic,
     Compute,
-    CoordinateValue,
-    ExtentValue,
-    GemmProblem,
     HostScalar,
     Instruction,
-    Literal_,
     LoadSlot,
-    Reduction,
     Round,
     ScalarKind,
-    Store,
 )
-
-from tests.emit.harness import *
 
 # --- functions against their references ------------------------------------------
 
@@ -67,7 +62,8 @@ EXACT = 1.0
 UNITS = {name: max(EXACT, function.error) for name, function in FUNCTIONS.items()} | {"power": 16.0}
 """Allowed relative error in units of 2**-24; rounding a float64 to f32 alone takes one."""
 
-def check_close(name: str, got: np.ndarray, args: Sequence[np.ndarray], relative: float) -> None:
+
+def check_close(name: str, got: Array, args: Sequence[Array], relative: float) -> None:
     """Within the relative error where the reference is a normal f32, within that error of the
     smallest normal below; NaN exactly where the reference has it."""
     tensors = [torch.from_numpy(a.astype(np.float64) if a.dtype == np.float32 else a) for a in args]
@@ -94,7 +90,7 @@ FLOAT_NAMES = sorted(name for name, f in FUNCTIONS.items() if f.domain != "bool"
 FAST_NAMES = sorted(name for name, form in FORMS.items() if form.fast)
 
 
-def float_arguments(name: str) -> list[np.ndarray]:
+def float_arguments(name: str) -> list[Array]:
     function = FUNCTIONS[name]
     arrays = samples(len(function.parameters))
     if function.domain == "any":
@@ -200,7 +196,7 @@ def test_integer_functions(host: Toolchain, kind: ScalarKind) -> None:
     edges = [0, 1, -1, 2, -2, 7, -7, ends.min, ends.max, ends.min + 1]
     for name in INTEGER_NAMES:
         parameters = len(FUNCTIONS[name].parameters)
-        grid = np.array(np.meshgrid(*[edges] * parameters), NUMPY[kind]).reshape(parameters, -1)
+        grid: Array = np.array(np.meshgrid(*[edges] * parameters), NUMPY[kind]).reshape(parameters, -1)
         random = generator.integers(ends.min, ends.max, (parameters, 500), NUMPY[kind], endpoint=True)
         small = generator.integers(-20, 20, (parameters, 500), NUMPY[kind])
         args = list(np.concatenate([grid, random, small], axis=1))
@@ -220,51 +216,19 @@ def test_logic(host: Toolchain, name: str) -> None:
     assert np.array_equal(got, FUNCTIONS[name].reference(*map(torch.from_numpy, args)).numpy())
 
 
-ROUNDED = (F32, F16, BF16, TF32, E4M3, E5M2, S8, U8, I32, I64, BOOL)
-
-
-def round_reference(value: float, elem: Element) -> float | int | bool:
-    """One element, by the rules that `emit.arithmetic` documents."""
-    if elem.kind == "bool":
-        return value != 0
-    if elem.kind == "int":
-        lowest, highest = (0, 255) if elem == U8 else (-(2 ** (elem.bits - 1)), 2 ** (elem.bits - 1) - 1)
-        if math.isnan(value):
-            return 0
-        return (
-            round(max(min(value, highest), lowest))
-            if math.isinf(value)
-            else min(max(round(value), lowest), highest)
-        )
-    if elem == TF32:
-        if not math.isfinite(value):
-            return value
-        bits = int(np.float32(value).view(np.uint32))
-        bits += 0xFFF + (bits >> 13 & 1)
-        return float(np.uint32(bits & 0xFFFFE000).view(np.float32))
-    limit = {"e4m3": 448.0, "e5m2": 57344.0}.get(elem.name, math.inf)
-    wide = torch.tensor(value, dtype=torch.float32).clamp(-limit, limit)
-    return float(wide.to(getattr(torch, str(elem.torch))).float())
-
-
 def same(got: object, want: float | int | bool) -> bool:
     number = float(want) if isinstance(want, float) else int(want)
     return got == number or (math.isnan(number) and math.isnan(float(got)))  # type: ignore[arg-type]
 
 
 def check_rounding(toolchain: Toolchain) -> None:
-    values = np.concatenate([SPECIAL, samples(1, 2000)[0]])
-    # Ties and the ends of the ranges.
-    values = np.concatenate(
-        [values, np.float32([464, 465, 480, 61440, 61439, 65519, 65520, 127.5, 128.5, 2.5, 3.5])]
-    )
-    values = np.concatenate(
-        [values, np.float32([2147483648.0, -2147483648.0, 2.0**63, -(2.0**63), 1 + 2**-11, 1 + 3 * 2**-11])]
-    )
+    ties = [464, 465, 480, 61440, 61439, 65519, 65520, 127.5, 128.5, 2.5, 3.5, 1 + 2**-11, 1 + 3 * 2**-11]
+    ends = [2.0**31, -(2.0**31), 2.0**63, -(2.0**63)]
+    values = np.concatenate([SPECIAL, samples(1, 2000)[0], np.array([*ties, *ends], np.float32)])
     texts = {}
     for elem in ROUNDED:
         kind = kind_of(elem)
-        program = [LoadSlot(0, "f32"), Round(0, elem, kind)]
+        program: list[Instruction] = [LoadSlot(0, "f32"), Round(0, elem, kind)]
         stored = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}[kind]
         texts[f"to_{elem.name}"] = arithmetic(problem(program, [1], [F32], [stored]))
     library = toolchain.build(texts)
@@ -290,7 +254,11 @@ def test_rounding_on_device(device: Toolchain) -> None:
 
 
 def test_integer_store_saturates(host: Toolchain) -> None:
-    program = [Accumulator("i32"), HostScalar(1, "f32"), Compute("multiply", (0, 1), "f32")]
+    program: list[Instruction] = [
+        Accumulator("i32"),
+        HostScalar(1, "f32"),
+        Compute("multiply", (0, 1), "f32"),
+    ]
     text = arithmetic(problem(program, [0, 2], [], [S8, S8], lane=S8))
     acc = np.array([-1000, -129, -128, -1, 0, 127, 128, 2**31 - 1], np.int32)
     whole, scaled = execute(host.build({"f": text}), "f", text, [acc], scalars=[9.0, 0.5])

@@ -7,10 +7,12 @@ the reference's judge, in float32 an honest device.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,7 +79,7 @@ def _batch_norm(x: Any, w: Any, b: Any, mean: Any, var: Any, g: Any, beta: Any) 
 
 
 def _moe(x: Any, w: Any, offsets: Any) -> Any:
-    rows = [x[a:b] @ w[e].T for e, (a, b) in enumerate(zip(offsets, offsets[1:]))]
+    rows = [x[a:b] @ w[e].T for e, (a, b) in enumerate(pairwise(offsets.tolist()))]
     return _silu(torch.cat(rows))
 
 
@@ -120,12 +122,15 @@ def _max_gelu(x: Any, w: Any) -> Any:
 TASKS: tuple[Task, ...] = (
     Task("task_a_linear_relu_residual", "linear_relu_residual", {"M": 33, "K": 70, "N": 17}, {},
          lambda x, w, b, r: F.relu(x @ w.T + b) + r),
-    Task("task_b_causal_gqa", "causal_gqa", {"B": 2, "H": 2, "G": 3, "L": 11, "D": 8, "S": 11}, {}, _attention),
+    Task("task_b_causal_gqa", "causal_gqa", {"B": 2, "H": 2, "G": 3, "L": 11, "D": 8, "S": 11}, {},
+         _attention),
     Task("task_c_layer_norm", "layer_norm", {"T": 9, "D": 130}, {},
          lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b, 1e-5)),
-    Task("task_d_linear_layer_norm_gelu", "linear_layer_norm_gelu", {"I": 40, "O": 24}, {"T": 7}, _linear_norm),
+    Task("task_d_linear_layer_norm_gelu", "linear_layer_norm_gelu", {"I": 40, "O": 24}, {"T": 7},
+         _linear_norm),
     Task("task_e_conv_bn_relu", "conv_bn_relu", {"C": 5, "K": 6}, {"B": 2, "H": 7, "W": 6}, _batch_norm),
-    Task("task_f_gemm_max_subtract_gelu", "gemm_max_subtract_gelu", {"M": 9, "K": 20, "N": 11}, {}, _max_gelu),
+    Task("task_f_gemm_max_subtract_gelu", "gemm_max_subtract_gelu", {"M": 9, "K": 20, "N": 11}, {},
+         _max_gelu),
     Task("task_g_cross_entropy", "cross_entropy", {"T": 21, "V": 50}, {}, _mean_loss),
     Task("task_h_moe_up_silu", "moe_up", {"D": 30, "F": 12}, {"T": 23, "E": 5}, _moe),
     Task("task_i_swiglu_mlp", "swiglu_mlp", {}, {"T": 6, "D": 20, "F": 33}, _swiglu),
@@ -151,7 +156,7 @@ TASKS: tuple[Task, ...] = (
 
 def widened(arguments: Any, dtype: torch.dtype) -> list[Any]:
     """Float tensors in one dtype, everything else as it is."""
-    return [a.to(dtype) if isinstance(a, torch.Tensor) and a.dtype.is_floating_point else a for a in arguments]
+    return [a.to(dtype) if torch.is_tensor(a) and a.is_floating_point() else a for a in arguments]
 
 
 def results(task: Task, arguments: Any, dtype: torch.dtype) -> tuple[Any, ...]:

@@ -7,10 +7,10 @@ from ucutlass.plan import (
     Access,
     Accumulator,
     Arithmetic,
+    Compute,
     GemmProblem,
     Instruction,
     LoadSlot,
-    Compute,
     Reduction,
     Store,
     Stride,
@@ -31,15 +31,25 @@ def matrix(
     """A row-major matrix `rows` x `columns`, named by modes m, n, k, packed batch by batch."""
     index = {"m": M, "n": N, "k": K}
     strides: dict[str, Stride] = {rows: index[columns], columns: ()}
-    batch: tuple[Stride, ...] = ((index[rows] + index[columns],) if batched else ())
+    batch: tuple[Stride, ...] = (index[rows] + index[columns],) if batched else ()
     steps = [sizes[columns]] + ([sizes[rows] * sizes[columns]] if batched else [])
     ks: tuple[Stride, ...] = (strides["k"],) if "k" in strides else ()
     return Access(pointer, elem, strides.get("m"), strides.get("n"), ks, batch, align(elem, *steps))
 
 
 def gemm(
-    m: int, n: int, k: int, batch: int = 1, *, lane: str = "f16", order: str = "KK", out: str | None = None,
-    accumulate: str | None = None, residual: bool = False, bias: bool = False, reduce: bool = False,
+    m: int,
+    n: int,
+    k: int,
+    batch: int = 1,
+    *,
+    lane: str = "f16",
+    order: str = "KK",
+    out: str | None = None,
+    accumulate: str | None = None,
+    residual: bool = False,
+    bias: bool = False,
+    reduce: bool = False,
 ) -> tuple[GemmProblem, tuple[int, ...]]:
     """A dense problem and its sizes. `order` is `K` or `M` for A, then `K` or `N` for B: what is
     contiguous. `out` is the result's element, by default the operands'."""
@@ -68,8 +78,19 @@ def gemm(
         outputs.append(Reduction("sum", Access(5, F32, (), None, (), spread, 1)))
     last = len(instructions) - 1
     problem = GemmProblem(
-        element, accumulate or ("s32" if lane == "s8" else "f32"), M, N, (K,), (B,) if batched else (),
-        a, b, tuple(inputs), tuple(outputs), Arithmetic(tuple(instructions), (last,) * len(outputs)),
-        dims=4, pointers=6, scalars=0,
+        element,
+        accumulate or ("s32" if lane == "s8" else "f32"),
+        M,
+        N,
+        (K,),
+        (B,) if batched else (),
+        a,
+        b,
+        tuple(inputs),
+        tuple(outputs),
+        Arithmetic(tuple(instructions), (last,) * len(outputs)),
+        dims=4,
+        pointers=6,
+        scalars=0,
     )
     return problem, (m, n, k, batch)

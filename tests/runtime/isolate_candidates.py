@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -39,9 +41,13 @@ def aborts() -> None:
 
 def hangs(note: str) -> None:
     child = subprocess.Popen(["sleep", "1000"])
-    with open(note, "w") as file:
-        file.write(f"{os.getpid()} {child.pid}")
+    Path(note).write_text(f"{os.getpid()} {child.pid}")
     time.sleep(1000)
+
+
+def falls_over_at_the_end() -> int:
+    atexit.register(os.abort)
+    return 1
 
 
 def leaves() -> None:

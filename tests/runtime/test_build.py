@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from runtime_fakes import FOREVER, HELD, KILLED, FakeNvcc, alive, fake_nvcc, source
@@ -77,7 +77,8 @@ def test_build_then_hit(fake: FakeNvcc, cache: Cache) -> None:
     assert made.library.read_text() == made.source.read_text() == "int f();"
     assert (made.entry, made.arch, made.builder) == ("ucc_0123456789abcdef", "sm_90a", "nvcc")
     assert made.versions == {"nvcc": "13.0.88", "host": "12.2.0", "cutlass": "4.2.0.0"}
-    assert sorted(p.name for p in made.folder.iterdir()) == ["build.json", "build.log", "kernel.so", "source.cu"]
+    files = sorted(p.name for p in made.folder.iterdir())
+    assert files == ["build.json", "build.log", "kernel.so", "source.cu"]
 
 
 def test_no_path_or_environment_reaches_the_compiler_unkeyed(
@@ -190,8 +191,6 @@ def test_cancelling_ends_the_whole_group(fake: FakeNvcc, cache: Cache) -> None:
     fake.behave(FOREVER.replace("wait", 'touch "$home/started"; wait'))
 
     def cancel_once_started(event: Progress) -> None:
-        from threading import Thread
-
         def watch() -> None:
             while not (fake.home / "started").exists():
                 pass

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import time
@@ -27,6 +28,10 @@ def put(cache: Cache, key: str = KEY, content: bytes = b"binary", used: int | No
     if used is not None:
         os.utime(entry.folder / MANIFEST, (used, used))
     return entry
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
 
 
 def names(folder: Path) -> list[str]:
@@ -90,10 +95,12 @@ def test_killed_at_any_step_of_publishing_leaves_all_or_nothing(cache: Cache, mo
         (lambda f: (f / MANIFEST).write_text('{"format": 1'), "cannot be read"),
         (lambda f: (f / MANIFEST).write_text("[]"), "cannot be read"),
         (lambda f: (f / MANIFEST).write_bytes(b"\xff\xfe"), "not text"),
-        (lambda f: (f / MANIFEST).write_text((f / MANIFEST).read_text().replace(KEY, "b" * 64)), "another entry"),
+        (lambda f: edit(f / MANIFEST, KEY, "b" * 64), "another entry"),
     ],
 )
-def test_a_damaged_entry_is_seen_and_put_aside(cache: Cache, damage: Callable[[Path], object], reason: str) -> None:
+def test_a_damaged_entry_is_seen_and_put_aside(
+    cache: Cache, damage: Callable[[Path], object], reason: str
+) -> None:
     entry = put(cache)
     damage(entry.folder)
     found = cache.load(KEY)
@@ -183,21 +190,43 @@ def test_a_lock_that_was_cleared_away_still_excludes(cache: Cache) -> None:
             pass
 
 
+def test_a_lock_file_cleared_away_between_opening_and_locking_is_not_taken(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cache.root / "locks" / KEY
+    real = fcntl.flock
+    opened: list[int] = []
+
+    def clear_first(fd: int, how: int) -> None:
+        if not opened:
+            path.unlink()
+        opened.append(fd)
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", clear_first)
+    with cache.locked(KEY, timeout_seconds=60):
+        assert path.exists() and len(opened) == 2
+
+
 def test_a_lock_timeout_says_who_holds_it(cache: Cache) -> None:
     heard: list[str] = []
-    with cache.locked(KEY, timeout_seconds=0):
-        with pytest.raises(errors.LockTimeout, match=f"process {os.getpid()} on ") as caught:
-            with cache.locked(KEY, timeout_seconds=0, on_wait=heard.append):
-                pass
+    with (
+        cache.locked(KEY, timeout_seconds=0),
+        pytest.raises(errors.LockTimeout, match=f"process {os.getpid()} on ") as caught,
+        cache.locked(KEY, timeout_seconds=0, on_wait=heard.append),
+    ):
+        pass
     assert len(heard) == 1 and heard[0] in str(caught.value)
 
 
 def test_waiting_for_a_lock_can_be_cancelled(cache: Cache) -> None:
     cancel = Event()
-    with cache.locked(KEY, timeout_seconds=0):
-        with pytest.raises(errors.BuildCancelled):
-            with cache.locked(KEY, timeout_seconds=600, cancel=cancel, on_wait=lambda _: cancel.set()):
-                pass
+    with (
+        cache.locked(KEY, timeout_seconds=0),
+        pytest.raises(errors.BuildCancelled),
+        cache.locked(KEY, timeout_seconds=600, cancel=cancel, on_wait=lambda _: cancel.set()),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,26 @@ def test_a_hang_is_killed_with_its_children(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("function", "status"), [("leaves", 5), ("leaves_politely", 0)])
 def test_an_early_exit(function: str, status: int) -> None:
     assert call(function) == Exited(status, "")
+
+
+def test_a_result_counts_though_the_process_would_fall_over_while_ending() -> None:
+    assert call("falls_over_at_the_end") == Returned(1, "")
+
+
+def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    caller = os.fork()
+    if caller == 0:
+        call("hangs", limit_seconds=600.0, note=str(note))
+        os._exit(1)
+    while not note.exists() or not note.read_text():
+        time.sleep(0.01)
+    os.kill(caller, signal.SIGKILL)
+    os.waitpid(caller, 0)
+    process, grandchild = (int(n) for n in note.read_text().split())
+    while alive(process):
+        time.sleep(0.01)
+    os.kill(grandchild, signal.SIGKILL)  # started by the candidate, which had no time to end it
 
 
 def test_a_memory_limit() -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Event
 
 import pytest
-from runtime_fakes import FOREVER, HELD, FakeNvcc, alive, source
+from runtime_fakes import FOREVER, FakeNvcc, alive, source
 
 from ucutlass.runtime import errors, parallel, system
 from ucutlass.runtime.build import Artifact
@@ -31,7 +32,8 @@ def test_jobs_are_bounded_by_cores_and_memory(
 def test_results_keep_their_order_and_failures_their_place(fake: FakeNvcc, cache: Cache) -> None:
     fake.behave('if grep -q bad "$last"; then echo "error: bad"; exit 1; fi; cat "$last" > kernel.so\n')
     heard: list[Progress] = []
-    sources = [source("int a();"), source("bad"), source("int b();"), source("x", arch="sm_1"), source("int a();")]
+    sources = [source(code) for code in ("int a();", "bad", "int b();", "x", "int a();")]
+    sources[3] = source("x", arch="sm_1")
     results = parallel.build_many(sources, fake.toolchain, cache, on_progress=heard.append, max_jobs=2)
     first, refused, second, unknown, same = results
     assert isinstance(first, Artifact) and first.library.read_text() == "int a();"
@@ -49,7 +51,8 @@ def test_no_more_compilers_than_jobs(fake: FakeNvcc, cache: Cache) -> None:
         'mkdir "$home/slot1" 2>/dev/null && mine=1 || { mkdir "$home/slot2" && mine=2; } || exit 1\n'
         'sleep 0.1; rmdir "$home/slot$mine"; cat "$last" > kernel.so\n'
     )
-    results = parallel.build_many([source(f"int f{i}();") for i in range(8)], fake.toolchain, cache, max_jobs=2)
+    sources = [source(f"int f{i}();") for i in range(8)]
+    results = parallel.build_many(sources, fake.toolchain, cache, max_jobs=2)
     assert all(isinstance(r, Artifact) for r in results)
 
 
@@ -71,13 +74,23 @@ def test_cancelling_ends_running_builds_and_starts_no_more(fake: FakeNvcc, cache
 
 
 def test_a_listener_that_raises_ends_everything_and_is_heard(fake: FakeNvcc, cache: Cache) -> None:
-    fake.behave(HELD)
+    held = "while [ ! -e $home/go ]; do sleep 0.02; done"
+    fake.behave(f'if grep -q bad "$last"; then exit 1; fi; touch "$home/held"; {held}\n')
+    heard: list[Progress] = []
 
     def listen(event: Progress) -> None:
-        raise ZeroDivisionError("listener")
+        heard.append(event)
+        if event.kind == "failed" and "cancelled" not in event.detail:
+            while not (fake.home / "held").exists():
+                pass
+            raise ZeroDivisionError("listener")
 
     with pytest.raises(ZeroDivisionError):
-        parallel.build_many([source("int a();"), source("int b();")], fake.toolchain, cache, on_progress=listen)
+        parallel.build_many(
+            [source("int a();"), source("bad")],
+            fake.toolchain, cache, on_progress=listen, max_jobs=2, limit_seconds=60,
+        )
+    assert [e.detail for e in heard if "cancelled" in e.detail]
     assert not any(alive(pid) for pid in fake.runs)
 
 
@@ -105,7 +118,9 @@ def test_this_machine_has_cores_and_memory() -> None:
         ),
     ],
 )
-def test_a_containers_memory_limit_counts(tmp_path, monkeypatch, files, free) -> None:  # type: ignore[no-untyped-def]
+def test_a_containers_memory_limit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], free: int
+) -> None:
     proc, group = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     (proc / "meminfo").write_text(f"MemTotal: {200 * GIB // 1024} kB\nMemAvailable: {100 * GIB // 1024} kB\n")
@@ -118,7 +133,7 @@ def test_a_containers_memory_limit_counts(tmp_path, monkeypatch, files, free) ->
     assert system.memory_available() == free
 
 
-def test_a_containers_core_quota_counts(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_containers_core_quota_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("4:cpu,cpuacct:/box\n")
     (tmp_path / "cgroup/cpu/box").mkdir(parents=True)

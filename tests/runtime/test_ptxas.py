@@ -11,7 +11,8 @@ ptxas info    : Function properties for _Z4goodv
 ptxas info    : Used 168 registers, used 8 barriers, 8 bytes cumulative stack size, 1040 bytes smem
 ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to \
 insufficient register resources for the wgmma pipeline in the function '_Z3badv'
-ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.
+ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; \
+unable to determine register count at entry.
 ptxas info    : Compiling entry function '_Z3badv' for 'sm_90a'
 ptxas info    : Function properties for _Z3badv
     408 bytes stack frame, 552 bytes spill stores, 600 bytes spill loads
@@ -38,13 +39,13 @@ def test_findings_name_kernel_code_and_numbers() -> None:
 
 
 def test_a_clean_log_has_no_findings() -> None:
-    assert ptxas.parse(LOG.split("(C7511)")[0]).findings == ()
+    assert ptxas.parse(LOG.partition("(C7511)")[0]).findings == ()
     assert ptxas.parse("nothing of ptxas: wgmma serialized") == ptxas.Report()
 
 
 def test_a_stack_without_spills_is_reported() -> None:
     log = LOG.replace("552 bytes spill stores, 600", "0 bytes spill stores, 0")
-    assert [f.code for f in ptxas.parse(log).findings if f.kernel == "_Z3badv"][0] == "stack"
+    assert "stack" in {f.code for f in ptxas.parse(log).findings if f.kernel == "_Z3badv"}
 
 
 def test_json_round_trip() -> None:

@@ -24,7 +24,8 @@ def test_sizes(text: str, size: int) -> None:
 
 
 def test_the_others() -> None:
-    values = switches.read({"UCUTLASS_CACHE_DIR": "/a/b", "UCUTLASS_BUILD_JOBS": "7", "UCUTLASS_CUDA_HOME": "/c"})
+    env = {"UCUTLASS_CACHE_DIR": "/a/b", "UCUTLASS_BUILD_JOBS": "7", "UCUTLASS_CUDA_HOME": "/c"}
+    values = switches.read(env)
     assert (values.cache_dir, values.jobs, values.cuda_home) == (Path("/a/b"), 7, Path("/c"))
 
 
@@ -33,7 +34,7 @@ def test_the_others() -> None:
     [
         ("UCUTLASS_CACHE_SIZE", "10 apples"),
         ("UCUTLASS_CACHE_SIZE", "-1"),
-        ("UCUTLASS_CACHE_SIZE", "١G"),
+        ("UCUTLASS_CACHE_SIZE", "\u0661G"),
         ("UCUTLASS_BUILD_JOBS", "0"),
         ("UCUTLASS_BUILD_JOBS", "many"),
         ("UCUTLASS_CACHE_DIR", "relative/folder"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -69,7 +70,9 @@ def test_no_compiler_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         toolchain.find_nvcc({"PATH": "/nowhere"})
 
 
-def test_cuda_12_packages_are_told_to_hold_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_12_packages_are_told_to_hold_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cuda_nvcc").mkdir()
     no_pypi(monkeypatch, tmp_path)
     with pytest.raises(errors.CompilerMissing, match="CUDA 12"):
@@ -77,7 +80,7 @@ def test_cuda_12_packages_are_told_to_hold_no_compiler(tmp_path: Path, monkeypat
 
 
 def test_a_variable_that_points_nowhere_is_an_error_not_a_fallback(fake: FakeNvcc, tmp_path: Path) -> None:
-    with pytest.raises(errors.CompilerMissing, match="CUDA_HOME is .*empty"):
+    with pytest.raises(errors.CompilerMissing, match=r"CUDA_HOME is .*empty"):
         toolchain.find_nvcc({"CUDA_HOME": str(tmp_path / "empty"), "PATH": str(fake.home)})
 
 
@@ -128,7 +131,9 @@ class EditedRecord:
         return self._real.locate_file(path)
 
 
-def test_the_digest_follows_the_content_of_a_header_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_follows_the_content_of_a_header_and_of_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = importlib.metadata.distribution("nvidia-cutlass")
     record = real.read_text("RECORD") or ""
     line = next(x for x in record.splitlines() if "source/include/cutlass/version.h" in x)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass.runtime.arguments import LaunchSpec
+from ucutlass.runtime.declaration import LaunchSpec
 from ucutlass.runtime.launch import Bound, Launcher, Request
 from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from ucutlass.elements import ELEMENTS, Element
 from ucutlass.runtime import launch
+from ucutlass.runtime.declaration import LaunchSpec, TensorSlot, dtype_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
 from ucutlass.runtime.library import Native, NoNative, load_entry
 
 from .conftest import MakeLauncher
-from .specs import REPORT, SCALE_ADD, SUM_AND_NEXT
+from .specs import MK, REPORT, SCALE_ADD, SUM_AND_NEXT, K, M
 
 
 def _expected(x: torch.Tensor, alpha: float, b: torch.Tensor) -> torch.Tensor:
@@ -65,10 +67,9 @@ def test_failed_choice_is_asked_again(kernels: Path, route: Native | NoNative) -
     assert kernel(torch.ones(2, 2), 1.0, torch.ones(2)).sum() == 8
 
 
-def test_steady_state_stays_out_of_python(
-    kernels: Path, native_launcher: Native, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entered = []
+def _count_slow(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows with every call that the native launcher hands to Python."""
+    entered: list[object] = []
     slow = launch._Core.slow
 
     def counting(self: launch._Core, launcher: object, *args: object, out: object = None) -> object:
@@ -76,6 +77,13 @@ def test_steady_state_stays_out_of_python(
         return slow(self, launcher, *args, out=out)
 
     monkeypatch.setattr(launch._Core, "slow", counting)
+    return entered
+
+
+def test_steady_state_stays_out_of_python(
+    kernels: Path, native_launcher: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = _count_slow(monkeypatch)
     entry = load_entry(kernels, "scale_add")
     kernel = Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry), native_launcher)
     assert kernel.route == "native"
@@ -121,20 +129,26 @@ def test_composite_nameless_and_derived_extents(launcher: MakeLauncher) -> None:
     assert [r.extents for r in asked] == [(2, 4, 3, 6, 4)]
 
 
-def test_axes_of_one_element_may_have_any_stride(launcher: MakeLauncher) -> None:
+def test_axes_of_one_element_may_have_any_stride(
+    launcher: MakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = _count_slow(monkeypatch)
     kernel, _ = launcher(SCALE_ADD, "scale_add")
     x = torch.randn(1, 8).as_strided((1, 8), (77, 1))
     for _ in range(2):
         torch.testing.assert_close(kernel(x, 1.0, torch.ones(8)), x + 1)
+    assert len(entered) == (1 if kernel.route == "native" else 2)
 
 
-def test_grad_tensors_pass_where_grad_is_off(launcher: MakeLauncher) -> None:
+def test_grad_tensors_pass_where_grad_is_off(launcher: MakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = _count_slow(monkeypatch)
     kernel, _ = launcher(SCALE_ADD, "scale_add")
     x, b = torch.randn(2, 2, requires_grad=True), torch.nn.Parameter(torch.randn(2))
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
             for _ in range(2):
                 torch.testing.assert_close(kernel(x, 1.0, b), x + b)
+    assert len(entered) == (1 if kernel.route == "native" else 4)
 
 
 def test_plain_subclass_is_taken(launcher: MakeLauncher) -> None:
@@ -146,6 +160,23 @@ def test_plain_subclass_is_taken(launcher: MakeLauncher) -> None:
     for _ in range(2):
         torch.testing.assert_close(kernel(x, 1.0, torch.zeros(2)), x.as_subclass(torch.Tensor))
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "elem", [e for e in ELEMENTS.values() if e.torch and e.storable], ids=lambda e: e.name
+)
+def test_every_element_type_and_a_result_of_one_element(
+    kernels: Path, native_launcher: Native, elem: Element, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = _count_slow(monkeypatch)
+    spec = LaunchSpec("one", MK, (TensorSlot("x", elem, (M, K)),), (TensorSlot("", elem, ()),), device="cpu")
+    entry = load_entry(kernels, "nothing")
+    kernel = Launcher(spec, lambda _: Bound(entry.address, (), 0, entry), native_launcher)
+    x = torch.zeros(2, 16, dtype=dtype_of(elem))
+    for _ in range(3):
+        y = kernel(x)
+        assert y.shape == () and y.dtype == x.dtype
+    assert len(entered) == 1
 
 
 def test_threads_share_a_launcher(launcher: MakeLauncher) -> None:
@@ -186,6 +217,16 @@ def test_nothing_is_kept_or_lost(launcher: MakeLauncher) -> None:
     result = weakref.ref(y)
     del y
     assert result() is None
+
+
+def test_workspaces_are_given_back(launcher: MakeLauncher) -> None:
+    kernel, _ = launcher(SUM_AND_NEXT, "sum_and_next", knobs=(7, -1), workspace=64)
+    x, calls = torch.randn(2, 2), 500
+    kernel(x), kernel(x)
+    before = sys.getallocatedblocks()
+    for _ in range(calls):
+        kernel(x)
+    assert sys.getallocatedblocks() - before < calls / 2
 
 
 def test_launcher_lets_go_of_its_libraries(kernels: Path, route: Native | NoNative) -> None:

@@ -25,7 +25,7 @@ from .specs import SCALE_ADD
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(
-        library.LibraryMissing, match="there is no library .*; to mend it: build the kernel again"
+        library.LibraryMissing, match=r"there is no library .*; to mend it: build the kernel again"
     ):
         load_entry(tmp_path / "gone.so", "entry")
 
@@ -34,12 +34,12 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_foreign_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "kernel.so"
     path.write_bytes(content)
-    with pytest.raises(library.LibraryForeign, match="build the kernel again on this machine"):
+    with pytest.raises(library.LibraryForeign, match=r"build the kernel again on this machine"):
         load_entry(path, "entry")
 
 
 def test_missing_entry(kernels: Path) -> None:
-    with pytest.raises(library.EntryMissing, match="has no entry 'no_such_entry'"):
+    with pytest.raises(library.EntryMissing, match=r"has no entry 'no_such_entry'"):
         load_entry(kernels, "no_such_entry")
 
 
@@ -73,7 +73,7 @@ def test_driver_missing_for_real(tmp_path: Path) -> None:
     user.write_text("int cuInit(unsigned); int entry(void) { return cuInit(0); }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", kernel, user, stub], check=True)
     stub.unlink()
-    with pytest.raises(library.DriverMissing, match="install the NVIDIA driver"):
+    with pytest.raises(library.DriverMissing, match=r"install the NVIDIA driver"):
         load_entry(kernel, "entry")
 
 
@@ -86,7 +86,7 @@ def test_native_launcher_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NativeUnbuildable, match="needs a C compiler.*to mend it: apt-get install gcc"):
+    with pytest.raises(NativeUnbuildable, match=r"needs a C compiler.*to mend it: apt-get install gcc"):
         compile_native(tmp_path / "cache")
 
 
@@ -96,7 +96,7 @@ def test_compiler_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(
-        NativeUnbuildable, match="refused the native launcher: launcher.c:1: error: no such dialect"
+        NativeUnbuildable, match=r"refused the native launcher: launcher.c:1: error: no such dialect"
     ):
         compile_native(tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*")), "a failed build leaves nothing"
@@ -104,7 +104,7 @@ def test_compiler_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NativeUnbuildable, match="cannot be stored.*UCUTLASS_CACHE_DIR"):
+    with pytest.raises(NativeUnbuildable, match=r"cannot be stored.*UCUTLASS_CACHE_DIR"):
         compile_native(tmp_path / "file" / "cache")
 
 
@@ -116,7 +116,7 @@ def test_fallback_is_announced_once_and_launches(
     library.native.cache_clear()
     try:
         entry = load_entry(kernels, "scale_add")
-        with pytest.warns(NativeLauncherWarning, match="through ctypes.*needs a C compiler"):
+        with pytest.warns(NativeLauncherWarning, match=r"through ctypes.*needs a C compiler"):
             kernel = Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -132,7 +132,7 @@ def test_old_torch_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__")
     library.native.cache_clear()
     try:
-        with pytest.warns(NativeLauncherWarning, match="no DLPack exchange table"):
+        with pytest.warns(NativeLauncherWarning, match=r"no DLPack exchange table"):
             assert isinstance(library.native(), NoNative)
     finally:
         library.native.cache_clear()

@@ -3,6 +3,7 @@ and also after the same shapes were accepted once."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ucutlass.elements import F32, S4
 from ucutlass.extents import Combined, Fixed, Free
 from ucutlass.runtime import arguments
-from ucutlass.runtime.arguments import Axis, LaunchSpec, ScalarSlot, TensorSlot
-from ucutlass.runtime.launch import LaunchError, describe
+from ucutlass.runtime.declaration import Axis, LaunchSpec, NoDtype, ScalarSlot, TensorSlot, dtype_of
+from ucutlass.runtime.entry_codes import LaunchError, describe
+from ucutlass.runtime.launch import Bound, Launcher
+from ucutlass.runtime.library import Native, NoNative
 
 from .conftest import MakeLauncher
 from .specs import REPORT, SCALE_ADD, SUM_AND_NEXT
@@ -181,10 +184,13 @@ def test_one_negated_element(launcher: MakeLauncher) -> None:
 
 def test_unknown_keyword(launcher: MakeLauncher) -> None:
     kernel, _ = launcher(SCALE_ADD, "scale_add")
+    given = torch.empty(3, 4)
     for _ in range(2):
         with pytest.raises(TypeError, match="output"):
-            kernel(X, 1.0, B, output=X)
-        kernel(X, 1.0, B)
+            kernel(X, 1.0, B, output=given)
+        with pytest.raises(TypeError, match="output"):
+            kernel(X, 1.0, B, out=given, output=given)
+        kernel(X, 1.0, B, out=given)
 
 
 def test_wrong_device(launcher: MakeLauncher) -> None:
@@ -194,8 +200,8 @@ def test_wrong_device(launcher: MakeLauncher) -> None:
 
 
 def test_dtype_that_torch_lacks() -> None:
-    with pytest.raises(arguments.WrongDtype, match="no dtype for s4"):
-        arguments.dtype_of(S4)
+    with pytest.raises(NoDtype, match="no dtype for s4"):
+        dtype_of(S4)
 
 
 def test_declaration_that_determines_nothing() -> None:
@@ -205,6 +211,12 @@ def test_declaration_that_determines_nothing() -> None:
     )
     with pytest.raises(arguments.Undetermined, match="no tensor determines the extent of A"):
         arguments.bind(spec, [("x", (6,), both)])
+
+
+def test_declaration_without_tensors(route: Native | NoNative) -> None:
+    spec = LaunchSpec("k", (), (ScalarSlot("s", F32),), (TensorSlot("", F32, ()),), device="cpu")
+    with pytest.raises(arguments.Undetermined, match="k: takes no tensor, so no call says on which device"):
+        Launcher(spec, lambda _: Bound(0, (), 0), route)
 
 
 def test_derived_extent_below_one_and_division_by_zero() -> None:
@@ -242,10 +254,6 @@ def test_codes_of_the_entry(launcher: MakeLauncher, code: int, words: str) -> No
 
 def test_code_after_the_launcher_has_seen_the_shape(kernels: Any, native_launcher: Any) -> None:
     """The native route's own error path: a shape is taught by a launch that worked."""
-    import ctypes
-
-    from ucutlass.runtime.launch import Bound, Launcher
-
     answers = iter([0, 1702])
     signature = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
     entry = signature(lambda *_: next(answers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -59,10 +60,22 @@ def test_under_torch_compile(operator: Callable[..., Any], dynamic: bool) -> Non
         torch.testing.assert_close(compiled(x, b), (3.0 * (x * 2) + b).relu())
 
 
+def test_direct_call_under_torch_compile(launcher: MakeLauncher) -> None:
+    """Not an operator: the graph breaks there, and the launcher's own Python is not traced."""
+    kernel, asked = launcher(SCALE_ADD, "scale_add")
+    compiled = torch.compile(lambda x, b: kernel(x * 2, 3.0, b).relu(), backend="aot_eager")
+    x, b = torch.randn(3, 4), torch.randn(4)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Dynamo does not know how to trace .*empty_strided")
+            torch.testing.assert_close(compiled(x, b), (3.0 * (x * 2) + b).relu())
+    assert len(asked) == 1
+
+
 def test_mistakes_are_found_while_tracing(operator: Callable[..., Any]) -> None:
-    with pytest.raises(ExtentMismatch, match="b axis 0 is K"):
+    with pytest.raises(ExtentMismatch, match=r"b axis 0 is K"):
         operator(torch.ones(3, 4, device="meta"), 1.0, torch.ones(5, device="meta"))
-    with pytest.raises(WrongDtype, match="x is torch.float16"):
+    with pytest.raises(WrongDtype, match=r"x is torch.float16"):
         operator(torch.ones(3, 4, device="meta").half(), 1.0, torch.ones(4, device="meta"))
 
 

@@ -123,9 +123,19 @@ def _inline_stage(value: Value, type_: TensorType, output: str, span: Span, draf
     rebuilt = _renumber(value, {old: new for new, old in enumerate(used)})
     params = tuple(ir.ParamDecl(names[i], draft.buffers[names[i]], span) for i in used)
     kernel = ir.Kernel(
-        output, dict(scope.dims.extents), params, (ir.ResultDecl("", type_, rebuilt, span),), (), (), span
+        output, _used_dims(rebuilt, params, type_, scope), params, (ir.ResultDecl("", type_, rebuilt, span),), (), (), span
     )
     draft.stages.append(ir.Stage(kernel, tuple(names[i] for i in used), (output,), span))
+
+
+def _used_dims(value: Value, params: tuple[ir.ParamDecl, ...], type_: TensorType, scope: Scope) -> dict[str, Extent]:
+    """The stage's own dimensions: those that its tensors and values range over."""
+    tensors = [type_, *(p.type for p in params if isinstance(p.type, TensorType))]
+    used = {d for t in tensors for axis in t.axes for d in (*axis.dims, *extent_names(axis.extent))}
+    used |= {d for node in _walk(value) for d in node.dims}
+    used |= {d for node in _walk(value) if isinstance(node, ir.Size) for d in extent_names(node.extent)}
+    used |= {d for dim in used for d in extent_names(scope.dims.extents[dim])}
+    return {d: e for d, e in scope.dims.extents.items() if d in used}
 
 
 def _walk(value: Value) -> list[Value]:

@@ -21,9 +21,9 @@ accumulator, nothing rounds and the radius is 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Mapping
 
 import torch
 from torch import Tensor
@@ -101,7 +101,7 @@ def dot_radius(
         if lane.split and not (_is_tf32(left) and _is_tf32(right)):
             exact = torch.zeros_like(exact)
         return torch.where(exact, torch.zeros_like(run.rounding), run.rounding)
-    return run.rounding * (1 + 2.0**-10) + moved
+    return run.rounding + moved * (1 + lane.passes * steps * lane.unit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,17 +114,17 @@ class _Run:
 
 def _run(node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator) -> _Run:
     count = max(_BLOCK, -(-steps // _BLOCKS))
-    prefix = peak = whole = squares = linear = largest = torch.zeros((), dtype=torch.float64)
+    each = lane.passes * max(1.0, min(count, steps) / lane.products)
+    zero = torch.zeros((), dtype=torch.float64, device=_data(left).device)
+    prefix = peak = whole = squares = linear = largest = zero
     for a, b in blocks(left, right, node.over, count):
         part = contract(a, b, node.over, node.dims)
         size = contract(magnitude(a), magnitude(b), node.over, node.dims)
-        begin = torch.zeros_like(part) if lane.promoted else prefix.to(part.device).abs() + peak.to(part.device)
-        scale = begin + size
-        each = lane.passes * max(1.0, min(count, steps) / lane.products)
-        squares, linear = squares.to(part.device) + each * scale**2, linear.to(part.device) + each * scale
-        whole, prefix = whole.to(part.device) + size, prefix.to(part.device) + part
-        peak = torch.maximum(peak.to(part.device), prefix.abs())
-        largest = torch.maximum(largest.to(part.device), size if lane.promoted else whole)
+        scale = size if lane.promoted else prefix.abs() + peak + size
+        squares, linear = squares + each * scale**2, linear + each * scale
+        whole, prefix = whole + size, prefix + part
+        peak = torch.maximum(peak, prefix.abs())
+        largest = torch.maximum(largest, size if lane.promoted else whole)
     events = lane.passes * max(1, steps // lane.products)
     stray = deviation(events, whole.numel()) * lane.unit * squares.sqrt()
     drift = lane.unit / 2 * linear if lane.cuts else torch.zeros_like(stray)

@@ -5,9 +5,10 @@ Knows shapes only, so that launching and the reference interpreter share it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Mapping, Sequence
+from types import MappingProxyType
 
 from ucutlass import extents
 from ucutlass.extents import Combined, Extent, Fixed, Free
@@ -32,11 +33,17 @@ class Place:
         return f"axis {self.axis} of {self.argument} is {self.size}"
 
 
-def bind(program: Kernel | Pipeline, shapes: Sequence[tuple[int, ...] | None]) -> dict[str, int]:
+def bind(
+    program: Kernel | Pipeline,
+    shapes: Sequence[tuple[int, ...] | None],
+    around: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, int]:
     """Every dimension's extent, in the program's order, from its parameters' shapes.
 
-    `shapes` has one entry per parameter, None for a number. Raises RankMismatchError,
-    ExtentMismatchError (naming both places), ExtentUnknownError and ExtentRangeError.
+    `shapes` has one entry per parameter, None for a number. `around` gives the extents of the
+    pipeline that a kernel is a stage of, for dimensions that none of its parameters has. Raises
+    RankMismatchError, ExtentMismatchError (naming both places), ExtentUnknownError and
+    ExtentRangeError.
     """
     axes: list[tuple[Place, MemoryAxis]] = []
     for decl, shape in zip(program.params, shapes, strict=True):
@@ -46,6 +53,7 @@ def bind(program: Kernel | Pipeline, shapes: Sequence[tuple[int, ...] | None]) -
     origin: dict[str, Place] = {}
     while _infer(program.dims, axes, sizes, origin):
         pass
+    sizes = {**around, **sizes}
     unknown = [d for d, e in program.dims.items() if extents.names(e) - sizes.keys()]
     if unknown:
         raise ExtentUnknownError(
@@ -75,7 +83,8 @@ def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> list[tuple[P
             f"{name} has {len(shape)} axes, shape {tuple(shape)}; its type {tensor.elem.name}[{wanted}] "
             f"has {len(tensor.axes)}"
         )
-    return [(Place(name, i, size), axis) for i, (axis, size) in enumerate(zip(tensor.axes, shape, strict=True))]
+    pairs = zip(tensor.axes, shape, strict=True)
+    return [(Place(name, i, size), axis) for i, (axis, size) in enumerate(pairs)]
 
 
 def _show(axis: MemoryAxis) -> str:
@@ -174,6 +183,6 @@ def _verify(place: Place, axis: MemoryAxis, sizes: Mapping[str, int], origin: Ma
         raise ExtentMismatchError(f"{place}, but the program says {length}")
     taking_part = axis.dims or tuple(sorted(extents.names(axis.extent)))
     sources = [
-        f"{d} = {sizes[d]} ({origin[d] if d in origin else 'from the program'})" for d in taking_part
+        f"{d} = {sizes[d]} ({origin.get(d, 'from the program')})" for d in taking_part
     ]
     raise ExtentMismatchError(f"{place}, but {_show(axis)} there is {length}: {'; '.join(sources)}")

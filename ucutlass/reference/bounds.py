@@ -17,10 +17,10 @@ none or 0 and the comparison is bitwise. One choice is statistical: see `accumul
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
-from typing import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ def cast_radius(part: Bounded, centre: Tensor, rounding: Callable[[Tensor], Tens
 
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """|a - b| in float64: 0 where they are the same, infinite where that is undefined."""
-    same = (a == b) | ((a != a) & (b != b))
+    same = (a == b) | (a.isnan() & b.isnan())
     gap = (a.to(torch.float64) - b.to(torch.float64)).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     return torch.where(same, torch.zeros_like(gap), gap)
 
@@ -149,27 +149,31 @@ def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
     floats = FUNCTIONS[node.function].domain == "float" or any(a.dtype == torch.float64 for a in args)
     out: list[Tensor | None] = []
     for a, r in zip(args, radii, strict=True):
-        if floats and a.dtype == torch.int64 and a.numel() and int(a.abs().max()) > 1 << 24:
-            x = a.to(torch.float64)
-            rounding = (round_float(x, F32) - x).abs()
-            r = rounding if r is None else r + rounding
-        out.append(r)
+        if not floats or a.dtype != torch.int64 or not a.numel() or int(a.abs().max()) <= 1 << 24:
+            out.append(r)
+            continue
+        x = a.to(torch.float64)
+        rounding = (round_float(x, F32) - x).abs()
+        out.append(rounding if r is None else r + rounding)
     return out
 
 
-def _moved_by(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
+def _moved_by(
+    node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor
+) -> Tensor:
     """How far the result moves when the arguments move within their radii."""
     match node.function:
         case "sin" | "cos":
             assert radii[0] is not None
             return radii[0].clamp(max=2.0)
         case "equal" | "not_equal":
-            gap = difference(args[0], args[1])
-            return ((gap <= _zero(radii[0]) + _zero(radii[1])) & (_zero(radii[0]) + _zero(radii[1]) > 0)).to(torch.float64)
+            reach = torch.as_tensor(_zero(radii[0]) + _zero(radii[1]))
+            return ((difference(args[0], args[1]) <= reach) & (reach > 0)).to(torch.float64)
         case "divide" | "floor_divide" | "modulo":
             crosses = args[1].abs() <= _zero(radii[1]) if radii[1] is not None else None
-            worst = _modulo(args, radii) if node.function == "modulo" else _corners(node, args, radii, centre)
-            return worst if crosses is None else torch.where(crosses, torch.full_like(worst, torch.inf), worst)
+            modulo = node.function == "modulo"
+            worst = _modulo(args, radii) if modulo else _corners(node, args, radii, centre)
+            return worst if crosses is None else worst.masked_fill(crosses, torch.inf)
         case _:
             return _corners(node, args, radii, centre)
 
@@ -244,7 +248,7 @@ def _moved(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: Ca
     """Radii move as their values do; an uncertain gather coordinate may read anything."""
     if isinstance(node, Gather) and parts[1].radius is not None and bool((parts[1].radius > 0).any()):
         unsure = parts[1].value.like(parts[1].radius).spread(node.dims) > 0
-        return settle(value, torch.where(unsure, torch.inf, 0.0).to(torch.float64).expand(value.data.shape))
+        return settle(value, torch.where(unsure, torch.inf, 0.0).to(torch.float64))
     if parts[0].radius is None:
         return Bounded(value, None)
     inner = parts[0].value.like(parts[0].radius)
@@ -279,18 +283,21 @@ class _DotOperand:
 
 
 def _operand(node: Value, call: Call, visit: Callable[[Value], Bounded]) -> _DotOperand:
-    def part(of: Callable[[Bounded], Tensor], fill: bool = True) -> Operand:
-        def named(inner: Value) -> Named:
-            found = visit(inner)
-            return found.value.like(of(found)) if found.value.data.dtype == torch.float64 else found.value
-        if not fill and isinstance(node, Read):
-            blank = Read(node.value, node.positions, 0.0, node.elem, node.dims)
-            return operand(blank, call, named)
-        return operand(node, call, named)
+    def value(inner: Value) -> Named:
+        return visit(inner).value
+
+    def radius(inner: Value) -> Named:
+        found = visit(inner)
+        if found.value.data.dtype != torch.float64:  # a gather's coordinates
+            return found.value
+        exact = torch.zeros_like(found.value.data)
+        return found.value.like(exact if found.radius is None else found.radius)
 
     source = node.value if isinstance(node, (Read, Gather)) else node
-    radius = part(lambda b: torch.zeros_like(b.value.data) if b.radius is None else b.radius.expand(b.value.data.shape), fill=False)
+    inexact = visit(source).radius is not None
     truncated = None
     if isinstance(node, Cast) and node.elem is TF32:
-        truncated = visit(node.value).value.like(truncate_tf32(visit(node.value).value.data))
-    return _DotOperand(part(lambda b: b.value.data), None if visit(source).radius is None else radius, truncated)
+        truncated = value(node.value).like(truncate_tf32(value(node.value).data))
+    return _DotOperand(
+        operand(node, call, value), operand(node, call, radius) if inexact else None, truncated
+    )

@@ -6,8 +6,9 @@ every sum of fewer than 2**39 of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Iterator, Sequence, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -148,8 +149,11 @@ def _by_group(grouped: Grouped, other: Operand, over: Dims, dims: Dims) -> Tenso
         picked = plain
         if row in plain.dims:
             picked = Named(plain.data.index_select(plain.dims.index(row), rows), plain.dims)
-        part = contract(picked, Named(grouped.source.data.select(axis, group), rest), over, tuple(d for d in dims if d != row or row in picked.dims))
-        if row not in picked.dims:
-            part = part.unsqueeze(dims.index(row)).expand([len(rows) if d == row else n for d, n in zip(dims, shape, strict=True)])
-        out.index_copy_(dims.index(row), rows, part)
+        weights = Named(grouped.source.data.select(axis, group), rest)
+        at = dims.index(row)
+        if row in plain.dims:
+            out.index_copy_(at, rows, contract(picked, weights, over, dims))
+        else:
+            shared = contract(picked, weights, over, tuple(d for d in dims if d != row))
+            out.index_copy_(at, rows, shared.unsqueeze(at).repeat_interleave(len(rows), at))
     return out

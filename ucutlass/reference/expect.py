@@ -3,9 +3,9 @@ honest kernel may be."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -42,16 +42,17 @@ class Expected:
 def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
     """The program's results and their bounds. Raises as `evaluate` does; a torch function of an
     inexact buffer has no bound and raises UnsupportedError."""
-    check_arguments(program, arguments)
     match program:
         case Kernel():
-            return _kernel(program, arguments, [None] * len(arguments))
+            return _kernel(program, arguments, [None] * len(arguments), {})
         case Pipeline():
             return _pipeline(program, arguments)
 
 
-def _kernel(kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tensor | None]) -> tuple[Expected, ...]:
-    call = open_call(kernel, arguments)
+def _kernel(
+    kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tensor | None], around: Mapping[str, int]
+) -> tuple[Expected, ...]:
+    call = open_call(kernel, arguments, around)
     placed = [
         None if r is None or not isinstance(p.type, TensorType) else _radius_in(r, p.type, call.sizes)
         for r, p in zip(radii, kernel.params, strict=True)
@@ -62,7 +63,8 @@ def _kernel(kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tenso
     out = []
     for part, result in zip(found, kernel.results, strict=True):
         stored = _store(part, result.type.elem)
-        bound = torch.zeros_like(stored.value.data, dtype=torch.float64) if stored.radius is None else stored.radius
+        exact = torch.zeros_like(stored.value.data, dtype=torch.float64)
+        bound = exact if stored.radius is None else stored.radius
         out.append(
             Expected(
                 result.name,
@@ -85,6 +87,7 @@ def _store(part: Bounded, elem: Element) -> Bounded:
 
 
 def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+    check_arguments(pipeline, arguments)
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
     known: dict[str, Expected] = {}
@@ -94,7 +97,8 @@ def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expect
             known[name] = expected
     kinds = dict(pipeline.results)
     return tuple(
-        known[name] if name in known else _given(name, kinds[name], buffers[name]) for name, _ in pipeline.results
+        known[name] if name in known else _given(name, kinds[name], buffers[name])
+        for name, _ in pipeline.results
     )
 
 
@@ -105,11 +109,11 @@ def _stage(
     inputs = [known.get(a) if isinstance(a, str) else None for a in stage.arguments]
     radii = [None if k is None or not bool((k.bound != 0).any()) else k.bound for k in inputs]
     if isinstance(stage.call, Kernel):
-        return _kernel(stage.call, arguments, radii)
+        return _kernel(stage.call, arguments, radii, sizes)
     if any(r is not None for r in radii):
         raise UnsupportedError(
-            f"torch.{stage.call.function} takes a buffer that the pipeline computed inexactly: no bound is known "
-            "for it; check the stages before and after it apart"
+            f"torch.{stage.call.function} takes a buffer that the pipeline computed inexactly: "
+            "no bound is known for it; check the stages before and after it apart"
         )
     (result,) = run_stage(stage, arguments, sizes)
     return [_given(stage.outputs[0], stage.call.result, result)]

@@ -17,8 +17,8 @@ FAST_UNITS = 2.0**-16 / 2.0**-24
 
 _KEEPING: frozenset[str] = frozenset(
     {
-        "multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh", "relu", "leaky_relu",
-        "sqrt", "rsqrt",
+        "multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh", "relu",
+        "leaky_relu", "sqrt", "rsqrt",
     }
 )
 
@@ -45,7 +45,7 @@ def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Valu
 
 
 def _coarse(elem: Element) -> bool:
-    return elem.kind == "float" and elem.bits <= 16  # noqa: PLR2004
+    return elem.kind == "float" and elem.bits <= 16
 
 
 def _topological(roots: Sequence[Value]) -> list[Value]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Callable, Mapping, Sequence, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -51,27 +52,39 @@ def evaluate(program: Program, arguments: Sequence[Argument], *, rounded: bool =
     Casts inside the program and buffers between a pipeline's launches round either way.
     Raises the errors of `ucutlass.reference.errors`.
     """
-    check_arguments(program, arguments)
     match program:
         case Kernel():
-            call = open_call(program, arguments)
-            values = walk([r.value for r in program.results], call)
-            return tuple(
-                to_memory(value.like(store(value.data, result.type.elem) if rounded else value.data), result.type, call.sizes)
-                for value, result in zip(values, program.results, strict=True)
-            )
+            return _evaluate_kernel(program, arguments, rounded, {})
         case Pipeline():
             return _evaluate_pipeline(program, arguments, rounded)
 
 
-def sizes_of(program: Program, arguments: Sequence[Argument]) -> dict[str, int]:
-    """Every dimension's extent for these arguments; raises as `binding.bind` does."""
-    return bind(program, [tuple(a.shape) if isinstance(a, Tensor) else None for a in arguments])
+def _evaluate_kernel(
+    kernel: Kernel, arguments: Sequence[Argument], rounded: bool, around: Mapping[str, int]
+) -> tuple[Tensor, ...]:
+    call = open_call(kernel, arguments, around)
+    values = walk([r.value for r in kernel.results], call)
+    out = []
+    for value, result in zip(values, kernel.results, strict=True):
+        data = store(value.data, result.type.elem) if rounded else value.data
+        out.append(to_memory(value.like(data), result.type, call.sizes))
+    return tuple(out)
 
 
-def open_call(kernel: Kernel, arguments: Sequence[Argument]) -> Call:
-    """Arguments bound to a kernel's parameters; raises where a `require` does not hold."""
-    sizes = sizes_of(kernel, arguments)
+def sizes_of(
+    program: Program, arguments: Sequence[Argument], around: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """Every dimension's extent for these arguments; as `binding.bind`."""
+    return bind(program, [tuple(a.shape) if isinstance(a, Tensor) else None for a in arguments], around)
+
+
+def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]) -> Call:
+    """Arguments checked and bound to a kernel's parameters; `around` as in `binding.bind`.
+
+    Raises RequirementError where a `require` does not hold.
+    """
+    check_arguments(kernel, arguments)
+    sizes = sizes_of(kernel, arguments, around)
     device = device_of(arguments)
     params = [_parameter(p, a, sizes, device) for p, a in zip(kernel.params, arguments, strict=True)]
     call = Call(sizes, params, device)
@@ -136,14 +149,18 @@ def check_arguments(program: Program, arguments: Sequence[Argument]) -> None:
         if isinstance(argument, Tensor):
             device = device or argument.device
             if argument.device != device:
-                raise DeviceMismatchError(f"{decl.name} lies on {argument.device}, the arguments before it on {device}")
+                raise DeviceMismatchError(
+                    f"{decl.name} lies on {argument.device}, the arguments before it on {device}"
+                )
 
 
 def _check_kind(name: str, kind: ParamType, argument: Argument) -> None:
     match kind:
         case TensorType(elem=elem):
             if not isinstance(argument, Tensor):
-                raise ArgumentKindError(f"{name} is a tensor of {elem.name}, a {type(argument).__name__} was given")
+                raise ArgumentKindError(
+                    f"{name} is a tensor of {elem.name}, a {type(argument).__name__} was given"
+                )
             if argument.dtype != outer_dtype(elem):
                 raise ElementMismatchError(
                     f"{name} is {elem.name} ({outer_dtype(elem)}), a tensor of {argument.dtype} was given"
@@ -159,7 +176,10 @@ def _check_kind(name: str, kind: ParamType, argument: Argument) -> None:
 # --- pipelines -------------------------------------------------------------------
 
 
-def _evaluate_pipeline(pipeline: Pipeline, arguments: Sequence[Argument], rounded: bool) -> tuple[Tensor, ...]:
+def _evaluate_pipeline(
+    pipeline: Pipeline, arguments: Sequence[Argument], rounded: bool
+) -> tuple[Tensor, ...]:
+    check_arguments(pipeline, arguments)
     sizes = sizes_of(pipeline, arguments)
     buffers: dict[str, Argument] = {p.name: a for p, a in zip(pipeline.params, arguments, strict=True)}
     read_later = _last_reads(pipeline.stages)
@@ -186,7 +206,7 @@ def run_stage(
 ) -> tuple[Tensor, ...]:
     match stage.call:
         case Kernel():
-            return evaluate(stage.call, arguments, rounded=rounded)
+            return _evaluate_kernel(stage.call, arguments, rounded, sizes)
         case TorchCall():
             return (torch_call(stage.call, arguments),)
 
@@ -216,7 +236,8 @@ def torch_call(call: TorchCall, arguments: Sequence[Argument]) -> Tensor:
     """The torch function in its arguments' own dtypes, its result in the declared one."""
     if call.function not in TORCH_FUNCTIONS:
         raise UnsupportedError(
-            f"torch.{call.function} is not among the functions a pipeline may call: {', '.join(TORCH_FUNCTIONS)}"
+            f"torch.{call.function} is not among the functions a pipeline may call: "
+            f"{', '.join(TORCH_FUNCTIONS)}"
         )
     result = TORCH_FUNCTIONS[call.function](*arguments, **dict(call.keywords))
     return result.to(outer_dtype(call.result.elem))

@@ -2,14 +2,15 @@
 
 Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and scans;
 `argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
-over several dimensions they count row-major in the order written; an integer divided by 0 is 0; `var` is the population
-variance (divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float.
+over several dimensions they count row-major in the order written; `var` is the population variance
+(divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float; an integer
+divided by 0 is 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -135,8 +136,8 @@ def last(value: Named, over: Dims) -> Tensor:
     return value.data.permute([value.dims.index(d) for d in (*kept, *over)]).flatten(len(kept))
 
 
-def _prod(x: Tensor) -> Tensor:
-    return x.prod(dim=-1)
+def _without(dims: Dims, over: Dims) -> Dims:
+    return tuple(d for d in dims if d not in over)
 
 
 _REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -144,7 +145,7 @@ _REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: x.to(torch.float64).mean(dim=-1),
     "max": lambda x: x.amax(dim=-1),
     "min": lambda x: x.amin(dim=-1),
-    "prod": _prod,
+    "prod": lambda x: x.prod(dim=-1),
     "var": lambda x: x.to(torch.float64).var(dim=-1, correction=0),
     "argmax": lambda x: x.argmax(dim=-1),
     "argmin": lambda x: x.argmin(dim=-1),
@@ -153,7 +154,7 @@ _REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def reduce(node: Reduce, value: Named) -> Tensor:
-    kept = Named(_REDUCTIONS[node.op](last(value, node.over)), tuple(d for d in value.dims if d not in node.over))
+    kept = Named(_REDUCTIONS[node.op](last(value, node.over)), _without(value.dims, node.over))
     return kept.spread(node.dims).to(inner_dtype(node.elem))
 
 

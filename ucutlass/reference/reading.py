@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Mapping
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ def read(window: Window) -> Named:
     data = source.data[tuple(indices)] if indices else source.data
     if valid is None:
         return Named(data, node.dims)
-    fill = torch.full((), node.fill if data.dtype != torch.bool else bool(node.fill), device=data.device).to(data.dtype)
+    fill = torch.tensor(node.fill, dtype=torch.float64, device=data.device).to(data.dtype)
     return Named(torch.where(valid, data, fill), node.dims)
 
 
@@ -118,7 +118,8 @@ def segment(dim: str, extent: int, offsets: Named) -> Named:
             f"segment offsets fall from {int(bounds[at])} to {int(bounds[at + 1])} at entry {at + 1}; "
             "they must not decrease"
         )
-    if bounds.numel() < 2 or int(bounds[0]) != 0 or int(bounds[-1]) != extent:
+    if bounds.numel() <= 1 or int(bounds[0]) != 0 or int(bounds[-1]) != extent:
         ends = f"{int(bounds[0])}..{int(bounds[-1])}" if bounds.numel() else "nothing"
         raise OffsetsError(f"segment offsets span {ends}; they must run from 0 to {dim} = {extent}")
-    return Named(torch.bucketize(coordinates(extent, bounds.device), bounds[1:].contiguous(), right=True), (dim,))
+    rows = coordinates(extent, bounds.device)
+    return Named(torch.bucketize(rows, bounds[1:].contiguous(), right=True), (dim,))

@@ -5,8 +5,7 @@ Sums may be taken in any order: `radius.growth`. exp and log err as `FUNCTIONS` 
 
 from __future__ import annotations
 
-import math
-from typing import Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
 from ucutlass.reference.named import Named
-from ucutlass.reference.nodes import axes, last, reduce, scan
+from ucutlass.reference.nodes import axes, last, scan
 from ucutlass.reference.radius import UNIT, Bounded, granule, growth
 
 
@@ -82,12 +81,13 @@ def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> Tensor:
 
 
 def _mean(x: Tensor, e: Tensor, exact: bool) -> Tensor:
-    """A sum divided by n, or multiplied by the rounded 1/n: two roundings unless n is a power of two."""
+    """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before: at most two
+    roundings of each term more, none if n is a power of two."""
     n = x.shape[-1]
     total = _sum(x, e, exact) / n
     if exact and n & (n - 1) == 0:
         return total
-    return total + 2 * UNIT * (x.mean(dim=-1).abs() + total)
+    return total + 2 * UNIT * (x.abs() + e).mean(dim=-1)
 
 
 def _variance(x: Tensor, e: Tensor) -> Tensor:
@@ -114,7 +114,8 @@ def _logsumexp(x: Tensor, e: Tensor) -> Tensor:
     relative = growth(x.shape[-1], m.numel()) * UNIT + FUNCTIONS["exp"].error * UNIT
     inner = (p * (e + rounding)).nan_to_num(nan=0.0).sum(dim=-1) + e.amax(dim=-1) + relative
     tail = x.logsumexp(dim=-1) - m
-    return inner + FUNCTIONS["log"].error * UNIT * (tail.abs() + inner) + UNIT * (m.abs() + tail.abs() + inner)
+    logarithm = FUNCTIONS["log"].error * UNIT * (tail.abs() + inner)
+    return inner + logarithm + UNIT * (m.abs() + tail.abs() + inner)
 
 
 def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:

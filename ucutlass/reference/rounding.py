@@ -12,9 +12,9 @@ Integers: to nearest, ties to even, then saturated to the type's range; NaN give
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Mapping
 
 import torch
 from torch import Tensor
@@ -94,8 +94,8 @@ def round_float(x: Tensor, elem: Element) -> Tensor:
     if form.saturates:
         rounded = rounded.clamp(-form.largest, form.largest)
     else:
-        rounded = torch.where(rounded.abs() > form.largest, torch.copysign(torch.full_like(x, torch.inf), x), rounded)
-        rounded = torch.where(x.isinf(), x, rounded)
+        infinite = torch.full_like(x, torch.inf).copysign(x)
+        rounded = torch.where((rounded.abs() > form.largest) | x.isinf(), infinite, rounded)
     return torch.where(x.isnan(), x, rounded)
 
 

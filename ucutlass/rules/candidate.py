@@ -19,11 +19,14 @@ from ucutlass.plan import (
     Sm90Schedule,
     Stride,
 )
-from ucutlass.schedule import RASTERS, Family, Request
+from ucutlass.schedule import Family, Request
 
 RASTER_WORD: dict[int, Literal["heuristic", "along_m", "along_n"]] = {
-    number: word for word, number in RASTERS.items()  # type: ignore[misc]
+    0: "heuristic",
+    1: "along_m",
+    2: "along_n",
 }
+"""`raster` words by the knob's number: `schedule.RASTERS` the other way round."""
 
 TMA_BYTES = 16
 """Alignment in bytes of a TMA tensor's address and of all its strides but the unit one (CUDA
@@ -71,8 +74,12 @@ def shape_of(problem: GemmProblem, sizes: tuple[int, ...]) -> Shape:
 
 def tensor_bytes(access: Access, problem: GemmProblem, sizes: tuple[int, ...]) -> int:
     """Bytes of a tensor: the modes it ranges over, nothing for those it is broadcast along."""
-    modes = ((access.m, problem.m), (access.n, problem.n), 
-             *zip(access.k, problem.k, strict=False), *zip(access.batch, problem.batch, strict=False))
+    modes = (
+        (access.m, problem.m),
+        (access.n, problem.n),
+        *zip(access.k, problem.k, strict=False),
+        *zip(access.batch, problem.batch, strict=False),
+    )
     return access.elem.bytes * math.prod(extent(e, sizes) for stride, e in modes if stride is not None)
 
 
@@ -160,15 +167,26 @@ def request_of(candidate: Candidate) -> Request:
         case Sm90Schedule(tile, cluster, stages, warps, scheduler):
             stream = scheduler == "stream_k" and knobs.splits == 0
             return Request(
-                warps=warps, tile=tile, cluster=cluster, stages=stages, swap=swap,
+                warps=warps,
+                tile=tile,
+                cluster=cluster,
+                stages=stages,
+                swap=swap,
                 split_k="stream" if stream else knobs.splits,
-                raster=RASTER_WORD[knobs.raster], swizzle=knobs.swizzle,
+                raster=RASTER_WORD[knobs.raster],
+                swizzle=knobs.swizzle,
             )
         case Sm80Schedule(tile, warp_tile, stages, math_):
             return Request(
-                warps="multistage", tile=tile, warp_tile=warp_tile, stages=stages, swap=swap,
-                math=None if math_ == "tensor" else math_, split_k=knobs.splits,
-                raster=RASTER_WORD[knobs.raster], swizzle=knobs.swizzle,
+                warps="multistage",
+                tile=tile,
+                warp_tile=warp_tile,
+                stages=stages,
+                swap=swap,
+                math=None if math_ == "tensor" else math_,
+                split_k=knobs.splits,
+                raster=RASTER_WORD[knobs.raster],
+                swizzle=knobs.swizzle,
             )
         case GemvSchedule(rows, columns, threads):
             return Request(warps="gemv", rows=rows, columns=columns, threads=threads, swap=swap)

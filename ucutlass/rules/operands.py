@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ucutlass.plan import Access, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.plan import Access, CoordinateValue, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import (
     TMA_BYTES,
     Candidate,
@@ -24,15 +24,15 @@ INT32 = 2**31 - 1
 TMA_STRIDE = 2**40
 """A TMA stride in bytes lies below this (cuTensorMapEncodeTiled)."""
 
-GEMV_COLUMNS = 8
-
 
 def arch_has_family(c: Candidate) -> Finding | None:
     if c.family != "sm90" or c.arch.wgmma:
         return None
     return Finding(
         f"pingpong and cooperative need TMA and wgmma, which {c.arch.name} lacks",
-        "use `warps multistage`, or build for sm90a", ("warps",), multistage(c),
+        "use `warps multistage`, or build for sm90a",
+        ("warps",),
+        multistage(c),
     )
 
 
@@ -41,8 +41,10 @@ def lane_has_kernel(c: Candidate) -> Finding | None:
     if lane in WGMMA_LANES:
         return None
     return Finding(
-        f"wgmma does not multiply {lane}", "use `warps multistage`, or cast the operands to tf32",
-        ("warps",), multistage(c),
+        f"wgmma does not multiply {lane}",
+        "use `warps multistage`, or cast the operands to tf32",
+        ("warps",),
+        multistage(c),
     )
 
 
@@ -52,10 +54,18 @@ def math_fits_lane(c: Candidate) -> Finding | None:
     if (lane == "f32") == (math != "tensor"):
         return None
     if lane == "f32":
-        return Finding("tensor cores do not multiply f32 in one pass", "use `math tf32x3` or `math simt`",
-                       ("math",), changed(c, math="tf32x3"))
-    return Finding(f"`math {math}` is a way to multiply f32; this lane is {lane}",
-                   "leave `math` out", ("math",), changed(c, math=None))
+        return Finding(
+            "tensor cores do not multiply f32 in one pass",
+            "use `math tf32x3` or `math simt`",
+            ("math",),
+            changed(c, math="tf32x3"),
+        )
+    return Finding(
+        f"`math {math}` is a way to multiply f32; this lane is {lane}",
+        "leave `math` out",
+        ("math",),
+        changed(c, math=None),
+    )
 
 
 def one_k_mode(c: Candidate) -> Finding | None:
@@ -64,8 +74,9 @@ def one_k_mode(c: Candidate) -> Finding | None:
         return None
     return Finding(
         f"the contracted dimensions stay {modes} separate modes; the TMA main loop walks one",
-        "use `warps multistage`, or store the contracted dimensions side by side in one order in both operands",
-        ("warps",), multistage(c),
+        "use `warps multistage`, or store the contracted dimensions side by side, in one order in both",
+        ("warps",),
+        multistage(c),
     )
 
 
@@ -76,7 +87,8 @@ def few_batch_modes(c: Candidate) -> Finding | None:
     return Finding(
         f"{modes} separate batch modes; a TMA tensor has room for {SM90_BATCH_MODES}",
         "use `warps multistage`, or store the batch dimensions side by side in one order",
-        ("warps",), multistage(c),
+        ("warps",),
+        multistage(c),
     )
 
 
@@ -97,7 +109,8 @@ def operand_order(c: Candidate) -> Finding | None:
         return Finding(
             f"operand {name} is not contiguous along K or {along}: TMA needs one of the two",
             "use `warps multistage`, or store the operand with one of them last",
-            ("warps",), multistage(c),
+            ("warps",),
+            multistage(c),
         )
     return None
 
@@ -110,7 +123,9 @@ def k_major(c: Candidate) -> Finding | None:
         if _order(access, along) == along:
             return Finding(
                 f"operand {name} is contiguous along {along}; wgmma reads {lane} only contiguous along K",
-                "use `warps multistage`, or store the contracted dimension last", ("warps",), multistage(c),
+                "use `warps multistage`, or store the contracted dimension last",
+                ("warps",),
+                multistage(c),
             )
     return None
 
@@ -122,7 +137,8 @@ def tf32_order(c: Candidate) -> Finding | None:
     if _order(c.problem.a, "M") == "K":
         return Finding(
             "A is contiguous along K and B along N: CUTLASS would compute the transpose of this tf32 problem",
-            f"use `swap {'no' if c.swapped else 'yes'}`", ("swap",),
+            f"use `swap {'no' if c.swapped else 'yes'}`",
+            ("swap",),
             changed(c, swap="no" if c.swapped else "yes"),
         )
     k = c.schedule.tile[2]
@@ -131,7 +147,9 @@ def tf32_order(c: Candidate) -> Finding | None:
     return Finding(
         f"both tf32 operands are contiguous along M and N: B is transposed in shared memory "
         f"128 bytes of K at a time, and tile K {k} is {4 * k} bytes",
-        "use tile K 32", ("tile",), changed(c, tile=(*c.schedule.tile[:2], 32), stages=None),
+        "use tile K 32",
+        ("tile",),
+        changed(c, tile=(*c.schedule.tile[:2], 32), stages=None),
     )
 
 
@@ -141,8 +159,10 @@ def tma_operands(c: Candidate) -> Finding | None:
         if held < TMA_BYTES:
             return Finding(
                 f"operand {name} is aligned to {held} bytes: TMA needs its address and row strides in "
-                f"multiples of {TMA_BYTES} bytes ({TMA_BYTES // access.elem.bytes} elements of {access.elem.name})",
-                "use `warps multistage`, or pad the contiguous extent", ("warps",), multistage(c),
+                f"multiples of {TMA_BYTES} bytes, {TMA_BYTES // access.elem.bytes} of {access.elem.name}",
+                "use `warps multistage`, or pad the contiguous extent",
+                ("warps",),
+                multistage(c),
             )
     return None
 
@@ -151,20 +171,28 @@ def routes_are_possible(c: Candidate) -> Finding | None:
     for tensor, route in zip(c.tensors, c.routes, strict=True):
         if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor, c.problem)):
             return Finding(
-                f"an epilogue tensor of {tensor.elem.name} aligned to {tensor.align * tensor.elem.bytes} bytes "
-                f"cannot go by TMA", "let each thread move it", (), changed(c),
+                f"a tensor of {tensor.elem.name} aligned to {tensor.align * tensor.elem.bytes} bytes "
+                f"cannot go by TMA",
+                "let each thread move it",
+                (),
+                changed(c),
             )
     return None
 
 
 def extents_fit(c: Candidate) -> Finding | None:
     s = c.shape
-    longest = max(s.m, s.n, s.k)
-    if longest > INT32:
-        return Finding(f"an extent of {longest} is above {INT32}, the largest that a kernel counts to",
-                       "split the problem along its longest dimension", (), None)
-    if c.problem.batch and s.batch > INT32:
-        return Finding(f"{s.batch} batches are above {INT32}", "split the batch", (), None)
+    counted = c.family == "sm90" or any(
+        isinstance(i, CoordinateValue) for i in c.problem.arithmetic.instructions
+    )
+    longest = max(s.m, s.n, s.k if c.family == "sm90" else 0, s.batch)
+    if counted and longest > INT32:
+        return Finding(
+            f"an extent of {longest} is above {INT32}, the largest that this kernel counts to",
+            "split the problem along its longest dimension",
+            ("warps",),
+            multistage(c) if c.family == "sm90" else None,
+        )
     match c.schedule:
         case GemvSchedule():
             return None
@@ -177,8 +205,12 @@ def extents_fit(c: Candidate) -> Finding | None:
     tiles = ceil_div(s.m, tile[0]) * ceil_div(s.n, tile[1]) * layers
     if tiles <= INT32:
         return None
-    return Finding(f"{tiles} output tiles are above {INT32}", "use a larger tile", ("tile",),
-                   changed(c, tile=(128, 128, tile[2]), stages=None) if tile[0] * tile[1] < 128**2 else None)
+    return Finding(
+        f"{tiles} output tiles are above {INT32}",
+        "use a larger tile",
+        ("tile",),
+        changed(c, tile=(128, 128, tile[2]), stages=None) if tile[0] * tile[1] < 128**2 else None,
+    )
 
 
 def _tma_stride(c: Candidate) -> Finding | None:
@@ -187,50 +219,10 @@ def _tma_stride(c: Candidate) -> Finding | None:
         for stride in (access.m, access.n, *access.k, *access.batch):
             step = stride_bytes(stride, access, c.sizes)
             if step >= TMA_STRIDE:
-                return Finding(f"a stride of {step} bytes is beyond TMA's {TMA_STRIDE}",
-                               "use `warps multistage`", ("warps",), multistage(c))
+                return Finding(
+                    f"a stride of {step} bytes is beyond TMA's {TMA_STRIDE}",
+                    "use `warps multistage`",
+                    ("warps",),
+                    multistage(c),
+                )
     return None
-
-
-def gemv_columns(c: Candidate) -> Finding | None:
-    assert isinstance(c.schedule, GemvSchedule)
-    columns = c.schedule.columns
-    if columns not in (1, 2, 4, 8):
-        best = next((w for w in (1, 2, 4, 8) if w >= min(columns, 8)), 8)
-        return Finding(f"columns {columns} is not 1, 2, 4 or 8", f"use `columns {best}`",
-                       ("columns",), changed(c, columns=best))
-    n = c.shape.n
-    if n <= columns:
-        return None
-    if n <= GEMV_COLUMNS:
-        best = next(w for w in (1, 2, 4, 8) if w >= n)
-        return Finding(f"N is {n}; a kernel of {columns} columns computes {columns}",
-                       f"use `columns {best}`", ("columns",), changed(c, columns=best))
-    if c.shape.m <= GEMV_COLUMNS:
-        other = "no" if c.swapped else "yes"
-        return Finding(f"the matrix-vector kernel takes at most {GEMV_COLUMNS} columns, and N is {n}",
-                       f"use `swap {other}`: then N is {c.shape.m}", ("swap",),
-                       changed(c, swap=other, columns=None, rows=None, threads=None))
-    return Finding(f"the matrix-vector kernel takes at most {GEMV_COLUMNS} columns; M is {c.shape.m}, N is {n}",
-                   "use `warps multistage`, pingpong or cooperative", ("warps",), multistage(c))
-
-
-def gemv_threads(c: Candidate) -> Finding | None:
-    assert isinstance(c.schedule, GemvSchedule)
-    threads, rows = c.schedule.threads, c.schedule.rows
-    if threads not in (32, 64, 128, 256, 512, 1024):
-        best = min((32, 64, 128, 256, 512, 1024), key=lambda t: (abs(t - threads), t))
-        return Finding(f"threads {threads} is not a power of two from 32 to 1024", f"use `threads {best}`",
-                       ("threads",), changed(c, threads=best))
-    registers = rows * c.schedule.columns
-    if registers <= GEMV_SUMS:
-        return None
-    best = max(1, GEMV_SUMS // c.schedule.columns)
-    return Finding(
-        f"{rows} rows of {c.schedule.columns} columns are {registers} sums a thread; they spill beyond {GEMV_SUMS}",
-        f"use `rows {best}`", ("rows",), changed(c, rows=best),
-    )
-
-
-GEMV_SUMS = 64
-"""Most running sums of a thread: with the loaded vectors they stay within 128 registers."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Callable, TypeAlias
+from typing import Any, TypeAlias
 
 from ucutlass.rules.candidate import Candidate, request_of
 from ucutlass.schedule import FIELDS, Family, Request
@@ -55,9 +56,9 @@ def changed(candidate: Candidate, **fields: Any) -> Request:
 def on_family(candidate: Candidate, warps: str) -> Request:
     """The candidate moved to another kernel family: that family's fields only, left to `auto`."""
     shared = {
-        name: value for name, value in request_of(candidate).given().items()
-        if name in ("swap", "raster", "swizzle") and warps != "gemv"
-        and name in FIELDS
+        name: value
+        for name, value in request_of(candidate).given().items()
+        if name in ("swap", "raster", "swizzle") and warps != "gemv" and name in FIELDS
     }
     return replace(Request(), **{**shared, "warps": warps})  # type: ignore[arg-type]
 
@@ -65,3 +66,8 @@ def on_family(candidate: Candidate, warps: str) -> Request:
 def multistage(candidate: Candidate) -> Request:
     """What sm90 cannot do, the multistage kernel can."""
     return on_family(candidate, "multistage")
+
+
+def nearest(value: int, legal: tuple[int, ...]) -> int:
+    """The legal value closest to the given one; the smaller of two."""
+    return min(legal, key=lambda v: (abs(v - value), v))

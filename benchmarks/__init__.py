@@ -1,0 +1,1 @@
+"""Scripts that anyone with a GPU can run: evidence for correctness, soundness and speed."""

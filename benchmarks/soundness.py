@@ -1,0 +1,48 @@
+"""Soundness of the checker: random accepted programs must all compile, launch and be right.
+
+    python -m benchmarks.soundness --out FOLDER --accepted 300 [--seed 0] [--family sm90]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.farm import Accepted, Case, campaign, plan
+from benchmarks.random_programs import random_program
+
+
+def cases(first: int, wanted: int, family: str | None) -> Iterator[Case]:
+    """Random programs from seed `first` on, until `wanted` were accepted; rejected ones count too."""
+    accepted, seed = 0, first
+    while accepted < wanted:
+        program = random_program(seed)
+        case = Case(f"seed {seed}", program.text, program.sizes, seed=seed)
+        seed += 1
+        answer = plan(case)
+        if isinstance(answer, Accepted):
+            if family and answer.family != family:
+                continue
+            accepted += 1
+        yield case
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--accepted", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", default=None)
+    options = parser.parse_args()
+    report = campaign(cases(options.seed, options.accepted, options.family), options.out)
+    print(f"accepted {report.accepted} {report.families}, rejected {sum(report.rejected.values())} {report.rejected}")
+    print(f"right {report.right}, wrong {len(report.wrong)}, not built {len(report.unbuilt)}")
+    for row in report.wrong[:40]:
+        print(row["name"], row.get("error", ""), str(row.get("detail"))[:300].replace("\n", " | "))
+    for name, why in list(report.unbuilt.items())[:10]:
+        print(name, why[:600])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Device time of launches: graphs of many launches over rotated buffers, candidates interleaved.
+
+A candidate is a function of a set's number that launches once on that set's tensors. All are
+captured into CUDA graphs, so host work is out of the numbers; sets rotate through more than
+twice the L2, so operands come from memory; candidates take turns in an order that is reversed
+every other round, so drift of the clock meets all alike. Times are microseconds a launch.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+Launch = Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds a launch: median over rounds, and the spread (interquartile over median)."""
+
+    median: float
+    spread: float
+    rounds: tuple[float, ...]
+
+
+def sets_for(bytes_per_set: int) -> int:
+    """How many buffer sets rotate: more than twice the L2 in all, at least 2, at most 64."""
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    return max(2, min(64, math.ceil(2.2 * l2 / bytes_per_set)))
+
+
+def capture(launch: Launch, sets: int, launches: int) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for i in range(min(sets, 3)):
+            launch(i)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(launches):
+            launch(i % sets)
+    return graph
+
+
+def launches_for(launch: Launch, sets: int, window_us: float) -> int:
+    """A multiple of the sets that fills about `window_us`."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    launch(0)
+    torch.cuda.synchronize()
+    start.record()
+    for i in range(5):
+        launch(i % sets)
+    end.record()
+    torch.cuda.synchronize()
+    once = max(2.0, start.elapsed_time(end) * 200)
+    return sets * max(1, min(400, round(window_us / once / sets)))
+
+
+def compare(
+    candidates: Mapping[str, Launch], sets: int, *, rounds: int = 9, window_us: float = 3000.0
+) -> dict[str, Timing]:
+    """Every candidate's time, measured in turns."""
+    graphs = {}
+    for name, launch in candidates.items():
+        count = launches_for(launch, sets, window_us)
+        graphs[name] = (capture(launch, sets, count), count)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    order = list(graphs)
+    random.Random(0).shuffle(order)
+    for graph, _ in graphs.values():
+        graph.replay()
+    for number in range(rounds):
+        for name in order if number % 2 == 0 else order[::-1]:
+            graph, count = graphs[name]
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times[name].append(start.elapsed_time(end) * 1000.0 / count)
+    return {name: summary(values) for name, values in times.items()}
+
+
+def summary(values: list[float]) -> Timing:
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
+    median = statistics.median(ordered)
+    return Timing(median, (high - low) / median, tuple(values))

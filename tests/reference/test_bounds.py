@@ -1,0 +1,292 @@
+"""The bounds: honest arithmetic of every lane is within, seeded mistakes are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.reference.tasks import named
+from ucutlass.elements import ELEMENTS, F16, TF32
+from ucutlass.ir import Program
+from ucutlass.reference import evaluate, expect
+from ucutlass.reference.rounding import round_float, store, truncate_tf32
+from ucutlass.runtime.inputs import DISTRIBUTIONS, Distribution, generate
+from ucutlass.runtime.verify import Comparison, compare
+
+M, N, K = 12, 20, 1111
+Add = Callable[[Tensor, Tensor], Tensor]
+
+
+def _cut(x: Tensor, bits: int) -> Tensor:
+    """Low bits cut off, as tensor cores do."""
+    exponent = torch.frexp(x).exponent
+    scale = 2.0 ** (bits - exponent.double())
+    return torch.where(x == 0, x, (x * scale).trunc() / scale)
+
+
+def _rounded(a: Tensor, b: Tensor) -> Tensor:
+    return (a + b).float().double()
+
+
+def _sequential(products: Tensor, add: Add) -> Tensor:
+    total = torch.zeros_like(products[..., 0])
+    for k in range(products.shape[-1]):
+        total = add(total, products[..., k])
+    return total
+
+
+def _by_threads(products: Tensor, add: Add, threads: int = 32) -> Tensor:
+    """Every thread takes each 32nd product; a tree joins them."""
+    lanes = torch.nn.functional.pad(products, (0, -products.shape[-1] % threads)).unflatten(-1, (-1, threads))
+    parts = _sequential(lanes.transpose(-1, -2), add)
+    while parts.shape[-1] > 1:
+        half = parts.shape[-1] // 2
+        parts = add(parts[..., :half], parts[..., half:])
+    return parts[..., 0]
+
+
+def _split(products: Tensor, add: Add, splits: int = 5) -> Tensor:
+    parts = torch.stack([_sequential(c, add) for c in products.chunk(splits, dim=-1)], dim=-1)
+    return _sequential(parts, add)
+
+
+def _promoted(products: Tensor) -> Tensor:
+    """fp8 with the sum moved to f32 every 128 products."""
+    parts = [_sequential(c, _aligned) for c in products.split(128, dim=-1)]
+    return _sequential(torch.stack(parts, dim=-1), _rounded)
+
+
+def _aligned(a: Tensor, b: Tensor) -> Tensor:
+    """Both addends cut 13 bits below the larger one's leading bit."""
+    exponent = torch.frexp(torch.maximum(a.abs(), b.abs())).exponent.double() - 1
+    step = 2.0 ** (exponent - 13)
+    return (a / step).floor() * step + (b / step).floor() * step
+
+
+def _instructions(products: Tensor) -> Tensor:
+    """f16 sums: eight products an instruction, rounded to f16."""
+    parts = torch.nn.functional.pad(products, (0, -products.shape[-1] % 8)).unflatten(-1, (-1, 8)).sum(-1)
+    return _sequential(parts, lambda a, b: round_float(a + b, F16))
+
+
+def _tf32x3(x: Tensor, w: Tensor) -> Tensor:
+    high_x, high_w = round_float(x, TF32), round_float(w, TF32)
+    low_x, low_w = round_float(x - high_x, TF32), round_float(w - high_w, TF32)
+    pieces = [low_x[:, None] * high_w, high_x[:, None] * low_w, high_x[:, None] * high_w]
+    return _sequential(torch.cat(pieces, dim=-1), lambda a, b: _cut(a + b, 24))
+
+
+def _products(x: Tensor, w: Tensor) -> Tensor:
+    return x.double()[:, None] * w.double()
+
+
+HONEST: dict[str, tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = {
+    "bf16, in order": ("bf16", "dot[K](x, w)", lambda x, w: _sequential(_products(x, w), _rounded)),
+    "bf16, threads and a tree": ("bf16", "dot[K](x, w)", lambda x, w: _by_threads(_products(x, w), _rounded)),
+    "bf16, split": ("bf16", "dot[K](x, w)", lambda x, w: _split(_products(x, w), _rounded)),
+    "f16, low bits cut": (
+        "f16", "dot[K](x, w)", lambda x, w: _sequential(_products(x, w), lambda a, b: _cut(a + b, 24)),
+    ),
+    "f16 sums": ("f16", "dot[K](x, w, acc=f16)", lambda x, w: _instructions(_products(x, w))),
+    "f32, FFMA": ("f32", "dot[K](x, w)", lambda x, w: _sequential(_products(x, w), _rounded)),
+    "f32, three passes": ("f32", "dot[K](x, w)", lambda x, w: _tf32x3(x.double(), w.double())),
+    "tf32, rounded": (
+        "f32", "dot[K](tf32(x), tf32(w))",
+        lambda x, w: _sequential(
+            _products(round_float(x.double(), TF32), round_float(w.double(), TF32)), _rounded
+        ),
+    ),
+    "tf32, cut": (
+        "f32", "dot[K](tf32(x), tf32(w))",
+        lambda x, w: _sequential(_products(truncate_tf32(x.double()), truncate_tf32(w.double())), _rounded),
+    ),
+    "e4m3": ("e4m3", "dot[K](x, w)", lambda x, w: _promoted(_products(x, w))),
+    "e4m3, fast": ("e4m3", "dot[K](x, w, acc=fast)", lambda x, w: _sequential(_products(x, w), _aligned)),
+    "e5m2": ("e5m2", "dot[K](x, w)", lambda x, w: _promoted(_products(x, w))),
+}
+
+
+def _gemm(elem: str, expression: str, out: str = "f32") -> Program:
+    return named(f"kernel k(x: {elem}[M, K], w: {elem}[N, K]) -> {out}[M, N] {{ return {expression} }}", "k")
+
+
+def _judge(
+    program: Program, arguments: list[Tensor], out: Tensor, tile: tuple[int, int] | None = None
+) -> Comparison:
+    (expected,) = expect(program, arguments)
+    return compare(store(out, expected.elem), expected.reference, expected.bound, tile=tile)
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("case", HONEST)
+def test_honest_sums_are_within(case: str, distribution: Distribution) -> None:
+    elem, expression, device = HONEST[case]
+    if case == "f16 sums" and distribution in ("positive", "wide"):
+        pytest.skip("the sums overflow f16")
+    program = _gemm(elem, expression)
+    arguments = generate(program, {"M": M, "N": N, "K": K}, distribution, seed=3)
+    verdict = _judge(program, arguments, device(*arguments))
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("case", HONEST)
+def test_integers_must_be_bit_exact(case: str) -> None:
+    elem, expression, _ = HONEST[case]
+    program = _gemm(elem, expression)
+    arguments = generate(program, {"M": M, "N": N, "K": K}, "integer", seed=4)
+    (expected,) = expect(program, arguments)
+    assert (expected.bound == 0).all()
+    assert expected.reference.abs().max() > 3
+
+
+def test_the_bound_is_not_idle() -> None:
+    """A device that only just keeps its lane's promise uses a visible part of the bound."""
+    program = _gemm("f16", "dot[K](x, w)")
+    arguments = generate(program, {"M": M, "N": N, "K": K}, "positive", seed=5)
+    assert _judge(program, arguments, HONEST["f16, low bits cut"][2](*arguments)).worst > 0.1
+
+
+def test_f16_sums_fail_as_f32_sums() -> None:
+    program = _gemm("f16", "dot[K](x, w)")
+    arguments = generate(program, {"M": M, "N": N, "K": K}, "normal", seed=6)
+    assert not _judge(program, arguments, _instructions(_products(*arguments))).ok
+
+
+def test_tf32_fails_as_f32() -> None:
+    program = _gemm("f32", "dot[K](x, w)")
+    arguments = generate(program, {"M": M, "N": N, "K": 128}, "normal", seed=6)
+    assert not _judge(program, arguments, HONEST["tf32, rounded"][2](*arguments)).ok
+
+
+# --- mutants -------------------------------------------------------------------------
+
+EPILOGUE = "relu(dot[K](x, w) + b) * s"
+
+
+def _right(x: Tensor, w: Tensor, b: Tensor, s: Tensor) -> Tensor:
+    return (x @ w.T + b).relu() * s[:, None]
+
+
+def _transposed_tile(out: Tensor) -> Tensor:
+    out = out.clone()
+    out[8:16, 8:16] = out[8:16, 8:16].T
+    return out
+
+
+MUTANTS: dict[str, Callable[..., Tensor]] = {
+    "wrong bias index": lambda x, w, b, s: _right(x, w, b.roll(1), s),
+    "bias along the wrong side": lambda x, w, b, s: (x @ w.T + s[:, None]).relu() * s[:, None],
+    "one k dropped": lambda x, w, b, s: _right(x[:, :-1], w[:, :-1], b, s),
+    "one k twice": lambda x, w, b, s: _right(torch.cat((x, x[:, :1]), 1), torch.cat((w, w[:, :1]), 1), b, s),
+    "transposed tile": lambda x, w, b, s: _transposed_tile(_right(x, w, b, s)),
+    "off by one row": lambda x, w, b, s: _right(x.roll(1, 0), w, b, s),
+    "missing last column": lambda x, w, b, s: torch.nn.functional.pad(_right(x, w, b, s)[:, :-1], (0, 1)),
+    "epilogue without relu": lambda x, w, b, s: (x @ w.T + b) * s[:, None],
+    "one stale element": lambda x, w, b, s: _right(x, w, b, s).index_put(
+        (torch.tensor([5]), torch.tensor([7])), torch.tensor(0.0, dtype=torch.float64)
+    ) + 0,
+    "NaN in one element": lambda x, w, b, s: _right(x, w, b, s).index_put(
+        (torch.tensor([5]), torch.tensor([7])), torch.tensor(torch.nan, dtype=torch.float64)
+    ),
+}
+
+
+@pytest.mark.parametrize("distribution", ["normal", "uniform", "integer", "positive", "wide"])
+@pytest.mark.parametrize("elem", ["f16", "bf16"])
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_caught(mutant: str, elem: str, distribution: Distribution) -> None:
+    if distribution == "positive" and mutant == "epilogue without relu":
+        pytest.skip("nothing is negative")
+    text = (
+        f"kernel k(x: {elem}[M, K], w: {elem}[N, K], b: {elem}[N], s: f32[M]) -> {elem}[M, N] "
+        f"{{ return {EPILOGUE} }}"
+    )
+    program = named(text, "k")
+    arguments = generate(program, {"M": 24, "N": 17, "K": 333}, distribution, seed=7)
+    if mutant == "one stale element":
+        arguments[2][7], arguments[3][5] = 1000.0, 1.0  # relu must not have made it 0 already
+    wide = [a.double() for a in arguments]
+    assert _judge(program, arguments, _right(*wide)).ok
+    verdict = _judge(program, arguments, MUTANTS[mutant](*wide), tile=(8, 8))
+    assert not verdict.ok, verdict
+    assert verdict.worst > 1
+
+
+@pytest.mark.parametrize("elem", ["tf32", "e4m3", "e5m2"])
+@pytest.mark.parametrize("mutant", ["one k dropped", "off by one row", "missing last column"])
+def test_mutants_of_cheap_lanes_are_caught_on_integers(mutant: str, elem: str) -> None:
+    memory = ELEMENTS["f32"] if elem == "tf32" else ELEMENTS[elem]
+    dot = "dot[K](tf32(x), tf32(w))" if elem == "tf32" else "dot[K](x, w)"
+    text = (
+        f"kernel k(x: {memory.name}[M, K], w: {memory.name}[N, K], b: f32[N], s: f32[M]) -> f32[M, N] "
+        f"{{ return relu({dot} + b) * s }}"
+    )
+    program = named(text, "k")
+    arguments = generate(program, {"M": 24, "N": 17, "K": 333}, "integer", seed=8)
+    arguments[0][:, -1] = arguments[1][:, -1] = torch.ones(()).to(arguments[0].dtype)
+    wide = [a.double() for a in arguments]
+    assert _judge(program, arguments, _right(*wide)).ok
+    assert not _judge(program, arguments, MUTANTS[mutant](*wide)).ok
+
+
+# --- element-wise work ---------------------------------------------------------------
+
+
+def test_an_uncertain_comparison_allows_both_branches() -> None:
+    text = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] { return where(dot[K](x, w) > 0, 1, -1) }"
+    x, w = generate(named(text, "k"), {"M": 50, "N": 50, "K": K}, "normal", seed=12)
+    x[0], x[0, 1110] = 1, 0
+    w[0, 555:1110] = -w[0, :555]  # their product is 0, but no order of sums knows
+    (dot,) = expect(_gemm("bf16", "dot[K](x, w)"), [x, w])
+    unsure = dot.reference.abs() <= dot.bound
+    (expected,) = expect(named(text, "k"), [x, w])
+    assert torch.equal(expected.bound == 2, unsure & (dot.bound > 0))
+    assert unsure.any() and not unsure.all()
+
+
+TURNING = ["gelu", "gelu_tanh", "silu", "mish", "hardswish", "abs", "sin", "elu", "tanh", "exp"]
+
+
+@pytest.mark.parametrize("name", TURNING)
+def test_the_radius_of_a_function_covers_its_argument(name: str) -> None:
+    """Anywhere in the interval, turning points included."""
+    signature, argument_text = "kernel k(x: bf16[M, K], w: bf16[K]) -> f32[M]", "dot[K](x, w) * 0.001"
+    program = named(f"{signature} {{ return {name}({argument_text}) }}", "k")
+    x = torch.randn(400, 64, generator=torch.Generator().manual_seed(9)).bfloat16() * 100
+    w = torch.randn(64, generator=torch.Generator().manual_seed(10)).bfloat16()
+    (expected,) = expect(program, [x, w])
+    inner = named(f"{signature} {{ return {argument_text} }}", "k")
+    (argument,) = expect(inner, [x, w])
+    f = named(f"kernel k(x: f64[M]) -> f64[M] {{ return {name}(x) }}", "k")
+    for shift in torch.linspace(-1, 1, 21).tolist():
+        (moved,) = evaluate(f, [argument.reference + shift * argument.bound])
+        assert ((moved - expected.reference).abs() <= expected.bound * (1 + 1e-9) + 1e-45).all()
+
+
+@pytest.mark.parametrize(("out", "allowed"), [("bf16", True), ("f32", False)])
+def test_fast_forms_serve_only_what_is_rounded_to_16_bits(out: str, allowed: bool) -> None:
+    """A relative error of 2**-17 may flip a rounding to bf16; in an f32 result it is wrong."""
+    program = named(f"kernel k(x: f32[M], y: f32[M]) -> {out}[M] {{ return y * gelu(x) }}", "k")
+    arguments = generate(program, {"M": 20000}, "normal", seed=13)
+    (expected,) = expect(program, arguments)
+    (exact,) = evaluate(program, arguments, rounded=False)
+    off = store(exact * (1 + 2.0**-17), expected.elem)
+    assert not torch.equal(off.double(), expected.reference)
+    assert compare(off, expected.reference, expected.bound).ok is allowed
+
+
+def test_a_pipeline_carries_its_radius_through_buffers() -> None:
+    text = """pipeline p(x: bf16[M, K], w: bf16[N, K]) -> f32[M, N] {
+      h: bf16[M, N] = dot[K](x, w)
+      return h * 3
+    }"""
+    program = named(text, "p")
+    arguments = generate(program, {"M": 40, "N": 40, "K": K}, "normal", seed=11)
+    (expected,) = expect(program, arguments)
+    flipped = _sequential(_products(*arguments), _rounded)
+    out = round_float(flipped, ELEMENTS["bf16"]) * 3
+    assert compare(out.float(), expected.reference, expected.bound).ok
+    assert (expected.bound > 0).any()

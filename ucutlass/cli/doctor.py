@@ -1,0 +1,33 @@
+"""`ucc doctor`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, reported
+from ucutlass.cli.options import json_option
+from ucutlass.runtime.doctor import examine
+
+
+@click.command("doctor")
+@json_option
+def command(as_json: bool) -> None:
+    """Report what this machine has for building and running kernels, and what mends the rest.
+
+    Exit status 3 where something that building needs is missing.
+    """
+    with reported(as_json):
+        report = examine()
+    if as_json:
+        click.echo(json.dumps(asdict(report) | {"can_build": report.can_build, "can_run": report.can_run}, indent=2))
+    else:
+        marks = {"found": "ok", "missing": "missing", "broken": "broken"}
+        show.table(("", "", ""), [(marks[f.state], f.what, f.detail + (f"; to mend it: {f.mend}" if f.mend else "")) for f in report.findings])
+        click.echo(f"kernels can be built: {'yes' if report.can_build else 'no'}; run: {'yes' if report.can_run else 'no, the interpreter serves'}")
+    if not report.can_build:
+        sys.exit(Status.MACHINE)

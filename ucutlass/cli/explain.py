@@ -1,0 +1,65 @@
+"""`ucc explain`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ucutlass import frontend
+from ucutlass.cli import show
+from ucutlass.cli.errors import reported
+from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.explain import Explanation, explain
+from ucutlass.hardware import DEVICES
+from ucutlass.shapes import complete, parse_sizes
+
+
+@click.command("explain")
+@file_argument
+@sizes_option
+@kernel_option
+@arch_option()
+@click.option("--device", type=click.Choice(tuple(DEVICES)), help="GPU to plan for; by default the target's usual one.")
+@json_option
+def command(file: Path, sizes: tuple[str, ...], name: str | None, arch: str, device: str | None, as_json: bool) -> None:
+    """Say what the compiler chooses for FILE's kernel and a shape, and why.
+
+    Shows waves and quantisation, registers, shared memory, stages, bytes and intensity against
+    the device, and the reason of every field that the schedule left out. Needs no GPU.
+    """
+    with reported(as_json):
+        checked = frontend.read(file)
+        program = frontend.kernel(checked, name)
+        extents = complete(program, parse_sizes(sizes))
+        chosen = frontend.plan_kernel(checked, program, extents, arch, DEVICES[device] if device else None)
+        found = explain(chosen.planned)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, default=str))
+    else:
+        show.table(("", ""), _lines(found))
+
+
+def _lines(e: Explanation) -> list[tuple[str, str]]:
+    b = e.bound
+    lines = [
+        ("schedule", f"{e.arch} {{ {e.schedule} }}"),
+        ("planned for", e.device),
+        ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, lane {b.lane}"),
+        ("tiles", f"{e.tiles} on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy; {e.padding:.0%} of the multiplications useful"),
+        ("steps of K", str(e.k_steps)),
+        ("accumulators", f"{e.accumulators} registers a thread"),
+        ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
+        ("epilogue", ", ".join(e.routes) or "no tensors"),
+        ("work", f"{b.flops / 1e9:.3g} GFLOP, {b.bytes / 1e6:.4g} MB at least: {b.intensity:.1f} FLOP per byte, ridge {b.ridge:.0f}"),
+        ("bound", f"{b.seconds * 1e6:.2f} us by {b.limit}"),
+        ("estimate", f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB from memory"),
+    ]
+    return lines + [(note.field or "kernel", f"{note.value}: {note.reason}") for note in e.notes]
+
+
+def _memory(e: Explanation) -> str:
+    parts = asdict(e.memory)
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parts.items())
