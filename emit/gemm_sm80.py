@@ -100,8 +100,8 @@ def render(plan: GemmPlan) -> str:
         shared_bytes=shared_bytes(problem, schedule),
         a=epilogue.matrix(problem.a, problem.a.m),
         b=epilogue.matrix(problem.b, problem.b.n),
-        copy_a=_copies(problem.a, "kTileM", schedule.tile[0], schedule.tile[2]),
-        copy_b=_copies(problem.b, "kTileN", schedule.tile[1], schedule.tile[2]),
+        copy_a=_copies(problem.a, "A", schedule.tile[0], schedule.tile[2]),
+        copy_b=_copies(problem.b, "B", schedule.tile[1], schedule.tile[2]),
         mma=mma,
         sum=mma.sum if mma else "float",
         accumulator="int32_t" if problem.lane == S8 else "float",
@@ -207,20 +207,21 @@ def vector(access: Access) -> int:
     return min(access.align, 16 // access.elem.bytes) if access.contiguous else 1
 
 
-def _copies(access: Access, rows_name: str, rows: int, depth: int) -> Copies:
+def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
     elem, width = access.elem, vector(access)
     contiguous = access.contiguous
     along_k = contiguous not in ("m", "n")
     # ldmatrix transposes 16-bit elements only; FFMA and tf32 read 32-bit ones in either order.
     shared_k = along_k or elem.bits == 8
+    shared = f"Shared{name}, kTile{'M' if name == 'A' else 'N'}"
     load: Literal["async", "staged"] = "async" if width * elem.bytes >= 4 and along_k == shared_k else "staged"
+    line, swizzle, atom = _shared_atom(elem, depth if shared_k else rows, shared_k)
     flags = f"{_bool(along_k)}, {_bool(contiguous is not None)}"
     loader = (
-        f"AsyncLoad<{elem.cpp}, {rows_name}, {flags}, {width}>"
+        f"AsyncLoad<{elem.cpp}, {shared}, {flags}, {width}, {line}>"
         if load == "async"
-        else f"StagedLoad<{elem.cpp}, {rows_name}, {flags}, {_bool(shared_k)}>"
+        else f"StagedLoad<{elem.cpp}, {shared}, {flags}, {_bool(shared_k)}>"
     )
-    swizzle, atom = _shared_atom(elem, rows, shared_k, depth)
     return Copies(
         load=load,
         loader=loader,
@@ -235,23 +236,24 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _shared_atom(elem: Element, rows: int, shared_k: bool, depth: int) -> tuple[str, str]:
-    """The swizzle and the layout it permutes, (rows, K), which repeat over the tile.
+def _shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, str]:
+    """The elements of a line in shared memory, the swizzle, and the layout of eight lines, (rows,
+    K), that it permutes; both repeat over the tile. Lines lie along K where `shared_k`, else
+    along the rows; `extent` is the tile's there.
 
-    Lines of up to 128 bytes; eight lines' 16-byte chunks of one column fall into different
+    A line is up to 128 bytes. The 16-byte chunks in one place of eight lines fall into different
     banks, as ldmatrix reads them. 32-bit operands along the rows are read one by one, by lanes
     4 K apart and 8 rows wide: chunks of 32 bytes move by K modulo 4.
     """
-    extent = depth if shared_k else rows
     longest = 128 // elem.bytes
     line = next(n for n in (longest, longest // 2, longest // 4) if extent % n == 0)
     chunk = (16 // elem.bytes).bit_length() - 1
     bits = (line * elem.bytes // 16).bit_length() - 1
     swizzle = f"{bits}, {chunk}, 3" if shared_k or elem.bits == 16 else f"{bits - 1}, 3, 2"
-    shape, strides = (f"cute::_8, cute::_{line}", f"cute::_{line}, cute::_1")
+    shape, strides = f"cute::_8, cute::_{line}", f"cute::_{line}, cute::_1"
     if not shared_k:
-        shape, strides = (f"cute::_{line}, cute::_8", f"cute::_1, cute::_{line}")
-    return f"cute::Swizzle<{swizzle}>", f"cute::Layout<cute::Shape<{shape}>, cute::Stride<{strides}>>"
+        shape, strides = f"cute::_{line}, cute::_8", f"cute::_1, cute::_{line}"
+    return line, f"cute::Swizzle<{swizzle}>", f"cute::Layout<cute::Shape<{shape}>, cute::Stride<{strides}>>"
 
 
 def _read(elem: Element, shared_k: bool) -> str:

@@ -12,7 +12,15 @@ from types import MappingProxyType
 from ucutlass.elements import TF32
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
-from ucutlass.emit.gemm_sm90_epilogue import epilogue, extent, grouped, tensor, through_tma, vectors
+from ucutlass.emit.gemm_sm90_epilogue import (
+    epilogue,
+    extent,
+    grouped,
+    operands,
+    tensor,
+    through_tma,
+    vectors,
+)
 from ucutlass.plan import GemmPlan, GemmProblem, Sm90Schedule
 
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(
@@ -56,7 +64,10 @@ def render(plan: GemmPlan) -> str:
         raise ValueError("tf32 with A alone K-major: exchange the operands and compute the transpose")
     operation = arithmetic(problem)
     mainloop, epilogue_schedule, warps = _WARPS[schedule.warps]
-    a, b = tensor(problem.a, problem.a.m, problem.a.k[0]), tensor(problem.b, problem.b.n, problem.b.k[0])
+    a = tensor("a", problem.a, problem.a.m, problem.a.k[0])
+    b = tensor("b", problem.b, problem.b.n, problem.b.k[0])
+    fused = epilogue(plan, operation)
+    summed = {combine.name for combine in fused.combines}
     modes = len(problem.batch)
     return text.render(
         "gemm_sm90.j2",
@@ -74,9 +85,10 @@ def render(plan: GemmPlan) -> str:
         promotion=_promotion(problem, schedule),
         through_registers=_through_registers(problem),
         arithmetic=operation,
-        epilogue=epilogue(plan, operation),
+        epilogue=fused,
         extents=[extent(product) for product in (problem.m, problem.n, *problem.k, *problem.batch)],
         batch=[f"B{i}" for i in range(modes)],
+        tensors=[a, b, *(t for t in operands(plan) if t.name not in summed)],
         tma=[a, b, *through_tma(plan)],
         vectors=sorted(vectors(plan)),
         problem=problem,

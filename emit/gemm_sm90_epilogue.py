@@ -7,6 +7,7 @@ that route is D. Reductions leave partial results in the workspace.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,7 +16,10 @@ from ucutlass.elements import BOOL, Element
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText
 from ucutlass.emit.functions import CPP
-from ucutlass.plan import Access, GemmPlan, Product, Reduction, ScalarKind, Store, Stride
+from ucutlass.plan import Access, GemmPlan, Output, Product, Reduction, ScalarKind, Store, Stride
+
+_LINE = 100
+"""Letters of the longest line of a call."""
 
 _OPERATIONS: Mapping[str, str] = MappingProxyType({"sum": "Sum", "max": "Max", "min": "Min"})
 
@@ -25,21 +29,25 @@ _OPERATIONS: Mapping[str, str] = MappingProxyType({"sum": "Sum", "max": "Max", "
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor over two modes and the batch as C++: types, and expressions over the entry's
-    arguments. `dynamic` are its strides that are no constants, `batch` its last stride alone."""
+    """A tensor over two modes and the batch as C++. `name` is its role's, `stride` an expression
+    over the entry's arguments, `batch_type` the type of its last mode."""
 
+    name: str
     pointer: int
     element: str
     tma_elements: int  # in 16 bytes
     stride_type: str
-    stride: str
     batch_type: str
-    batch: str
-    dynamic: tuple[str, ...]
+    stride: str
 
     @property
     def address(self) -> str:
         return f"static_cast<{self.element}*>(address[{self.pointer}])"
+
+    @property
+    def stride_name(self) -> str:
+        """The variable of the entry that holds `stride`."""
+        return f"{self.name}_stride"
 
 
 def extent(extents: Product) -> str:
@@ -60,7 +68,7 @@ def grouped(maker: str, parts: Sequence[str], none: str) -> str:
     return parts[0] if parts else none
 
 
-def tensor(access: Access, first: Stride, second: Stride) -> Tensor:
+def tensor(name: str, access: Access, first: Stride, second: Stride) -> Tensor:
     """The tensor over these modes; where both strides are 1 the second's is the static one."""
     unit = 1 if second == () else 0 if first == () else None
     modes = [_stride(stride, i == unit) for i, stride in enumerate((first, second))]
@@ -68,20 +76,21 @@ def tensor(access: Access, first: Stride, second: Stride) -> Tensor:
     batch_type = grouped("Stride<{}>", [kind for kind, _ in batch], "_0")
     batch_value = grouped("make_stride({})", [value for _, value in batch], "_0{}")
     return Tensor(
+        name=name,
         pointer=access.pointer,
         element=element(access.elem),
         tma_elements=16 // access.elem.bytes,
         stride_type=f"Stride<{modes[0][0]}, {modes[1][0]}, {batch_type}>",
-        stride=f"make_stride({modes[0][1]}, {modes[1][1]}, {batch_value})",
         batch_type=batch_type,
-        batch=batch_value,
-        dynamic=tuple(value for kind, value in (*modes, *batch) if kind == "int64_t"),
+        stride=f"make_stride({modes[0][1]}, {modes[1][1]}, {batch_value})",
     )
 
 
-def matrix(access: Access) -> Tensor:
-    """An operand or result of the epilogue."""
-    return tensor(access, access.m, access.n)
+def operands(plan: GemmPlan) -> list[Tensor]:
+    """The epilogue's operands and results, in order."""
+    inputs = [(f"in{i}", access) for i, access in enumerate(plan.problem.inputs)]
+    outputs = [(f"out{j}", output.access) for j, output in enumerate(plan.problem.outputs)]
+    return [tensor(name, access, access.m, access.n) for name, access in (*inputs, *outputs)]
 
 
 def _stride(stride: Stride, unit: bool) -> tuple[str, str]:
@@ -147,32 +156,33 @@ def epilogue(plan: GemmPlan, arithmetic: ArithmeticText) -> Epilogue:
 
     Raises ValueError for a reduction over batch modes alone.
     """
-    problem = plan.problem
+    problem, tensors = plan.problem, operands(plan)
+    in_tensors, out_tensors = tensors[: len(problem.inputs)], tensors[len(problem.inputs) :]
     in_routes, out_routes = plan.routes[: len(problem.inputs)], plan.routes[len(problem.inputs) :]
     source = next((i for i, route in enumerate(in_routes) if route == "tma"), None)
     destination = next((j for j, route in enumerate(out_routes) if route == "tma"), None)
     nodes = [Node("Parameters", "Parameters", (), ())]
     inputs, outputs = [], []
     for i, (access, route) in enumerate(zip(problem.inputs, in_routes, strict=True)):
-        nodes.append(_load(access, f"Input{i}", "source" if i == source else route))
+        nodes.append(_load(access, in_tensors[i], f"Input{i}", "source" if i == source else route))
         kind = arithmetic.inputs[i]
         inputs.append(Value(f"x{i}", CPP[kind], _array(kind), len(nodes) - 1))
     for j, (output, route) in enumerate(zip(problem.outputs, out_routes, strict=True)):
         kind, child = arithmetic.outputs[j], None
         if j != destination:
-            nodes.append(_leave(output, j, route, _array(kind)))
+            nodes.append(_leave(output, out_tensors[j], f"Output{j}", route, _array(kind)))
             child = len(nodes) - 1
         outputs.append(Value(f"y{j}", CPP[kind], _array(kind), child))
     return Epilogue(
-        source=None if source is None else matrix(problem.inputs[source]),
-        destination=None if destination is None else matrix(problem.outputs[destination].access),
+        source=None if source is None else in_tensors[source],
+        destination=None if destination is None else out_tensors[destination],
         result=None if destination is None else outputs[destination],
         nodes=tuple(nodes),
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         call=_call(arithmetic, inputs, outputs),
         combines=tuple(
-            _combine(output, j, _array(arithmetic.outputs[j]))
+            _combine(output, out_tensors[j], _array(arithmetic.outputs[j]))
             for j, output in enumerate(problem.outputs)
             if isinstance(output, Reduction)
         ),
@@ -184,14 +194,14 @@ def _array(kind: ScalarKind) -> str:
     return "uint8_t" if kind == "bool" else CPP[kind]
 
 
-def _load(access: Access, name: str, route: str) -> Node:
+def _load(access: Access, t: Tensor, name: str, route: str) -> Node:
     """The node that brings an operand's values."""
-    t = matrix(access)
-    arguments = (t.address, f"{t.element}(0)", t.stride)
+    arguments: tuple[str, ...] = (t.address, f"{t.element}(0)", t.stride_name)
     wide = "float" if access.elem.kind == "float" else t.element
     match access.shape:
         case "scalar" | "batch":
-            return Node(name, "LoadSingle", (t.element, t.batch_type), (t.address, t.batch))
+            arguments = (t.address, f"get<2>({t.stride_name})")
+            return Node(name, "LoadSingle", (t.element, t.batch_type), arguments)
         case "row" if access.n == ():
             return Node(name, "LoadRow", (t.element, wide, t.stride_type), arguments)
         case "column" if access.m == ():
@@ -205,18 +215,17 @@ def _load(access: Access, name: str, route: str) -> Node:
             return Node(name, "LoadDirect", (t.element, t.stride_type, str(align)), arguments)
 
 
-def _leave(output: Store | Reduction, index: int, route: str, value: str) -> Node:
+def _leave(output: Output, t: Tensor, name: str, route: str, value: str) -> Node:
     """The node that takes a result away, unless it is D."""
-    name, t = f"Output{index}", matrix(output.access)
     match output:
         case Reduction(op):
             operation = f"{_OPERATIONS[op]}<{value}>"
-            return Node(name, f"Reduce{_removed(output)}", (operation, value), (f"partials{index}",))
+            return Node(name, f"Reduce{_removed(output)}", (operation, value), (f"{t.name}_partials",))
         case Store() if route == "tma":
-            return Node(name, "StoreTma", (t.element, t.stride_type), (t.address, t.stride))
+            return Node(name, "StoreTma", (t.element, t.stride_type), (t.address, t.stride_name))
         case Store():
             parameters = (t.element, t.stride_type, str(output.access.align))
-            return Node(name, "StoreDirect", parameters, (t.address, t.stride))
+            return Node(name, "StoreDirect", parameters, (t.address, t.stride_name))
 
 
 def _call(arithmetic: ArithmeticText, inputs: Sequence[Value], outputs: Sequence[Value]) -> str:
@@ -224,13 +233,14 @@ def _call(arithmetic: ArithmeticText, inputs: Sequence[Value], outputs: Sequence
     coordinates = ["0"] * (2 + arithmetic.batch)
     if arithmetic.coordinates:
         coordinates = ["m0 + get<0>(at)", "n0 + get<1>(at)", *(f"b{i}" for i in range(arithmetic.batch))]
-    return arithmetic.call(
+    call = arithmetic.call(
         "parameters",
         coordinates,
         f"{CPP[arithmetic.accumulator]}(accumulator[i])",
         [f"{x.name}[i] != 0" if x.scalar == "bool" else f"{x.scalar}({x.name}[i])" for x in inputs],
         [f"out{j}" for j in range(len(outputs))],
     )
+    return textwrap.fill(call, _LINE, subsequent_indent=" " * 12, break_long_words=False)
 
 
 def vectors(plan: GemmPlan) -> frozenset[tuple[str, int]]:
@@ -246,9 +256,7 @@ def vectors(plan: GemmPlan) -> frozenset[tuple[str, int]]:
 
 def through_tma(plan: GemmPlan) -> list[Tensor]:
     """The operands and results that TMA moves in the epilogue."""
-    problem = plan.problem
-    accesses = [*problem.inputs, *(output.access for output in problem.outputs)]
-    return [matrix(a) for a, route in zip(accesses, plan.routes, strict=True) if route == "tma"]
+    return [t for t, route in zip(operands(plan), plan.routes, strict=True) if route == "tma"]
 
 
 # --- reductions -------------------------------------------------------------------
@@ -261,10 +269,9 @@ class Combine:
     elements are `stride` apart. The layouts map kept and summed batches to the linear batch,
     kept ones to places in the result."""
 
-    index: int
+    name: str
     operation: str
     value: str
-    element: str
     address: str
     columns: int
     parts: str
@@ -284,24 +291,23 @@ def _removed(output: Reduction) -> str:
     return removed
 
 
-def _combine(output: Reduction, index: int, value: str) -> Combine:
-    access, t = output.access, matrix(output.access)
+def _combine(output: Reduction, t: Tensor, value: str) -> Combine:
+    access = output.access
     parts, remains, stride = {
-        "MN": ("ceil_div(M, TileM{}) * ceil_div(N, TileN{}) * Warps", "1", ()),
-        "M": ("ceil_div(M, TileM{}) * Warps", "N", access.n or ()),
+        "MN": ("int64_t(ceil_div(M, TileM{})) * ceil_div(N, TileN{}) * Warps", "1", ()),
+        "M": ("int64_t(ceil_div(M, TileM{})) * Warps", "N", access.n or ()),
         "N": ("ceil_div(N, TileN{})", "M", access.m or ()),
     }[_removed(output)]
     kept = [i for i, s in enumerate(access.batch) if s is not None]
     summed = [i for i, s in enumerate(access.batch) if s is None]
-    linear = [" * ".join(["int64_t(1)", *(f"B{j}" for j in range(i))]) for i in range(len(access.batch))]
+    linear = [" * ".join(["int64_t(B0)", "B1"][:i]) or "int64_t(1)" for i in range(len(access.batch))]
     return Combine(
-        index=index,
+        name=t.name,
         operation=f"{_OPERATIONS[output.op]}<{value}>",
         value=value,
-        element=t.element,
         address=t.address,
         columns=1 if remains == "1" else 32,
-        parts=f"int64_t(1) * {parts}",
+        parts=parts,
         extent=remains,
         stride=extent(stride),
         kept=_layout((f"B{i}", linear[i]) for i in kept),

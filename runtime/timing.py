@@ -13,6 +13,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,12 +31,12 @@ class Timing:
 
 def sets_for(bytes_per_set: int) -> int:
     """How many buffer sets rotate: more than twice the L2 in all, at least 2, at most 64."""
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    l2: int = torch.cuda.get_device_properties(0).L2_cache_size
     return max(2, min(64, math.ceil(2.2 * l2 / bytes_per_set)))
 
 
 def capture(launch: Launch, sets: int, launches: int) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for i in range(min(sets, 3)):
@@ -50,7 +51,7 @@ def capture(launch: Launch, sets: int, launches: int) -> torch.cuda.CUDAGraph:
 
 def launches_for(launch: Launch, sets: int, window_us: float) -> int:
     """A multiple of the sets that fills about `window_us`."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = _event(), _event()
     launch(0)
     torch.cuda.synchronize()
     start.record()
@@ -58,7 +59,7 @@ def launches_for(launch: Launch, sets: int, window_us: float) -> int:
         launch(i % sets)
     end.record()
     torch.cuda.synchronize()
-    once = max(2.0, start.elapsed_time(end) * 200)
+    once: float = max(2.0, start.elapsed_time(end) * 200)
     return sets * max(1, min(400, round(window_us / once / sets)))
 
 
@@ -78,13 +79,17 @@ def compare(
     for number in range(rounds):
         for name in order if number % 2 == 0 else order[::-1]:
             graph, count = graphs[name]
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = _event(), _event()
             start.record()
             graph.replay()
             end.record()
             end.synchronize()
             times[name].append(start.elapsed_time(end) * 1000.0 / count)
     return {name: summary(values) for name, values in times.items()}
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def summary(values: list[float]) -> Timing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Callable
 
@@ -32,6 +33,21 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text()
 
     return compare
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what this machine cannot run, saying which part is missing."""
+    lacks = {"gpu": None if _has_gpu() else "no NVIDIA GPU", "nvcc": None if shutil.which("nvcc") else "no nvcc"}
+    for item in items:
+        for marker, missing in lacks.items():
+            if missing and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
 from dataclasses import astuple, dataclass
 from functools import cache
 from typing import Sequence
 
 from ucutlass import ir
 from ucutlass.frontend import Checked, Chosen, plan_kernel
+from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit
 from ucutlass.emit.text import Source
 from ucutlass.hardware import Device
@@ -16,8 +18,9 @@ from ucutlass.header import header
 from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.launch import Bound, LaunchError
-from ucutlass.runtime.library import Entry, load_entry
+from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import Toolchain, find
@@ -53,7 +56,18 @@ def build_kernel(
     """
     chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
     source = source_of(checked, program, chosen.planned)
-    return Built(chosen, source, build(source, toolchain(), Cache.from_switches(), on_progress=on_progress))
+    try:
+        artifact = build(source, toolchain(), Cache.from_switches(), on_progress=on_progress)
+    except BuildError as refused:
+        raise refused.about(place(checked, program)) from refused
+    return Built(chosen, source, artifact)
+
+
+def place(checked: Checked, program: ir.Kernel) -> str:
+    """The program's own line, as `file:line: text`."""
+    lines = Lines(checked.source)
+    at = lines.position(program.span.start)
+    return f"{checked.file}:{at.line}: {lines.text(at.line).strip()}"
 
 
 @cache
@@ -62,15 +76,31 @@ def toolchain() -> Toolchain:
     return find()
 
 
+class RebuiltWarning(UserWarning):
+    """A library in the cache could not be loaded; it was put aside and built again."""
+
+
 def bind(built: Built, name: str) -> Bound:
     """Loads a built kernel and asks how much workspace it needs for its extents.
 
-    Raises LaunchError where the kernel refuses them, and what `load_entry` raises.
+    A library that does not load is put aside and built once more, with a RebuiltWarning.
+    Raises LaunchError where the kernel refuses the extents, and what `load_entry` raises.
     """
-    entry = load_entry(built.artifact.library, built.artifact.entry)
+    entry = _load(built)
     knobs = tuple(int(k) for k in astuple(built.planned.knobs))
     workspace = _workspace(entry, built.planned, knobs, name)
     return Bound(entry.address, knobs, workspace, entry)
+
+
+def _load(built: Built) -> Entry:
+    try:
+        return load_entry(built.artifact.library, built.artifact.entry)
+    except (LibraryForeign, LibraryMissing, EntryMissing) as broken:
+        cache = Cache.from_switches()
+        aside = cache.quarantine(built.artifact.key)
+        warnings.warn(f"{broken}; put aside as {aside} and built again", RebuiltWarning, stacklevel=2)
+        again = build(built.source, toolchain(), cache)
+        return load_entry(again.library, again.entry)
 
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)

@@ -147,7 +147,7 @@ def test_operand_order_decides_the_static_stride() -> None:
     turned = replace(PLANS["bias_gelu"].problem, a=access(0, F16, m=(), k=(M,)))
     text = emit(replace(PLANS["bias_gelu"], problem=turned), "").code
     assert "using StrideA = Stride<_1, int64_t, _0>;" in text
-    assert "arguments.mainloop.dA = make_stride(_1{}, extents[0], _0{});" in text
+    assert "a_stride =\n      make_stride(_1{}, extents[0], _0{});" in text
 
 
 def test_knobs_are_no_part_of_the_code() -> None:

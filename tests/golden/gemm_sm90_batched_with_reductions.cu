@@ -17,7 +17,7 @@
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_cf5311d27c0c7371_kernel {
+namespace ucc_7475e43d1b2ae839_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -405,7 +405,8 @@ struct Epilogue : Nodes {
         float out0;
         float out1;
         float out2;
-        ucc_arithmetic(parameters, m0 + get<0>(at), n0 + get<1>(at), b0, b1, float(accumulator[i]), float(x0[i]), float(x1[i]), out0, out1, out2);
+        ucc_arithmetic(parameters, m0 + get<0>(at), n0 + get<1>(at), b0, b1, float(accumulator[i]),
+            float(x0[i]), float(x1[i]), out0, out1, out2);
         y0[i] = out0;
         y1[i] = out1;
         y2[i] = out2;
@@ -431,20 +432,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_cf5311d27c0c7371_kernel
+}  // namespace ucc_7475e43d1b2ae839_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_cf5311d27c0c7371_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_7475e43d1b2ae839_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_cf5311d27c0c7371_kernel::Epilogue;
+  using Callbacks = ucc_7475e43d1b2ae839_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_cf5311d27c0c7371_kernel::ElementC;
+  using ElementCompute = ucc_7475e43d1b2ae839_kernel::ElementC;
 };
 
-namespace ucc_cf5311d27c0c7371_kernel {
+namespace ucc_7475e43d1b2ae839_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -481,10 +482,15 @@ bool are_extents(std::initializer_list<int64_t> extents) {
 }
 
 // TMA takes addresses and strides of whole 16 bytes.
-template <class Element>
-bool tma_takes(void const* address, std::initializer_list<int64_t> strides) {
-  return reinterpret_cast<uintptr_t>(address) % 16 == 0 &&
-         std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s * int64_t(sizeof(Element)) % 16 == 0; });
+template <class Element, class Stride>
+bool tma_takes(void const* address, Stride const& stride) {
+  bool whole = reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  for_each(flatten(stride), [&](auto s) {
+    if constexpr (not is_static<decltype(s)>::value) {
+      whole = whole && s * int64_t(sizeof(Element)) % 16 == 0;
+    }
+  });
+  return whole;
 }
 
 struct Launch {
@@ -519,7 +525,8 @@ Device prepare(int ordinal) {
   Launch launch(dim3(size<0>(Cluster{}), size<1>(Cluster{}), 1), nullptr);
   device.error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
   if (device.error == cudaSuccess) {
-    device.error = cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::SharedStorageSize);
+    device.error =
+        cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::SharedStorageSize);
   }
   if (device.error == cudaSuccess) {
     device.error = cudaOccupancyMaxActiveClusters(&device.max_active_clusters, kernel(), &launch.config);
@@ -543,11 +550,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_cf5311d27c0c7371_kernel
+}  // namespace ucc_7475e43d1b2ae839_kernel
 
-extern "C" int32_t ucc_cf5311d27c0c7371(void* const* tensors, int64_t const* extents, double const* scalars,
-                                        int64_t const* knobs, void* workspace, uint64_t* workspace_size, void* stream_) {
-  using namespace ucc_cf5311d27c0c7371_kernel;
+extern "C" int32_t ucc_7475e43d1b2ae839(void* const* tensors, int64_t const* extents, double const* scalars,
+                                        int64_t const* knobs, void* workspace, uint64_t* workspace_size,
+                                        void* stream_) {
+  using namespace ucc_7475e43d1b2ae839_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
@@ -582,13 +590,25 @@ extern "C" int32_t ucc_cf5311d27c0c7371(void* const* tensors, int64_t const* ext
     }
     address[i] = tensors[i];
   }
-  if (!tma_takes<cutlass::bfloat16_t>(address[0], {extents[2], extents[0] * extents[2] * extents[4], extents[0] * extents[2]})) {
+
+  // Strides, in elements: the two modes, the batch.
+  auto const a_stride =
+      make_stride(extents[2], _1{}, make_stride(extents[0] * extents[2] * extents[4], extents[0] * extents[2]));
+  auto const b_stride =
+      make_stride(extents[2], _1{}, make_stride(_0{}, extents[1] * extents[2]));
+  auto const in0_stride =
+      make_stride(extents[1], _1{}, make_stride(extents[0] * extents[1] * extents[4], extents[0] * extents[1]));
+  auto const in1_stride =
+      make_stride(_0{}, _0{}, make_stride(_0{}, int64_t(1)));
+  auto const out0_stride =
+      make_stride(extents[1], _1{}, make_stride(extents[0] * extents[1] * extents[4], extents[0] * extents[1]));
+  if (!tma_takes<cutlass::bfloat16_t>(address[0], a_stride)) {
     return Mismatch;
   }
-  if (!tma_takes<cutlass::bfloat16_t>(address[1], {extents[2], extents[1] * extents[2]})) {
+  if (!tma_takes<cutlass::bfloat16_t>(address[1], b_stride)) {
     return Mismatch;
   }
-  if (!tma_takes<cutlass::half_t>(address[2], {extents[1], extents[0] * extents[1] * extents[4], extents[0] * extents[1]})) {
+  if (!tma_takes<cutlass::half_t>(address[2], in0_stride)) {
     return Mismatch;
   }
 
@@ -602,11 +622,11 @@ extern "C" int32_t ucc_cf5311d27c0c7371(void* const* tensors, int64_t const* ext
   arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
   arguments.problem_shape = make_shape(M, N, K, L);
   arguments.mainloop.ptr_A = static_cast<cutlass::bfloat16_t*>(address[0]);
-  arguments.mainloop.dA = make_stride(extents[2], _1{}, make_stride(extents[0] * extents[2] * extents[4], extents[0] * extents[2]));
+  arguments.mainloop.dA = a_stride;
   arguments.mainloop.ptr_B = static_cast<cutlass::bfloat16_t*>(address[1]);
-  arguments.mainloop.dB = make_stride(extents[2], _1{}, make_stride(_0{}, extents[1] * extents[2]));
+  arguments.mainloop.dB = b_stride;
   arguments.epilogue.ptr_C = static_cast<cutlass::half_t*>(address[2]);
-  arguments.epilogue.dC = make_stride(extents[1], _1{}, make_stride(extents[0] * extents[1] * extents[4], extents[0] * extents[1]));
+  arguments.epilogue.dC = in0_stride;
   arguments.hw_info.sm_count = device.sm_count;
   arguments.hw_info.max_active_clusters = device.max_active_clusters;
   using RasterOrder = decltype(arguments.scheduler.raster_order);
@@ -620,12 +640,12 @@ extern "C" int32_t ucc_cf5311d27c0c7371(void* const* tensors, int64_t const* ext
 
   // The workspace: CUTLASS's, then the partial results of the reductions.
   uint64_t bytes = Kernel::get_workspace_size(arguments);
-  uint64_t const offset1 = round_up(bytes, 256);
-  int64_t const parts1 = int64_t(1) * ceil_div(N, TileN{});
-  bytes = offset1 + sizeof(float) * parts1 * size(L) * M;
-  uint64_t const offset2 = round_up(bytes, 256);
-  int64_t const parts2 = int64_t(1) * ceil_div(M, TileM{}) * ceil_div(N, TileN{}) * Warps;
-  bytes = offset2 + sizeof(float) * parts2 * size(L) * 1;
+  uint64_t const out1_offset = round_up(bytes, 256);
+  int64_t const out1_parts = ceil_div(N, TileN{});
+  bytes = out1_offset + sizeof(float) * out1_parts * size(L) * M;
+  uint64_t const out2_offset = round_up(bytes, 256);
+  int64_t const out2_parts = int64_t(ceil_div(M, TileM{})) * ceil_div(N, TileN{}) * Warps;
+  bytes = out2_offset + sizeof(float) * out2_parts * size(L) * 1;
   if (workspace_size != nullptr) {
     *workspace_size = bytes;
     return 0;
@@ -635,15 +655,17 @@ extern "C" int32_t ucc_cf5311d27c0c7371(void* const* tensors, int64_t const* ext
   }
 
   // Operands and results of the epilogue.
-  auto* partials1 = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + offset1);
-  auto* partials2 = reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + offset2);
+  auto* out1_partials =
+      reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + out1_offset);
+  auto* out2_partials =
+      reinterpret_cast<float*>(static_cast<uint8_t*>(workspace) + out2_offset);
   arguments.epilogue.thread = Nodes::Arguments{
       arithmetic_params(extents, scalars),
       {},  // Input0
-      {static_cast<float*>(address[3]), make_stride(_0{}, int64_t(1))},  // Input1
-      {static_cast<float*>(address[4]), make_stride(extents[1], _1{}, make_stride(extents[0] * extents[1] * extents[4], extents[0] * extents[1]))},  // Output0
-      {partials1},  // Output1
-      {partials2},  // Output2
+      {static_cast<float*>(address[3]), get<2>(in1_stride)},  // Input1
+      {static_cast<float*>(address[4]), out0_stride},  // Output0
+      {out1_partials},  // Output1
+      {out2_partials},  // Output2
   };
 
   if (!Kernel::can_implement(arguments)) {
@@ -659,13 +681,13 @@ extern "C" int32_t ucc_cf5311d27c0c7371(void* const* tensors, int64_t const* ext
     return failure;
   }
   combine<Sum<float>, 32>(
-      partials1, static_cast<float*>(address[5]), parts1, size(L), M, int64_t(1),
-      make_layout(make_shape(B1), make_stride(int64_t(1) * B0)),
+      out1_partials, static_cast<float*>(address[5]), out1_parts, size(L), M, int64_t(1),
+      make_layout(make_shape(B1), make_stride(int64_t(B0))),
       make_layout(make_shape(B1), make_stride(extents[0])),
       make_layout(make_shape(B0), make_stride(int64_t(1))), stream);
   combine<Max<float>, 1>(
-      partials2, static_cast<cutlass::bfloat16_t*>(address[6]), parts2, size(L), 1, int64_t(1),
-      make_layout(make_shape(B0, B1), make_stride(int64_t(1), int64_t(1) * B0)),
+      out2_partials, static_cast<cutlass::bfloat16_t*>(address[6]), out2_parts, size(L), 1, int64_t(1),
+      make_layout(make_shape(B0, B1), make_stride(int64_t(1), int64_t(B0))),
       make_layout(make_shape(B0, B1), make_stride(extents[4], int64_t(1))),
       Layout<_1, _0>{}, stream);
   return code(cudaGetLastError());

@@ -17,7 +17,7 @@
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_f1647ceefd9611c1_kernel {
+namespace ucc_7b836a95d86f0cc7_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -219,10 +219,15 @@ bool are_extents(std::initializer_list<int64_t> extents) {
 }
 
 // TMA takes addresses and strides of whole 16 bytes.
-template <class Element>
-bool tma_takes(void const* address, std::initializer_list<int64_t> strides) {
-  return reinterpret_cast<uintptr_t>(address) % 16 == 0 &&
-         std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s * int64_t(sizeof(Element)) % 16 == 0; });
+template <class Element, class Stride>
+bool tma_takes(void const* address, Stride const& stride) {
+  bool whole = reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  for_each(flatten(stride), [&](auto s) {
+    if constexpr (not is_static<decltype(s)>::value) {
+      whole = whole && s * int64_t(sizeof(Element)) % 16 == 0;
+    }
+  });
+  return whole;
 }
 
 struct Launch {
@@ -257,7 +262,8 @@ Device prepare(int ordinal) {
   Launch launch(dim3(size<0>(Cluster{}), size<1>(Cluster{}), 1), nullptr);
   device.error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
   if (device.error == cudaSuccess) {
-    device.error = cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::SharedStorageSize);
+    device.error =
+        cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::SharedStorageSize);
   }
   if (device.error == cudaSuccess) {
     device.error = cudaOccupancyMaxActiveClusters(&device.max_active_clusters, kernel(), &launch.config);
@@ -281,11 +287,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_f1647ceefd9611c1_kernel
+}  // namespace ucc_7b836a95d86f0cc7_kernel
 
-extern "C" int32_t ucc_f1647ceefd9611c1(void* const* tensors, int64_t const* extents, double const* scalars,
-                                        int64_t const* knobs, void* workspace, uint64_t* workspace_size, void* stream_) {
-  using namespace ucc_f1647ceefd9611c1_kernel;
+extern "C" int32_t ucc_7b836a95d86f0cc7(void* const* tensors, int64_t const* extents, double const* scalars,
+                                        int64_t const* knobs, void* workspace, uint64_t* workspace_size,
+                                        void* stream_) {
+  using namespace ucc_7b836a95d86f0cc7_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
@@ -315,16 +322,26 @@ extern "C" int32_t ucc_f1647ceefd9611c1(void* const* tensors, int64_t const* ext
     }
     address[i] = tensors[i];
   }
-  if (!tma_takes<cutlass::float_e4m3_t>(address[0], {extents[2]})) {
+
+  // Strides, in elements: the two modes, the batch.
+  auto const a_stride =
+      make_stride(extents[2], _1{}, _0{});
+  auto const b_stride =
+      make_stride(extents[2], _1{}, _0{});
+  auto const out0_stride =
+      make_stride(extents[1], _1{}, _0{});
+  auto const out1_stride =
+      make_stride(extents[1], _1{}, _0{});
+  if (!tma_takes<cutlass::float_e4m3_t>(address[0], a_stride)) {
     return Mismatch;
   }
-  if (!tma_takes<cutlass::float_e4m3_t>(address[1], {extents[2]})) {
+  if (!tma_takes<cutlass::float_e4m3_t>(address[1], b_stride)) {
     return Mismatch;
   }
-  if (!tma_takes<cutlass::float_e4m3_t>(address[2], {extents[1]})) {
+  if (!tma_takes<cutlass::float_e4m3_t>(address[2], out0_stride)) {
     return Mismatch;
   }
-  if (!tma_takes<cutlass::bfloat16_t>(address[3], {extents[1]})) {
+  if (!tma_takes<cutlass::bfloat16_t>(address[3], out1_stride)) {
     return Mismatch;
   }
 
@@ -338,12 +355,12 @@ extern "C" int32_t ucc_f1647ceefd9611c1(void* const* tensors, int64_t const* ext
   arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
   arguments.problem_shape = make_shape(M, N, K, L);
   arguments.mainloop.ptr_A = static_cast<cutlass::float_e4m3_t*>(address[0]);
-  arguments.mainloop.dA = make_stride(extents[2], _1{}, _0{});
+  arguments.mainloop.dA = a_stride;
   arguments.mainloop.ptr_B = static_cast<cutlass::float_e4m3_t*>(address[1]);
-  arguments.mainloop.dB = make_stride(extents[2], _1{}, _0{});
+  arguments.mainloop.dB = b_stride;
   arguments.mainloop.mma_promotion_interval = 8;  // a whole k tile
   arguments.epilogue.ptr_D = static_cast<cutlass::float_e4m3_t*>(address[2]);
-  arguments.epilogue.dD = make_stride(extents[1], _1{}, _0{});
+  arguments.epilogue.dD = out0_stride;
   arguments.hw_info.sm_count = device.sm_count;
   arguments.hw_info.max_active_clusters = device.max_active_clusters;
   using RasterOrder = decltype(arguments.scheduler.raster_order);
@@ -364,7 +381,7 @@ extern "C" int32_t ucc_f1647ceefd9611c1(void* const* tensors, int64_t const* ext
   // Operands and results of the epilogue.
   arguments.epilogue.thread = Nodes::Arguments{
       arithmetic_params(extents, scalars),
-      {static_cast<cutlass::bfloat16_t*>(address[3]), make_stride(extents[1], _1{}, _0{})},  // Output1
+      {static_cast<cutlass::bfloat16_t*>(address[3]), out1_stride},  // Output1
   };
 
   if (!Kernel::can_implement(arguments)) {

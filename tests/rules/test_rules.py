@@ -126,10 +126,10 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
     (
         "UC0420",
         SM90,
-        square(lane="s8"),
-        replace(PINGPONG, tile=(64, 40, 64)),
-        square(lane="s8"),
+        square(),
         replace(PINGPONG, tile=(64, 24, 64)),
+        square(),
+        replace(PINGPONG, tile=(64, 48, 64)),
     ),
     (
         "UC0421",
@@ -148,18 +148,10 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         replace(PINGPONG, tile=(64, 64, 256)),
     ),
     (
-        "UC0422",
-        SM90,
-        square(lane="e4m3", out="e4m3"),
-        replace(PINGPONG, tile=(64, 24, 64)),
-        square(lane="e4m3", out="e4m3"),
-        replace(PINGPONG, tile=(64, 32, 64)),
-    ),
-    (
         "UC0423",
         SM90,
         square(),
-        replace(PINGPONG, tile=(128, 216, 32)),
+        replace(PINGPONG, tile=(128, 224, 32)),
         square(),
         replace(PINGPONG, tile=(128, 208, 32)),
     ),

@@ -97,7 +97,8 @@ def common(values: tuple[Value, ...]) -> Element:
 
     Constants adapt to the others, so `x + 1` keeps an i32 x an i32.
     """
-    firm = [v for v in values if not isinstance(v, ir.Constant)] or list(values)
+    firm: list[Value] = [v for v in values if not isinstance(v, ir.Constant)]
+    firm = firm or list(values)
     if any(v.elem.kind == "float" for v in values):
         return F32
     if all(v.elem is BOOL for v in values):

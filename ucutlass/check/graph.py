@@ -49,4 +49,5 @@ def _key(part: Any) -> Hashable:
         return id(part)
     if isinstance(part, (bool, int, float)):
         return (type(part), repr(part))
-    return part  # type: ignore[no-any-return]
+    hashable: Hashable = part
+    return hashable

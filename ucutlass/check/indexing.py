@@ -75,7 +75,7 @@ class _Sum:
 
 
 def _read(value: Value, items: list[syntax.IndexItem], scope: Scope, index: syntax.Index) -> Value:
-    positions = []
+    positions: list[Position] = []
     for item in items:
         dim, scale = _left(item, value, scope)
         if any(p.dim == dim for p in positions):

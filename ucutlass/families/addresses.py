@@ -10,6 +10,7 @@ from ucutlass import ir
 from ucutlass.elements import Element
 from ucutlass.extents import Fixed
 from ucutlass.families.refuse import Refused
+from ucutlass.grammar.syntax import Span
 from ucutlass.plan import Access, Product, Stride
 
 
@@ -22,7 +23,7 @@ class Operand:
     order: tuple[str, ...]
 
 
-def operand(type_: ir.TensorType, pointer: int, span: ir.Span, rename: Mapping[str, str] = {}) -> Operand:
+def operand(type_: ir.TensorType, pointer: int, span: Span, rename: Mapping[str, str] = {}) -> Operand:
     """Raises Refused UC0220 for a nameless axis longer than 1: no expression can index it."""
     for axis in type_.axes:
         if not axis.dims and axis.extent != Fixed(1):

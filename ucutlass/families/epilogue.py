@@ -4,6 +4,7 @@ its arithmetic (a pure function of scalars), kept apart from here on."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, Mapping, TypeAlias
 
 from ucutlass import extents, ir
 from ucutlass.check.indexing import is_rename
@@ -18,11 +19,17 @@ from ucutlass.plan import (
 )
 
 
+ReductionOp: TypeAlias = Literal["sum", "max", "min"]
+
+_REDUCTIONS: Mapping[str, ReductionOp] = {"sum": "sum", "mean": "sum", "max": "max", "min": "min"}
+"""Reductions that an epilogue takes, and how partial results combine."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReduceTo:
     """The output combines values over the dimensions that its tensor lacks."""
 
-    op: str
+    op: ReductionOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +104,10 @@ def _output(kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int,
 
 
 def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput:
-    if value.op not in ("sum", "mean", "max", "min"):
+    if value.op not in _REDUCTIONS:
         raise Refused("UC0309", f"{value.op} cannot be taken in the epilogue of a dot", value.span, "store the dot's result and reduce it in a second stage")
     _require_dims(value.value, dot)
-    op = "sum" if value.op == "mean" else value.op
-    return EpilogueOutput(tensor, value.value, ReduceTo(op), value.over if value.op == "mean" else ())
+    return EpilogueOutput(tensor, value.value, ReduceTo(_REDUCTIONS[value.op]), value.over if value.op == "mean" else ())
 
 
 def _require_dims(value: ir.Value, dot: ir.Dot) -> None:

@@ -105,8 +105,8 @@ RULES: tuple[Rule, ...] = (
         "UC0420",
         "tile N",
         _SM90,
-        "tile N: a multiple of 8 from 16 to 256; for s8 of 16, or 24",
-        _PTX + "; cute/arch/mma_sm90.hpp, ss_op_selector",
+        "tile N: a multiple of 16 from 16 to 256",
+        _PTX + "; CUTLASS sm90_epilogue_tma_warpspecialized.hpp (24, 40, 72, 248 do not compile)",
         tiles.tile_n,
     ),
     Rule(
@@ -116,14 +116,6 @@ RULES: tuple[Rule, ...] = (
         "tile K: a multiple of 32 bytes up to 256 elements",
         "cute/arch/mma_sm90.hpp, ss_op_selector",
         tiles.tile_k,
-    ),
-    Rule(
-        "UC0422",
-        "epilogue subtile",
-        _SM90,
-        "8-bit results: tile N a multiple of 16",
-        "CUTLASS epilogue/collective/builders/sm90_builder.inl, EpilogueTileAuto; TMA box",
-        tiles.epilogue_rows,
     ),
     Rule(
         "UC0423",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ucutlass.plan import Sm80Schedule, Sm90Schedule
-from ucutlass.rules.candidate import TMA_BYTES, Candidate, accumulator_bytes
-from ucutlass.rules.memory import SharedMemory, memory_of, most_stages, sm90_epilogue
+from ucutlass.rules.candidate import Candidate, accumulator_bytes
+from ucutlass.rules.memory import SharedMemory, memory_of, most_stages
 from ucutlass.rules.violation import Finding, changed, nearest
 
 MAX_TILE = 256
@@ -61,22 +61,18 @@ def tile_m(c: Candidate) -> Finding | None:
     )
 
 
-WIDTHS = tuple(range(MIN_TILE_N, MAX_TILE + 1, 8))
-INTEGER_WIDTHS = (16, 24, *range(32, MAX_TILE + 1, 16))
+WIDTHS = tuple(range(MIN_TILE_N, MAX_TILE + 1, 16))
 
 
 def tile_n(c: Candidate) -> Finding | None:
     s = _sm90(c)
     n = s.tile[1]
-    integer = c.problem.lane.kind == "int"
-    legal = INTEGER_WIDTHS if integer else WIDTHS
-    if n in legal:
+    if n in WIDTHS:
         return None
-    best = nearest(n, legal)
-    step = "16, 24 or a multiple of 16" if integer else "a multiple of 8"
+    best = nearest(n, WIDTHS)
     return Finding(
-        f"tile N {n} is not {step} from {MIN_TILE_N} to {MAX_TILE}: "
-        f"no wgmma of {c.problem.lane.name} has such a width",
+        f"tile N {n} is not a multiple of 16 from {WIDTHS[0]} to {WIDTHS[-1]}: wgmma ends at {MAX_TILE}, and "
+        f"the TMA epilogue stores 16 columns at a time",
         f"use tile N {best}",
         ("tile",),
         changed(c, tile=(s.tile[0], best, s.tile[2]), stages=None),
@@ -97,24 +93,6 @@ def tile_k(c: Candidate) -> Finding | None:
         ("tile",),
         changed(c, tile=(*s.tile[:2], best), stages=None),
     )
-
-
-def epilogue_rows(c: Candidate) -> Finding | None:
-    s = _sm90(c)
-    width = sm90_epilogue(c.problem, c.routes, s.tile, s.warps).tile[1]
-    for tensor, route in zip(c.tensors, c.routes, strict=True):
-        if route != "tma" or tensor.n != () or width * tensor.elem.bytes % TMA_BYTES == 0:
-            continue
-        step = TMA_BYTES // tensor.elem.bytes
-        best = nearest(s.tile[1], tuple(range(step, MAX_TILE + 1, step)))
-        return Finding(
-            f"tile N {s.tile[1]} is stored in parts of {width} columns, {width * tensor.elem.bytes} bytes of "
-            f"{tensor.elem.name}: TMA moves rows in multiples of {TMA_BYTES} bytes",
-            f"use tile N {best}",
-            ("tile",),
-            changed(c, tile=(s.tile[0], best, s.tile[2]), stages=None),
-        )
-    return None
 
 
 def accumulators_per_thread(c: Candidate) -> int:
@@ -147,8 +125,8 @@ def accumulators_fit(c: Candidate) -> Finding | None:
     m, n, k = s.tile
     smaller = (m // 2, n, k) if m >= n and m >= 128 and not (s.warps == "cooperative" and m == 128) else None
     threads = 256 if s.warps == "cooperative" else 128
-    fitted = limit * threads * n * m // (held * threads * m) // 8 * 8
-    tile = smaller or (m, fitted if c.problem.lane.kind == "float" else fitted // 16 * 16, k)
+    fitted = limit * n // held // 16 * 16
+    tile = smaller or (m, fitted, k)
     return Finding(
         f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads; beyond {limit} "
         f"wgmma is serialised and spills",

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Sets up .venv once, then runs what is asked in it:
+#   ./setup.sh                    set up only
+#   ./setup.sh test [ARGS]        lint, types, tests; ARGS go to pytest
+#   ./setup.sh COMMAND [ARGS]     any command, such as: ./setup.sh ucc doctor
+# Variables:
+#   PYTHON        interpreter to start from, 3.10 or newer; by default the first python3 that is.
+#                 If it already has torch, the environment uses that one.
+#   VENV          folder of the environment; by default .venv
+#   TORCH_INDEX   where pip gets torch, such as https://download.pytorch.org/whl/cpu
+set -eu
+root=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+venv=${VENV:-$root/.venv}
+
+die() {
+    echo "setup: $1" >&2
+    exit 3
+}
+
+find_python() {
+    for python in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$python"
+            return
+        fi
+    done
+    die "no Python 3.10 or newer found${PYTHON:+ at $PYTHON}; install one, or set PYTHON to it"
+}
+
+has_nvcc() {
+    [ -n "${UCUTLASS_CUDA_HOME:-}${CUDA_HOME:-}${CUDA_PATH:-}" ] || command -v nvcc >/dev/null 2>&1
+}
+
+toolkit_folder() {
+    # The place where NVIDIA's installers put a toolkit, which they leave off PATH.
+    ! has_nvcc && [ -x /usr/local/cuda/bin/nvcc ]
+}
+
+install() {
+    python=$(find_python)
+    echo "setup: making $venv; the first time takes minutes" >&2
+    shared=
+    if "$python" -c 'import torch' 2>/dev/null; then
+        shared=--system-site-packages
+    fi
+    "$python" -m venv --clear $shared "$venv" ||
+        die "$python cannot make an environment; on Debian and Ubuntu: apt-get install python3-venv"
+    extras=dev
+    has_nvcc || toolkit_folder || extras=dev,cuda
+    set -- --quiet --disable-pip-version-check --editable "$root[$extras]"
+    [ -n "$shared" ] || set -- "$@" --constraint "$root/constraints.txt"
+    if [ -n "${TORCH_INDEX:-}" ] && [ -z "$shared" ]; then
+        "$venv/bin/python" -m pip install --quiet --index-url "$TORCH_INDEX" --constraint "$root/constraints.txt" torch
+    fi
+    "$venv/bin/python" -m pip install "$@" || die "pip could not install ucutlass; its words are above"
+    command -v g++ >/dev/null 2>&1 ||
+        echo "setup: no g++ here, which nvcc needs; on Debian and Ubuntu: apt-get install g++" >&2
+    cat "$root/pyproject.toml" "$root/constraints.txt" >"$venv/installed"
+}
+
+if ! cat "$root/pyproject.toml" "$root/constraints.txt" | cmp -s - "$venv/installed"; then
+    install
+fi
+PATH=$venv/bin:$PATH
+export PATH
+if toolkit_folder; then
+    export CUDA_HOME=/usr/local/cuda
+fi
+case ${1:-} in
+'') echo "setup: ready; activate it with: . $venv/bin/activate" ;;
+test)
+    shift
+    cd "$root"
+    ruff check .
+    mypy
+    exec python -m pytest -n "${JOBS:-2}" -m "not gpu" "$@"
+    ;;
+*) exec "$@" ;;
+esac
