@@ -18,7 +18,7 @@ def cases(first: int, wanted: int, family: str | None) -> Iterator[Case]:
     accepted, seed = 0, first
     while accepted < wanted:
         program = random_program(seed)
-        case = Case(f"seed {seed}", program.text, program.sizes, seed=seed)
+        case = Case(f"seed {seed}", program.text, (program.sizes,), seed=seed)
         seed += 1
         answer = plan(case)
         if isinstance(answer, Accepted):

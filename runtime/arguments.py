@@ -14,7 +14,6 @@ import torch
 from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, Free, evaluate, names, show
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, length_of
-from ucutlass.runtime.declaration import Requirement as Requirement
 
 # --- mistakes --------------------------------------------------------------------
 

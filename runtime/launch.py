@@ -37,8 +37,7 @@ from ucutlass.runtime.arguments import (
     integer_range,
 )
 from ucutlass.runtime.declaration import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
-from ucutlass.runtime.declaration import spec_of as spec_of
-from ucutlass.runtime.entry_codes import LaunchError as LaunchError
+from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.library import Native, NoNative, native
 from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device, stream
 

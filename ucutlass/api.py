@@ -15,6 +15,7 @@ from ucutlass.shapes import holds
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ucutlass.runtime.declaration import LaunchSpec
     from ucutlass.runtime.launch import Bound, Request
 
 
@@ -41,6 +42,9 @@ def loads(text: str, name: str | None = None, *, arch: str | None = None) -> Loa
 class LoadedKernel:
     """A kernel that is built on demand and called with torch tensors.
 
+    `spec` says what a call must bring; `route` is "native", or "python" where the native launcher
+    could not be built here.
+
     `k(*arguments, out=None)` runs on the current stream of the arguments' GPU: parameters in
     declared order, dense tensors in the declared memory order, numbers for host scalars. It
     returns the result, or a tuple of the results. Shapes choose the guarded schedule; each new
@@ -53,10 +57,12 @@ class LoadedKernel:
 
     checked: Checked
     program: ir.Kernel
+    spec: LaunchSpec
+    route: str
 
     def __new__(cls, checked: Checked, program: ir.Kernel, arch: str | None) -> LoadedKernel:
-        from ucutlass.runtime.arguments import Requirement
-        from ucutlass.runtime.launch import Launcher, spec_of
+        from ucutlass.runtime.declaration import Requirement, spec_of
+        from ucutlass.runtime.launch import Launcher
 
         requires = [
             Requirement(checked.source[c.span.start : c.span.end], partial(holds, c)) for c in program.requires
@@ -65,8 +71,8 @@ class LoadedKernel:
         # Python looks `__call__` up on the type; a type of its own keeps a Python frame out of calls.
         own = type(cls.__name__, (cls,), {"__call__": staticmethod(type(launcher).__call__)})
         self: LoadedKernel = object.__new__(own)
-        self.checked = checked
-        self.program = program
+        self.checked, self.program = checked, program
+        self.spec, self.route = launcher.spec, launcher.route
         return self
 
     if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.launch import Bound, LaunchError
+from ucutlass.runtime.entry_codes import LaunchError
+from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.progress import OnProgress, ignore

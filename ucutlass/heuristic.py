@@ -62,7 +62,7 @@ class Constants:
     mma_sync: float = 0.85
     simt: float = 0.72
     traffic: float = 0.06
-    gemv_dram: float = 0.88
+    gemv_dram: float = 0.92
     gemv_cycles: float = 1.6
 
 
@@ -280,7 +280,7 @@ def traffic_share(c: Candidate, k: Constants) -> float:
             return 1.0
         case schedule:
             m, n, _ = schedule.tile
-            return 1 - k.traffic * ((1 / m + 1 / n) / (1 / 128 + 1 / 256) - 1)
+            return max(0.2, 1 - k.traffic * ((1 / m + 1 / n) / (1 / 128 + 1 / 256) - 1))
 
 
 def _whole(

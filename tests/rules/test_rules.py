@@ -357,6 +357,13 @@ def test_messages_carry_the_numbers() -> None:
     assert violation.nearest.stages == 4
 
 
+def test_pingpong_tile_that_two_warp_groups_could_share() -> None:
+    (violation,) = violations(made(SM90, square(), Request(warps="pingpong", tile=(128, 256, 64))))
+    assert "256 accumulator registers in each of 128 threads" in violation.message
+    assert violation.nearest is not None
+    assert (violation.nearest.warps, violation.nearest.tile) == ("cooperative", (128, 256, 64))
+
+
 @pytest.mark.parametrize("lane", sorted(set(ELEMENTS) & {"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"}))
 def test_multistage_takes_every_lane(lane: str) -> None:
     depth = 128 // ELEMENTS[lane].bytes

@@ -12,6 +12,13 @@ from ucutlass.rules.violation import Finding, changed, nearest
 MAX_TILE = 256
 """A TMA box has at most 256 elements a side, a wgmma at most 256 columns."""
 
+COOPERATIVE_M = (128, 256)
+PINGPONG_M = (64, 128, 192, 256)
+"""Legal tile M."""
+
+THREADS = {"pingpong": 128, "cooperative": 256}
+"""Threads that hold the accumulators of a tile."""
+
 MIN_TILE_N = 16
 """CUTLASS's smallest tile along N (cutlass_library/sm90_utils.py, is_tile_desc_valid)."""
 
@@ -48,7 +55,7 @@ def tile_text(tile: tuple[int, ...]) -> str:
 def tile_m(c: Candidate) -> Finding | None:
     s = _sm90(c)
     m = s.tile[0]
-    legal = (128, 256) if s.warps == "cooperative" else (64, 128, 192, 256)
+    legal = COOPERATIVE_M if s.warps == "cooperative" else PINGPONG_M
     if m in legal:
         return None
     best = nearest(m, legal)
@@ -96,44 +103,45 @@ def tile_k(c: Candidate) -> Finding | None:
 
 
 def accumulators_per_thread(c: Candidate) -> int:
-    """32-bit registers of accumulators a thread holds; 0 for a matrix-vector kernel.
-
-    fp8 with f32 accumulation keeps two sets (CUTLASS's GmmaFP8Accumulation).
-    """
+    """32-bit registers of accumulators a thread holds; 0 for a matrix-vector kernel."""
     match c.schedule:
-        case Sm90Schedule(tile, _, _, warps, _):
-            threads = 256 if warps == "cooperative" else 128
-            area = tile[0] * tile[1]
-        case Sm80Schedule(_, warp_tile, _, _):
-            threads, area = 32, warp_tile[0] * warp_tile[1]
+        case Sm90Schedule(tile=(m, n, _), warps=warps):
+            return m * n * accumulator_bytes(c.problem) * _sets(c) // (4 * THREADS[warps])
+        case Sm80Schedule(warp_tile=(m, n)):
+            return m * n * accumulator_bytes(c.problem) // (4 * 32)
         case _:
             return 0
-    sets = (
-        2
-        if c.family == "sm90" and c.problem.lane.name in ("e4m3", "e5m2") and c.problem.accumulate == "f32"
-        else 1
-    )
-    return area * accumulator_bytes(c.problem) * sets // (4 * threads)
+
+
+def _sets(c: Candidate) -> int:
+    """fp8 with f32 accumulation keeps two sets (CUTLASS's GmmaFP8Accumulation)."""
+    return 2 if c.problem.lane.name in ("e4m3", "e5m2") and c.problem.accumulate == "f32" else 1
 
 
 def accumulators_fit(c: Candidate) -> Finding | None:
-    held = accumulators_per_thread(c)
-    limit = MAX_ACCUMULATORS
+    held, limit = accumulators_per_thread(c), MAX_ACCUMULATORS
     if held <= limit:
         return None
     s = _sm90(c)
     m, n, k = s.tile
-    smaller = (m // 2, n, k) if m >= n and m >= 128 and not (s.warps == "cooperative" and m == 128) else None
-    threads = 256 if s.warps == "cooperative" else 128
-    fitted = limit * n // held // 16 * 16
-    tile = smaller or (m, fitted, k)
-    return Finding(
-        f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads; beyond {limit} "
-        f"wgmma is serialised and spills",
-        f"use tile {tile_text(tile)}",
-        ("tile", "warps"),
-        changed(c, tile=tile, stages=None),
+    threads = THREADS[s.warps]
+    sets = ", in two sets: partial sums of fp8 and the f32 total" if _sets(c) > 1 else ""
+    said = (
+        f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; beyond {limit} "
+        f"wgmma is serialised and spills"
     )
+    if s.warps == "pingpong" and m in COOPERATIVE_M and held <= 2 * limit:
+        mend = changed(c, warps="cooperative", stages=None)
+        return Finding(said, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
+    fitted = limit * n // held // 16 * 16
+    tile = (m // 2, n, k) if m >= n and m > least_m(s) else (m, fitted, k)
+    mend = changed(c, tile=tile, stages=None)
+    return Finding(said, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
+
+
+def least_m(s: Sm90Schedule) -> int:
+    """The smallest tile M of a schedule: 64 rows for each warp group that shares it."""
+    return THREADS[s.warps] // 2
 
 
 def stages_fit(c: Candidate) -> Finding | None:

@@ -1,0 +1,189 @@
+// Runs CUDA thread blocks on the host: every thread is a fiber, warp instructions are executed
+// by the last lane that arrives, cp.async copies when it is waited for.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+#include <ucontext.h>
+#include <cuda_runtime.h>
+
+inline uint3 blockIdx; inline dim3 blockDim, gridDim;
+namespace emu {
+enum class Op { ldmatrix, ldmatrix_trans, mma, shuffle };
+struct Request { Op op; char const* name; void const* in[16]; void* out[4]; int distance; };
+struct Fiber {
+  ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true;
+  Request* request = nullptr;
+  std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
+};
+inline ucontext_t scheduler; inline std::vector<Fiber> fibers; inline Fiber* current;
+inline std::vector<uint8_t> memory; inline int at_barrier;
+inline std::function<void()> body;
+inline std::vector<int> arrived;
+inline uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
+inline void yield() { swapcontext(&current->context, &scheduler); }
+inline void barrier() {
+  if (++at_barrier == int(fibers.size())) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
+  current->ready = false; yield();
+}
+inline float half_bits(uint16_t h) { __half_raw r; r.x = h; return float(cutlass::half_t::bitcast(h)); }
+inline float bf16_bits(uint16_t h) { uint32_t b = uint32_t(h) << 16; float f; memcpy(&f, &b, 4); return f; }
+inline uint16_t to_half(float f) { return cutlass::half_t(f).raw(); }
+void execute_mma(Fiber* lanes);
+inline void execute(Fiber* lanes) {
+  Request& r = *lanes[0].request;
+  for (int i = 1; i < 32; ++i) if (lanes[i].request->op != r.op || lanes[i].request->name != r.name) { fprintf(stderr, "diverged warp\n"); abort(); }
+  switch (r.op) {
+    case Op::ldmatrix: case Op::ldmatrix_trans: {
+      uint16_t m[4][8][8];
+      for (int i = 0; i < 32; ++i) {
+        uint8_t const* row = static_cast<uint8_t const*>(lanes[i].request->in[0]);
+        if (row < shared() || row + 16 > shared() + memory.size() - 1024 || (row - shared()) % 16) { fprintf(stderr, "ldmatrix address\n"); abort(); }
+        memcpy(m[i / 8][i % 8], row, 16);
+      }
+      for (int i = 0; i < 32; ++i) for (int j = 0; j < 4; ++j) {
+        int a = i / 4, b = 2 * (i % 4);
+        uint32_t lo = r.op == Op::ldmatrix ? m[j][a][b] : m[j][b][a], hi = r.op == Op::ldmatrix ? m[j][a][b + 1] : m[j][b + 1][a];
+        *static_cast<uint32_t*>(lanes[i].request->out[j]) = lo | hi << 16;
+      }
+      break;
+    }
+    case Op::shuffle: {
+      uint64_t v[32];
+      for (int i = 0; i < 32; ++i) memcpy(&v[i], lanes[i].request->in[0], 8);
+      for (int i = 0; i < 32; ++i) memcpy(lanes[i].request->out[0], &v[i ^ lanes[i].request->distance], 8);
+      break;
+    }
+    case Op::mma: execute_mma(lanes);
+  }
+}
+inline void execute_mma(Fiber* lanes) {
+  Request& r0 = *lanes[0].request;
+  std::string const name = r0.name;
+  auto word = [&](int lane, int i) { return *static_cast<uint32_t const*>(lanes[lane].request->in[i]); };
+  bool const k32 = name.find("m16n8k32") != std::string::npos, k8 = name.find("m16n8k8") != std::string::npos;
+  int const K = k32 ? 32 : k8 ? 8 : 16;
+  auto tf = [](uint32_t w) { w &= 0xffffe000u; float f; memcpy(&f, &w, 4); return f; };
+  auto value = [&](uint32_t w, int e) -> double {
+    if (k32) return double(int8_t(w >> (8 * e)));
+    if (k8) return double(tf(w));
+    uint16_t h = uint16_t(w >> (16 * e));
+    return name.find("bf16") != std::string::npos ? bf16_bits(h) : half_bits(h);
+  };
+  int const per = k32 ? 4 : k8 ? 1 : 2;
+  double A[16][32], B[8][32], C[16][8];
+  for (int l = 0; l < 32; ++l) {
+    int g = l / 4, t = l % 4;
+    for (int i = 0; i < 4; ++i) for (int e = 0; e < per; ++e) A[g + 8 * (i % 2)][t * per + e + (i / 2) * per * 4] = value(word(l, i), e);
+    for (int i = 0; i < 2; ++i) for (int e = 0; e < per; ++e) B[g][t * per + e + i * per * 4] = value(word(l, 4 + i), e);
+    bool const h = name.find(".f16.f16.f16.f16") != std::string::npos;
+    for (int i = 0; i < 4; ++i) {
+      double c;
+      if (h) c = half_bits(uint16_t(word(l, 6 + i / 2) >> (16 * (i % 2))));
+      else if (k32) c = double(int32_t(word(l, 6 + i)));
+      else { float f; uint32_t w = word(l, 6 + i); memcpy(&f, &w, 4); c = f; }
+      C[g + 8 * (i / 2)][2 * t + i % 2] = c;
+    }
+  }
+  for (int m = 0; m < 16; ++m) for (int n = 0; n < 8; ++n) for (int k = 0; k < K; ++k) C[m][n] += A[m][k] * B[n][k];
+  for (int l = 0; l < 32; ++l) {
+    int g = l / 4, t = l % 4;
+    bool const h = name.find(".f16.f16.f16.f16") != std::string::npos;
+    for (int i = 0; i < (h ? 2 : 4); ++i) {
+      uint32_t w;
+      if (h) w = to_half(float(C[g + 8 * i][2 * t])) | uint32_t(to_half(float(C[g + 8 * i][2 * t + 1]))) << 16;
+      else if (k32) w = uint32_t(int32_t(int64_t(C[g + 8 * (i / 2)][2 * t + i % 2])));
+      else { float f = float(C[g + 8 * (i / 2)][2 * t + i % 2]); memcpy(&w, &f, 4); }
+      memcpy(lanes[l].request->out[i], &w, 4);
+    }
+  }
+}
+inline void collective(Request& request) {
+  current->request = &request;
+  int const warp = current->index / 32;
+  if (++arrived[warp] == 32) {
+    execute(&fibers[warp * 32]); arrived[warp] = 0;
+    for (int i = 0; i < 32; ++i) fibers[warp * 32 + i].ready = true;
+    return;
+  }
+  current->ready = false; yield();
+}
+template <class... O, class... I>
+void mma(char const* name, std::tuple<O&...> out, std::tuple<I const&...> in) {
+  Request r{Op::mma, name};
+  int i = 0; std::apply([&](auto&... o) { ((r.out[i++] = &o), ...); }, out);
+  i = 0; std::apply([&](auto const&... o) { ((r.in[i++] = &o), ...); }, in);
+  collective(r);
+}
+inline void ldmatrix(bool trans, void const* row, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+  Request r{trans ? Op::ldmatrix_trans : Op::ldmatrix, ""};
+  r.in[0] = row; r.out[0] = &a; r.out[1] = &b; r.out[2] = &c; r.out[3] = &d;
+  collective(r);
+}
+template <class T> T shuffle_xor(T value, int distance) {
+  uint64_t in = 0, out = 0; memcpy(&in, &value, sizeof(T));
+  Request r{Op::shuffle, ""}; r.in[0] = &in; r.out[0] = &out; r.distance = distance;
+  collective(r);
+  memcpy(&value, &out, sizeof(T)); return value;
+}
+template <int kBytes> void copy_async(void* target, void const* source, int valid) {
+  if (valid < 0 || valid > kBytes || uintptr_t(target) % kBytes || (valid && uintptr_t(source) % kBytes)) { fprintf(stderr, "cp.async: %d bytes of %d\n", valid, kBytes); abort(); }
+  uint8_t* t = static_cast<uint8_t*>(target);
+  if (t < shared() || t + kBytes > shared() + memory.size() - 1024) { fprintf(stderr, "cp.async target\n"); abort(); }
+  current->open.push_back([=] { memset(target, 0, kBytes); if (valid) memcpy(target, source, valid); });
+}
+inline void fence() { current->groups.push_back(std::move(current->open)); current->open.clear(); }
+inline void wait(int left) { while (int(current->groups.size()) > left) { for (auto& f : current->groups.front()) f(); current->groups.pop_front(); } }
+inline void start() { body(); current->done = true; current->ready = false; swapcontext(&current->context, &scheduler); }
+inline void run_block(int threads) {
+  fibers.resize(threads); at_barrier = 0; arrived.assign((threads + 31) / 32, 0);
+  std::fill(memory.begin(), memory.end(), uint8_t(0xff));
+  for (int i = 0; i < threads; ++i) {
+    Fiber& f = fibers[i];
+    if (!f.stack) f.stack.reset(new char[1 << 18]);
+    f.tid = uint3{unsigned(i), 0, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
+    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 1 << 18; f.context.uc_link = nullptr;
+    makecontext(&f.context, start, 0);
+  }
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (auto& f : fibers) if (f.ready && !f.done) { progress = true; current = &f; swapcontext(&scheduler, &f.context); }
+  }
+  for (auto& f : fibers) if (!f.done) { fprintf(stderr, "deadlock\n"); abort(); }
+}
+template <class... E, class... A>
+cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&... args) {
+  gridDim = c->gridDim; blockDim = c->blockDim; memory.resize(c->dynamicSmemBytes + 2048);
+  fibers.clear();
+  body = [&] { kernel(args...); };
+  for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) { blockIdx = uint3{x, y, 0}; run_block(int(blockDim.x)); }
+  return cudaSuccess;
+}
+}  // namespace emu
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __grid_constant__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define threadIdx (emu::current->tid)
+#define __syncthreads emu::barrier
+#define __shfl_xor_sync(mask, v, d) emu::shuffle_xor(v, d)
+#define cudaLaunchKernelEx emu::launch
+#define cudaFuncSetAttribute(...) cudaSuccess
+template <class T> T __ldg(T const* p) { return *p; }
+using std::min; using std::max;
+inline int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }
