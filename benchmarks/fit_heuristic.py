@@ -61,7 +61,8 @@ def read(path: Path) -> tuple[list[Row], Device]:
         extents = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
         sizes = tuple(complete(program, extents))
         case = case_of(problem(frontend.form(checked, program), sizes), sizes, arch, device)
-        rows.append(Row(row["shape"], row["schedule"], row["us"] * 1e-6, build(case, request(row["request"]))))
+        candidate = build(case, request(row["request"]))
+        rows.append(Row(row["shape"], row["schedule"], row["us"] * 1e-6, candidate))
     return rows, device
 
 
@@ -77,7 +78,9 @@ def by_shape(rows: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def losses(groups: Sequence[Sequence[Row]], device: Device, constants: Constants) -> list[tuple[float, float, Row]]:
+def losses(
+    groups: Sequence[Sequence[Row]], device: Device, constants: Constants
+) -> list[tuple[float, float, Row]]:
     """For each shape: the log of what the first choice loses, the mean square of the estimates'
     logs, and that choice."""
     found = []
@@ -111,7 +114,8 @@ def fit(groups: Sequence[Sequence[Row]], device: Device, rounds: int) -> Constan
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("recorded", type=Path)
     parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()

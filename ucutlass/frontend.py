@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, Mapping, Sequence
 
 from ucutlass import ir
-from ucutlass.check import check
+from ucutlass.check import check, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.families import Refused, recognise
 from ucutlass.families.gemm import GemmForm, problem
-from ucutlass.grammar.parse import decode
+from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
 from ucutlass.planner import Planned, plan
@@ -35,7 +36,16 @@ class Checked:
 
 def read(path: Path) -> Checked:
     """Reads and checks a file. Raises OSError, or ProgramError with all its diagnostics."""
-    return read_text(decode(path.read_bytes()), str(path))
+    return read_text(decoded(path.read_bytes(), str(path)), str(path))
+
+
+def decoded(data: bytes, file: str) -> str:
+    """A file's bytes as text. Raises ProgramError for what is not UTF-8."""
+    try:
+        return decode(data)
+    except SyntaxProblem as problem:
+        shown = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors="replace")
+        raise program_error(problem, shown, file) from None
 
 
 def read_text(source: str, file: str = "<text>") -> Checked:

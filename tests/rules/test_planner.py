@@ -83,7 +83,7 @@ asked = st.builds(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=4000)
 @given(problems, asked, st.sampled_from(sorted(ARCHES)))
 def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Request, arch: str) -> None:
     problem, sizes = made  # type: ignore[misc]

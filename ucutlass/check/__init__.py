@@ -13,7 +13,7 @@ from ucutlass.functions import FUNCTIONS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.parse import SyntaxProblem, parse
 
-__all__ = ["check", "check_tree"]
+__all__ = ["check", "check_tree", "program_error"]
 
 
 def check(source: str, file: str = "<text>") -> ir.Module:
@@ -24,12 +24,17 @@ def check(source: str, file: str = "<text>") -> ir.Module:
     try:
         tree = parse(source)
     except SyntaxProblem as problem:
-        found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in problem.problems)
-        raise ProgramError(found, source, file) from None
+        raise program_error(problem, source, file) from None
     module, diagnostics = check_tree(tree)
     if any(d.severity == "error" for d in diagnostics):
         raise ProgramError(diagnostics, source, file)
     return module
+
+
+def program_error(problem: SyntaxProblem, source: str, file: str) -> ProgramError:
+    """What is wrong with a text's syntax, as diagnostics."""
+    found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in problem.problems)
+    return ProgramError(found, source, file)
 
 
 def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable, Mapping, get_args
 
 from ucutlass import ir
-from ucutlass.check import expressions
+from ucutlass.check import elementwise
 from ucutlass.check.scope import Reject, Scope, describe, did_you_mean, show_value
 from ucutlass.check.types import extent_of
 from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
@@ -73,20 +73,20 @@ def _positional(call: syntax.Call, least: int, most: int, options: tuple[str, ..
 
 def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Value:
     (only,), _ = _positional(call, 1, 1, options)
-    return expressions.check(only, scope)
+    return scope.check(only)
 
 
 def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
     least, most = function.arity
     args, named = _positional(call, least, most, function.parameters)
-    values = [expressions.check(a, scope) for a in args]
+    values = [scope.check(a) for a in args]
     for parameter, default in zip(function.parameters[len(args):], function.defaults[len(args) - least:]):
         given = named.pop(parameter, None)
-        values.append(expressions.check(given.value, scope) if given else scope.graph.add(ir.Constant(default, F32, span=call.span)))
+        values.append(scope.check(given.value) if given else scope.graph.add(ir.Constant(default, F32, span=call.span)))
     if named:
         extra = next(iter(named.values()))
         raise Reject("UC0105", f"{call.callee} is given {extra.name} twice", extra.span)
-    return expressions.apply(function, tuple(values), scope, call.span)
+    return elementwise.apply(function, tuple(values), scope, call.span)
 
 
 def _cast(elem: Element, call: syntax.Call, scope: Scope) -> Value:
@@ -107,7 +107,7 @@ def _dim_argument(call: syntax.Call, scope: Scope) -> str:
 
 
 def _size(call: syntax.Call, scope: Scope) -> Value:
-    return expressions.size(_dim_argument(call, scope), scope, call.span)
+    return elementwise.size(_dim_argument(call, scope), scope, call.span)
 
 
 def _index(call: syntax.Call, scope: Scope) -> Value:
@@ -120,7 +120,7 @@ def _segment(call: syntax.Call, scope: Scope) -> Value:
     if not isinstance(name, syntax.Name):
         raise Reject("UC0105", "segment takes a dimension and its offsets: segment(T, offsets)", name.span)
     dim = scope.need_dim(name.name, name.span)
-    value = expressions.check(offsets, scope)
+    value = scope.check(offsets)
     if value.elem.kind != "int" or value.dims:
         raise Reject("UC0212", f"offsets are one axis of integers, i32[E+1]; this is {show_value(value)}", offsets.span)
     return scope.graph.add(ir.Segment(dim, value, I64, (dim,), call.span))
@@ -166,7 +166,7 @@ Consumed = tuple[tuple[str, Span], ...]
 
 def _dot(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     (first, second), named = _positional(call, 2, 2, ("acc",))
-    left, right = expressions.check(first, scope), expressions.check(second, scope)
+    left, right = scope.check(first), scope.check(second)
     _check_operands(left, right, consumed, call)
     lane = LANES[left.elem.name]
     accumulate = _accumulation(named.get("acc"), lane.elem.name)
@@ -241,7 +241,7 @@ def _softmax(log: bool) -> Callable[[syntax.Call, Consumed, Scope], Value]:
 
 def _scan(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     (only,), named = _positional(call, 1, 1, ("exclusive", "reverse"))
-    value = _numeric(expressions.check(only, scope), call.callee)
+    value = _numeric(scope.check(only), call.callee)
     over = _over(consumed, value, scope, call.callee)
     if len(over) != 1:
         raise Reject("UC0222", f"{call.callee} runs along one dimension; here are {len(over)}", call.span)
@@ -286,16 +286,16 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
     args, _ = _positional(call, len(function.params), len(function.params))
     dims = [dim for dim, _ in _consumed(brackets, scope)]
     inner = Scope(
-        scope.dims, scope.graph, scope.functions, scope.programs,
-        dict(zip(function.params, (expressions.check(a, scope) for a in args))),
+        scope.checker, scope.dims, scope.graph, scope.functions, scope.programs,
+        dict(zip(function.params, (scope.check(a) for a in args))),
         alias=dict(zip(function.dims, dims)), stack=(*scope.stack, function.name),
     )
     for statement in function.body:
         match statement:
             case syntax.Bind(targets=(syntax.Target(name, None),), value=value):
-                inner.values[name] = expressions.check(value, inner)
+                inner.values[name] = inner.check(value)
             case syntax.Return(items=(syntax.ReturnItem(value, None),)):
-                return expressions.check(value, inner)
+                return inner.check(value)
             case _:
                 raise Reject("UC0223", "a function holds bindings and ends in one return", statement.span)
     raise Reject("UC0223", f"{function.name} returns nothing", function.name_span, "end it in: return ..")

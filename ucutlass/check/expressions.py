@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from ucutlass import ir
-from ucutlass.check import calls, fold, indexing
-from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, did_you_mean, show_value
-from ucutlass.elements import BOOL, F32, I32, I64, Element
-from ucutlass.extents import Fixed
-from ucutlass.functions import FUNCTIONS, OPERATORS, Function
+from ucutlass.check import calls, elementwise, indexing
+from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, did_you_mean
+from ucutlass.elements import BOOL, F32
+from ucutlass.functions import FUNCTIONS, OPERATORS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
-
-_MAX_INT = 2**63 - 1
 
 
 def check(expr: syntax.Expr, scope: Scope) -> Value:
     """The value of an expression. Raises Reject with the first thing wrong in it."""
     match expr:
         case syntax.Number(value, _, span):
-            return number(value, scope, span)
+            return elementwise.number(value, scope, span)
         case syntax.Literal_(word, span):
             if word == "inf":
                 return scope.graph.add(ir.Constant(float("inf"), F32, span=span))
@@ -27,21 +24,13 @@ def check(expr: syntax.Expr, scope: Scope) -> Value:
         case syntax.Name(name, span):
             return _name(name, scope, span)
         case syntax.Unary(op, operand, span):
-            return apply(OPERATORS[op, 1], (check(operand, scope),), scope, span)
+            return elementwise.apply(OPERATORS[op, 1], (check(operand, scope),), scope, span)
         case syntax.Binary(op, left, right, span):
-            return apply(OPERATORS[op, 2], (check(left, scope), check(right, scope)), scope, span)
+            return elementwise.apply(OPERATORS[op, 2], (check(left, scope), check(right, scope)), scope, span)
         case syntax.Call():
             return calls.check_call(expr, scope)
         case syntax.Index():
             return indexing.check_index(expr, scope)
-
-
-def number(value: int | float, scope: Scope, span: Span) -> Value:
-    if isinstance(value, int):
-        if value > _MAX_INT:
-            raise Reject("UC0212", "an integer beyond 64 bits", span, "write it with a point to make it a float")
-        return scope.graph.add(ir.Constant(value, I64, span=span))
-    return scope.graph.add(ir.Constant(value, F32, span=span))
 
 
 def _name(name: str, scope: Scope, span: Span) -> Value:
@@ -58,66 +47,6 @@ def _name(name: str, scope: Scope, span: Span) -> Value:
     raise Reject("UC0101", f"nothing is named {name} here", span, did_you_mean(name, list(scope.values) + list(FUNCTIONS)))
 
 
-def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span) -> Value:
-    """An element-wise function over values; equal names align, others broadcast.
-
-    Raises Reject UC0212 where an argument is of the wrong kind.
-    """
-    elem = _outcome(function, args, span)
-    if all(isinstance(a, ir.Constant) for a in args):
-        values = tuple(a.value for a in args if isinstance(a, ir.Constant))
-        folded = fold.fold(function.name, values, elem is F32 and function.name != "where")
-        if folded is not None:
-            return scope.graph.add(ir.Constant(float(folded) if elem is F32 else folded, elem, span=span))
-    dims = scope.dims.order(d for a in args for d in a.dims)
-    return scope.graph.add(ir.Apply(function.name, args, elem, dims, span))
-
-
-def _outcome(function: Function, args: tuple[Value, ...], span: Span) -> Element:
-    values = args[1:] if function.domain == "any" else args
-    if function.domain == "any" and args[0].elem is not BOOL:
-        raise _wrong_kind(function, "a condition (bool) first", args[0])
-    if function.domain == "bool":
-        for a in args:
-            if a.elem is not BOOL:
-                raise _wrong_kind(function, "conditions (bool)", a)
-        return BOOL
-    bools = [a for a in values if a.elem is BOOL]
-    if bools and not (function.domain == "any" and len(bools) == len(values)):
-        raise _wrong_kind(function, "numbers", bools[0], "write where(c, 1, 0) to make a number of a condition")
-    if function.outcome == "bool":
-        return BOOL
-    if function.domain == "float":
-        return F32
-    return common(values)
-
-
-def common(values: tuple[Value, ...]) -> Element:
-    """The element that values meet in: f32 if any is a float, else i64 or i32.
-
-    Constants adapt to the others, so `x + 1` keeps an i32 x an i32.
-    """
-    firm: list[Value] = [v for v in values if not isinstance(v, ir.Constant)]
-    firm = firm or list(values)
-    if any(v.elem.kind == "float" for v in values):
-        return F32
-    if all(v.elem is BOOL for v in values):
-        return BOOL
-    return I64 if any(v.elem is I64 for v in firm) else I32
-
-
-def _wrong_kind(function: Function, wanted: str, got: Value, hint: str | None = None) -> Reject:
-    called = function.spelling or function.name
-    return Reject("UC0212", f"{called} takes {wanted}; this is {show_value(got)}", got.span, hint)
-
-
-def size(dim: str, scope: Scope, span: Span) -> Value:
-    extent = scope.extent(dim, span)
-    if isinstance(extent, Fixed):
-        return scope.graph.add(ir.Constant(extent.value, I64, span=span))
-    return scope.graph.add(ir.Size(extent, I64, span=span))
-
-
 def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
     """A guard or requirement: names are extents, the outcome is a bool.
 
@@ -125,16 +54,16 @@ def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
     """
     match expr:
         case syntax.Number(int(value), _, span):
-            return number(value, scope, span)
+            return elementwise.number(value, scope, span)
         case syntax.Name(name, span):
-            return size(scope.need_dim(name, span), scope, span)
+            return elementwise.size(scope.need_dim(name, span), scope, span)
         case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span):
-            return size(scope.need_dim(name, span), scope, span)
+            return elementwise.size(scope.need_dim(name, span), scope, span)
         case syntax.Unary("not" | "-" as op, operand, span):
-            return apply(OPERATORS[op, 1], (condition(operand, scope, code),), scope, span)
+            return elementwise.apply(OPERATORS[op, 1], (condition(operand, scope, code),), scope, span)
         case syntax.Binary(op, left, right, span) if op not in ("/", "**"):
             pair = (condition(left, scope, code), condition(right, scope, code))
-            return apply(OPERATORS[op, 2], pair, scope, span)
+            return elementwise.apply(OPERATORS[op, 2], pair, scope, span)
         case _:
             raise Reject(
                 code, "a condition here is made of extents: names, whole numbers, + - * // %, comparisons, and, or, not",

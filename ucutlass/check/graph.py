@@ -33,7 +33,7 @@ class Graph:
         key = (type(node), *(_key(getattr(node, f.name)) for f in dataclasses.fields(node) if f.name != "span"))
         known = self._nodes.get(key)
         if known is not None:
-            return known  # type: ignore[return-value]  # the key holds the type
+            return known  # the key holds the type
         depth = 1 + max((self._depth.get(id(c), 0) for c in children(node)), default=0)
         if len(self._nodes) >= MAX_NODES or depth > MAX_DEPTH:
             raise GraphTooLarge

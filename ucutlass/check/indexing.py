@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Iterator
 
 from ucutlass import ir
-from ucutlass.check import expressions
 from ucutlass.check.scope import Reject, Scope, combine, describe, show_value
 from ucutlass.extents import Extent, Fixed
 from ucutlass.grammar import syntax
@@ -15,7 +14,7 @@ from ucutlass.ir import Affine, Position, Value
 
 def check_index(index: syntax.Index, scope: Scope) -> Value:
     """The value of `e[..]`: affine equations first, then the gathers among them."""
-    value = expressions.check(index.base, scope)
+    value = scope.check(index.base)
     gathers = [i for i in index.items if _is_gather(i.right, scope)]
     affine = [i for i in index.items if not _is_gather(i.right, scope)]
     if affine:
@@ -24,7 +23,7 @@ def check_index(index: syntax.Index, scope: Scope) -> Value:
         dim, scale = _left(item, value, scope)
         if scale != 1:
             raise Reject("UC0214", "a gather picks single elements; its left side is a name", item.left.span)
-        ids = expressions.check(item.right, scope)
+        ids = scope.check(item.right)
         if ids.elem.kind != "int":
             raise Reject("UC0212", f"coordinates are integers; this is {show_value(ids)}", item.right.span)
         dims = scope.dims.order([d for d in value.dims if d != dim] + list(ids.dims))

@@ -61,7 +61,7 @@ def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> i
 
 
 def new_scope(names: Names) -> Scope:
-    return Scope(DimTable(), Graph(), names.functions, names.programs, {})
+    return Scope(expressions.check, DimTable(), Graph(), names.functions, names.programs, {})
 
 
 def check_params(program: syntax.Program, scope: Scope, findings: Findings) -> tuple[ir.ParamDecl, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
-from typing import Iterable, Mapping
+from typing import Callable, Iterable, Mapping
 
 from ucutlass import extents
 from ucutlass.check.graph import Graph
@@ -103,9 +103,11 @@ class Scope:
     """Names in one program, or inside one expansion of a function.
 
     `alias` maps a function's dimension names to the program's; None in a program's own scope,
-    where dimensions stand for themselves. `stack` names the functions being expanded.
+    where dimensions stand for themselves. `stack` names the functions being expanded. `checker` is
+    `expressions.check`, handed in so that calls and indexing can recurse without importing it.
     """
 
+    checker: Callable[[syntax.Expr, Scope], Value]
     dims: DimTable
     graph: Graph
     functions: Mapping[str, syntax.Function]
@@ -113,6 +115,10 @@ class Scope:
     values: dict[str, Value | Poisoned]
     alias: Mapping[str, str] | None = None
     stack: tuple[str, ...] = ()
+
+    def check(self, expr: syntax.Expr) -> Value:
+        """The value of an expression here. Raises Reject or Cascade."""
+        return self.checker(expr, self)
 
     def dim(self, name: str) -> str | None:
         """The program's name of a dimension, or None."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from ucutlass.check import program_error
 from ucutlass.cli.errors import Status, reported
-from ucutlass.diagnostics import Diagnostic, ProgramError
+from ucutlass.frontend import decoded
 from ucutlass.grammar.format import format_file
-from ucutlass.grammar.parse import SyntaxProblem, decode, parse
+from ucutlass.grammar.parse import SyntaxProblem, parse
 
 
 @click.command("fmt")
@@ -25,7 +26,7 @@ def command(files: tuple[Path, ...], check: bool) -> None:
     with reported(False):
         for path in files:
             piped = str(path) == "-"
-            source = decode(sys.stdin.buffer.read() if piped else path.read_bytes())
+            source = decoded(sys.stdin.buffer.read() if piped else path.read_bytes(), str(path))
             text = _format(source, str(path))
             if piped and not check:
                 click.echo(text, nl=False)
@@ -43,5 +44,4 @@ def _format(source: str, file: str) -> str:
     try:
         return format_file(parse(source))
     except SyntaxProblem as problem:
-        found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in problem.problems)
-        raise ProgramError(found, source, file) from None
+        raise program_error(problem, source, file) from None

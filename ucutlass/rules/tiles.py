@@ -127,8 +127,8 @@ def accumulators_fit(c: Candidate) -> Finding | None:
     threads = THREADS[s.warps]
     sets = ", in two sets: partial sums of fp8 and the f32 total" if _sets(c) > 1 else ""
     said = (
-        f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; beyond {limit} "
-        f"wgmma is serialised and spills"
+        f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "
+        f"beyond {limit} wgmma is serialised and spills"
     )
     if s.warps == "pingpong" and m in COOPERATIVE_M and held <= 2 * limit:
         mend = changed(c, warps="cooperative", stages=None)
