@@ -94,12 +94,16 @@ def build(accepted: Sequence[Accepted], log: Path) -> dict[str, str]:
     for (name, _), result in zip(wanted, results, strict=True):
         if isinstance(result, Artifact):
             usage = result.report.usage
-            rows.append({
-                "case": name, "key": result.key, "seconds": result.seconds,
-                "registers": max((k.registers for k in usage), default=0),
-                "findings": sorted({f.code for f in result.report.findings}),
-                "spills": sum(k.spill_stores + k.spill_loads for k in usage),
-            })
+            rows.append(
+                {
+                    "case": name,
+                    "key": result.key,
+                    "seconds": result.seconds,
+                    "registers": max((k.registers for k in usage), default=0),
+                    "findings": sorted({f.code for f in result.report.findings}),
+                    "spills": sum(k.spill_stores + k.spill_loads for k in usage),
+                }
+            )
         else:
             failed[name] = str(result)[:2000]
     log.write_text(json.dumps({"wall": time.monotonic() - start, "failed": failed, "built": rows}, indent=1))
@@ -126,16 +130,24 @@ def _judge_share(accepted: Sequence[Accepted], rows: Path, limit_seconds: float)
     pending = [asdict(a.case) for a in accepted]
     while pending:
         outcome = isolate.run(
-            "benchmarks.farm:judge_here", {"cases": pending, "rows": str(rows)},
+            "benchmarks.farm:judge_here",
+            {"cases": pending, "rows": str(rows)},
             limit_seconds=limit_seconds + 3.0 * sum(len(c["shapes"]) for c in pending),
         )
         done = {row["name"] for row in _read(rows)}
         left = [c for c in pending if c["name"] not in done]
-        if left and not (done & {c["name"] for c in pending} and isinstance(outcome, isolate.Returned)):
+        ended_itself = isinstance(outcome, isolate.Returned) and len(left) < len(pending)
+        if left and not ended_itself:
+            lost = {
+                "name": left[0]["name"],
+                "ok": False,
+                "worst": 0.0,
+                "runs": [],
+                "error": type(outcome).__name__,
+            }
             with rows.open("a") as out:
-                lost = {"name": left[0]["name"], "ok": False, "runs": [], "error": type(outcome).__name__}
                 out.write(json.dumps(lost | {"detail": str(outcome)[-800:]}) + "\n")
-            left = left[1:]
+            del left[0]
         pending = left
     return _read(rows)
 
@@ -180,16 +192,22 @@ def _judge(case: Case) -> dict[str, Any]:
                 worst = max(c.worst for c in verdict.comparisons)
                 exact = all(c.exact == c.elements for c in verdict.comparisons)
                 row["worst"] = max(row["worst"], worst)
-                row["runs"].append({
-                    "sizes": sizes, "distribution": distribution, "ok": verdict.ok, "worst": worst, "exact": exact,
-                    "elements": sum(c.elements for c in verdict.comparisons),
-                    "unbounded": sum(c.unbounded for c in verdict.comparisons),
-                })
+                row["runs"].append(
+                    {
+                        "sizes": sizes,
+                        "distribution": distribution,
+                        "ok": verdict.ok,
+                        "worst": worst,
+                        "exact": exact,
+                        "elements": sum(c.elements for c in verdict.comparisons),
+                        "unbounded": sum(c.unbounded for c in verdict.comparisons),
+                    }
+                )
                 if not verdict.ok:
                     row["ok"] = False
                     row.setdefault("detail", []).append(f"{sizes} {distribution}: {verdict}")
         torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 - the row is the report, whatever went wrong
+    except Exception as error:  # the row is the report, whatever went wrong
         row |= {"ok": False, "error": type(error).__name__, "detail": str(error)[:1500]}
         row["sticky"] = "CUDA error" in str(error)
     return row
@@ -229,6 +247,8 @@ def campaign(cases: Iterable[Case], folder: Path) -> Report:
             report.right += 1
         else:
             case = texts[row["name"]]
-            report.wrong.append(row | {"schedule": schedules[row["name"]], "shapes": case.shapes, "text": case.text})
+            report.wrong.append(
+                row | {"schedule": schedules[row["name"]], "shapes": case.shapes, "text": case.text}
+            )
     (folder / "report.json").write_text(json.dumps(asdict(report), indent=1))
     return report

@@ -35,6 +35,12 @@ FACTORS = (0.6, 0.8, 0.9, 0.96, 1.04, 1.1, 1.25, 1.6)
 
 SECONDS_WEIGHT = 0.1
 
+SHARES = ("clock", "sustained", "dram", "cached", "mma_sync_hopper", "mma_sync", "simt", "gemv_dram")
+"""Constants that are parts of a whole: at most 1.1, since a data sheet's whole is not exact."""
+
+REACH = 4.0
+"""A constant stays within this factor of where it began: it has a meaning to keep."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -98,6 +104,12 @@ def total(groups: Sequence[Sequence[Row]], device: Device, constants: Constants)
     return regret + SECONDS_WEIGHT * math.sqrt(sum(square for _, square, _ in found) / len(found))
 
 
+def sensible(name: str, constants: Constants) -> bool:
+    """Whether a constant still means what its name says."""
+    value, began = getattr(constants, name), getattr(DEFAULT, name)
+    return began / REACH <= value <= began * REACH and not (name in SHARES and value > 1.1)
+
+
 def fit(groups: Sequence[Sequence[Row]], device: Device, rounds: int) -> Constants:
     """The best constants that scaling one at a time finds."""
     best, least = DEFAULT, total(groups, device, DEFAULT)
@@ -106,7 +118,7 @@ def fit(groups: Sequence[Sequence[Row]], device: Device, rounds: int) -> Constan
         for field in fields(Constants):
             for factor in FACTORS:
                 tried = replace(best, **{field.name: getattr(best, field.name) * factor})
-                if (loss := total(groups, device, tried)) < least:
+                if sensible(field.name, tried) and (loss := total(groups, device, tried)) < least:
                     best, least = tried, loss
         if least == before:
             break

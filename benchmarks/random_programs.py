@@ -10,7 +10,33 @@ import random
 from dataclasses import dataclass
 
 LANES = ("bf16", "f16", "f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "f32")
-EXTENTS = (1, 2, 3, 7, 8, 16, 17, 31, 32, 40, 64, 100, 127, 128, 129, 192, 200, 256, 264, 384, 509, 512, 520, 768, 1000)
+EXTENTS = (
+    1,
+    2,
+    3,
+    7,
+    8,
+    16,
+    17,
+    31,
+    32,
+    40,
+    64,
+    100,
+    127,
+    128,
+    129,
+    192,
+    200,
+    256,
+    264,
+    384,
+    509,
+    512,
+    520,
+    768,
+    1000,
+)
 ALIGNED = (16, 32, 64, 128, 144, 192, 256, 320, 384, 512, 640, 1024)
 UNARY = (
     "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "elu", "selu", "mish", "hardswish",
@@ -82,7 +108,11 @@ class _Draw:
     def operand(self, lines: list[str]) -> str:
         name = f"p{len(self.params)}"
         kind = self.r.choice(("scalar", "device", "n", "m", "full", "batch", "n", "full"))
-        elem = self.r.choice(("f32", "f16", "bf16")) if self.lane != "s8" else self.r.choice(("f32", "f32", "i32"))
+        elem = (
+            self.r.choice(("f32", "f16", "bf16"))
+            if self.lane != "s8"
+            else self.r.choice(("f32", "f32", "i32"))
+        )
         if kind == "scalar":
             self.params.append(f"{name}: f32")
             return name
@@ -105,7 +135,9 @@ class _Draw:
         return value
 
     def step(self, value: str, lines: list[str]) -> str:
-        kind = self.r.choice(("unary", "unary", "add", "add", "mul", "minmax", "where", "mask", "cast", "clamp", "exp"))
+        kind = self.r.choice(
+            ("unary", "unary", "add", "add", "mul", "minmax", "where", "mask", "cast", "clamp", "exp")
+        )
         match kind:
             case "unary":
                 return f"{self.r.choice(UNARY)}({value})"
@@ -129,13 +161,20 @@ class _Draw:
     def element(self) -> str:
         if self.lane == "s8":
             return self.r.choice(("i32", "f32", "s8", "f16"))
-        return self.r.choice(("f32", "f16", "bf16", "bf16", "f16", "e4m3" if self.lane.startswith("e") else "f32"))
+        return self.r.choice(
+            ("f32", "f16", "bf16", "bf16", "f16", "e4m3" if self.lane.startswith("e") else "f32")
+        )
 
     def results(self, value: str) -> tuple[str, str]:
         outputs = [(f"{self.element()}{self.axes(self.dims, 0.7) if self.dims else '[]'}", value)]
         while self.r.random() < 0.3 and len(outputs) < 3:
             if self.r.random() < 0.4:
-                outputs.append((f"{self.element()}{self.axes(self.dims, 0.8) if self.dims else '[]'}", self.r.choice(("d", value))))
+                outputs.append(
+                    (
+                        f"{self.element()}{self.axes(self.dims, 0.8) if self.dims else '[]'}",
+                        self.r.choice(("d", value)),
+                    )
+                )
                 continue
             over = self.r.choice((self.n, self.m, self.m + self.n, self.dims))
             rest = [x for x in self.dims if x not in over]
@@ -143,7 +182,9 @@ class _Draw:
                 continue
             op = self.r.choice(("sum", "max", "min", "mean"))
             elem = self.r.choice(("f32", "f32", "f16", "bf16"))
-            outputs.append((f"{elem}{self.axes(rest, 0.8) if rest else '[]'}", f"{op}[{', '.join(over)}]({value})"))
+            outputs.append(
+                (f"{elem}{self.axes(rest, 0.8) if rest else '[]'}", f"{op}[{', '.join(over)}]({value})")
+            )
         if len(outputs) == 1:
             return outputs[0]
         types = ", ".join(f"y{i}: {t}" for i, (t, _) in enumerate(outputs))
@@ -166,7 +207,9 @@ class _Draw:
             if warps == "cooperative":
                 self.maybe(fields, 0.3, "split_k", (1, 2, 3, 4, "stream"))
         elif warps == "multistage":
-            fields.append(f"tile {self.r.choice((32, 64, 128, 256))}x{self.r.choice((32, 64, 128, 256))}x{self.r.choice((16, 32, 64))}")
+            fields.append(
+                f"tile {self.r.choice((32, 64, 128, 256))}x{self.r.choice((32, 64, 128, 256))}x{self.r.choice((16, 32, 64))}"
+            )
             self.maybe(fields, 0.3, "stages", (2, 3, 4))
             self.maybe(fields, 0.3, "split_k", (1, 2, 3, 5))
             if self.lane == "f32":

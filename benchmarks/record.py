@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 import ucutlass
-from benchmarks.speed import BATCHED, DTYPES, PLAIN, SHAPES, extents_of, tensors
 from benchmarks.report import machine
+from benchmarks.speed import BATCHED, DTYPES, PLAIN, SHAPES, extents_of, tensors
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.diagnostics import ProgramError
@@ -26,9 +26,17 @@ from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
 SCHEDULES: tuple[str, ...] = (
-    *(f"warps cooperative tile {t}x64 cluster {c}" for t in ("128x256", "256x128") for c in ("1x1", "2x1", "1x2")),
+    *(
+        f"warps cooperative tile {t}x64 cluster {c}"
+        for t in ("128x256", "256x128")
+        for c in ("1x1", "2x1", "1x2")
+    ),
     *(f"warps cooperative tile {t}x64 cluster 2x1" for t in ("128x128", "128x192", "256x96", "256x64")),
-    *(f"warps pingpong tile {t}x64 cluster {c}" for t in ("64x256", "128x128", "64x128") for c in ("1x1", "2x1", "1x2")),
+    *(
+        f"warps pingpong tile {t}x64 cluster {c}"
+        for t in ("64x256", "128x128", "64x128")
+        for c in ("1x1", "2x1", "1x2")
+    ),
     *(f"warps pingpong tile {t}x64 cluster 1x1" for t in ("64x192", "128x64", "64x64", "64x96", "128x96")),
     "warps pingpong tile 64x64x128 cluster 1x1",
     "warps pingpong tile 64x32x128 cluster 1x1",
@@ -36,10 +44,16 @@ SCHEDULES: tuple[str, ...] = (
     "warps cooperative tile 128x256x64 cluster 2x1 split_k stream",
     "warps cooperative tile 128x128x64 cluster 1x1 split_k stream",
     "warps cooperative tile 128x64x64 cluster 1x1 split_k stream",
-    *(f"warps pingpong tile {t} cluster 1x1 swap yes" for t in ("64x16x128", "64x32x128", "64x64x128", "64x128x64", "128x16x128", "128x64x64", "128x128x64")),
-    *(f"warps cooperative tile {t} cluster 1x1 swap yes split_k {s}" for t in ("128x16x128", "128x32x64", "128x64x64", "128x128x64") for s in (1, 2, 4, "stream")),
+    *(
+        f"warps pingpong tile {t} cluster 1x1 swap yes"
+        for t in ("64x16x128", "64x32x128", "64x64x128", "64x128x64", "128x16x128", "128x64x64", "128x128x64")
+    ),
+    *(
+        f"warps cooperative tile {t} cluster 1x1 swap yes split_k {s}"
+        for t in ("128x16x128", "128x32x64", "128x64x64", "128x128x64")
+        for s in (1, 2, 4, "stream")
+    ),
     "warps multistage",
-
 )
 
 
@@ -57,13 +71,17 @@ def main() -> None:
             checked = frontend.read_text(text)
             program = frontend.kernel(checked)
             try:
-                planned = frontend.plan_kernel(checked, program, complete(program, extents_of(shape)), "sm90a").planned
+                planned = frontend.plan_kernel(
+                    checked, program, complete(program, extents_of(shape)), "sm90a"
+                ).planned
             except ProgramError:
                 continue
             plans[shape[0], schedule] = (text, planned, source_of(checked, program, planned))
     results = build_many([s for _, _, s in plans.values()], toolchain(), Cache.from_switches())
     built = {key for key, r in zip(plans, results, strict=True) if isinstance(r, Artifact)}
-    failures = {str(key): str(r)[:500] for key, r in zip(plans, results, strict=True) if not isinstance(r, Artifact)}
+    failures = {
+        str(key): str(r)[:500] for key, r in zip(plans, results, strict=True) if not isinstance(r, Artifact)
+    }
     rows = []
     for name, b, m, n, k in SHAPES:
         sets = sets_for((m * k + n * k + m * n) * 2 * b)
@@ -79,19 +97,27 @@ def main() -> None:
         for candidate, launch in candidates.items():
             try:
                 times |= compare({candidate: launch}, sets, rounds=3, window_us=1500)
-            except Exception as error:  # noqa: BLE001 - a schedule that fails is a row too
+            except Exception as error:
                 failures[f"{name}: {candidate}"] = str(error)[:500]
         for schedule, timing in times.items():
             planned = plans[name, schedule][1] if schedule != "mm" else None
-            rows.append({
-                "shape": name, "sizes": [b, m, n, k], "schedule": schedule, "us": timing.median, "spread": timing.spread,
-                "request": asdict(planned.request) if planned else None,
-                "estimate_us": planned.estimate.seconds * 1e6 if planned else None,
-            })
+            rows.append(
+                {
+                    "shape": name,
+                    "sizes": [b, m, n, k],
+                    "schedule": schedule,
+                    "us": timing.median,
+                    "spread": timing.spread,
+                    "request": asdict(planned.request) if planned else None,
+                    "estimate_us": planned.estimate.seconds * 1e6 if planned else None,
+                }
+            )
         best = min((r for r in rows if r["shape"] == name and r["schedule"] != "mm"), key=lambda r: r["us"])
         mm = next(r for r in rows if r["shape"] == name and r["schedule"] == "mm")
         print(f"{name:14} mm {mm['us']:9.1f}  best {best['us']:9.1f}  {best['schedule']}", flush=True)
-        options.out.write_text(json.dumps({"machine": machine(), "dtype": t, "rows": rows, "failures": failures}, indent=1))
+        options.out.write_text(
+            json.dumps({"machine": machine(), "dtype": t, "rows": rows, "failures": failures}, indent=1)
+        )
     print(len(failures), "failures")
 
 

@@ -36,7 +36,10 @@ def main() -> None:
     parser.add_argument("--family", default=None)
     options = parser.parse_args()
     report = campaign(cases(options.seed, options.accepted, options.family), options.out)
-    print(f"accepted {report.accepted} {report.families}, rejected {sum(report.rejected.values())} {report.rejected}")
+    print(
+        f"accepted {report.accepted} {report.families}, rejected {sum(report.rejected.values())} "
+        f"{report.rejected}"
+    )
     print(f"right {report.right}, wrong {len(report.wrong)}, not built {len(report.unbuilt)}")
     for row in report.wrong[:40]:
         print(row["name"], row.get("error", ""), str(row.get("detail"))[:300].replace("\n", " | "))

@@ -46,14 +46,28 @@ SHAPES: tuple[tuple[str, int, int, int, int], ...] = (
     ("batch 32", 32, 512, 512, 512),
     ("batch 16 thin", 16, 1024, 1024, 128),
 )
-"""Name, batch, M, N, K."""
+"""Name, batch, M, N, K: the shapes that the cost model was fitted to."""
+
+HELD_OUT: tuple[tuple[str, int, int, int, int], ...] = (
+    ("M 8", 1, 8, 8192, 8192),
+    ("M 32", 1, 32, 8192, 8192),
+    ("M 256", 1, 256, 7168, 7168),
+    ("304 rows", 1, 304, 5120, 5120),
+    ("2048 rows", 1, 2048, 11008, 4096),
+    ("K 1408", 1, 4096, 2048, 1408),
+    ("tall thin", 1, 65536, 512, 1024),
+    ("batch 64", 64, 256, 128, 2048),
+)
+"""Shapes that the cost model has not seen."""
 
 FUSED = ("square 4096", "wide N", "tall", "512 rows", "M 128 wide", "small K")
 
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
 BATCHED = "kernel k(x: {t}[B, M, K], w: {t}[B, N, K]) -> {t}[B, M, N] {{ return dot[K](x, w) }}"
 GELU = "kernel k(x: {t}[M, K], w: {t}[N, K], b: {t}[N]) -> {t}[M, N] {{ return gelu(dot[K](x, w) + b) }}"
-RESIDUAL = "kernel k(x: {t}[M, K], w: {t}[N, K], r: {t}[M, N]) -> {t}[M, N] {{ return relu(dot[K](x, w) + r) }}"
+RESIDUAL = (
+    "kernel k(x: {t}[M, K], w: {t}[N, K], r: {t}[M, N]) -> {t}[M, N] {{ return relu(dot[K](x, w) + r) }}"
+)
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -94,9 +108,15 @@ def gemm_row(name: str, b: int, m: int, n: int, k: int, t: str) -> dict[str, Any
     times = compare(candidates, sets)
     best = min(times["mm"].median, times["mm again"].median)
     return {
-        "shape": name, "sizes": [b, m, n, k], "dtype": t, "ours": times["ours"].median, "mm": best,
-        "ratio": best / times["ours"].median, "spread": max(v.spread for v in times.values()),
-        "noise": times["mm"].median / times["mm again"].median, "tflops": 2e-6 * b * m * n * k / times["ours"].median,
+        "shape": name,
+        "sizes": [b, m, n, k],
+        "dtype": t,
+        "ours": times["ours"].median,
+        "mm": best,
+        "ratio": best / times["ours"].median,
+        "spread": max(v.spread for v in times.values()),
+        "noise": times["mm"].median / times["mm again"].median,
+        "tflops": 2e-6 * b * m * n * k / times["ours"].median,
     }
 
 
@@ -123,9 +143,16 @@ def fused_row(name: str, kind: str, m: int, n: int, k: int, t: str) -> dict[str,
     )
     ours = times["ours"].median
     return {
-        "shape": name, "kind": kind, "sizes": [m, n, k], "dtype": t, "ours": ours, "eager": times["eager"].median,
-        "compile": times["compile"].median, "over eager": times["eager"].median / ours,
-        "over compile": times["compile"].median / ours, "spread": max(v.spread for v in times.values()),
+        "shape": name,
+        "kind": kind,
+        "sizes": [m, n, k],
+        "dtype": t,
+        "ours": ours,
+        "eager": times["eager"].median,
+        "compile": times["compile"].median,
+        "over eager": times["eager"].median / ours,
+        "over compile": times["compile"].median / ours,
+        "spread": max(v.spread for v in times.values()),
     }
 
 
@@ -136,23 +163,42 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bf16,f16")
     options = parser.parse_args()
     dtypes = options.dtypes.split(",")
-    wanted = [((PLAIN if s[1] == 1 else BATCHED).format(t=t), extents_of(s)) for t in dtypes for s in SHAPES]
+    wanted = [
+        ((PLAIN if s[1] == 1 else BATCHED).format(t=t), extents_of(s))
+        for t in dtypes
+        for s in SHAPES + HELD_OUT
+    ]
     fused = [(s, kind) for s in SHAPES if s[0] in FUSED for kind in ("bias+gelu", "residual+relu")]
     if options.fused:
-        wanted += [((GELU if kind == "bias+gelu" else RESIDUAL).format(t=t), extents_of(s)) for t in dtypes[:1] for s, kind in fused]
+        wanted += [
+            ((GELU if kind == "bias+gelu" else RESIDUAL).format(t=t), extents_of(s))
+            for t in dtypes[:1]
+            for s, kind in fused
+        ]
     schedules = prebuild(wanted)
     report: dict[str, Any] = {"machine": machine(), "gemm": [], "fused": []}
-    for i, (t, s) in enumerate((t, s) for t in dtypes for s in SHAPES):
+    for i, (t, s) in enumerate((t, s) for t in dtypes for s in SHAPES + HELD_OUT):
         row = gemm_row(*s, t) | {"schedule": schedules[i]}
         report["gemm"].append(row)
-        print(f"{t} {s[0]:14} {row['ours']:9.1f} us  mm {row['mm']:9.1f}  ratio {row['ratio']:.3f}  spread {row['spread']:.3f}  {row['schedule']}", flush=True)
+        print(
+            f"{t} {s[0]:14} {row['ours']:9.1f} us  mm {row['mm']:9.1f}  ratio {row['ratio']:.3f}  spread "
+            f"{row['spread']:.3f}  {row['schedule']}",
+            flush=True,
+        )
         options.out.write_text(json.dumps(report, indent=1))
     for t in dtypes:
-        print(f"{t} geomean of mm / ours: {geomean([r['ratio'] for r in report['gemm'] if r['dtype'] == t]):.3f}")
+        for label, group in (("fitted", SHAPES), ("held out", HELD_OUT), ("all", SHAPES + HELD_OUT)):
+            names = {s[0] for s in group}
+            ratios = [r["ratio"] for r in report["gemm"] if r["dtype"] == t and r["shape"] in names]
+            print(f"{t} {label}: geomean of mm / ours {geomean(ratios):.3f}, worst {min(ratios):.3f}")
     for s, kind in fused if options.fused else []:
         row = fused_row(s[0], kind, *s[2:], dtypes[0])
         report["fused"].append(row)
-        print(f"{kind:14} {s[0]:12} {row['ours']:9.1f} us  eager {row['over eager']:.3f}  compile {row['over compile']:.3f}", flush=True)
+        print(
+            f"{kind:14} {s[0]:12} {row['ours']:9.1f} us  eager {row['over eager']:.3f}  compile "
+            f"{row['over compile']:.3f}",
+            flush=True,
+        )
         options.out.write_text(json.dumps(report, indent=1))
     for column in ("over eager", "over compile") if options.fused else ():
         print(f"geomean {column}: {geomean([r[column] for r in report['fused']]):.3f}")

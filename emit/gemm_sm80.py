@@ -6,9 +6,10 @@ runs on compute capability 8.0 and later. The templates are `gemm_sm80*.j2`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Mapping
+from types import MappingProxyType
+from typing import Literal
 
 from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, Element
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
@@ -42,19 +43,21 @@ class Mma:
 _BYTES = "SM80_16x8x32_S32S8S8S32_TN"
 _TF32 = "SM80_16x8x8_F32TF32TF32F32_TN"
 
-MMAS: Mapping[tuple[str, str, str], Mma] = {
-    (F16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32F16F16F32_TN", 16, F16.cpp, "plain", "float"),
-    (F16.name, "f16", "tensor"): Mma("SM80_16x8x16_F16F16F16F16_TN", 16, F16.cpp, "plain", F16.cpp),
-    (BF16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32BF16BF16F32_TN", 16, BF16.cpp, "plain", "float"),
-    (TF32.name, "f32", "tensor"): Mma(_TF32, 8, TF32.cpp, "tf32", "float"),
-    (F32.name, "f32", "tf32x3"): Mma(_TF32, 8, TF32.cpp, "tf32x3", "float"),
-    (S8.name, "s32", "tensor"): Mma(_BYTES, 32, "int8_t", "plain", "int32_t"),
-    **{
-        (elem.name, accumulate, "tensor"): Mma(_BYTES, 32, "int8_t", "fp8", "float", elem.cpp)
-        for elem in (E4M3, E5M2)
-        for accumulate in ("f32", "fast")
-    },
-}
+MMAS: Mapping[tuple[str, str, str], Mma] = MappingProxyType(
+    {
+        (F16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32F16F16F32_TN", 16, F16.cpp, "plain", "float"),
+        (F16.name, "f16", "tensor"): Mma("SM80_16x8x16_F16F16F16F16_TN", 16, F16.cpp, "plain", F16.cpp),
+        (BF16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32BF16BF16F32_TN", 16, BF16.cpp, "plain", "float"),
+        (TF32.name, "f32", "tensor"): Mma(_TF32, 8, TF32.cpp, "tf32", "float"),
+        (F32.name, "f32", "tf32x3"): Mma(_TF32, 8, TF32.cpp, "tf32x3", "float"),
+        (S8.name, "s32", "tensor"): Mma(_BYTES, 32, "int8_t", "plain", "int32_t"),
+        **{
+            (elem.name, accumulate, "tensor"): Mma(_BYTES, 32, "int8_t", "fp8", "float", elem.cpp)
+            for elem in (E4M3, E5M2)
+            for accumulate in ("f32", "fast")
+        },
+    }
+)
 """By lane, accumulation and math. fp8 products are made in f16, exactly, and added in f32, also
 where `fast` would allow less. f32 with `simt` needs no entry."""
 
@@ -135,9 +138,9 @@ def stage_bytes(problem: GemmProblem, schedule: Sm80Schedule, rows: int) -> int:
 def rows_staged(problem: GemmProblem, schedule: Sm80Schedule) -> int:
     """The most rows that the epilogue can take at a time in the main loop's shared memory, in
     whole MMA rows of all warps; at least one such."""
-    rows = schedule.tile[0]
-    least = 16 * warps_of(schedule)[0]
-    while rows > least and (rows % (2 * least) == 0) and stage_bytes(problem, schedule, rows) > pipeline_bytes(problem, schedule):
+    rows, least = schedule.tile[0], 16 * warps_of(schedule)[0]
+    room = pipeline_bytes(problem, schedule)
+    while rows % (2 * least) == 0 and stage_bytes(problem, schedule, rows) > room:
         rows //= 2
     return rows
 
@@ -152,13 +155,14 @@ def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:
     """Why the template cannot take this schedule, or "": what divides what. Shared memory and
     registers are the legality rules' business."""
     key = (problem.lane.name, problem.accumulate, schedule.math)
-    if schedule.math != "simt" and key not in MMAS or schedule.math == "simt" and problem.lane != F32:
+    if key not in MMAS and (schedule.math, problem.lane) != ("simt", F32):
         return f"lane {key[0]} accumulated in {key[1]} has no math '{key[2]}'"
     mma = _mma(problem, schedule)
     m, n, k = schedule.tile
     warp_m, warp_n = schedule.warp_tile
-    step_m, step_n, step_k = (16, 16, 2 * mma.k) if mma else (16, 32, 16)
-    for what, value, step in (("warp tile M", warp_m, step_m), ("warp tile N", warp_n, step_n), ("tile K", k, step_k)):
+    steps = {"warp tile M": (warp_m, 16), "warp tile N": (warp_n, 16 if mma else 32)}
+    steps["tile K"] = (k, 2 * mma.k if mma else 16)
+    for what, (value, step) in steps.items():
         if value < step or value % step:
             return f"{what} is {value}, not a multiple of {step}"
     if m % warp_m or n % warp_n:
@@ -214,12 +218,13 @@ def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
     # ldmatrix transposes 16-bit elements only; FFMA and tf32 read 32-bit ones in either order.
     shared_k = along_k or elem.bits == 8
     shared = f"Shared{name}, kTile{'M' if name == 'A' else 'N'}"
-    load: Literal["async", "staged"] = "async" if width * elem.bytes >= 4 and along_k == shared_k else "staged"
+    direct = width * elem.bytes >= 4 and along_k == shared_k
+    load: Literal["async", "staged"] = "async" if direct else "staged"
     line, swizzle, atom = _shared_atom(elem, depth if shared_k else rows, shared_k)
     flags = f"{_bool(along_k)}, {_bool(contiguous is not None)}"
     loader = (
         f"AsyncLoad<{elem.cpp}, {shared}, {flags}, {width}, {line}>"
-        if load == "async"
+        if direct
         else f"StagedLoad<{elem.cpp}, {shared}, {flags}, {_bool(shared_k)}>"
     )
     return Copies(

@@ -3,8 +3,9 @@ problem's parameters, and the epilogue that takes accumulators from shared memor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ucutlass.emit.arithmetic import ArithmeticText, kind_of
 from ucutlass.emit.functions import CPP
@@ -86,7 +87,8 @@ def layout(problem: GemmProblem) -> Layout:
     The width is what 16 bytes of the widest-aligned result hold, at most 8 elements.
     """
     accesses = [output.access for output in problem.outputs] + list(problem.inputs)
-    along: Along = next((a.contiguous for a in accesses if a.shape == "full" and a.contiguous in ("m", "n")), "n")  # type: ignore[assignment]
+    full = (a.contiguous for a in accesses if a.shape == "full")
+    along: Along = next((mode for mode in full if mode in ("m", "n")), "n")
     stored = (o.access for o in problem.outputs if isinstance(o, Store))
     widths = [min(a.align, 16 // a.elem.bytes, 8) for a in stored if a.contiguous == along]
     return Layout(along, max(widths, default=1))
@@ -115,7 +117,8 @@ def results(problem: GemmProblem, how: Layout) -> tuple[Slot, ...]:
 def values(problem: GemmProblem, how: Layout, spell: ArithmeticText) -> Mapping[str, object]:
     """The templates' variables that describe the problem and the epilogue."""
     inputs, outputs = slots(problem, how), results(problem, how)
-    coordinates = [f"int(first_m) + m{' + i' if how.along == 'm' else ''}", f"int(tile.n) + n{' + i' if how.along == 'n' else ''}"]
+    step_m, step_n = (" + i", "") if how.along == "m" else ("", " + i")
+    coordinates = [f"int(first_m) + m{step_m}", f"int(tile.n) + n{step_n}"]
     coordinates += [f"int(batch[{i}])" for i in range(len(problem.batch))]
     call = spell.call(
         "p.arithmetic",
@@ -178,23 +181,18 @@ def _result(problem: GemmProblem, index: int, output: Output, how: Layout, offse
                 (False, False): "row_parts * tiles_n",
             }[keep_m, keep_n]
             value = "int32_t" if slot.value == "bool" else slot.value
-            return Slot(
-                index=index,
-                cpp=slot.cpp,
+            kept = [extent for extent, keep in (("p.m", keep_m), ("p.n", keep_n)) if keep]
+            return replace(
+                slot,
                 value=value,
-                pointer=slot.pointer,
-                m=slot.m,
-                n=slot.n,
-                batch=slot.batch,
-                along=slot.along,
                 vector=1,
                 stored=False,
-                op={"sum": "Sum_", "max": "Max_", "min": "Min_"}[op],
+                op={"sum": "Add", "max": "Maximum", "min": "Minimum"}[op],
                 keep_m=keep_m,
                 keep_n=keep_n,
                 batch_mask=sum(1 << i for i in kept_batch),
                 kept_batches=" * ".join(f"p.batch[{i}]" for i in kept_batch) or "1",
-                kept=" * ".join(e for e, keep in (("p.m", keep_m), ("p.n", keep_n)) if keep) or "1",
+                kept=" * ".join(kept) or "1",
                 parts=parts,
                 bytes=0 if keep_m and keep_n else 8 if value == "int64_t" else 4,
                 offset=offset,

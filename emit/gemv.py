@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ucutlass.elements import F32, S8
+from ucutlass.elements import S8
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
@@ -98,8 +98,9 @@ def shape(problem: GemmProblem, schedule: GemvSchedule) -> Shape:
     widest = min(a.align, 16 // a.elem.bytes) if a.contiguous else 1
     if a.contiguous == "m":
         vector = min(widest, 8)
-        parts = schedule.threads if schedule.rows >= 32 else schedule.rows * schedule.threads // 32
-        return Shape("m", schedule.rows * vector, schedule.rows, schedule.threads, vector, IN_FLIGHT // 2, parts)
+        rows, threads = schedule.rows, schedule.threads
+        parts = threads if rows >= 32 else rows * threads // 32
+        return Shape("m", rows * vector, rows, threads, vector, IN_FLIGHT // 2, parts)
     vector = min(widest, max(4, 64 // schedule.rows))
     unroll = max(1, min(4, IN_FLIGHT // schedule.rows))
     return Shape("k", schedule.rows, 1, schedule.threads, vector, unroll, schedule.threads // 32)
@@ -131,6 +132,4 @@ def check(problem: GemmProblem, schedule: GemvSchedule) -> str:
         return f"{block} threads a block: 32 to 1024 are possible"
     if problem.a.contiguous != "m" and rows > 16:
         return f"{rows} rows: at most 16 are possible where the matrix is not contiguous along M"
-    if problem.lane != F32 and problem.lane.bits == 32 and problem.a.elem != F32:
-        return f"lane {problem.lane.name} takes f32 in memory, not {problem.a.elem.name}"
     return ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,7 +37,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips what this machine cannot run, saying which part is missing."""
-    lacks = {"gpu": None if _has_gpu() else "no NVIDIA GPU", "nvcc": None if shutil.which("nvcc") else "no nvcc"}
+    lacks = {
+        "gpu": None if _has_gpu() else "no NVIDIA GPU",
+        "nvcc": None if shutil.which("nvcc") else "no nvcc",
+    }
     for item in items:
         for marker, missing in lacks.items():
             if missing and item.get_closest_marker(marker):

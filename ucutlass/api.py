@@ -65,7 +65,8 @@ class LoadedKernel:
         from ucutlass.runtime.launch import Launcher
 
         requires = [
-            Requirement(checked.source[c.span.start : c.span.end], partial(holds, c)) for c in program.requires
+            Requirement(checked.source[c.span.start : c.span.end], partial(holds, c))
+            for c in program.requires
         ]
         launcher = Launcher(spec_of(program, requires), partial(_choose, checked, program, arch))
         # Python looks `__call__` up on the type; a type of its own keeps a Python frame out of calls.

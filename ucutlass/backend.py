@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import Sequence
 
 from ucutlass import ir
-from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit
 from ucutlass.emit.text import Source
+from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.hardware import Device
 from ucutlass.header import header
 from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.entry_codes import LaunchError
+from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line

@@ -6,8 +6,8 @@ UC04xx schedules, UC05xx pipelines, UC06xx shapes given for a check or a run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Mapping
 
 CODES: Mapping[str, str] = MappingProxyType(
     {
@@ -44,7 +44,6 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0222": "brackets are missing or not wanted",
         "UC0223": "a kernel must end in one return",
         "UC0300": "no kernel family for this yet",
-        "UC0301": "more than one dot in a kernel",
         "UC0302": "work on an operand before dot other than a cast",
         "UC0303": "a reduction of the result is used again: cut here",
         "UC0304": "an epilogue operand is indexed",

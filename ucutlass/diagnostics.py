@@ -85,7 +85,8 @@ _WIDTH = 160
 
 def _excerpt(span: Span, lines: Lines) -> list[str]:
     at = lines.position(span.start)
-    text = lines.text(at.line).replace("\t", " ")
+    # A terminal obeys control characters; a text may hold any.
+    text = "".join(c if c.isprintable() else " " for c in lines.text(at.line))
     cut = max(0, at.column - _WIDTH // 2) if len(text) > _WIDTH else 0
     shown = text[cut : cut + _WIDTH]
     column = at.column - 1 - cut

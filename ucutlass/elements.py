@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, Mapping, TypeAlias
+from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["float", "int", "bool"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
 
 from ucutlass import ir
 from ucutlass.check import check, program_error
@@ -67,7 +67,10 @@ def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
     if name is None and len(known) == 1:
         (name,) = known
     if name is None or name not in known:
-        raise ShapeError("UC0601", f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME")
+        raise ShapeError(
+            "UC0601",
+            f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME",
+        )
     program = known[name]
     if isinstance(program, ir.Pipeline):
         raise checked.error(Refused.no_family(program, "a pipeline compiled as one unit").diagnostic)
@@ -160,12 +163,12 @@ def typical_sizes(program: ir.Kernel, guard: ir.Value | None) -> tuple[int, ...]
     no shape given; None where none of the tried ones do."""
     names = free_dims(program)
     for values in itertools.islice(itertools.product(_TRIALS, repeat=len(names)), _MOST_TRIALS):
-        given: Mapping[str, int] = dict(zip(names, values))
+        given: Mapping[str, int] = dict(zip(names, values, strict=True))
         try:
             sizes = complete(program, given)
         except ShapeError:
             continue
-        if guard is None or holds(guard, dict(zip(program.dims, sizes))):
+        if guard is None or holds(guard, dict(zip(program.dims, sizes, strict=True))):
             return sizes
     return None
 

@@ -8,9 +8,10 @@ kernel and float64 in the reference, which takes and gives torch tensors.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Callable, Literal, Mapping, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +55,15 @@ SELU_SCALE = 1.0507009873554804934193349852946
 """Klambauer et al., arXiv 1706.02515, as in torch.nn.functional.selu."""
 
 
-def _op(name: str, spelling: str, domain: Domain, outcome: Outcome, reference: Callable[..., Tensor], meaning: str, error: float = 0.0) -> Function:
+def _op(
+    name: str,
+    spelling: str,
+    domain: Domain,
+    outcome: Outcome,
+    reference: Callable[..., Tensor],
+    meaning: str,
+    error: float = 0.0,
+) -> Function:
     parameters = ("a",) if name in ("negate", "not") else ("a", "b")
     return Function(name, parameters, domain, outcome, reference, meaning, spelling, error=error)
 
@@ -78,7 +87,14 @@ _TABLE: tuple[Function, ...] = (
     _op("subtract", "-", "number", "same", lambda a, b: a - b, "difference"),
     _op("multiply", "*", "number", "same", lambda a, b: a * b, "product"),
     _op("divide", "/", "float", "float", lambda a, b: a / b, "quotient, always float"),
-    _op("floor_divide", "//", "number", "same", lambda a, b: a.div(b, rounding_mode="floor"), "quotient rounded down"),
+    _op(
+        "floor_divide",
+        "//",
+        "number",
+        "same",
+        lambda a, b: a.div(b, rounding_mode="floor"),
+        "quotient rounded down",
+    ),
     _op("modulo", "%", "number", "same", lambda a, b: a.remainder(b), "a - b * (a // b)"),
     _op("power", "**", "float", "float", lambda a, b: a**b, "power", 16.0),
     _op("negate", "-", "number", "same", lambda a: -a, "negative"),
@@ -91,24 +107,67 @@ _TABLE: tuple[Function, ...] = (
     _op("and", "and", "bool", "bool", lambda a, b: a & b, "both"),
     _op("or", "or", "bool", "bool", lambda a, b: a | b, "either"),
     _op("not", "not", "bool", "bool", lambda a: ~a, "negation"),
-    Function("where", ("c", "a", "b"), "any", "same", lambda c, a, b: a.where(c, b), "a where c holds, else b"),
-    Function("min", ("a", "b"), "number", "same", lambda a, b: a.minimum(b), "smaller of two; NaN if either is"),
-    Function("max", ("a", "b"), "number", "same", lambda a, b: a.maximum(b), "larger of two; NaN if either is"),
+    Function(
+        "where", ("c", "a", "b"), "any", "same", lambda c, a, b: a.where(c, b), "a where c holds, else b"
+    ),
+    Function(
+        "min", ("a", "b"), "number", "same", lambda a, b: a.minimum(b), "smaller of two; NaN if either is"
+    ),
+    Function(
+        "max", ("a", "b"), "number", "same", lambda a, b: a.maximum(b), "larger of two; NaN if either is"
+    ),
     Function("abs", ("x",), "number", "same", lambda x: x.abs(), "magnitude"),
-    Function("clamp", ("x", "lo", "hi"), "number", "same", lambda x, lo, hi: x.maximum(lo).minimum(hi), "min(max(x, lo), hi)"),
-    Function("hardtanh", ("x", "lo", "hi"), "float", "float", lambda x, lo, hi: x.maximum(lo).minimum(hi), "clamp with bounds -1, 1", defaults=(-1.0, 1.0)),
+    Function(
+        "clamp",
+        ("x", "lo", "hi"),
+        "number",
+        "same",
+        lambda x, lo, hi: x.maximum(lo).minimum(hi),
+        "min(max(x, lo), hi)",
+    ),
+    Function(
+        "hardtanh",
+        ("x", "lo", "hi"),
+        "float",
+        "float",
+        lambda x, lo, hi: x.maximum(lo).minimum(hi),
+        "clamp with bounds -1, 1",
+        defaults=(-1.0, 1.0),
+    ),
     Function("pow", ("x", "y"), "float", "float", lambda x, y: x**y, "x ** y", error=16.0),
     _unary("relu", lambda x: x.clamp(min=0), "max(x, 0)"),
-    Function("leaky_relu", ("x", "slope"), "float", "float", lambda x, slope: x.where(x > 0, x * slope), "x where positive, else slope * x", defaults=(0.01,)),
+    Function(
+        "leaky_relu",
+        ("x", "slope"),
+        "float",
+        "float",
+        lambda x, slope: x.where(x > 0, x * slope),
+        "x where positive, else slope * x",
+        defaults=(0.01,),
+    ),
     _unary("gelu", _gelu, "x * Phi(x), by erf", 64.0),
     _unary("gelu_tanh", _gelu_tanh, "gelu's tanh form", 64.0),
     _unary("silu", lambda x: x * x.sigmoid(), "x * sigmoid(x)", 32.0),
     _unary("sigmoid", lambda x: x.sigmoid(), "1 / (1 + exp(-x))", 32.0),
     _unary("tanh", lambda x: x.tanh(), "hyperbolic tangent", 32.0),
     _unary("softplus", lambda x: x.clamp(min=0) + (-x.abs()).exp().log1p(), "log(1 + exp(x))", 32.0),
-    Function("elu", ("x", "alpha"), "float", "float", lambda x, alpha: x.where(x > 0, alpha * x.expm1()), "x where positive, else alpha * (exp(x) - 1)", defaults=(1.0,), error=32.0),
+    Function(
+        "elu",
+        ("x", "alpha"),
+        "float",
+        "float",
+        lambda x, alpha: x.where(x > 0, alpha * x.expm1()),
+        "x where positive, else alpha * (exp(x) - 1)",
+        defaults=(1.0,),
+        error=32.0,
+    ),
     _unary("selu", lambda x: SELU_SCALE * x.where(x > 0, SELU_ALPHA * x.expm1()), "scaled elu", 32.0),
-    _unary("mish", lambda x: x * (x.clamp(min=0) + (-x.abs()).exp().log1p()).tanh(), "x * tanh(softplus(x))", 64.0),
+    _unary(
+        "mish",
+        lambda x: x * (x.clamp(min=0) + (-x.abs()).exp().log1p()).tanh(),
+        "x * tanh(softplus(x))",
+        64.0,
+    ),
     _unary("hardswish", lambda x: x * (x + 3).clamp(0, 6) / 6, "x * clamp(x + 3, 0, 6) / 6", 4.0),
     _unary("exp", lambda x: x.exp(), "exponential", 16.0),
     _unary("log", lambda x: x.log(), "natural logarithm", 16.0),

@@ -26,7 +26,9 @@ def guide() -> str:
     template = (Path(grammar.__file__).parent / "guide.md.j2").read_text()
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     return environment.from_string(template).render(
-        accumulations="; ".join(f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in LANES.values()),
+        accumulations="; ".join(
+            f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in LANES.values()
+        ),
         reductions=" ".join(get_args(ir.ReduceOp)),
         functions=" ".join(_function(f) for f in FUNCTIONS.values() if not f.spelling),
         elements=" ".join(name for name, e in ELEMENTS.items() if e.storable),

@@ -44,7 +44,8 @@ ARCHES: Mapping[str, Arch] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU. Bytes and bytes per second of its memory and L2, clock in Hz as the peaks assume,
-    `peaks` per lane, `launch_floor` the seconds that an empty kernel takes in a stream.
+    `peaks` per lane, `launch_floor` the seconds that an empty kernel takes in a stream
+    (an estimate, the only entry that no data sheet gives).
 
     `sms_per_gpc` is CUTLASS's assumption for cluster occupancy (KernelHardwareInfo, 18 for
     Hopper); it does not matter where clusters do not exist.

@@ -45,7 +45,10 @@ def c_header(program: ir.Kernel, planned: Planned, source: Source) -> str:
         "tensors: device pointers, 16-byte aligned, dense, last axis contiguous",
         *(f"  [{i}] {text}" for i, text in enumerate(tensors)),
         "extents:",
-        *(f"  [{i}] {name}, planned for {size}" for i, (name, size) in enumerate(zip(program.dims, planned.sizes))),
+        *(
+            f"  [{i}] {name}, planned for {size}"
+            for i, (name, size) in enumerate(zip(program.dims, planned.sizes, strict=False))
+        ),
         *(["scalars:", *(f"  [{i}] {text}" for i, text in enumerate(scalars))] if scalars else []),
         "knobs: " + ", ".join(f.name for f in fields(Knobs)) + "; those below were planned",
         "workspace: device memory, 256-byte aligned; call once with workspace_size not null to ask",
@@ -55,8 +58,12 @@ def c_header(program: ir.Kernel, planned: Planned, source: Source) -> str:
         "  2000 + a cutlass::Status",
     ]
     return _TEMPLATE.format(
-        about=comment("\n".join(about)), entry=source.entry, tensors=len(tensors), extents=len(program.dims),
-        scalars=len(scalars), knobs=", ".join(str(int(getattr(planned.knobs, f.name))) for f in fields(Knobs)),
+        about=comment("\n".join(about)),
+        entry=source.entry,
+        tensors=len(tensors),
+        extents=len(program.dims),
+        scalars=len(scalars),
+        knobs=", ".join(str(int(getattr(planned.knobs, f.name))) for f in fields(Knobs)),
     )
 
 

@@ -10,8 +10,9 @@ identity: structural comparison of a shared graph takes time exponential in its 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Callable, Literal, Mapping, TypeAlias
+from typing import Literal, TypeAlias
 
 from ucutlass.elements import Element
 from ucutlass.extents import Extent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Mapping
 
 from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
 

@@ -74,7 +74,12 @@ def _plan(
                 return _planned(case, candidate, price, request)
         tried += (candidate for _, candidate in ranked[:_BLAMED])
     closest = min(tried, key=lambda c: len(violations(c)))
-    return tuple(_with_nearest(v, case) for v in violations(closest))
+    return tuple(_with_nearest(v, case) for v in telling(violations(closest)))
+
+
+def telling(broken: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Where the kernel family itself is ruled out, only that: its tile's faults do not matter then."""
+    return tuple(v for v in broken if v.fields == ("warps",)) or broken
 
 
 _BLAMED = 16

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ucutlass import extents, ir
 from ucutlass.check.fold import fold
@@ -10,6 +11,10 @@ from ucutlass.extents import Free
 
 MAX_ELEMENTS = 2**40
 """Largest extent that a call may bring; TMA's strides end there."""
+
+
+_MOST_DIGITS = 40
+"""Python refuses to read numbers of thousands of digits."""
 
 
 class ShapeError(Exception):
@@ -34,7 +39,13 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     for part in (p.strip() for text in texts for p in text.split(",")):
         name, equals, number = part.partition("=")
         if not equals or not name.strip().isidentifier() or not number.strip().isdecimal():
-            raise ShapeError("UC0601", f"{part[:60]!r} is not of the form NAME=NUMBER, as in -s M=4096,N=4096")
+            raise ShapeError(
+                "UC0601", f"{part[:60]!r} is not of the form NAME=NUMBER, as in -s M=4096,N=4096"
+            )
+        if len(number) > _MOST_DIGITS:
+            raise ShapeError(
+                "UC0601", f"{name.strip()[:60]} has {len(number)} digits; an extent is at most 2**40"
+            )
         sizes[name.strip()] = int(number)
     return sizes
 
@@ -54,10 +65,14 @@ def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
         if extent != Free(name):
             sizes[name] = extents.evaluate(extent, sizes)
             if given.get(name, sizes[name]) != sizes[name]:
-                raise ShapeError("UC0602", f"{name} is {sizes[name]} by the program and {given[name]} as given")
+                raise ShapeError(
+                    "UC0602", f"{name} is {sizes[name]} by the program and {given[name]} as given"
+                )
     unknown = [name for name in given if name not in program.dims]
     if unknown:
-        raise ShapeError("UC0601", f"{program.name} has no dimension {unknown[0]}; it has {', '.join(program.dims)}")
+        raise ShapeError(
+            "UC0601", f"{program.name} has no dimension {unknown[0]}; it has {', '.join(program.dims)}"
+        )
     for name, value in sizes.items():
         if not 1 <= value <= MAX_ELEMENTS:
             raise ShapeError("UC0601", f"{name} is {value}; an extent is at least 1 and at most 2**40")
@@ -70,7 +85,9 @@ def _check_requirements(program: ir.Program, sizes: Mapping[str, int]) -> None:
         for number, condition in enumerate(program.requires, 1):
             if not holds(condition, sizes):
                 shown = ", ".join(f"{n}={v}" for n, v in sizes.items())
-                raise ShapeError("UC0603", f"requirement {number} of {program.name} does not hold for {shown}")
+                raise ShapeError(
+                    "UC0603", f"requirement {number} of {program.name} does not hold for {shown}"
+                )
 
 
 def holds(condition: ir.Value, sizes: Mapping[str, int]) -> bool:

@@ -5,14 +5,17 @@ Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def on_gpu(text: str, file: str, name: str | None, sizes: dict[str, int], arch: str | None, seed: int) -> dict[str, Any]:
+def on_gpu(
+    text: str, file: str, name: str | None, sizes: dict[str, int], arch: str | None, seed: int
+) -> dict[str, Any]:
     """Runs, verifies against the float64 reference, then times over rotated buffers.
 
     Returns `comparisons` and `problems` of the verdict, `ok`, `device`, and `microseconds` a launch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ucutlass import ir
+from ucutlass import extents, ir
 from ucutlass.check import check
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
@@ -42,13 +42,16 @@ CHECKED: dict[str, str] = {
     "UC0210": kernel(MM, params="x: bf16[M, K=64], w: bf16[N, K=128]"),
     "UC0211": kernel("return max[K](dot[K](x, w))"),
     "UC0212": kernel("return relu(dot[K](x, w) > 0)"),
-    "UC0213": kernel("return dot[K](x, w)", params="x: bf16[(M1 M2), K], w: bf16[N, K]", result="f32[M1, M2, N]"),
+    "UC0213": kernel(
+        "return dot[K](x, w)", params="x: bf16[(M1 M2), K], w: bf16[N, K]", result="f32[M1, M2, N]"
+    ),
     "UC0214": kernel("return dot[K](x[K = K * K], w)"),
     "UC0215": kernel("return dot[K](x[N = K], w)"),
     "UC0216": kernel(MM, params="x: tf32[M, K], w: tf32[N, K]"),
     "UC0217": kernel("return dot[K](x, w, acc=f16)"),
     "UC0218": kernel("return y = dot[K](x, w)"),
     "UC0219": kernel("return sum[M, N](dot[K](x, w))", result="f32"),
+    "UC0220": kernel(MM, params="x: bf16[M, K, 2], w: bf16[N, K]"),
     "UC0221": kernel(MM, params="x: bf16[M, K=6/2], w: bf16[N, K]"),
     "UC0222": kernel("return relu[M](dot[K](x, w))"),
     "UC0223": kernel("a = dot[K](x, w)"),
@@ -66,7 +69,6 @@ CHECKED: dict[str, str] = {
 }
 
 REFUSED: dict[str, str] = {
-    "UC0220": kernel(MM, params="x: bf16[M, K, 2], w: bf16[N, K]"),
     "UC0300": kernel("return x + w", params="x: f32[M], w: f32[N]"),
     "UC0302": kernel("return dot[K](bf16(relu(x)), w)"),
     "UC0303": kernel("d = dot[K](x, w)  return d - max[N](d)"),
@@ -77,12 +79,14 @@ REFUSED: dict[str, str] = {
         result="f32[D, U, C, V, B, W, A, N]",
     ),
     "UC0306": kernel(MM, result="f64[M, N]"),
-    "UC0307": kernel("return dot[K](x, w) + r", params="x: bf16[M, K], w: bf16[N, K], r: f32[Z]", result="f32[M, N, Z]"),
+    "UC0307": kernel(
+        "return dot[K](x, w) + r", params="x: bf16[M, K], w: bf16[N, K], r: f32[Z]", result="f32[M, N, Z]"
+    ),
     "UC0308": kernel("return dot[K](bf16(x), w)", params="x: f32[M, K], w: bf16[N, K]"),
     "UC0309": kernel("return var[N](dot[K](x, w))", result="f32[M]"),
 }
 
-ELSEWHERE = {"UC0301", "UC0601", "UC0602", "UC0603"}
+ELSEWHERE = {"UC0601", "UC0602", "UC0603"}
 """Codes that need more than a text; their own tests have them."""
 
 
@@ -116,12 +120,67 @@ def test_every_code_is_earned() -> None:
 
 
 def test_all_errors_of_a_file_at_once() -> None:
-    text = CHECKED["UC0101"].replace("kernel k", "kernel a") + CHECKED["UC0203"].replace("kernel k", "kernel b")
+    text = CHECKED["UC0101"].replace("kernel k", "kernel a") + CHECKED["UC0203"].replace(
+        "kernel k", "kernel b"
+    )
     assert codes(text) == ["UC0101", "UC0203"]
 
 
 def test_a_rejected_name_does_not_cascade() -> None:
     assert codes(kernel("a = dot[K](x, nope)  b = a * 2  return b + a")) == ["UC0101"]
+
+
+ALSO: tuple[tuple[str, str], ...] = (
+    (
+        "UC0108",
+        kernel("return M = dot[K](x, w)", result="(M: f32[M, N])")
+        .replace("(M: f32[M, N])", "(M: f32[M, N], y: f32[M, N])")
+        .replace("return M = dot[K](x, w)", "return M = dot[K](x, w), y = dot[K](x, w)"),
+    ),
+    ("UC0221", kernel(MM, params="x: bf16[M=N+1, K], w: bf16[N=M+1, K]")),
+    ("UC0221", kernel(MM, params="x: bf16[M=0, K], w: bf16[N, K]")),
+    ("UC0405", kernel("require M  " + MM)),
+    (
+        "UC0501",
+        "kernel a(x: f32[M, N]) -> f32[M, N] { return x + 1 }\n"
+        "pipeline p(x: f32[A=2, B=3]) -> f32[B, A] { return a(x) }\n",
+    ),
+    (
+        "UC0501",
+        "kernel a(x: f32[M]) -> f32[M] { return x + 1 }\n"
+        "pipeline p(x: f32[T], z: f32[U]) -> f32[T] { h: bf16[T] = a(x)  return a(x) }\n",
+    ),
+)
+
+
+@pytest.mark.parametrize(("code", "text"), ALSO)
+def test_checker_rejects_also(code: str, text: str) -> None:
+    assert set(codes(text)) == {code}
+
+
+def test_a_large_literal_widens_integers() -> None:
+    text = kernel("return dot[K](x, w) + 3000000000", params="x: s8[M, K], w: s8[N, K]", result="f32[M, N]")
+    (program,) = check(text).programs
+    assert isinstance(program, ir.Kernel)
+    assert program.results[0].value.elem.name == "i64"
+
+
+def test_the_neutral_element_passes_through_casts() -> None:
+    text = "kernel k(x: f16[L]) -> f32[P=L] { return max[R=3](f32(x[L = P + R - 1])) }"
+    (program,) = check(text).programs
+    assert isinstance(program, ir.Kernel)
+    reduce = program.results[0].value
+    assert isinstance(reduce, ir.Reduce) and isinstance(reduce.value, ir.Cast)
+    assert isinstance(reduce.value.value, ir.Read) and reduce.value.value.fill == float("-inf")
+
+
+def test_a_new_name_takes_the_callees_extent() -> None:
+    text = (
+        "kernel a(x: f32[M]) -> f32[P=2*M] { return x[M = P - 1] }\n"
+        "pipeline p(x: f32[T]) -> f32[Q=2*T] { h: f32[U] = a(x)  return h[U = Q] }\n"
+    )
+    pipeline = check(text).programs[1]
+    assert extents.show(pipeline.dims["U"]) == "(2 * T)"
 
 
 def test_rendering_points_at_the_place() -> None:

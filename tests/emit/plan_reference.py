@@ -10,6 +10,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -36,6 +37,8 @@ from ucutlass.plan import (
 GUARD = 64
 """Elements before and after every tensor that a kernel must leave alone."""
 
+DEFAULT = Knobs()
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -60,13 +63,13 @@ def extent(product: Product, sizes: Sequence[int]) -> int:
     return math.prod(sizes[i] for i in product)
 
 
-def _buffer(problem: GemmProblem, access: Access, sizes: Sequence[int], device: str, fill: str, seed: int) -> Buffer:
+def _buffer(problem: GemmProblem, access: Access, sizes: Sequence[int], device: str, fill: str) -> Buffer:
     modes = [*problem.batch, problem.m, problem.n, *(problem.k if access.k else ())]
     strides = [*access.batch, access.m, access.n, *access.k]
     shape = tuple(extent(m, sizes) for m in modes)
     numbers = tuple(0 if s is None else extent(s, sizes) for s in strides)
     count = 1 + sum((n - 1) * s for n, s in zip(shape, numbers, strict=True))
-    made = _fill(count + 2 * GUARD, access.elem, fill, seed).to(device)
+    made = _fill(count + 2 * GUARD, access.elem, fill, access.pointer).to(device)
     return Buffer(access, made, shape, numbers)
 
 
@@ -92,10 +95,10 @@ class Run:
 
 
 def run(
-    entry: object,
+    entry: Any,
     plan: GemmPlan,
     sizes: Sequence[int],
-    knobs: Knobs = Knobs(),
+    knobs: Knobs = DEFAULT,
     scalars: Sequence[float] = (),
     device: str = "cpu",
     fill: str = "integers",
@@ -106,16 +109,20 @@ def run(
     read = [problem.a, problem.b, *problem.inputs]
     accesses = {a.pointer: (a, fill) for a in read}
     accesses |= {o.access.pointer: (o.access, "poison") for o in problem.outputs}
-    buffers = [
-        _buffer(problem, *accesses[p][:1], sizes, device, accesses[p][1], p + 1) for p in range(problem.pointers)
-    ]
+    buffers = [_buffer(problem, access, sizes, device, how) for _, (access, how) in sorted(accesses.items())]
     expected = reference(problem, buffers, sizes, scalars)
     code = call(entry, [b.address for b in buffers], sizes, scalars, knobs, device, stream)
     return Run(tuple(buffers), tuple(expected), code)
 
 
 def call(
-    entry: object, addresses: Sequence[int], sizes: Sequence[int], scalars: Sequence[float], knobs: Knobs, device: str, stream: int
+    entry: Any,
+    addresses: Sequence[int],
+    sizes: Sequence[int],
+    scalars: Sequence[float],
+    knobs: Knobs,
+    device: str,
+    stream: int,
 ) -> int:
     """Asks for the workspace, allocates it, launches."""
     pointers = (ctypes.c_void_p * len(addresses))(*addresses)
@@ -123,19 +130,21 @@ def call(
     numbers = (ctypes.c_double * max(1, len(scalars)))(*scalars)
     chosen = (ctypes.c_int64 * 3)(knobs.raster, knobs.swizzle, knobs.splits)
     size = ctypes.c_uint64(0)
-    code = int(entry(pointers, extents, numbers, chosen, None, ctypes.byref(size), None))  # type: ignore[operator]
+    code = int(entry(pointers, extents, numbers, chosen, None, ctypes.byref(size), None))
     if code:
         return code
     workspace = torch.full((size.value + 256,), 0xFF, dtype=torch.uint8, device=device)
     address = (workspace.data_ptr() + 255) // 256 * 256
     given = ctypes.c_void_p(address if size.value else None)
-    code = int(entry(pointers, extents, numbers, chosen, given, None, ctypes.c_void_p(stream)))  # type: ignore[operator]
+    code = int(entry(pointers, extents, numbers, chosen, given, None, ctypes.c_void_p(stream)))
     if device != "cpu":
         torch.cuda.synchronize()
     return code
 
 
-def reference(problem: GemmProblem, buffers: Sequence[Buffer], sizes: Sequence[int], scalars: Sequence[float]) -> list[torch.Tensor]:
+def reference(
+    problem: GemmProblem, buffers: Sequence[Buffer], sizes: Sequence[int], scalars: Sequence[float]
+) -> list[torch.Tensor]:
     """The results in float64, each of shape (batch.., m, n) with 1 for reduced modes."""
     batch = len(problem.batch)
     contracted = tuple(range(batch + 2, batch + 2 + len(problem.k)))
@@ -171,7 +180,8 @@ def reference(problem: GemmProblem, buffers: Sequence[Buffer], sizes: Sequence[i
             case Round(arg, elem):
                 value = values[arg].to(getattr(torch, elem.torch or "float32")).to(torch.float64)
         values.append(value.to(dot.device))
-    return [_result(values[i].expand(shape), o) for i, o in zip(problem.arithmetic.results, problem.outputs, strict=True)]
+    results = zip(problem.arithmetic.results, problem.outputs, strict=True)
+    return [_result(values[i].expand(shape), output) for i, output in results]
 
 
 def _result(value: torch.Tensor, output: Store | Reduction) -> torch.Tensor:
@@ -198,15 +208,16 @@ def _tf32(x: torch.Tensor) -> torch.Tensor:
 def worst(run: Run, problem: GemmProblem) -> list[float]:
     """The largest absolute error of each result, as stored; infinite where a guard was hit or
     elements between the result's own were written."""
-    return [_worst(run.buffers[o.access.pointer], e) for o, e in zip(problem.outputs, run.expected, strict=True)]
+    results = zip(problem.outputs, run.expected, strict=True)
+    return [_worst(run.buffers[output.access.pointer], expected) for output, expected in results]
 
 
 def _worst(buffer: Buffer, expected: torch.Tensor) -> float:
-    strides = [s for s in buffer.strides]
-    got = buffer.flat.as_strided(expected.shape, strides[: expected.dim()], GUARD).to(torch.float64)
+    strides = buffer.strides[: expected.dim()]
+    got = buffer.flat.as_strided(expected.shape, strides, GUARD).to(torch.float64)
     bits = buffer.flat.view(torch.uint8).reshape(-1, buffer.flat.element_size()).clone()
-    touched = torch.arange(bits.shape[0], device=bits.device).as_strided(expected.shape, strides[: expected.dim()], GUARD)
-    bits[touched.reshape(-1)] = 0x5A
+    places = torch.arange(bits.shape[0], device=bits.device).as_strided(expected.shape, strides, GUARD)
+    bits[places.reshape(-1)] = 0x5A
     if bool((bits != 0x5A).any()):
         return math.inf
     wanted = _stored(expected, buffer.flat.dtype)

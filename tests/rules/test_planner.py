@@ -14,6 +14,7 @@ from ucutlass.case import Case, build, case_of
 from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
 from ucutlass.explain import explain
 from ucutlass.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
+from ucutlass.heuristic import wgmma_width
 from ucutlass.ir import Choice
 from ucutlass.plan import CoordinateValue, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.planner import Planned, candidates, plan, transpose
@@ -83,7 +84,7 @@ asked = st.builds(
 )
 
 
-@settings(max_examples=4000)
+@settings(max_examples=500)
 @given(problems, asked, st.sampled_from(sorted(ARCHES)))
 def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Request, arch: str) -> None:
     problem, sizes = made  # type: ignore[misc]
@@ -199,6 +200,16 @@ def test_short_m_is_tried_both_ways() -> None:
     assert {c.swapped for c in candidates(*gemm(4096, 4096, 4096), SM90)} == {False}
 
 
+def test_widths_without_an_instruction_of_their_own_cost_more() -> None:
+    assert [wgmma_width(n) for n in (256, 208, 160, 96, 48)] == [256, 16, 32, 96, 16]
+
+    def price(n: int) -> float:
+        request = Request(warps="cooperative", tile=(128, n, 64), cluster=(1, 1))
+        return planned(plan(*gemm(4096, 4096, 4096), SM90, None, request)).estimate.sm_seconds
+
+    assert price(208) > price(192) * 1.2
+
+
 def test_few_tiles_of_a_long_k_are_split() -> None:
     chosen = planned(plan(*gemm(256, 256, 16384), SM90))
     assert chosen.knobs.splits != 1
@@ -219,6 +230,12 @@ def test_fields_of_two_kernels_do_not_mix() -> None:
     assert refused[0].fields == ("cluster",)
     assert refused[0].nearest is not None
     assert refused[0].nearest.warps == "multistage"
+
+
+def test_a_family_ruled_out_hides_the_faults_of_its_tile() -> None:
+    refused = plan(*gemm(512, 512, 510), SM90, None, Request(warps="cooperative", tile=(100, 100, 10)))
+    assert isinstance(refused, tuple)
+    assert [v.code for v in refused] == ["UC0418"]
 
 
 def test_alternatives_expand_in_order() -> None:

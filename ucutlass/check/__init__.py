@@ -59,7 +59,9 @@ def _names(tree: syntax.File, findings: Findings) -> Names:
     programs: dict[str, syntax.Program] = {}
     for item in tree.items:
         if item.name in BUILTINS or item.name in FUNCTIONS or item.name in ELEMENTS:
-            findings.reject(Reject("UC0103", f"{item.name} is built in", item.name_span, "choose another name"))
+            findings.reject(
+                Reject("UC0103", f"{item.name} is built in", item.name_span, "choose another name")
+            )
         elif item.name in functions or item.name in programs:
             findings.reject(Reject("UC0103", f"{item.name} is defined twice in this file", item.name_span))
         elif isinstance(item, syntax.Function):

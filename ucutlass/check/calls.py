@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import get_args
 
 from ucutlass import ir
 from ucutlass.check import elementwise
 from ucutlass.check.scope import Reject, Scope, describe, did_you_mean, show_value
-from ucutlass.check.types import extent_of
+from ucutlass.check.types import extent_of, positive
 from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
 from ucutlass.functions import FUNCTIONS, Function
 from ucutlass.grammar import syntax
@@ -36,7 +38,12 @@ def check_call(call: syntax.Call, scope: Scope) -> Value:
         return consuming(call, _consumed(call.brackets, scope), scope)
     if call.brackets is not None:
         if name in FUNCTIONS or name in ELEMENTS or name in _PLAIN:
-            raise Reject("UC0222", f"{name} consumes no dimension", call.callee_span, f"write {name}(..) without brackets")
+            raise Reject(
+                "UC0222",
+                f"{name} consumes no dimension",
+                call.callee_span,
+                f"write {name}(..) without brackets",
+            )
         raise _unknown(call, scope)
     if plain := _PLAIN.get(name):
         return plain(call, scope)
@@ -45,29 +52,52 @@ def check_call(call: syntax.Call, scope: Scope) -> Value:
     if name in FUNCTIONS and not FUNCTIONS[name].spelling:
         return _function(FUNCTIONS[name], call, scope)
     if name in _CONSUMING:
-        raise Reject("UC0222", f"{name} needs the names it consumes", call.callee_span, f"write {name}[K](..)")
+        raise Reject(
+            "UC0222", f"{name} needs the names it consumes", call.callee_span, f"write {name}[K](..)"
+        )
     raise _unknown(call, scope)
 
 
 def _unknown(call: syntax.Call, scope: Scope) -> Reject:
     name = call.callee
     if name.startswith("torch."):
-        return Reject("UC0504", "a torch call is a stage of its own in a pipeline", call.span, "bind it with its type: h: f32[B, C] = torch.NAME(x)")
+        return Reject(
+            "UC0504",
+            "a torch call is a stage of its own in a pipeline",
+            call.span,
+            "bind it with its type: h: f32[B, C] = torch.NAME(x)",
+        )
     if name in scope.programs:
-        return Reject("UC0502", f"{name} is a {scope.programs[name].kind}; its call must stand alone as a stage", call.span, f"bind it first: h = {name}(..)")
+        return Reject(
+            "UC0502",
+            f"{name} is a {scope.programs[name].kind}; its call must stand alone as a stage",
+            call.span,
+            f"bind it first: h = {name}(..)",
+        )
     known = [*FUNCTIONS, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
     return Reject("UC0104", f"no function is named {name}", call.callee_span, did_you_mean(name, known))
 
 
-def _positional(call: syntax.Call, least: int, most: int, options: tuple[str, ...] = ()) -> tuple[list[syntax.Expr], dict[str, syntax.Argument]]:
+def _positional(
+    call: syntax.Call, least: int, most: int, options: tuple[str, ...] = ()
+) -> tuple[list[syntax.Expr], dict[str, syntax.Argument]]:
     positional = [a.value for a in call.arguments if a.name is None]
     named = {a.name: a for a in call.arguments if a.name is not None}
     for option, argument in named.items():
         if option not in options:
-            raise Reject("UC0105", f"{call.callee} has no argument named {option}", argument.span, did_you_mean(option, options))
+            raise Reject(
+                "UC0105",
+                f"{call.callee} has no argument named {option}",
+                argument.span,
+                did_you_mean(option, options),
+            )
     if not least <= len(positional) <= most:
         count = str(least) if least == most else f"{least} to {most}"
-        raise Reject("UC0105", f"{call.callee} takes {count} argument{'s' if most != 1 else ''}, here are {len(positional)}", call.span)
+        raise Reject(
+            "UC0105",
+            f"{call.callee} takes {count} argument{'s' if most != 1 else ''}, here are {len(positional)}",
+            call.span,
+        )
     return positional, named
 
 
@@ -80,9 +110,11 @@ def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
     least, most = function.arity
     args, named = _positional(call, least, most, function.parameters)
     values = [scope.check(a) for a in args]
-    for parameter, default in zip(function.parameters[len(args):], function.defaults[len(args) - least:]):
+    for parameter, default in zip(function.parameters[len(args):], function.defaults[len(args) - least:], strict=False):
         given = named.pop(parameter, None)
-        values.append(scope.check(given.value) if given else scope.graph.add(ir.Constant(default, F32, span=call.span)))
+        values.append(
+            scope.check(given.value) if given else scope.graph.add(ir.Constant(default, F32, span=call.span))
+        )
     if named:
         extra = next(iter(named.values()))
         raise Reject("UC0105", f"{call.callee} is given {extra.name} twice", extra.span)
@@ -122,7 +154,9 @@ def _segment(call: syntax.Call, scope: Scope) -> Value:
     dim = scope.need_dim(name.name, name.span)
     value = scope.check(offsets)
     if value.elem.kind != "int" or value.dims:
-        raise Reject("UC0212", f"offsets are one axis of integers, i32[E+1]; this is {show_value(value)}", offsets.span)
+        raise Reject(
+            "UC0212", f"offsets are one axis of integers, i32[E+1]; this is {show_value(value)}", offsets.span
+        )
     return scope.graph.add(ir.Segment(dim, value, I64, (dim,), call.span))
 
 
@@ -138,9 +172,11 @@ def _consumed(brackets: tuple[syntax.BracketName, ...], scope: Scope) -> tuple[t
     found: dict[str, Span] = {}
     for b in brackets:
         if b.extent is not None and scope.dim(b.name) is None and scope.alias is None:
-            scope.dims.declare(b.name, extent_of(b.extent, scope.dims), b.span)
+            scope.dims.declare(b.name, positive(extent_of(b.extent, scope.dims), b.span), b.span)
         elif b.extent is not None:
-            scope.dims.declare(scope.need_dim(b.name, b.span), extent_of(b.extent, scope.dims), b.span)
+            scope.dims.declare(
+                scope.need_dim(b.name, b.span), positive(extent_of(b.extent, scope.dims), b.span), b.span
+            )
         dim = scope.need_dim(b.name, b.span)
         if dim in found:
             raise Reject("UC0103", f"{b.name} is consumed twice", b.span)
@@ -151,13 +187,17 @@ def _consumed(brackets: tuple[syntax.BracketName, ...], scope: Scope) -> tuple[t
 def _over(consumed: tuple[tuple[str, Span], ...], value: Value, scope: Scope, what: str) -> Dims:
     for dim, span in consumed:
         if dim not in value.dims:
-            raise Reject("UC0211", f"{what} over {dim}, but the value ranges over {describe(value.dims)}", span)
+            raise Reject(
+                "UC0211", f"{what} over {dim}, but the value ranges over {describe(value.dims)}", span
+            )
     return scope.dims.order(d for d, _ in consumed)
 
 
 def _numeric(value: Value, what: str) -> Value:
     if value.elem is BOOL:
-        raise Reject("UC0212", f"{what} takes numbers; this is {show_value(value)}", value.span, "write where(c, 1, 0)")
+        raise Reject(
+            "UC0212", f"{what} takes numbers; this is {show_value(value)}", value.span, "write where(c, 1, 0)"
+        )
     return value
 
 
@@ -180,14 +220,19 @@ def _check_operands(left: Value, right: Value, consumed: Consumed, call: syntax.
         for side, value in (("left", left), ("right", right)):
             if dim not in value.dims:
                 raise Reject(
-                    "UC0205", f"dot sums over {dim}, but its {side} operand ranges over {describe(value.dims)}", span,
+                    "UC0205",
+                    f"dot sums over {dim}, but its {side} operand ranges over {describe(value.dims)}",
+                    span,
                     f"both operands need {dim}; sum[{dim}](..) removes a name that only one has",
                 )
     if left.elem is not right.elem:
         narrow = left if left.elem.bits < right.elem.bits else right
         raise Reject(
-            "UC0203", f"dot multiplies one element type; these are {left.elem.name} and {right.elem.name}", call.span,
-            f"cast in plain sight, for example {narrow.elem.name}(..) around the {'right' if narrow is left else 'left'} operand",
+            "UC0203",
+            f"dot multiplies one element type; these are {left.elem.name} and {right.elem.name}",
+            call.span,
+            f"cast in plain sight, for example {narrow.elem.name}(..) around the "
+            f"{'right' if narrow is left else 'left'} operand",
             (("left operand", left.span), ("right operand", right.span)),
         )
     if left.elem.name not in LANES:
@@ -201,7 +246,12 @@ def _accumulation(given: syntax.Argument | None, lane: str) -> str:
     match given.value:
         case syntax.Name(word) if word in allowed:
             return word
-    raise Reject("UC0217", f"lane {lane} accumulates in {' or '.join(allowed)}", given.span, f"write acc={allowed[-1]} or leave it out")
+    raise Reject(
+        "UC0217",
+        f"lane {lane} accumulates in {' or '.join(allowed)}",
+        given.span,
+        f"write acc={allowed[-1]} or leave it out",
+    )
 
 
 def _reduce(op: str) -> Callable[[syntax.Call, Consumed, Scope], Value]:
@@ -210,7 +260,9 @@ def _reduce(op: str) -> Callable[[syntax.Call, Consumed, Scope], Value]:
         over = _over(consumed, value, scope, op)
         dims = tuple(d for d in value.dims if d not in over)
         if op in ("argmax", "argmin") and len(over) != 1:
-            raise Reject("UC0222", f"{op} gives the coordinate along one dimension; here are {len(over)}", call.span)
+            raise Reject(
+                "UC0222", f"{op} gives the coordinate along one dimension; here are {len(over)}", call.span
+            )
         return scope.graph.add(ir.Reduce(op, over, value, _reduced_element(op, value), dims, call.span))  # type: ignore[arg-type]
 
     return check
@@ -225,8 +277,12 @@ def _reduced_element(op: str, value: Value) -> Element:
 
 
 def _fill(value: Value, neutral: float, scope: Scope) -> Value:
+    if isinstance(value, ir.Cast):
+        return scope.graph.add(replace(value, value=_fill(value.value, neutral, scope)))
     if isinstance(value, ir.Read) and value.fill != neutral:
-        return scope.graph.add(ir.Read(value.value, value.positions, neutral, value.elem, value.dims, value.span))
+        return scope.graph.add(
+            ir.Read(value.value, value.positions, neutral, value.elem, value.dims, value.span)
+        )
     return value
 
 
@@ -248,7 +304,16 @@ def _scan(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     elem = I64 if value.elem.kind == "int" else F32
     flags = {name: _flag(argument) for name, argument in named.items()}
     return scope.graph.add(
-        ir.Scan(call.callee, over[0], value, flags.get("exclusive", False), flags.get("reverse", False), elem, value.dims, call.span)  # type: ignore[arg-type]
+        ir.Scan(
+            call.callee,
+            over[0],
+            value,
+            flags.get("exclusive", False),
+            flags.get("reverse", False),
+            elem,
+            value.dims,
+            call.span,
+        )  # type: ignore[arg-type]
     )
 
 
@@ -277,18 +342,27 @@ BUILTINS: tuple[str, ...] = (*_CONSUMING, *_PLAIN)
 
 def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value:
     if function.name in scope.stack:
-        raise Reject("UC0106", f"{function.name} calls itself", call.callee_span, "functions are expanded in place; write the repetition out")
+        raise Reject(
+            "UC0106",
+            f"{function.name} calls itself",
+            call.callee_span,
+            "functions are expanded in place; write the repetition out",
+        )
     if len(scope.stack) >= _MAX_EXPANSION:
         raise Reject("UC0107", f"functions call each other more than {_MAX_EXPANSION} deep", call.span)
     brackets = call.brackets or ()
     if len(brackets) != len(function.dims):
-        raise Reject("UC0105", f"{function.name} takes {len(function.dims)} dimensions, here are {len(brackets)}", call.span)
+        raise Reject(
+            "UC0105",
+            f"{function.name} takes {len(function.dims)} dimensions, here are {len(brackets)}",
+            call.span,
+        )
     args, _ = _positional(call, len(function.params), len(function.params))
     dims = [dim for dim, _ in _consumed(brackets, scope)]
     inner = Scope(
         scope.checker, scope.dims, scope.graph, scope.functions, scope.programs,
-        dict(zip(function.params, (scope.check(a) for a in args))),
-        alias=dict(zip(function.dims, dims)), stack=(*scope.stack, function.name),
+        dict(zip(function.params, (scope.check(a) for a in args), strict=False)),
+        alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name),
     )
     for statement in function.body:
         match statement:

@@ -12,12 +12,15 @@ from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
 
 _MAX_INT = 2**63 - 1
+_MAX_I32 = 2**31 - 1
 
 
 def number(value: int | float, scope: Scope, span: Span) -> Value:
     if isinstance(value, int):
         if value > _MAX_INT:
-            raise Reject("UC0212", "an integer beyond 64 bits", span, "write it with a point to make it a float")
+            raise Reject(
+                "UC0212", "an integer beyond 64 bits", span, "write it with a point to make it a float"
+            )
         return scope.graph.add(ir.Constant(value, I64, span=span))
     return scope.graph.add(ir.Constant(value, F32, span=span))
 
@@ -48,7 +51,9 @@ def _outcome(function: Function, args: tuple[Value, ...], span: Span) -> Element
         return BOOL
     bools = [a for a in values if a.elem is BOOL]
     if bools and not (function.domain == "any" and len(bools) == len(values)):
-        raise _wrong_kind(function, "numbers", bools[0], "write where(c, 1, 0) to make a number of a condition")
+        raise _wrong_kind(
+            function, "numbers", bools[0], "write where(c, 1, 0) to make a number of a condition"
+        )
     if function.outcome == "bool":
         return BOOL
     if function.domain == "float":
@@ -63,6 +68,8 @@ def common(values: tuple[Value, ...]) -> Element:
     """
     firm: list[Value] = [v for v in values if not isinstance(v, ir.Constant)]
     firm = firm or list(values)
+    if any(isinstance(v, ir.Constant) and v.elem is I64 and abs(v.value) > _MAX_I32 for v in values):
+        return F32 if any(v.elem.kind == "float" for v in values) else I64
     if any(v.elem.kind == "float" for v in values):
         return F32
     if all(v.elem is BOOL for v in values):

@@ -44,7 +44,20 @@ def _name(name: str, scope: Scope, span: Span) -> Value:
             "UC0102", f"{name} is a dimension; alone it has no value", span,
             f"write size({name}) for its extent or index({name}) for the coordinate along it",
         )
-    raise Reject("UC0101", f"nothing is named {name} here", span, did_you_mean(name, list(scope.values) + list(FUNCTIONS)))
+    raise Reject(
+        "UC0101",
+        f"nothing is named {name} here",
+        span,
+        did_you_mean(name, list(scope.values) + list(FUNCTIONS)),
+    )
+
+
+def truth(expr: syntax.Expr, scope: Scope) -> Value:
+    """A guard or requirement as a whole. Raises Reject UC0405, also for a number."""
+    value = condition(expr, scope, "UC0405")
+    if value.elem.kind != "bool":
+        raise Reject("UC0405", "this is a number, not a condition", expr.span, "compare it: M <= 64")
+    return value
 
 
 def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
@@ -57,7 +70,9 @@ def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
             return elementwise.number(value, scope, span)
         case syntax.Name(name, span):
             return elementwise.size(scope.need_dim(name, span), scope, span)
-        case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span):
+        case syntax.Call(
+            callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span
+        ):
             return elementwise.size(scope.need_dim(name, span), scope, span)
         case syntax.Unary("not" | "-" as op, operand, span):
             return elementwise.apply(OPERATORS[op, 1], (condition(operand, scope, code),), scope, span)
@@ -66,6 +81,9 @@ def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
             return elementwise.apply(OPERATORS[op, 2], pair, scope, span)
         case _:
             raise Reject(
-                code, "a condition here is made of extents: names, whole numbers, + - * // %, comparisons, and, or, not",
-                expr.span, "write for example M <= 64 and K % 8 == 0",
+                code,
+                "a condition here is made of extents: names, whole numbers, + - * // %, comparisons, and, "
+                "or, not",
+                expr.span,
+                "write for example M <= 64 and K % 8 == 0",
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Hashable, TypeVar
+from collections.abc import Hashable
+from typing import Any, TypeVar, cast, get_args
 
 from ucutlass.ir import Value, children
 
@@ -30,10 +31,13 @@ class Graph:
 
         Raises GraphTooLarge.
         """
-        key = (type(node), *(_key(getattr(node, f.name)) for f in dataclasses.fields(node) if f.name != "span"))
+        key = (
+            type(node),
+            *(_key(getattr(node, f.name)) for f in dataclasses.fields(node) if f.name != "span"),
+        )
         known = self._nodes.get(key)
         if known is not None:
-            return known  # the key holds the type
+            return cast(V, known)  # the key holds the type
         depth = 1 + max((self._depth.get(id(c), 0) for c in children(node)), default=0)
         if len(self._nodes) >= MAX_NODES or depth > MAX_DEPTH:
             raise GraphTooLarge
@@ -45,7 +49,7 @@ class Graph:
 def _key(part: Any) -> Hashable:
     if isinstance(part, tuple):
         return tuple(_key(p) for p in part)
-    if dataclasses.is_dataclass(part) and isinstance(part, Value.__args__):  # type: ignore[attr-defined]
+    if dataclasses.is_dataclass(part) and isinstance(part, get_args(Value)):
         return id(part)
     if isinstance(part, (bool, int, float)):
         return (type(part), repr(part))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator
 
 from ucutlass import ir
 from ucutlass.check.scope import Reject, Scope, combine, describe, show_value
@@ -33,20 +32,19 @@ def check_index(index: syntax.Index, scope: Scope) -> Value:
 
 def _is_gather(expr: syntax.Expr, scope: Scope) -> bool:
     """Whether a right side speaks of values instead of coordinates."""
-    return any(name in scope.values and scope.dim(name) is None for name in _names(expr)) or isinstance(expr, syntax.Call) and expr.callee != "size"
-
-
-def _names(expr: syntax.Expr) -> Iterator[str]:
     match expr:
         case syntax.Name(name):
-            yield name
+            return name in scope.values and scope.dim(name) is None
         case syntax.Unary(operand=operand):
-            yield from _names(operand)
+            return _is_gather(operand, scope)
         case syntax.Binary(left=left, right=right):
-            yield from _names(left)
-            yield from _names(right)
-        case syntax.Index(base=base):
-            yield from _names(base)
+            return _is_gather(left, scope) or _is_gather(right, scope)
+        case syntax.Call(callee=callee):
+            return callee != "size"
+        case syntax.Index():
+            return True
+        case _:
+            return False
 
 
 def _left(item: syntax.IndexItem, value: Value, scope: Scope) -> tuple[str, int]:
@@ -58,10 +56,19 @@ def _left(item: syntax.IndexItem, value: Value, scope: Scope) -> tuple[str, int]
         case syntax.Binary("*", syntax.Name(name), syntax.Number(int(number))) if number >= 1:
             written, scale = name, number
         case _:
-            raise Reject("UC0214", "the left side of an index is a name, or a whole number times a name", item.left.span, "write x[H = ..] or x[2*H = ..]")
+            raise Reject(
+                "UC0214",
+                "the left side of an index is a name, or a whole number times a name",
+                item.left.span,
+                "write x[H = ..] or x[2*H = ..]",
+            )
     dim = scope.need_dim(written, item.left.span)
     if dim not in value.dims:
-        raise Reject("UC0215", f"{written} is indexed, but the value ranges over {describe(value.dims)}", item.left.span)
+        raise Reject(
+            "UC0215",
+            f"{written} is indexed, but the value ranges over {describe(value.dims)}",
+            item.left.span,
+        )
     return dim, scale
 
 
@@ -104,7 +111,9 @@ def _affine(expr: syntax.Expr, scope: Scope) -> _Sum:
             return _Sum({}, Fixed(value))
         case syntax.Name(name, span):
             return _Sum({scope.need_dim(name, span): 1}, Fixed(0))
-        case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span):
+        case syntax.Call(
+            callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span
+        ):
             return _Sum({}, scope.extent(scope.need_dim(name, span), span))
         case syntax.Unary("-", operand):
             return _scaled(_affine(operand, scope), -1)

@@ -9,7 +9,8 @@ from ucutlass.check import expressions, programs, types
 from ucutlass.check.graph import Graph, GraphTooLarge
 from ucutlass.check.programs import Findings, Names
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, combine, describe
-from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate, names as extent_names
+from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate, show
+from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, ScalarType, TensorType, Value
@@ -36,7 +37,7 @@ def check_pipeline(
     scope = programs.new_scope(names)
     params = programs.check_params(program, scope, findings)
     declared = programs.check_results(program, scope, findings)
-    if params is None:
+    if params is None or len({p.name for p in params}) < len(params):
         return None
     draft = _Draft(scope, kernels, {p.name: p.type for p in params})
     returned: list[syntax.Return] = []
@@ -48,13 +49,18 @@ def check_pipeline(
                 case syntax.Return():
                     returned.append(statement)
                 case _:
-                    raise Reject("UC0501", "a pipeline holds bindings and one return; schedules belong to kernels", statement.span)
+                    raise Reject(
+                        "UC0501",
+                        "a pipeline holds bindings and one return; schedules and requirements belong to "
+                        "kernels",
+                        statement.span,
+                    )
         except (Reject, Cascade, GraphTooLarge) as problem:
             _record(problem, statement, draft, findings)
     _return(program, declared, returned, draft, findings)
+    programs.finish(None, (), scope, findings)
     if len(findings.diagnostics) > before:
         return None
-    scope.dims.resolve()
     inner = {n: t for n, t in draft.buffers.items() if isinstance(t, TensorType)}
     results = tuple((_result_buffer(name), type_) for name, (type_, _) in declared.items())
     return ir.Pipeline(
@@ -69,7 +75,9 @@ def _result_buffer(name: str) -> str:
     return f"return {name}".strip()
 
 
-def _record(problem: Reject | Cascade | GraphTooLarge, statement: syntax.Statement, draft: _Draft, findings: Findings) -> None:
+def _record(
+    problem: Reject | Cascade | GraphTooLarge, statement: syntax.Statement, draft: _Draft, findings: Findings
+) -> None:
     match problem:
         case Reject():
             findings.reject(problem)
@@ -89,7 +97,11 @@ def _bind(statement: syntax.Bind, draft: _Draft) -> None:
         _torch_stage(statement, value, draft)
     elif isinstance(value, syntax.Call) and value.callee in scope.programs:
         _call_stage(statement, value, draft)
-    elif len(statement.targets) == 1 and statement.targets[0].type is not None and statement.targets[0].type.element:
+    elif (
+        len(statement.targets) == 1
+        and statement.targets[0].type is not None
+        and statement.targets[0].type.element
+    ):
         (target,) = statement.targets
         type_ = _declared_type(target, scope)
         _inline_stage(expressions.check(value, scope), type_, target.name, target.span, draft)
@@ -123,12 +135,20 @@ def _inline_stage(value: Value, type_: TensorType, output: str, span: Span, draf
     rebuilt = _renumber(value, {old: new for new, old in enumerate(used)})
     params = tuple(ir.ParamDecl(names[i], draft.buffers[names[i]], span) for i in used)
     kernel = ir.Kernel(
-        output, _used_dims(rebuilt, params, type_, scope), params, (ir.ResultDecl("", type_, rebuilt, span),), (), (), span
+        output,
+        _used_dims(rebuilt, params, type_, scope),
+        params,
+        (ir.ResultDecl("", type_, rebuilt, span),),
+        (),
+        (),
+        span,
     )
     draft.stages.append(ir.Stage(kernel, tuple(names[i] for i in used), (output,), span))
 
 
-def _used_dims(value: Value, params: tuple[ir.ParamDecl, ...], type_: TensorType, scope: Scope) -> dict[str, Extent]:
+def _used_dims(
+    value: Value, params: tuple[ir.ParamDecl, ...], type_: TensorType, scope: Scope
+) -> dict[str, Extent]:
     """The stage's own dimensions: those that its tensors and values range over."""
     tensors = [type_, *(p.type for p in params if isinstance(p.type, TensorType))]
     used = {d for t in tensors for axis in t.axes for d in (*axis.dims, *extent_names(axis.extent))}
@@ -151,9 +171,16 @@ def _walk(value: Value) -> list[Value]:
 
 def _renumber(value: Value, index: dict[int, int]) -> Value:
     graph = Graph()
-    return graph.add(ir.rebuild(value, lambda node: (
-        ir.ParamValue(index[node.index], node.elem, node.dims, node.span) if isinstance(node, ir.ParamValue) else node
-    )))
+    return graph.add(
+        ir.rebuild(
+            value,
+            lambda node: (
+                ir.ParamValue(index[node.index], node.elem, node.dims, node.span)
+                if isinstance(node, ir.ParamValue)
+                else node
+            ),
+        )
+    )
 
 
 # --- calls ------------------------------------------------------------------------
@@ -162,17 +189,21 @@ def _renumber(value: Value, index: dict[int, int]) -> Value:
 def _call_stage(statement: syntax.Bind, call: syntax.Call, draft: _Draft) -> None:
     callee = _callee(call, draft)
     if len(statement.targets) != len(callee.results):
-        raise Reject("UC0501", f"{callee.name} has {len(callee.results)} results, here are {len(statement.targets)} names", statement.span)
+        raise Reject(
+            "UC0501",
+            f"{callee.name} has {len(callee.results)} results, here are {len(statement.targets)} names",
+            statement.span,
+        )
     arguments, sizes = _arguments(call, callee, draft)
     types_ = [
         _declared_type(target, draft.scope) if target.type is not None and target.type.element
         else _result_type(result.type, sizes, call, draft)
-        for target, result in zip(statement.targets, callee.results)
+        for target, result in zip(statement.targets, callee.results, strict=False)
     ]
-    for target, type_, result in zip(statement.targets, types_, callee.results):
-        _check_same(type_, _substituted(result.type, sizes), target.span)
+    for target, type_, result in zip(statement.targets, types_, callee.results, strict=False):
+        _check_same(type_, result.type, sizes, target.span, draft)
     draft.stages.append(ir.Stage(callee, arguments, tuple(t.name for t in statement.targets), call.span))
-    for target, type_ in zip(statement.targets, types_):
+    for target, type_ in zip(statement.targets, types_, strict=False):
         _define(target.name, type_, target.span, draft)
 
 
@@ -186,14 +217,20 @@ def _callee(call: syntax.Call, draft: _Draft) -> ir.Kernel:
     raise Cascade
 
 
-def _arguments(call: syntax.Call, callee: ir.Kernel, draft: _Draft) -> tuple[tuple[str | float | int, ...], dict[str, Extent]]:
+def _arguments(
+    call: syntax.Call, callee: ir.Kernel, draft: _Draft
+) -> tuple[tuple[str | float | int, ...], dict[str, Extent]]:
     """The stage's arguments, and the callee's dimensions in the pipeline's terms."""
     by_name = {a.name: a for a in call.arguments if a.name is not None}
     positional = [a for a in call.arguments if a.name is None]
     sizes: dict[str, Extent] = {d: e for d, e in callee.dims.items() if isinstance(e, Fixed)}
     bound: list[str | float | int] = []
     if len(positional) + len(by_name) != len(callee.params):
-        raise Reject("UC0105", f"{callee.name} takes {len(callee.params)} arguments, here are {len(call.arguments)}", call.span)
+        raise Reject(
+            "UC0105",
+            f"{callee.name} takes {len(callee.params)} arguments, here are {len(call.arguments)}",
+            call.span,
+        )
     pairs: list[tuple[ir.ParamDecl, syntax.Argument]] = []
     for i, param in enumerate(callee.params):
         argument = positional[i] if i < len(positional) else by_name.get(param.name)
@@ -202,37 +239,60 @@ def _arguments(call: syntax.Call, callee: ir.Kernel, draft: _Draft) -> tuple[tup
         pairs.append((param, argument))
     for param, argument in pairs:
         bound.append(_argument(param, argument, sizes, draft))
+    for dim, extent in callee.dims.items():
+        sizes.setdefault(dim, _substitute(extent, sizes))
     return tuple(bound), sizes
 
 
-def _argument(param: ir.ParamDecl, argument: syntax.Argument, sizes: dict[str, Extent], draft: _Draft) -> str | float | int:
+def _argument(
+    param: ir.ParamDecl, argument: syntax.Argument, sizes: dict[str, Extent], draft: _Draft
+) -> str | float | int:
     match argument.value, param.type:
         case syntax.Name(name), TensorType() as wanted:
             if isinstance(draft.scope.values.get(name), Poisoned):
                 raise Cascade
             given = draft.buffers.get(name)
             if not isinstance(given, TensorType):
-                raise Reject("UC0501", f"{param.name} is a tensor in memory; {name} is not stored", argument.span, f"store it first: {name}: {wanted.elem.name}[..] = ..")
+                raise Reject(
+                    "UC0501",
+                    f"{param.name} is a tensor in memory; {name} is not stored",
+                    argument.span,
+                    f"store it first: {name}: {wanted.elem.name}[..] = ..",
+                )
             _unify(wanted, given, param.name, argument.span, sizes)
             return name
         case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
             if draft.buffers[name].elem is not scalar.elem:
-                raise Reject("UC0501", f"{param.name} is {scalar.elem.name}, {name} is {draft.buffers[name].elem.name}", argument.span)
+                raise Reject(
+                    "UC0501",
+                    f"{param.name} is {scalar.elem.name}, {name} is {draft.buffers[name].elem.name}",
+                    argument.span,
+                )
             return name
         case syntax.Number(value), ScalarType():
             return value
         case syntax.Unary("-", syntax.Number(value)), ScalarType():
             return -value
-    raise Reject("UC0502", f"the argument for {param.name} is a buffer's name, or a number for a host scalar", argument.span, "bind what is computed to a name with an element type first")
+    raise Reject(
+        "UC0502",
+        f"the argument for {param.name} is a buffer's name, or a number for a host scalar",
+        argument.span,
+        "bind what is computed to a name with an element type first",
+    )
 
 
 def _unify(wanted: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent]) -> None:
     """Fits a buffer to a parameter axis by axis, in memory order. Raises Reject UC0501."""
     if wanted.elem is not given.elem:
-        raise Reject("UC0501", f"{what} is {wanted.elem.name}, the buffer {given.elem.name}", span, f"store it as {wanted.elem.name}")
+        raise Reject(
+            "UC0501",
+            f"{what} is {wanted.elem.name}, the buffer {given.elem.name}",
+            span,
+            f"store it as {wanted.elem.name}",
+        )
     if len(wanted.axes) != len(given.axes):
         raise Reject("UC0501", f"{what} has {len(wanted.axes)} axes, the buffer {len(given.axes)}", span)
-    for want, have in zip(wanted.axes, given.axes):
+    for want, have in zip(wanted.axes, given.axes, strict=False):
         _unify_axis(want, have, what, span, sizes)
 
 
@@ -241,13 +301,18 @@ def _unify_axis(want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes
     if len(want.dims) == 1:
         pairs = [(want.dims[0], have.extent)]
     elif len(want.dims) == len(have.dims):
-        pairs = [(w, Free(h)) for w, h in zip(want.dims, have.dims)]
+        pairs = [(w, Free(h)) for w, h in zip(want.dims, have.dims, strict=False)]
     elif not want.dims:
         pairs = []
     else:
         unknown = [d for d in want.dims if d not in sizes]
         if len(unknown) > 1:
-            raise Reject("UC0501", f"the axis {describe(want.dims)} of {what} cannot be split: {' and '.join(unknown)} are unknown", span)
+            raise Reject(
+                "UC0501",
+                f"the axis {describe(want.dims)} of {what} cannot be split: {' and '.join(unknown)} are "
+                "unknown",
+                span,
+            )
         rest: Extent = have.extent
         for d in want.dims:
             if d in sizes:
@@ -256,11 +321,12 @@ def _unify_axis(want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes
     for dim, extent in pairs:
         known = sizes.setdefault(dim, extent)
         if known != extent and not extent_names(known) and not extent_names(extent):
-            raise Reject("UC0501", f"{dim} of {what} is {evaluate(known, {})} elsewhere in this call and {evaluate(extent, {})} here", span)
-
-
-def _substituted(type_: TensorType, sizes: dict[str, Extent]) -> tuple[Extent, ...]:
-    return tuple(_substitute(axis.extent, sizes) for axis in type_.axes)
+            raise Reject(
+                "UC0501",
+                f"{dim} of {what} is {evaluate(known, {})} elsewhere in this call and "
+                f"{evaluate(extent, {})} here",
+                span,
+            )
 
 
 def _substitute(extent: Extent, sizes: dict[str, Extent]) -> Extent:
@@ -273,9 +339,36 @@ def _substitute(extent: Extent, sizes: dict[str, Extent]) -> Extent:
             return extent
 
 
-def _check_same(declared: TensorType, made: tuple[Extent, ...], span: Span) -> None:
-    if len(declared.axes) != len(made):
-        raise Reject("UC0501", f"the callee's result has {len(made)} axes, the type here {len(declared.axes)}", span)
+def _check_same(
+    declared: TensorType, made: TensorType, sizes: dict[str, Extent], span: Span, draft: _Draft
+) -> None:
+    """A callee's result fits the type it is bound or returned as: element and every extent.
+
+    A name that the type introduces takes the callee's extent. Raises Reject UC0501.
+    """
+    if declared.elem is not made.elem:
+        raise Reject(
+            "UC0501", f"the callee gives {made.elem.name}, the type here is {declared.elem.name}", span
+        )
+    if len(declared.axes) != len(made.axes):
+        raise Reject(
+            "UC0501",
+            f"the callee's result has {len(made.axes)} axes, the type here {len(declared.axes)}",
+            span,
+        )
+    dims = draft.scope.dims
+    for here, there in zip(declared.axes, made.axes, strict=False):
+        extent = _substitute(there.extent, sizes)
+        if len(here.dims) == 1 and here.dims[0] in dims.pending:
+            dims.declare(here.dims[0], extent, span)
+        elif dims.expand(here.extent) != dims.expand(extent):
+            raise Reject(
+                "UC0501",
+                f"an axis of the callee's result has extent {show(dims.expand(extent))}, the type here says "
+                f"{show(dims.expand(here.extent))}",
+                span,
+                "results fit axis by axis, in memory order",
+            )
 
 
 def _result_type(type_: TensorType, sizes: dict[str, Extent], call: syntax.Call, draft: _Draft) -> TensorType:
@@ -294,8 +387,17 @@ def _name_of(extent: Extent | None) -> str | None:
 
 
 def _torch_stage(statement: syntax.Bind, call: syntax.Call, draft: _Draft) -> None:
-    if len(statement.targets) != 1 or statement.targets[0].type is None or not statement.targets[0].type.element:
-        raise Reject("UC0504", "a torch call needs a stored binding that names its type", call.span, "write h: f32[B, C] = torch.NAME(x)")
+    if (
+        len(statement.targets) != 1
+        or statement.targets[0].type is None
+        or not statement.targets[0].type.element
+    ):
+        raise Reject(
+            "UC0504",
+            "a torch call needs a stored binding that names its type",
+            call.span,
+            "write h: f32[B, C] = torch.NAME(x)",
+        )
     (target,) = statement.targets
     type_ = _declared_type(target, draft.scope)
     names: list[str] = []
@@ -338,12 +440,12 @@ def _return(
                 if len(callee.results) != 1:
                     raise Reject("UC0502", f"{callee.name} has several results; bind them first", value.span)
                 arguments, sizes = _arguments(value, callee, draft)
-                _check_same(type_, _substituted(callee.results[0].type, sizes), item.span)
-                if callee.results[0].type.elem is not type_.elem:
-                    raise Reject("UC0501", f"{callee.name} gives {callee.results[0].type.elem.name}, the result is {type_.elem.name}", item.span)
+                _check_same(type_, callee.results[0].type, sizes, item.span, draft)
                 draft.stages.append(ir.Stage(callee, arguments, (_result_buffer(name),), value.span))
             else:
-                _inline_stage(expressions.check(value, draft.scope), type_, _result_buffer(name), item.span, draft)
+                _inline_stage(
+                    expressions.check(value, draft.scope), type_, _result_buffer(name), item.span, draft
+                )
         except (Reject, Cascade, GraphTooLarge) as problem:
             _record(problem, returned[0], draft, findings)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Iterable, Mapping
 
 from ucutlass import ir
 from ucutlass.check import expressions, schedules, types
 from ucutlass.check.graph import Graph, GraphTooLarge
 from ucutlass.check.scope import Cascade, DimTable, Poisoned, Reject, Scope, describe, show_value
 from ucutlass.diagnostics import Diagnostic
+from ucutlass.extents import Fixed
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import TensorType, Value
@@ -38,7 +39,12 @@ class Findings:
 
 
 def too_large(span: Span) -> Reject:
-    return Reject("UC0107", "the program is too large once functions are expanded", span, "bind results that are used again, or split the kernel")
+    return Reject(
+        "UC0107",
+        "the program is too large once functions are expanded",
+        span,
+        "bind results that are used again, or split the kernel",
+    )
 
 
 def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> ir.Kernel | None:
@@ -52,19 +58,57 @@ def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> i
     blocks = schedules.check_blocks(
         [s for s in program.body if isinstance(s, syntax.Schedule)], scope, findings.reject
     )
+    finish(params, [r.value for r in results or ()], scope, findings)
     if len(findings.diagnostics) > before or params is None or results is None:
         return None
-    scope.dims.resolve()
     return ir.Kernel(
         program.name, dict(scope.dims.extents), params, results, tuple(requires), blocks, program.name_span
     )
+
+
+def finish(
+    params: tuple[ir.ParamDecl, ...] | None, values: Sequence[Value], scope: Scope, findings: Findings
+) -> None:
+    """What can be said only of a whole program: extents resolve, nameless axes are left alone."""
+    try:
+        scope.dims.resolve()
+        for node in _readers(values):
+            type_ = params[node.index].type if params is not None else None
+            if isinstance(type_, TensorType) and any(not a.dims and a.extent != Fixed(1) for a in type_.axes):
+                raise Reject(
+                    "UC0220",
+                    "a nameless axis longer than 1 cannot take part in an expression",
+                    node.span,
+                    "give the axis a name",
+                )
+    except Reject as problem:
+        findings.reject(problem)
+
+
+def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:
+    """Parameters that are read element by element, not as a segment's offsets."""
+    seen: set[int] = set()
+    found: list[ir.ParamValue] = []
+    stack = list(values)
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ir.ParamValue):
+            found.append(node)
+        elif not isinstance(node, ir.Segment):
+            stack += ir.children(node)
+    return found
 
 
 def new_scope(names: Names) -> Scope:
     return Scope(expressions.check, DimTable(), Graph(), names.functions, names.programs, {})
 
 
-def check_params(program: syntax.Program, scope: Scope, findings: Findings) -> tuple[ir.ParamDecl, ...] | None:
+def check_params(
+    program: syntax.Program, scope: Scope, findings: Findings
+) -> tuple[ir.ParamDecl, ...] | None:
     """The parameters, their dimensions declared and their values bound."""
     for param in program.params:
         types.register_names(param.type.axes or (), scope.dims, pending=False)
@@ -93,13 +137,27 @@ def _check_names(program: syntax.Program, scope: Scope) -> None:
     seen: dict[str, Span] = {}
     for param in program.params:
         if param.name in seen:
-            raise Reject("UC0103", f"two parameters are named {param.name}", param.span, None, (("the first", seen[param.name]),))
+            raise Reject(
+                "UC0103",
+                f"two parameters are named {param.name}",
+                param.span,
+                None,
+                (("the first", seen[param.name]),),
+            )
         if param.name in scope.dims.extents:
-            raise Reject("UC0108", f"{param.name} is a dimension and a parameter", param.span, "rename one of them", ((f"{param.name} as a dimension", scope.dims.spans[param.name]),))
+            raise Reject(
+                "UC0108",
+                f"{param.name} is a dimension and a parameter",
+                param.span,
+                "rename one of them",
+                ((f"{param.name} as a dimension", scope.dims.spans[param.name]),),
+            )
         seen[param.name] = param.span
 
 
-def check_results(program: syntax.Program, scope: Scope, findings: Findings) -> dict[str, tuple[TensorType, Span]]:
+def check_results(
+    program: syntax.Program, scope: Scope, findings: Findings
+) -> dict[str, tuple[TensorType, Span]]:
     """The declared results by name ("" for the unnamed one); rejected ones are left out."""
     for result in program.results:
         types.register_names(result.type.axes or (), scope.dims, pending=True)
@@ -109,13 +167,19 @@ def check_results(program: syntax.Program, scope: Scope, findings: Findings) -> 
         try:
             if name in declared:
                 raise Reject("UC0103", f"two results are named {name}", result.span)
+            if name in scope.dims.extents:
+                raise Reject(
+                    "UC0108", f"{name} is a dimension and a result", result.span, "rename one of them"
+                )
             declared[name] = (types.tensor_type(result.type, scope), result.span)
         except Reject as problem:
             findings.reject(problem)
     return declared
 
 
-def _body(program: syntax.Program, scope: Scope, findings: Findings) -> tuple[list[syntax.Return], list[Value]]:
+def _body(
+    program: syntax.Program, scope: Scope, findings: Findings
+) -> tuple[list[syntax.Return], list[Value]]:
     returned: list[syntax.Return] = []
     requires: list[Value] = []
     for statement in program.body:
@@ -126,7 +190,7 @@ def _body(program: syntax.Program, scope: Scope, findings: Findings) -> tuple[li
                 case syntax.Return():
                     returned.append(statement)
                 case syntax.Require(condition):
-                    requires.append(expressions.condition(condition, scope, "UC0405"))
+                    requires.append(expressions.truth(condition, scope))
         except Reject as problem:
             findings.reject(problem)
             _poison(statement, scope)
@@ -147,7 +211,11 @@ def _poison(statement: syntax.Statement, scope: Scope) -> None:
 def bind(statement: syntax.Bind, scope: Scope) -> None:
     """`a = e` or `win: [N, R=3] = e`. Raises Reject; UC0503 for a stored binding."""
     if len(statement.targets) != 1:
-        raise Reject("UC0502", "several results come from a call of a program, which is a pipeline's stage", statement.span)
+        raise Reject(
+            "UC0502",
+            "several results come from a call of a program, which is a pipeline's stage",
+            statement.span,
+        )
     (target,) = statement.targets
     check_fresh(target, scope)
     type_ = target.type
@@ -156,7 +224,9 @@ def bind(statement: syntax.Bind, scope: Scope) -> None:
         return
     if type_.element is not None:
         raise Reject(
-            "UC0503", f"{target.name} is stored, which is a cut between launches; a kernel is one launch", target.span,
+            "UC0503",
+            f"{target.name} is stored, which is a cut between launches; a kernel is one launch",
+            target.span,
             f"make this a pipeline, or write {target.name} = {type_.element[:40]}(..) to round only",
         )
     types.register_names(type_.axes or (), scope.dims, pending=True)
@@ -169,7 +239,9 @@ def bind(statement: syntax.Bind, scope: Scope) -> None:
 def check_fresh(target: syntax.Target, scope: Scope) -> None:
     """Raises Reject where a binding would hide or redefine a name."""
     if target.name in scope.values and not isinstance(scope.values[target.name], Poisoned):
-        raise Reject("UC0103", f"{target.name} is bound already", target.span, "give the new value a name of its own")
+        raise Reject(
+            "UC0103", f"{target.name} is bound already", target.span, "give the new value a name of its own"
+        )
     if target.name in scope.dims.extents:
         raise Reject("UC0108", f"{target.name} is a dimension", target.span, "give the value another name")
 
@@ -212,7 +284,9 @@ def match_return(
     wanted = [r.name or "" for r in program.results]
     if len(items) != len(statement.items) or set(items) != set(wanted):
         shape = "return e" if wanted == [""] else "return " + ", ".join(f"{w} = .." for w in wanted)
-        raise Reject("UC0218", "return does not name the declared results, each once", statement.span, f"write {shape}")
+        raise Reject(
+            "UC0218", "return does not name the declared results, each once", statement.span, f"write {shape}"
+        )
     return {name: items[name] for name in wanted if name in set(declared)}
 
 
@@ -233,19 +307,29 @@ def fit(value: Value, dims: tuple[str, ...], span: Span, scope: Scope) -> None:
     if extra and (shared := _accidental(value, extra)):
         dim, dot = shared
         raise Reject(
-            "UC0206", f"both operands of dot have {dim}, which is not listed, so it is a batch name; the type {describe(dims)} lacks it",
-            span, f"sum over it with dot[.., {dim}](..), or give one operand another name for it: x[{dim} = J]",
+            "UC0206",
+            f"both operands of dot have {dim}, which is not listed, so it is a batch name; the type "
+            f"{describe(dims)} lacks it",
+            span,
+            f"sum over it with dot[.., {dim}](..), or give one operand another name for it: x[{dim} = J]",
             (("the dot", dot.span),),
         )
     if extra:
         raise Reject(
-            "UC0208", f"the value ranges over {describe(value.dims)}, the type over {describe(dims)}: {', '.join(extra)} is left over",
-            span, f"reduce it, as in sum[{', '.join(extra)}](..), or add it to the type",
+            "UC0208",
+            f"the value ranges over {describe(value.dims)}, the type over {describe(dims)}: "
+            f"{', '.join(extra)} is left over",
+            span,
+            f"reduce it, as in sum[{', '.join(extra)}](..), or add it to the type",
         )
     if missing:
         raise Reject(
-            "UC0207", f"the type has {', '.join(missing)}, but the value ranges over {describe(value.dims)}: {show_value(value)}",
-            span, "a value is returned only as a type with exactly its names; broadcast by combining it with a value that has them",
+            "UC0207",
+            f"the type has {', '.join(missing)}, but the value ranges over {describe(value.dims)}: "
+            f"{show_value(value)}",
+            span,
+            "a value is returned only as a type with exactly its names; broadcast by combining it with a "
+            "value that has them",
         )
 
 

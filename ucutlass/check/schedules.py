@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 from ucutlass import ir
 from ucutlass.check import expressions
@@ -21,14 +21,23 @@ def check_blocks(
     for block in blocks:
         try:
             if block.arch not in ARCHES:
-                raise Reject("UC0401", f"no architecture is named {block.arch}", block.arch_span, did_you_mean(block.arch, ARCHES) or "one of " + " ".join(ARCHES))
+                raise Reject(
+                    "UC0401",
+                    f"no architecture is named {block.arch}",
+                    block.arch_span,
+                    did_you_mean(block.arch, ARCHES) or "one of " + " ".join(ARCHES),
+                )
             earlier = unconditional.get(block.arch)
             if earlier is not None and block.when is not None:
                 raise Reject(
-                    "UC0404", "this block can never be chosen: the first condition that holds wins, and an earlier block always holds",
-                    block.when.span, "write the block without a condition last", (("the earlier block", earlier.arch_span),),
+                    "UC0404",
+                    "this block can never be chosen: the first condition that holds wins, and an earlier "
+                    "block always holds",
+                    block.when.span,
+                    "write the block without a condition last",
+                    (("the earlier block", earlier.arch_span),),
                 )
-            guard = None if block.when is None else _guard(block.when, scope)
+            guard = None if block.when is None else expressions.truth(block.when, scope)
             if block.when is None:
                 unconditional.setdefault(block.arch, block)
             made.append(ir.ScheduleBlock(block.arch, guard, _choices(block, reject), block.arch_span))
@@ -37,13 +46,6 @@ def check_blocks(
         except Cascade:
             pass
     return tuple(made)
-
-
-def _guard(when: syntax.Expr, scope: Scope) -> ir.Value:
-    guard = expressions.condition(when, scope, "UC0405")
-    if guard.elem.kind != "bool":
-        raise Reject("UC0405", "a guard is a condition, not a number", when.span, "compare it: M <= 64")
-    return guard
 
 
 def _choices(block: syntax.Schedule, reject: Callable[[Reject], None]) -> tuple[ir.Choice, ...]:
@@ -59,11 +61,26 @@ def _choices(block: syntax.Schedule, reject: Callable[[Reject], None]) -> tuple[
 def _choice(field: syntax.Field, earlier: dict[str, ir.Choice], arch: str) -> ir.Choice:
     spec = FIELDS.get(field.name)
     if spec is None:
-        raise Reject("UC0402", f"no schedule field is named {field.name}", field.name_span, did_you_mean(field.name, FIELDS) or "one of " + " ".join(FIELDS))
+        raise Reject(
+            "UC0402",
+            f"no schedule field is named {field.name}",
+            field.name_span,
+            did_you_mean(field.name, FIELDS) or "one of " + " ".join(FIELDS),
+        )
     if field.name in earlier:
-        raise Reject("UC0406", f"{field.name} is given twice in one block", field.name_span, "alternatives stand behind one name: a or b")
+        raise Reject(
+            "UC0406",
+            f"{field.name} is given twice in one block",
+            field.name_span,
+            "alternatives stand behind one name: a or b",
+        )
     if spec.families == {"sm90"} and not ARCHES[arch].wgmma:
-        raise Reject("UC0402", f"{field.name} is a field of Hopper's kernels, not of {arch}", field.name_span, "leave it out")
+        raise Reject(
+            "UC0402",
+            f"{field.name} is a field of Hopper's kernels, not of {arch}",
+            field.name_span,
+            "leave it out",
+        )
     return ir.Choice(field.name, tuple(_value(field, v) for v in field.alternatives), field.span)
 
 
@@ -77,5 +94,10 @@ def _value(field: syntax.Field, value: syntax.FieldValue) -> int | str | tuple[i
             plain = word
     spec = FIELDS[field.name]
     if not fits(spec, plain):
-        raise Reject("UC0403", f"{field.name} cannot be {show_value(plain)}", value.span, f"{field.name} takes {legal_values(spec)}")
+        raise Reject(
+            "UC0403",
+            f"{field.name} cannot be {show_value(plain)}",
+            value.span,
+            f"{field.name} takes {legal_values(spec)}",
+        )
     return plain

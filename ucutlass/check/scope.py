@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Callable, Iterable, Mapping
 
 from ucutlass import extents
 from ucutlass.check.graph import Graph
@@ -19,7 +19,14 @@ from ucutlass.ir import Dims, Value
 class Reject(Exception):
     """One finding that ends the statement at hand; the checker goes on with the next."""
 
-    def __init__(self, code: str, message: str, span: Span, hint: str | None = None, notes: tuple[tuple[str, Span], ...] = ()) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        span: Span,
+        hint: str | None = None,
+        notes: tuple[tuple[str, Span], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.diagnostic = Diagnostic(code, message, span, hint, notes)
 
@@ -62,23 +69,35 @@ class DimTable:
         elif known != extent and extent != Free(name):
             raise Reject(
                 "UC0210",
-                f"{name} is {extents.show(extent)} here and {extents.show(known)} before; a name is one extent throughout",
+                f"{name} is {extents.show(extent)} here and {extents.show(known)} before; a name is one "
+                "extent throughout",
                 span,
                 f"use another name for the second extent, or rename by indexing: x[{name} = NEW]",
                 ((f"{name} first stands here", self.spans[name]),),
             )
 
     def resolve(self) -> None:
-        """Expresses every extent by free ones alone: `P=H, H=2*G` makes P `2 * G`."""
-        for name in self.extents:
-            self.extents[name] = self._expand(self.extents[name], {name})
+        """Expresses every extent by free ones alone: `P=H, H=2*G` makes P `2 * G`.
 
-    def _expand(self, extent: Extent, within: set[str]) -> Extent:
+        Raises Reject UC0221 for extents that are defined by each other.
+        """
+        for name in self.extents:
+            self.extents[name] = self.expand(Free(name))
+
+    def expand(self, extent: Extent, within: frozenset[str] = frozenset()) -> Extent:
+        """An extent in terms of free ones. Raises as `resolve` does."""
         match extent:
-            case Free(dim) if dim not in within and self.extents[dim] != extent:
-                return self._expand(self.extents[dim], within | {dim})
+            case Free(dim) if self.extents[dim] != extent:
+                if dim in within:
+                    raise Reject(
+                        "UC0221",
+                        f"the extent of {dim} is defined by itself",
+                        self.spans[dim],
+                        "give one of the extents as a number, or leave it free",
+                    )
+                return self.expand(self.extents[dim], within | {dim})
             case extents.Combined(op, left, right):
-                return combine(op, self._expand(left, within), self._expand(right, within))
+                return combine(op, self.expand(left, within), self.expand(right, within))
             case _:
                 return extent
 

@@ -16,7 +16,12 @@ def element(name: str, span: Span) -> Element:
     """The element type of a name. Raises Reject UC0201."""
     found = ELEMENTS.get(name)
     if found is None:
-        raise Reject("UC0201", f"no element type is named {name}", span, did_you_mean(name, ELEMENTS) or "one of " + " ".join(ELEMENTS))
+        raise Reject(
+            "UC0201",
+            f"no element type is named {name}",
+            span,
+            did_you_mean(name, ELEMENTS) or "one of " + " ".join(ELEMENTS),
+        )
     return found
 
 
@@ -40,7 +45,9 @@ def extent_of(expr: syntax.Expr, dims: DimTable) -> Extent:
             return Fixed(value)
         case syntax.Name(name, span):
             if name not in dims.extents:
-                raise Reject("UC0101", f"no dimension is named {name}", span, did_you_mean(name, dims.extents))
+                raise Reject(
+                    "UC0101", f"no dimension is named {name}", span, did_you_mean(name, dims.extents)
+                )
             known = dims.extents[name]
             return known if name not in dims.pending else Free(name)
         case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(value=inner, name=None),)):
@@ -51,9 +58,13 @@ def extent_of(expr: syntax.Expr, dims: DimTable) -> Extent:
                 raise Reject("UC0221", "division by zero", span)
             return combine(op, extent_of(left, dims), b)
         case syntax.Binary(op="/", span=span):
-            raise Reject("UC0221", "`/` gives a fraction; an extent is a whole number", span, "write // to round down")
+            raise Reject(
+                "UC0221", "`/` gives a fraction; an extent is a whole number", span, "write // to round down"
+            )
         case _:
-            raise Reject("UC0221", "not an extent", expr.span, "extents are made of whole numbers, names, + - * // %")
+            raise Reject(
+                "UC0221", "not an extent", expr.span, "extents are made of whole numbers, names, + - * // %"
+            )
 
 
 def register_names(axes: tuple[syntax.Axis, ...], dims: DimTable, pending: bool) -> None:
@@ -88,24 +99,32 @@ def memory_axes(type_: syntax.TypeExpr, scope: Scope) -> tuple[MemoryAxis, ...]:
         for part in _parts(axis):
             if part.name in seen:
                 raise Reject(
-                    "UC0202", f"{part.name} stands twice in one type; each axis needs a name of its own", part.span,
+                    "UC0202",
+                    f"{part.name} stands twice in one type; each axis needs a name of its own",
+                    part.span,
                     f"name the second axis J, say, and read the operand as x[{part.name} = J]",
                     ((f"{part.name} first stands here", seen[part.name]),),
                 )
             seen[part.name] = part.span
             if part.extent is not None:
-                scope.dims.declare(part.name, extent_of(part.extent, scope.dims), part.span)
+                scope.dims.declare(
+                    part.name, positive(extent_of(part.extent, scope.dims), part.span), part.span
+                )
         axes.append(_memory_axis(axis, scope))
     return tuple(axes)
+
+
+def positive(extent: Extent, span: Span) -> Extent:
+    """The extent. Raises Reject UC0221 where it is a number below 1."""
+    if isinstance(extent, Fixed) and extent.value < 1:
+        raise Reject("UC0221", f"an axis of extent {extent.value} holds nothing", span)
+    return extent
 
 
 def _memory_axis(axis: syntax.Axis, scope: Scope) -> MemoryAxis:
     match axis:
         case syntax.NamelessAxis(extent, span):
-            found = extent_of(extent, scope.dims)
-            if isinstance(found, Fixed) and found.value < 1:
-                raise Reject("UC0221", f"an axis of extent {found.value} holds nothing", span)
-            return MemoryAxis((), found)
+            return MemoryAxis((), positive(extent_of(extent, scope.dims), span))
         case syntax.NamedAxis(name):
             return MemoryAxis((name,), Free(name))
         case syntax.CompositeAxis(parts):
@@ -120,7 +139,12 @@ def tensor_type(type_: syntax.TypeExpr, scope: Scope) -> TensorType:
     assert type_.element is not None
     elem = stored_element(type_.element, type_.element_span)
     if type_.axes is None:
-        raise Reject("UC0219", f"a result lies on the device; {elem.name} alone is a number on the host", type_.span, f"write {elem.name}[] for a single element")
+        raise Reject(
+            "UC0219",
+            f"a result lies on the device; {elem.name} alone is a number on the host",
+            type_.span,
+            f"write {elem.name}[] for a single element",
+        )
     return TensorType(elem, memory_axes(type_, scope))
 
 

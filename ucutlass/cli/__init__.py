@@ -38,12 +38,34 @@ class _Lazy(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    from importlib import metadata
+
+    if not wanted or ctx.resilient_parsing:
+        return
+    try:
+        click.echo(f"ucc, version {metadata.version('ucutlass')}")
+    except metadata.PackageNotFoundError:
+        click.echo("ucc, from a checkout that is not installed")
+    ctx.exit()
+
+
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ucutlass")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version.",
+)
 def main() -> None:
     """Compile .ucu kernels to CUTLASS C++.
 
-    Exit status: 0 fine, 1 the program is at fault, 2 the call is, 3 the machine is.
+    Exit status: 0 fine, 1 the program is at fault, 2 the call, 3 the machine.
 
-    Start with: ucc guide, then ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
+    \b
+    Start with:
+      ucc guide
+      ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
     """

@@ -23,7 +23,12 @@ from ucutlass.shapes import complete, parse_sizes
 @sizes_option
 @kernel_option
 @arch_option()
-@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for library, header and source.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for library, header and source.",
+)
 @json_option
 def command(
     file: Path, sizes: tuple[str, ...], name: str | None, arch: str, output: Path | None, as_json: bool
@@ -55,7 +60,11 @@ def command(
 def _export(folder: Path, program: ir.Kernel, built: Built) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     entry = built.source.entry
-    files = {"library": folder / f"lib{entry}.so", "header": folder / f"{entry}.h", "source": folder / f"{entry}.cu"}
+    files = {
+        "library": folder / f"lib{entry}.so",
+        "header": folder / f"{entry}.h",
+        "source": folder / f"{entry}.cu",
+    }
     shutil.copyfile(built.artifact.library, files["library"])
     files["header"].write_text(c_header(program, built.planned, built.source))
     files["source"].write_text(built.source.text)

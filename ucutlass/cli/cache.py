@@ -64,8 +64,12 @@ def _row(item: Entry | Corrupt) -> dict[str, Any]:
         return {"key": item.key[:16], "state": "corrupt", "reason": item.reason}
     age = time.time() - item.used
     return {
-        "key": item.key[:16], "state": "ok", "entry": str(item.about.get("entry", "")), "arch": str(item.about.get("arch", "")),
-        "bytes": str(item.bytes), "used": f"{age / 3600:.1f} h ago",
+        "key": item.key[:16],
+        "state": "ok",
+        "entry": str(item.about.get("entry", "")),
+        "arch": str(item.about.get("arch", "")),
+        "bytes": str(item.bytes),
+        "used": f"{age / 3600:.1f} h ago",
     }
 
 

@@ -17,9 +17,13 @@ from ucutlass.shapes import complete, parse_sizes
 
 
 @click.command("check")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @sizes_option
-@click.option("--types-only", is_flag=True, help="Stop after the type check: families and schedules are not asked.")
+@click.option(
+    "--types-only", is_flag=True, help="Stop after the type check: families and schedules are not asked."
+)
 @json_option
 def command(files: tuple[Path, ...], sizes: tuple[str, ...], types_only: bool, as_json: bool) -> None:
     """Check FILES: syntax, names, types, kernel families and schedules; nothing is built.
@@ -31,7 +35,9 @@ def command(files: tuple[Path, ...], sizes: tuple[str, ...], types_only: bool, a
         found = [(path, *_check(path, sizes, types_only)) for path in files]
     problems = [(path, source, diagnostics) for path, source, diagnostics in found if diagnostics]
     if as_json:
-        rows = [row for path, source, diagnostics in problems for row in to_json(diagnostics, source, str(path))]
+        rows = [
+            row for path, source, diagnostics in problems for row in to_json(diagnostics, source, str(path))
+        ]
         click.echo(json.dumps({"diagnostics": rows}, indent=2))
     else:
         for path, source, diagnostics in problems:
@@ -58,7 +64,9 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
     return checked.source, tuple(dict.fromkeys(wrong))
 
 
-def _schedules(checked: frontend.Checked, program: ir.Program, sizes: tuple[str, ...]) -> tuple[Diagnostic, ...]:
+def _schedules(
+    checked: frontend.Checked, program: ir.Program, sizes: tuple[str, ...]
+) -> tuple[Diagnostic, ...]:
     if isinstance(program, ir.Pipeline):
         return (Refused.no_family(program, "a pipeline compiled as one unit").diagnostic,)
     if not sizes:

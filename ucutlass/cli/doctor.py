@@ -24,10 +24,21 @@ def command(as_json: bool) -> None:
     with reported(as_json):
         report = examine()
     if as_json:
-        click.echo(json.dumps(asdict(report) | {"can_build": report.can_build, "can_run": report.can_run}, indent=2))
+        click.echo(
+            json.dumps(asdict(report) | {"can_build": report.can_build, "can_run": report.can_run}, indent=2)
+        )
     else:
         marks = {"found": "ok", "missing": "missing", "broken": "broken"}
-        show.table(("", "", ""), [(marks[f.state], f.what, f.detail + (f"; to mend it: {f.mend}" if f.mend else "")) for f in report.findings])
-        click.echo(f"kernels can be built: {'yes' if report.can_build else 'no'}; run: {'yes' if report.can_run else 'no, the interpreter serves'}")
+        show.table(
+            ("", "", ""),
+            [
+                (marks[f.state], f.what, f.detail + (f"; to mend it: {f.mend}" if f.mend else ""))
+                for f in report.findings
+            ],
+        )
+        click.echo(
+            f"kernels can be built: {'yes' if report.can_build else 'no'}; run: "
+            f"{'yes' if report.can_run else 'no, the interpreter serves'}"
+        )
     if not report.can_build:
         sys.exit(Status.MACHINE)

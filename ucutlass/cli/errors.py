@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Iterator, NoReturn
+from typing import NoReturn
 
 import click
 
 from ucutlass.diagnostics import ProgramError, to_json
-from ucutlass.runtime.errors import BuildError, MachineError, SwitchError
+from ucutlass.runtime.errors import (
+    ArchUnknown,
+    BuildCancelled,
+    BuildError,
+    BuildTimedOut,
+    MachineError,
+    SwitchError,
+)
 from ucutlass.shapes import ShapeError
 
 
@@ -31,15 +39,19 @@ def reported(as_json: bool) -> Iterator[None]:
         yield
     except ProgramError as problem:
         if as_json:
-            click.echo(json.dumps({"diagnostics": to_json(problem.diagnostics, problem.source, problem.file)}, indent=2))
+            click.echo(
+                json.dumps(
+                    {"diagnostics": to_json(problem.diagnostics, problem.source, problem.file)}, indent=2
+                )
+            )
         else:
             click.echo(str(problem), err=True)
         sys.exit(Status.PROGRAM)
     except ShapeError as problem:
         fail(Status.CALL, str(problem), as_json)
-    except BuildError as problem:
+    except (BuildError, BuildTimedOut, BuildCancelled) as problem:
         fail(Status.PROGRAM, str(problem), as_json)
-    except SwitchError as problem:
+    except (ArchUnknown, SwitchError) as problem:
         fail(Status.CALL, str(problem), as_json)
     except MachineError as problem:
         fail(Status.MACHINE, str(problem), as_json)

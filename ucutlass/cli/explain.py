@@ -22,9 +22,13 @@ from ucutlass.shapes import complete, parse_sizes
 @sizes_option
 @kernel_option
 @arch_option()
-@click.option("--device", type=click.Choice(tuple(DEVICES)), help="GPU to plan for; by default the target's usual one.")
+@click.option(
+    "--device", type=click.Choice(tuple(DEVICES)), help="GPU to plan for; by default the target's usual one."
+)
 @json_option
-def command(file: Path, sizes: tuple[str, ...], name: str | None, arch: str, device: str | None, as_json: bool) -> None:
+def command(
+    file: Path, sizes: tuple[str, ...], name: str | None, arch: str, device: str | None, as_json: bool
+) -> None:
     """Say what the compiler chooses for FILE's kernel and a shape, and why.
 
     Shows waves and quantisation, registers, shared memory, stages, bytes and intensity against
@@ -48,14 +52,26 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("schedule", f"{e.arch} {{ {e.schedule} }}"),
         ("planned for", e.device),
         ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, lane {b.lane}"),
-        ("tiles", f"{e.tiles} on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy; {e.padding:.0%} of the multiplications useful"),
+        (
+            "tiles",
+            f"{e.tiles} on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy; {e.padding:.0%} "
+            "of the multiplications useful",
+        ),
         ("steps of K", str(e.k_steps)),
         ("accumulators", f"{e.accumulators} registers a thread"),
         ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
         ("epilogue", ", ".join(e.routes) or "no tensors"),
-        ("work", f"{b.flops / 1e9:.3g} GFLOP, {b.bytes / 1e6:.4g} MB at least: {b.intensity:.1f} FLOP per byte, ridge {b.ridge:.0f}"),
+        (
+            "work",
+            f"{b.flops / 1e9:.3g} GFLOP, {b.bytes / 1e6:.4g} MB at least: {b.intensity:.1f} FLOP per byte, "
+            f"ridge {b.ridge:.0f}",
+        ),
         ("bound", f"{b.seconds * 1e6:.2f} us by {b.limit}"),
-        ("estimate", f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB from memory"),
+        (
+            "estimate",
+            f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "
+            "from memory",
+        ),
     ]
     return lines + [(note.field or "kernel", f"{note.value}: {note.reason}") for note in e.notes]
 

@@ -15,8 +15,15 @@ from ucutlass.grammar.parse import SyntaxProblem, parse
 
 
 @click.command("fmt")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
-@click.option("--check", is_flag=True, help="Change nothing; exit with 1 where a file is not in canonical form.")
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+)
+@click.option(
+    "--check", is_flag=True, help="Change nothing; exit with 1 where a file is not in canonical form."
+)
 def command(files: tuple[Path, ...], check: bool) -> None:
     """Rewrite FILES in canonical form; `-` reads standard input and prints.
 

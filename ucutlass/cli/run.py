@@ -31,10 +31,18 @@ _INTERPRETED = 512
 @kernel_option
 @arch_option(None)
 @click.option("--seed", default=0, help="Seed of the random arguments.")
-@click.option("--limit", default=300.0, show_default=True, help="Seconds that the kernel's own process may take.")
+@click.option(
+    "--limit", default=300.0, show_default=True, help="Seconds that the kernel's own process may take."
+)
 @json_option
 def command(
-    file: Path, sizes: tuple[str, ...], name: str | None, arch: str | None, seed: int, limit: float, as_json: bool
+    file: Path,
+    sizes: tuple[str, ...],
+    name: str | None,
+    arch: str | None,
+    seed: int,
+    limit: float,
+    as_json: bool,
 ) -> None:
     """Check, plan, emit, build and run FILE's kernel; verify it and time it.
 
@@ -89,7 +97,13 @@ def _describe(program: ir.Kernel, built: Built) -> dict[str, Any]:
 
 
 def _on_gpu(
-    checked: frontend.Checked, program: ir.Kernel, sizes: dict[str, int], arch: str, seed: int, limit: float, built: Built
+    checked: frontend.Checked,
+    program: ir.Kernel,
+    sizes: dict[str, int],
+    arch: str,
+    seed: int,
+    limit: float,
+    built: Built,
 ) -> dict[str, Any]:
     answer = _isolated("on_gpu", checked, program, sizes, seed, limit, {"arch": arch})
     if "lost" in answer:
@@ -106,7 +120,9 @@ def built_share(built: Built, microseconds: float | None) -> float | None:
     return bound.seconds * 1e6 / microseconds
 
 
-def _on_cpu(checked: frontend.Checked, program: ir.Kernel, sizes: dict[str, int], seed: int, limit: float) -> dict[str, Any]:
+def _on_cpu(
+    checked: frontend.Checked, program: ir.Kernel, sizes: dict[str, int], seed: int, limit: float
+) -> dict[str, Any]:
     cut = {name: min(size, _INTERPRETED) for name, size in sizes.items()}
     answer = _isolated("on_cpu", checked, program, cut, seed, limit, {})
     if "lost" in answer:
@@ -115,11 +131,24 @@ def _on_cpu(checked: frontend.Checked, program: ir.Kernel, sizes: dict[str, int]
 
 
 def _isolated(
-    what: str, checked: frontend.Checked, program: ir.Kernel, sizes: dict[str, int], seed: int, limit: float, more: dict[str, Any]
+    what: str,
+    checked: frontend.Checked,
+    program: ir.Kernel,
+    sizes: dict[str, int],
+    seed: int,
+    limit: float,
+    more: dict[str, Any],
 ) -> dict[str, Any]:
     outcome = isolate.run(
         f"ucutlass.trial:{what}",
-        {"text": checked.source, "file": checked.file, "name": program.name, "sizes": sizes, "seed": seed, **more},
+        {
+            "text": checked.source,
+            "file": checked.file,
+            "name": program.name,
+            "sizes": sizes,
+            "seed": seed,
+            **more,
+        },
         limit_seconds=limit,
     )
     match outcome:
@@ -155,16 +184,31 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         lines += [("problem", p) for p in row["problems"]]
         if row["microseconds"] is not None:
             lines.append(("time", f"{row['microseconds']:.2f} us, spread {row['spread']:.1%}"))
-            lines.append(("speed of light", f"{row['share_of_bound']:.0%} of {row['bound_device']}'s bound by {row['bound_limit']}, {row['bound_microseconds']:.2f} us"))
+            lines.append(
+                (
+                    "speed of light",
+                    f"{row['share_of_bound']:.0%} of {row['bound_device']}'s bound by {row['bound_limit']}, "
+                    f"{row['bound_microseconds']:.2f} us",
+                )
+            )
     else:
         cut = " ".join(f"{n}={v}" for n, v in row["interpreted_sizes"].items())
         lines.append(("ran on", f"the CPU, no GPU here: the float64 reference interpreter, at {cut}"))
         lines += [
-            (r["name"] or "result", f"shape {r['shape']}, mean {r['mean']:.6g}, {'finite' if r['finite'] else 'NOT FINITE'}; the kernel itself was built, not run")
+            (
+                r["name"] or "result",
+                f"shape {r['shape']}, mean {r['mean']:.6g}, {'finite' if r['finite'] else 'NOT FINITE'}; "
+                "the kernel itself was built, not run",
+            )
             for r in row["results"]
         ]
         lines.append(("time", "none: nothing was timed without a GPU"))
-        lines.append(("speed of light", f"{row['bound_microseconds']:.2f} us on {row['bound_device']}, bound by {row['bound_limit']}"))
+        lines.append(
+            (
+                "speed of light",
+                f"{row['bound_microseconds']:.2f} us on {row['bound_device']}, bound by {row['bound_limit']}",
+            )
+        )
     lines.append(("source", row["source"]))
     show.table(("", ""), lines)
 

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Sequence
 
+import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 
 
-def console(stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, soft_wrap=not _is_terminal(stderr))
-
-
-def _is_terminal(stderr: bool) -> bool:
-    return Console(stderr=stderr).is_terminal
-
-
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on a terminal, tab-separated lines elsewhere."""
-    out = console()
+    out = Console(highlight=False)
     if not out.is_terminal:
         for row in rows:
-            out.print("\t".join(row), markup=False)
+            click.echo("\t".join(row))
         return
     made = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(cell) for cell in row))
     out.print(made)
 
 
 @contextmanager
 def building(what: str) -> Iterator[OnProgress]:
     """A spinner with the build's latest event, on a terminal only."""
-    err = console(stderr=True)
+    err = Console(stderr=True, highlight=False)
     if not err.is_terminal:
         yield ignore
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Iterable, Mapping, Sequence
 
 from ucutlass import ir
 from ucutlass.elements import Element
@@ -27,7 +27,12 @@ def operand(type_: ir.TensorType, pointer: int, span: Span, rename: Mapping[str,
     """Raises Refused UC0220 for a nameless axis longer than 1: no expression can index it."""
     for axis in type_.axes:
         if not axis.dims and axis.extent != Fixed(1):
-            raise Refused("UC0220", "a nameless axis longer than 1 cannot take part in an expression", span, "give the axis a name")
+            raise Refused(
+                "UC0220",
+                "a nameless axis longer than 1 cannot take part in an expression",
+                span,
+                "give the axis a name",
+            )
     return Operand(pointer, type_.elem, tuple(rename.get(d, d) for d in type_.dims))
 
 
@@ -97,10 +102,17 @@ def access(tensor: Operand, modes: Modes, sizes: Sizes, aligned: bool) -> Access
     """
     k = tuple(sizes.stride(run, tensor) for run in modes.k)
     made = Access(
-        tensor.pointer, tensor.elem, sizes.stride(modes.m, tensor), sizes.stride(modes.n, tensor),
-        k if any(s is not None for s in k) else (), tuple(sizes.stride(run, tensor) for run in modes.batch), 1,
+        tensor.pointer,
+        tensor.elem,
+        sizes.stride(modes.m, tensor),
+        sizes.stride(modes.n, tensor),
+        k if any(s is not None for s in k) else (),
+        tuple(sizes.stride(run, tensor) for run in modes.batch),
+        1,
     )
-    return Access(made.pointer, made.elem, made.m, made.n, made.k, made.batch, _alignment(made, modes, sizes, aligned))
+    return Access(
+        made.pointer, made.elem, made.m, made.n, made.k, made.batch, _alignment(made, modes, sizes, aligned)
+    )
 
 
 def _alignment(a: Access, modes: Modes, sizes: Sizes, aligned: bool) -> int:

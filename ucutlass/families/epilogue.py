@@ -3,8 +3,9 @@ its arithmetic (a pure function of scalars), kept apart from here on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Mapping, TypeAlias
+from typing import Literal, TypeAlias
 
 from ucutlass import extents, ir
 from ucutlass.check.indexing import is_rename
@@ -14,10 +15,18 @@ from ucutlass.families.addresses import Modes, Operand, Sizes, operand
 from ucutlass.families.refuse import Refused, walk
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
-    Accumulator, Arithmetic, Compute, CoordinateValue, ExtentValue, HostScalar, Instruction, Literal_,
-    LoadSlot, Round, ScalarKind,
+    Accumulator,
+    Arithmetic,
+    Compute,
+    CoordinateValue,
+    ExtentValue,
+    HostScalar,
+    Instruction,
+    Literal_,
+    LoadSlot,
+    Round,
+    ScalarKind,
 )
-
 
 ReductionOp: TypeAlias = Literal["sum", "max", "min"]
 
@@ -59,7 +68,9 @@ class Epilogue:
 def epilogue(kernel: ir.Kernel, dot: ir.Dot, stored: tuple[str, ...], loaded: tuple[str, ...]) -> Epilogue:
     """The access structure around a dot. Raises Refused where it cannot be fused."""
     tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
-    outputs = tuple(_output(kernel, dot, result, tensors + i, stored) for i, result in enumerate(kernel.results))
+    outputs = tuple(
+        _output(kernel, dot, result, tensors + i, stored) for i, result in enumerate(kernel.results)
+    )
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
     for node in _above(dot, outputs):
@@ -88,9 +99,16 @@ def _above(dot: ir.Dot, outputs: tuple[EpilogueOutput, ...]) -> list[ir.Value]:
     return found
 
 
-def _output(kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...]) -> EpilogueOutput:
+def _output(
+    kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...]
+) -> EpilogueOutput:
     if result.type.elem.name not in stored:
-        raise Refused("UC0306", f"no kernel writes {result.type.elem.name} from a dot", result.span, "results may be " + " ".join(stored))
+        raise Refused(
+            "UC0306",
+            f"no kernel writes {result.type.elem.name} from a dot",
+            result.span,
+            "results may be " + " ".join(stored),
+        )
     tensor = operand(result.type, pointer, result.span)
     value = result.value
     if isinstance(value, ir.Cast) and value.elem is result.type.elem:
@@ -105,15 +123,28 @@ def _output(kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int,
 
 def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput:
     if value.op not in _REDUCTIONS:
-        raise Refused("UC0309", f"{value.op} cannot be taken in the epilogue of a dot", value.span, "store the dot's result and reduce it in a second stage")
+        raise Refused(
+            "UC0309",
+            f"{value.op} cannot be taken in the epilogue of a dot",
+            value.span,
+            "store the dot's result and reduce it in a second stage",
+        )
     _require_dims(value.value, dot)
-    return EpilogueOutput(tensor, value.value, ReduceTo(_REDUCTIONS[value.op]), value.over if value.op == "mean" else ())
+    return EpilogueOutput(
+        tensor, value.value, ReduceTo(_REDUCTIONS[value.op]), value.over if value.op == "mean" else ()
+    )
 
 
 def _require_dims(value: ir.Value, dot: ir.Dot) -> None:
     extra = [d for d in value.dims if d not in dot.dims]
     if extra:
-        raise Refused("UC0307", f"{', '.join(extra)} comes from an epilogue operand alone; the dot has {', '.join(dot.dims) or 'no names'}", value.span, "combine them in a second stage")
+        raise Refused(
+            "UC0307",
+            f"{', '.join(extra)} comes from an epilogue operand alone; the dot has "
+            f"{', '.join(dot.dims) or 'no names'}",
+            value.span,
+            "combine them in a second stage",
+        )
 
 
 def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ...]) -> Operand | None:
@@ -122,7 +153,12 @@ def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ..
     inner = node
     while isinstance(inner, ir.Read):
         if not is_rename(inner):
-            raise Refused("UC0304", "an operand of the epilogue is read at the result's own coordinates", inner.span, "shift or slice it in a stage of its own")
+            raise Refused(
+                "UC0304",
+                "an operand of the epilogue is read at the result's own coordinates",
+                inner.span,
+                "shift or slice it in a stage of its own",
+            )
         rename = {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions} | rename
         inner = inner.value
     match inner:
@@ -131,13 +167,29 @@ def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ..
             if isinstance(type_, ir.ScalarType):
                 return None
             if type_.elem.name not in loaded:
-                raise Refused("UC0306", f"no kernel reads {type_.elem.name} in the epilogue of a dot", node.span, "operands may be " + " ".join(loaded))
+                raise Refused(
+                    "UC0306",
+                    f"no kernel reads {type_.elem.name} in the epilogue of a dot",
+                    node.span,
+                    "operands may be " + " ".join(loaded),
+                )
             pointer = sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:index])
             return operand(type_, pointer, node.span, rename)
         case ir.Reduce() if dot in list(walk(inner)):
-            raise Refused("UC0303", "a reduction of the dot's result is used again with more work; it is only known once every tile is done", inner.span, "cut here: store the dot's result and its reduction, go on in a second stage")
+            raise Refused(
+                "UC0303",
+                "a reduction of the dot's result is used again with more work; it is only known once every "
+                "tile is done",
+                inner.span,
+                "cut here: store the dot's result and its reduction, go on in a second stage",
+            )
         case ir.Gather() | ir.Segment():
-            raise Refused("UC0304", "an operand of the epilogue cannot be gathered", inner.span, "gather it in a stage of its own")
+            raise Refused(
+                "UC0304",
+                "an operand of the epilogue cannot be gathered",
+                inner.span,
+                "gather it in a stage of its own",
+            )
         case ir.Softmax() | ir.Scan() | ir.Reduce():
             raise Refused.no_family(kernel, "a dot with softmax, scans or reductions around it", inner.span)
         case _ if inner is not node:
@@ -156,7 +208,9 @@ def arithmetic(e: Epilogue, modes: Modes, sizes: Sizes) -> Arithmetic:
         value = build.value(output.value)
         if output.divide_by:
             count = build.add(ExtentValue(sizes.product(output.divide_by), "i64"))
-            value = build.add(Compute("divide", (build.convert(value, "f32"), build.convert(count, "f32")), "f32"))
+            value = build.add(
+                Compute("divide", (build.convert(value, "f32"), build.convert(count, "f32")), "f32")
+            )
         results.append(build.convert(value, kind_of(output.tensor.elem)))
     return Arithmetic(tuple(build.instructions), tuple(results))
 
@@ -212,7 +266,7 @@ class _Build:
         match node:
             case ir.ParamValue(index):
                 scalars = sum(isinstance(p.type, ir.ScalarType) for p in self._e.kernel.params[:index])
-                return self.add(HostScalar(scalars, kind_of(node.elem)))
+                return self._narrow(self.add(HostScalar(scalars, kind_of(node.elem))), node.elem)
             case ir.Constant(value, elem):
                 return self.add(Literal_(value, kind_of(elem)))
             case ir.Size(extent):
@@ -243,6 +297,10 @@ class _Build:
                 inner = self._sizes.product(run[run.index(dim) + 1 :])
                 return self.add(CoordinateValue(mode, batch, inner, self._sizes.product((dim,)), "i64"))  # type: ignore[arg-type]
         raise AssertionError(f"{dim} is no mode of the dot: recognition refuses it")
+
+    def _narrow(self, at: int, elem: Element) -> int:
+        """Host scalars cross as doubles: a narrow float is rounded to what it was declared."""
+        return self.add(Round(at, elem, "f32")) if elem.kind == "float" and elem.bits < F32.bits else at
 
     def _cast(self, at: int, elem: Element) -> int:
         if elem is _ELEMENT[kind_of(elem)]:

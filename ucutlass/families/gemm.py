@@ -6,8 +6,8 @@ GemmProblem for concrete extents.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Mapping, Sequence
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
@@ -90,13 +90,17 @@ def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
             raise Refused.no_family(kernel, "a dot over gathered or segmented operands", value.span)
         case ir.Cast(inner) if isinstance(inner, ir.ParamValue):
             raise Refused(
-                "UC0308", f"{lane.name}(..) of a {inner.elem.name} operand needs a pass over memory before the dot",
-                value.span, f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+                "UC0308",
+                f"{lane.name}(..) of a {inner.elem.name} operand needs a pass over memory before the dot",
+                value.span,
+                f"store it first, in a pipeline: h: {lane.name}[..] = ..",
             )
         case _:
             raise Refused(
-                "UC0302", "the operands of dot are read as they lie in memory; only tf32(..) may stand around them",
-                value.span, f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+                "UC0302",
+                "the operands of dot are read as they lie in memory; only tf32(..) may stand around them",
+                value.span,
+                f"store it first, in a pipeline: h: {lane.name}[..] = ..",
             )
 
 
@@ -117,7 +121,12 @@ def problem(form: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
 
     def reach(tensor: Operand, without_k: bool = True) -> Access:
-        return access(tensor, modes if not without_k else Modes(modes.m, modes.n, (), modes.batch), at, fine[tensor.pointer])
+        return access(
+            tensor,
+            modes if not without_k else Modes(modes.m, modes.n, (), modes.batch),
+            at,
+            fine[tensor.pointer],
+        )
 
     outputs: list[Output] = [
         Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
@@ -142,13 +151,17 @@ def _modes(form: GemmForm, sizes: Sizes) -> Modes:
     merged = _merge_batches(batch, form.tensors)
     if len(merged) > MAX_BATCH_MODES:
         raise Refused(
-            "UC0305", f"{len(merged)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
-            form.dot.span, "store operands or the result with these names next to each other",
+            "UC0305",
+            f"{len(merged)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
+            form.dot.span,
+            "store operands or the result with these names next to each other",
         )
     return Modes(m, n, runs(form.k, (form.a, form.b)), merged)
 
 
-def _longest(parts: tuple[tuple[str, ...], ...], sizes: Sizes) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _longest(
+    parts: tuple[tuple[str, ...], ...], sizes: Sizes
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The run that becomes the GEMM's own mode (the longest, innermost among equals); the rest
     become batch modes over which the other operand is broadcast."""
     if not parts:

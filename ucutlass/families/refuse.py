@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Iterator, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
 from ucutlass import ir
 from ucutlass.diagnostics import Diagnostic

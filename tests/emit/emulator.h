@@ -1,5 +1,6 @@
-// Runs CUDA thread blocks on the host: every thread is a fiber, warp instructions are executed
-// by the last lane that arrives, cp.async copies when it is waited for.
+// Runs CUDA thread blocks on the host: every thread is a fiber, warp instructions are executed by
+// the last lane that arrives, cp.async copies when it is waited for. Shared memory begins as NaN.
+// Fragment layouts are those of the PTX manual (mma.m16n8k8, k16, k32 and ldmatrix).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
+#include <tuple>
 #include <vector>
 #include <ucontext.h>
 #include <cuda_runtime.h>
@@ -33,7 +36,7 @@ inline void barrier() {
   if (++at_barrier == int(fibers.size())) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
   current->ready = false; yield();
 }
-inline float half_bits(uint16_t h) { __half_raw r; r.x = h; return float(cutlass::half_t::bitcast(h)); }
+inline float half_bits(uint16_t h) { return float(cutlass::half_t::bitcast(h)); }
 inline float bf16_bits(uint16_t h) { uint32_t b = uint32_t(h) << 16; float f; memcpy(&f, &b, 4); return f; }
 inline uint16_t to_half(float f) { return cutlass::half_t(f).raw(); }
 void execute_mma(Fiber* lanes);
@@ -152,9 +155,15 @@ inline void run_block(int threads) {
     getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 1 << 18; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }
+  bool turn = false;
   for (bool progress = true; progress;) {
     progress = false;
-    for (auto& f : fibers) if (f.ready && !f.done) { progress = true; current = &f; swapcontext(&scheduler, &f.context); }
+    // Backwards every other round: a missing barrier shows in one order or the other.
+    turn = !turn;
+    for (int i = 0; i < threads; ++i) {
+      Fiber& f = fibers[turn ? i : threads - 1 - i];
+      if (f.ready && !f.done) { progress = true; current = &f; swapcontext(&scheduler, &f.context); }
+    }
   }
   for (auto& f : fibers) if (!f.done) { fprintf(stderr, "deadlock\n"); abort(); }
 }
@@ -187,3 +196,11 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 template <class T> T __ldg(T const* p) { return *p; }
 using std::min; using std::max;
 inline int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }
+
+inline float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+/// cvt.rna.tf32.f32
+inline float emulated_round_tf32(float x) {
+  uint32_t bits; memcpy(&bits, &x, 4);
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & 0xffffe000u;
+  memcpy(&x, &bits, 4); return x;
+}

@@ -1,0 +1,121 @@
+"""Cold build of a kernel with nvcc: wall seconds, and how they split between compiler phases.
+
+    python -m benchmarks.build_phases [--out build_phases.json] [--repeats 5] [--schedule "warps pingpong"]
+
+The flags are those of every build, with `--time` for nvcc's own account of its phases; nothing
+is taken from the cache. One build at a time; run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ucutlass import frontend
+from ucutlass.backend import source_of, toolchain
+from ucutlass.emit.text import Source
+from ucutlass.runtime import nvcc
+from ucutlass.runtime.toolchain import Toolchain
+from ucutlass.schedule import show
+from ucutlass.shapes import complete
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "linear_gelu.ucu"
+SIZES = {"M": 4096, "N": 4096, "K": 4096}
+
+PHASES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("preprocess", ("(preprocessing",)),
+    ("cudafe++", ("cudafe++",)),
+    ("cicc", ("cicc",)),
+    ("ptxas", ("ptxas",)),
+    ("host compile", ("(compiling)",)),
+    ("link", ("nvlink", "(linking)")),
+)
+"""Lines of the table, and what nvcc's names for the phases hold (the host compiler's go before
+"(compiling)"); the rest is `other`."""
+
+
+def source(schedule: str | None) -> tuple[Source, str]:
+    """The kernel's file and its schedule; `schedule` replaces the program's own blocks."""
+    text = EXAMPLE.read_text()
+    if schedule is not None:
+        text = text[: text.index("  schedule")] + f"  schedule sm90a {{ {schedule} }}\n}}\n"
+    checked = frontend.read_text(text)
+    program = frontend.kernel(checked)
+    planned = frontend.plan_kernel(checked, program, complete(program, SIZES), "sm90a").planned
+    return source_of(checked, program, planned), show(planned.request)
+
+
+def command(made: Source, tools: Toolchain) -> list[str]:
+    home = tools.cutlass.home
+    return [
+        str(tools.nvcc.path),
+        *nvcc.flags(made.arch, tools.nvcc.version),
+        f"-ccbin={tools.host.path}",
+        f"-I{home / 'include'}",
+        f"-I{home / 'tools/util/include'}",
+        *(f"-L{folder}" for folder in tools.nvcc.library_folders),
+        "--time=phases.csv",
+        "-o",
+        nvcc.LIBRARY,
+        nvcc.SOURCE,
+    ]
+
+
+def cold_build(made: Source, tools: Toolchain) -> dict[str, float]:
+    """Seconds of one build: `wall`, and each phase. Raises CalledProcessError where nvcc fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / nvcc.SOURCE).write_text(made.text)
+        start = time.monotonic()
+        subprocess.run(command(made, tools), cwd=folder, check=True, capture_output=True, text=True)
+        wall = time.monotonic() - start
+        return {"wall": wall, **phases((Path(folder) / "phases.csv").read_text())}
+
+
+def phases(table: str) -> dict[str, float]:
+    """Seconds of each phase from nvcc's `--time` file: a header, then a line a step."""
+    header, *rows = [[field.strip() for field in row] for row in csv.reader(table.splitlines()) if row]
+    name, metric, unit = (header.index(column) for column in ("phase name", "metric", "unit"))
+    found = dict.fromkeys([label for label, _ in PHASES] + ["other"], 0.0)
+    for row in rows:
+        label = next((label for label, marks in PHASES if any(m in row[name] for m in marks)), "other")
+        found[label] += float(row[metric]) * {"ms": 1e-3, "s": 1.0}[row[unit]]
+    return found
+
+
+def table_of(runs: Sequence[dict[str, float]]) -> str:
+    wall = statistics.median([run["wall"] for run in runs])
+    lines = [f"{'phase':14} {'median s':>9} {'least':>8} {'most':>8} {'share':>7}"]
+    for label in runs[0]:
+        values = [run[label] for run in runs]
+        middle = statistics.median(values)
+        lines.append(f"{label:14} {middle:9.2f} {min(values):8.2f} {max(values):8.2f} {middle / wall:7.1%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--schedule", help='in place of the example\'s own: "warps pingpong  tile 64x128x64"')
+    options = parser.parse_args()
+    made, schedule = source(options.schedule)
+    tools = toolchain()
+    runs = [cold_build(made, tools) for _ in range(options.repeats)]
+    versions = {"nvcc": tools.nvcc.version, "host": tools.host.version, "cutlass": tools.cutlass.version}
+    print(f"linear_gelu, {made.arch}, {schedule}\n{versions}, {len(runs)} builds\n{table_of(runs)}")
+    if options.out is not None:
+        report = {"schedule": schedule, "arch": made.arch, "versions": versions, "runs": runs}
+        options.out.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

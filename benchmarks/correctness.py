@@ -1,0 +1,132 @@
+"""Every operator, lane, operand order and epilogue function against the float64 reference.
+
+    python -m benchmarks.correctness --out FOLDER [--only GROUP,...] [--processes 4]
+    python -m benchmarks.correctness --plan                       # no GPU: check, plan and emit alone
+
+A run is a shape with one distribution of inputs. It is right where every element of every result
+lies within the bound that `ucutlass.reference` derives for it (which grows with K and the
+lane), nothing of the poisoned outputs is left or written past, no input changed and a second run
+gives the same bits. `exact` counts the runs in which that bound was 0 for every element, as it is
+for integer inputs through exact functions: those are compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import cases
+from benchmarks.farm import Accepted, Case, Rejected, build, judge, plan
+
+
+@dataclass(slots=True)
+class Group:
+    """One line of the table. `worst` is the largest error as a share of its bound."""
+
+    name: str
+    cases: int = 0
+    runs: int = 0
+    right: int = 0
+    exact: int = 0
+    worst: float = 0.0
+    families: dict[str, int] = field(default_factory=dict)
+
+
+def group_of(name: str) -> str:
+    return name.split("/")[0]
+
+
+def summarise(accepted: Sequence[Accepted], rows: Iterable[dict[str, Any]]) -> list[Group]:
+    """A line a group. A case that was not built or lost its process has all of its runs wrong."""
+    found = {row["name"]: row for row in rows}
+    groups: dict[str, Group] = {}
+    for a in accepted:
+        group = groups.setdefault(group_of(a.case.name), Group(group_of(a.case.name)))
+        runs = found.get(a.case.name, {}).get("runs", [])
+        group.cases += 1
+        group.runs += len(a.case.shapes) * len(a.case.distributions)
+        group.right += sum(run["ok"] for run in runs)
+        group.exact += sum(run["ok"] and run["exact"] for run in runs)
+        group.worst = max([group.worst, *(run["worst"] for run in runs)])
+        group.families[a.family] = group.families.get(a.family, 0) + 1
+    return list(groups.values())
+
+
+def table(groups: Sequence[Group]) -> str:
+    lines = [f"{'group':28} {'cases':>5} {'runs':>6} {'right':>6} {'exact':>6} {'worst':>8}  kernels"]
+    for g in groups:
+        kernels = " ".join(f"{family} {count}" for family, count in sorted(g.families.items()))
+        lines.append(f"{g.name:28} {g.cases:5} {g.runs:6} {g.right:6} {g.exact:6} {g.worst:8.3g}  {kernels}")
+    runs, right, exact = (sum(getattr(g, column) for g in groups) for column in ("runs", "right", "exact"))
+    worst = max((g.worst for g in groups), default=0.0)
+    count = sum(g.cases for g in groups)
+    return "\n".join([*lines, f"{'all':28} {count:5} {runs:6} {right:6} {exact:6} {worst:8.3g}"])
+
+
+def planned(wanted: Iterable[Case]) -> tuple[list[Accepted], list[Rejected]]:
+    answers = [plan(case) for case in wanted]
+    return [a for a in answers if isinstance(a, Accepted)], [a for a in answers if isinstance(a, Rejected)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="folder for report.json, rows.jsonl and build.json")
+    parser.add_argument(
+        "--only", default="", help="names of groups, or their beginnings, with commas: lanes,orders"
+    )
+    parser.add_argument("--processes", type=int, default=4, help="processes that judge side by side")
+    parser.add_argument("--plan", action="store_true", help="check, plan and emit; build and run nothing")
+    options = parser.parse_args()
+    starts = tuple(filter(None, options.only.split(",")))
+    accepted, rejected = planned(c for c in cases() if not starts or c.name.startswith(starts))
+    distinct = {source.code for a in accepted for source in a.sources()}
+    print(
+        f"{len(accepted)} cases accepted, {len(rejected)} rejected, {len(distinct)} distinct sources",
+        flush=True,
+    )
+    for r in rejected:
+        print(r.case.name, r.message)
+    if options.plan:
+        sys.exit(bool(rejected))
+    if options.out is None:
+        parser.error("--out FOLDER is needed, or --plan")
+    from benchmarks.report import machine
+
+    options.out.mkdir(parents=True, exist_ok=True)
+    unbuilt = build(accepted, options.out / "build.json")
+    for name, why in unbuilt.items():
+        print("not built:", name, why[:300])
+    built = [a for a in accepted if a.case.name not in unbuilt]
+    rows = judge(built, options.out / "rows.jsonl", processes=options.processes)
+    groups = summarise(accepted, rows)
+    texts = {a.case.name: a.case.text for a in accepted}
+    wrong = [row | {"text": texts[row["name"]]} for row in rows if not row["ok"]]
+    report = {
+        "machine": machine(),
+        "sources": len(distinct),
+        "groups": [asdict(g) for g in groups],
+        "wrong": wrong,
+        "unbuilt": unbuilt,
+        "rejected": {r.case.name: r.message for r in rejected},
+    }
+    (options.out / "report.json").write_text(json.dumps(report, indent=1))
+    print(table(groups))
+    for row in wrong:
+        print(
+            row["name"],
+            row.get("error", ""),
+            row.get("at", ""),
+            str(row.get("detail"))[:400].replace("\n", " | "),
+        )
+    sys.exit(bool(wrong or unbuilt or rejected))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,366 @@
+"""For each legality rule, kernels just beyond it, forced past the checker: what becomes of them?
+
+    python -m benchmarks.rule_edges --out FOLDER [--only UC0423,UC0426]
+    python -m benchmarks.rule_edges --emit              # no GPU: force and emit alone
+
+A forced plan must fail to be emitted, compiled, launched or right, or fall off a cliff: spill or have
+its wgmma serialised by ptxas's report where the nearest legal kernel does not, or take at least 1.3
+times its time. Where nothing of that happens the rule is stricter than the hardware, and the
+table says why it stands. `no answer` is a failure of this script or machine, no evidence. Every
+launch runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from benchmarks.edges import EDGES, Edge
+from ucutlass import frontend, heuristic, ir
+from ucutlass.backend import Built, bind, toolchain
+from ucutlass.case import build as candidate_of
+from ucutlass.case import case_of
+from ucutlass.elements import TF32
+from ucutlass.emit import emit, gemm_sm80, gemm_sm90, gemv
+from ucutlass.emit.text import Source
+from ucutlass.families.gemm import problem
+from ucutlass.hardware import ARCHES, default_device
+from ucutlass.plan import GemmPlan
+from ucutlass.planner import Planned
+from ucutlass.rules import RULES, violations
+from ucutlass.rules.candidate import Candidate, request_of
+from ucutlass.runtime import isolate
+from ucutlass.runtime.build import Artifact, build
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.parallel import build_many
+from ucutlass.schedule import Request
+from ucutlass.shapes import complete
+
+CLIFF = 1.3
+LIMIT_SECONDS = 90.0
+SIDE_BY_SIDE = 6
+"""Processes on the GPU at once while nothing is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A plan that no rule was asked about. `broken` are the rules it breaks."""
+
+    program: ir.Kernel
+    planned: Planned
+    source: Source
+    broken: tuple[str, ...]
+
+
+def force(edge: Edge, request: Request, legal: bool) -> Forced:
+    """The plan of a request as it stands. Raises what an emitter raises."""
+    checked = frontend.read_text(edge.text)
+    program = frontend.kernel(checked)
+    sizes = complete(program, edge.sizes)
+    arch = ARCHES[edge.arch]
+    device = default_device(arch)
+    form = frontend.form(checked, program)
+
+    def candidate(aligned: tuple[bool, ...] | None) -> Candidate:
+        c = candidate_of(case_of(problem(form, sizes, aligned), sizes, arch, device), request)
+        return c if legal else edge.alter(c)
+
+    c = candidate(None)
+    plan = GemmPlan(arch.name, c.problem, c.schedule, c.routes)
+    planned = Planned(
+        plan, c.knobs, sizes, c.swapped, request_of(c), heuristic.estimate(c, device), device, (), c
+    )
+    met = candidate((False,) * c.problem.pointers) if edge.how == "misaligned" and not legal else c
+    broken = tuple(v.code for v in violations(met))
+    return Forced(program, planned, emitted(plan, () if legal else edge.cut), broken)
+
+
+def emitted(plan: GemmPlan, cut: Sequence[tuple[str, str]]) -> Source:
+    """The source, without the emitters' own guards and with these of the file's replaced."""
+    with ExitStack() as past:
+        past.enter_context(mock.patch.object(gemm_sm80, "check", lambda *_: ""))
+        past.enter_context(mock.patch.object(gemv, "check", lambda *_: ""))
+        if plan.problem.lane == TF32:
+            # Its guard compares with the name TF32; what else does is answered as before.
+            held = gemm_sm90._through_registers(plan.problem)
+            past.enter_context(mock.patch.object(gemm_sm90, "_through_registers", lambda _: held))
+            past.enter_context(mock.patch.object(gemm_sm90, "TF32", None))
+        made = emit(plan, "")
+    code = made.code
+    for guard, instead in cut:
+        if guard not in code:
+            raise AssertionError(f"the emitted file has no guard `{guard}`: edges.py is out of date")
+        code = code.replace(guard, instead)
+    return Source(text=code, code=code, entry=made.entry, arch=made.arch)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`kind` says at what the forced plan failed; `nothing` where it did not."""
+
+    code: str
+    what: str
+    kind: str
+    detail: str
+    broken: tuple[str, ...]
+    why: str
+
+
+def first_line(error: BuildError) -> str:
+    """The compiler's first words that say what is wrong, a failed assertion before all."""
+    told = sorted(error.errors, key=lambda line: "assert" not in line)
+    return told[0][:200] if told else str(error)[:200]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", default="", help="rule codes, with commas")
+    parser.add_argument("--emit", action="store_true", help="build and run nothing")
+    options = parser.parse_args()
+    wanted = [i for i, e in enumerate(EDGES) if not options.only or e.code in options.only.split(",")]
+    forced, done = _forced(wanted)
+    beside = {
+        i: force(EDGES[i], r, True) for i in wanted if i in forced and (r := EDGES[i].beside) is not None
+    }
+    distinct = {f.source.code for f in forced.values()}
+    more = {f.source.code for f in beside.values()} - distinct
+    print(
+        f"{len(wanted)} edges of {len({EDGES[i].code for i in wanted})} rules of {len(RULES)}, "
+        f"{len(distinct)} distinct sources, at most {len(more)} more of neighbours",
+        flush=True,
+    )
+    untried = sorted({r.code for r in RULES} - {e.code for e in EDGES})
+    if untried:
+        print("no edge for", *untried)
+    mistaken = [
+        f"{EDGES[i].code} {EDGES[i].what}" for i, f in forced.items() if EDGES[i].code not in f.broken
+    ]
+    mistaken += [
+        f"{EDGES[i].code} {EDGES[i].what}: its neighbour breaks {f.broken}"
+        for i, f in beside.items()
+        if f.broken
+    ]
+    for line in mistaken:
+        print("not an edge:", line)
+    if options.emit:
+        for i in wanted:
+            print(EDGES[i].code, EDGES[i].what, forced[i].broken if i in forced else done[i].detail)
+        sys.exit(bool(mistaken or untried))
+    if options.out is None:
+        parser.error("--out FOLDER is needed, or --emit")
+    built = built_by_code(forced.values())
+    runs = verified([i for i, f in forced.items() if isinstance(built[f.source.code], Artifact)])
+    # A neighbour is there to be timed against, which only a forced kernel that is right needs.
+    built |= built_by_code(f for i, f in beside.items() if right(runs.get(i)))
+    for i, f in forced.items():
+        neighbour = built.get(beside[i].source.code) if i in beside else None
+        done[i] = judge(i, f, built[f.source.code], neighbour, runs.get(i))
+        print(line_of(done[i]), flush=True)
+        _write(options.out, [done[n] for n in sorted(done)])
+    outcomes = [done[i] for i in wanted]
+    print()
+    print("\n".join(map(line_of, outcomes)))
+    unexplained = [o for o in outcomes if o.kind == "no answer" or (o.kind == "nothing" and not o.why)]
+    sys.exit(bool(unexplained or mistaken))
+
+
+def _forced(wanted: Sequence[int]) -> tuple[dict[int, Forced], dict[int, Outcome]]:
+    forced: dict[int, Forced] = {}
+    failed: dict[int, Outcome] = {}
+    for i in wanted:
+        edge = EDGES[i]
+        try:
+            forced[i] = force(edge, edge.beyond, False)
+        except (ValueError, KeyError) as error:
+            words = f"{type(error).__name__}: {error}"[:200]
+            failed[i] = Outcome(edge.code, edge.what, "not emitted", words, (edge.code,), "")
+    return forced, failed
+
+
+def _write(folder: Path, outcomes: Sequence[Outcome]) -> None:
+    from benchmarks.report import machine
+
+    folder.mkdir(parents=True, exist_ok=True)
+    report = {"machine": machine(), "outcomes": [asdict(o) for o in outcomes]}
+    (folder / "rule_edges.json").write_text(json.dumps(report, indent=1))
+
+
+def line_of(o: Outcome) -> str:
+    remark = ""
+    if o.kind == "nothing":
+        remark = f"; STRICTER than the hardware: {o.why or 'no reason given'}"
+    return f"{o.code}  {o.what:46}  {o.kind:12}  {o.detail}{remark}"
+
+
+def built_by_code(wanted: Iterable[Forced]) -> dict[str, object]:
+    """The artifact, or the failure, of each distinct source."""
+    sources = list({f.source.code: f.source for f in wanted}.values())
+    results = build_many(sources, toolchain(), Cache.from_switches())
+    return {source.code: result for source, result in zip(sources, results, strict=True)}
+
+
+def right(run: isolate.Outcome | None) -> bool:
+    return isinstance(run, isolate.Returned) and run.value["ok"]
+
+
+def verified(indices: Sequence[int]) -> dict[int, isolate.Outcome]:
+    """Every edge in a process of its own, several at a time, but those that fill the GPU."""
+
+    def run(index: int) -> isolate.Outcome:
+        return isolate.run("benchmarks.rule_edges:verify_here", {"index": index}, limit_seconds=LIMIT_SECONDS)
+
+    small = [i for i in indices if EDGES[i].how != "huge"]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        runs = dict(zip(small, pool.map(run, small), strict=True))
+    return runs | {i: run(i) for i in indices if i not in runs}
+
+
+def judge(
+    index: int, forced: Forced, built: object, neighbour: object, run: isolate.Outcome | None
+) -> Outcome:
+    """What became of an edge; times it, alone on the GPU, where it was right."""
+    edge = EDGES[index]
+
+    def outcome(kind: str, detail: str) -> Outcome:
+        return Outcome(edge.code, edge.what, kind, detail, forced.broken, edge.why)
+
+    match built:
+        case BuildError():
+            return outcome("not compiled", first_line(built))
+        case Artifact():
+            pass
+        case _:
+            return outcome("no answer", str(built)[:200])
+    match run:
+        case isolate.Returned(value={"ok": True}):
+            pass
+        case isolate.Returned(value=row):
+            return outcome("wrong", row["detail"][:200])
+        case isolate.Raised(type="LaunchError", message=message):
+            return outcome("not launched", message[:200])
+        case isolate.Raised(message=message) if "CUDA error" in message:
+            return outcome("faulted", message.splitlines()[0][:200])
+        case isolate.Crashed(signal=signal):
+            return outcome("crashed", signal)
+        case isolate.TimedOut(limit_seconds=seconds):
+            return outcome("hung", f"no end after {seconds:.0f} s")
+        case other:
+            return outcome("no answer", f"{type(other).__name__}: {other}"[:300])
+    if edge.beside is None:
+        return outcome("nothing", "right")
+    if not isinstance(neighbour, Artifact):
+        return outcome("no answer", f"its neighbour was not built: {neighbour}"[:300])
+    timed = isolate.run("benchmarks.rule_edges:time_here", {"index": index}, limit_seconds=LIMIT_SECONDS)
+    if not isinstance(timed, isolate.Returned):
+        return outcome("no answer", f"timing: {timed}"[:300])
+    worse = " ".join(sorted(losses(built) - losses(neighbour)))
+    told = f"{timed.value:.2f} x its neighbour's time" + (f", {worse}" if worse else "")
+    return outcome("slow" if timed.value >= CLIFF else "ptxas" if worse else "nothing", told)
+
+
+def losses(artifact: Artifact) -> set[str]:
+    """What ptxas holds against a kernel: spills and serialised wgmma."""
+    return {f.code for f in artifact.report.findings if f.code in ("spill", "wgmma-serialised")}
+
+
+# --- in the other process ----------------------------------------------------------------
+
+
+def verify_here(index: int) -> dict[str, Any]:
+    """Whether the forced kernel is right, bit by bit, on integers."""
+    import torch
+
+    from ucutlass.runtime import verify
+
+    edge = EDGES[index]
+    forced = force(edge, edge.beyond, False)
+    kernel = launcher(forced)
+    if edge.how == "huge":
+        return _huge(kernel, edge)
+    arguments = arguments_of(edge, forced)
+
+    def launch(args: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
+        kernel(*args, out=outs[0])
+
+    verdict = verify.check(forced.program, launch, arguments)
+    return {"ok": verdict.ok, "detail": str(verdict)}
+
+
+def time_here(index: int) -> float:
+    """The forced kernel's time over its neighbour's."""
+    from ucutlass.runtime.timing import compare, sets_for
+
+    edge = EDGES[index]
+    assert edge.beside is not None
+    forced = force(edge, edge.beyond, False)
+    kernels = {"forced": launcher(forced), "legal": launcher(force(edge, edge.beside, True))}
+    arguments = arguments_of(edge, forced)
+    out = kernels["legal"](*arguments)
+    count = sets_for(sum(t.numel() * t.element_size() for t in (*arguments, out)))
+    copies = [([a.clone() for a in arguments], out.clone()) for _ in range(count)]
+
+    def launches(kernel: Any) -> Callable[[int], object]:
+        return lambda i: kernel(*copies[i][0], out=copies[i][1])
+
+    times = compare({name: launches(kernel) for name, kernel in kernels.items()}, count)
+    return times["forced"].median / times["legal"].median
+
+
+def arguments_of(edge: Edge, forced: Forced) -> list[Any]:
+    from ucutlass.runtime.inputs import generate
+
+    made = generate(forced.program, edge.sizes, "integer", device="cuda")
+    return [_off_by_one(a) for a in made] if edge.how == "misaligned" else list(made)
+
+
+def launcher(forced: Forced) -> Any:
+    """The kernel, callable with tensors, whatever the planner would have chosen for them."""
+    from ucutlass.frontend import Chosen
+    from ucutlass.runtime.declaration import spec_of
+    from ucutlass.runtime.launch import Launcher
+
+    artifact = build(forced.source, toolchain(), Cache.from_switches())
+    bound = bind(Built(Chosen(forced.planned, None), forced.source, artifact), forced.program.name)
+    return Launcher(spec_of(forced.program, ()), lambda _: bound)
+
+
+def _off_by_one(tensor: Any) -> Any:
+    import torch
+
+    storage = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    moved = storage[1:].view(tensor.shape)
+    return moved.copy_(tensor)
+
+
+def _huge(kernel: Any, edge: Edge) -> dict[str, Any]:
+    """Ones times ones: every element is K. The last rows lie beyond 2^31."""
+    import torch
+
+    m, n, k = (edge.sizes[d] for d in "MNK")
+    x = torch.ones((m, k), dtype=torch.float16, device="cuda")
+    w = torch.ones((n, k), dtype=torch.float16, device="cuda")
+    y = torch.full((m, n), -1.0, dtype=torch.float16, device="cuda")
+    kernel(x, w, out=y)
+    torch.cuda.synchronize()
+    tail = y[-128:]
+    bad = int((tail != k).sum())
+    return {
+        "ok": bad == 0,
+        "detail": f"{bad} of the last {tail.numel()} elements are wrong: {tail[-1, -1].item()}, not {k}",
+    }
+
+
+if __name__ == "__main__":
+    main()

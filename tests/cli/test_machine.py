@@ -1,0 +1,153 @@
+"""`ucc build`, `doctor` and `cache`: what they write, and machines that lack something."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import LINEAR, SIZES, Machine
+
+NO_NVCC = {"UCUTLASS_CUDA_HOME": "", "CUDA_HOME": "/nowhere"}
+
+
+def test_build_writes_library_header_and_source(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    result = machine.ucc("build", LINEAR, *SIZES, "-o", folder)
+    assert result.status == 0, result.err
+    lines = dict(line.split("\t", 1) for line in result.out.splitlines())
+    entry = lines["entry"]
+    assert {p.name for p in folder.iterdir()} == {f"lib{entry}.so", f"{entry}.h", f"{entry}.cu"}
+    assert "linear" not in entry, "files are named by digest, never by the program"
+    assert f" {entry}(" in (folder / f"{entry}.h").read_text()
+    assert f" {entry}(" in (folder / f"{entry}.cu").read_text()
+    assert machine.builds == 1
+
+
+def test_build_again_takes_the_cache(machine: Machine) -> None:
+    first = machine.ucc("build", LINEAR, *SIZES, "--json").json
+    again = machine.ucc("build", LINEAR, *SIZES, "--json").json
+    assert machine.builds == 1
+    assert first == again
+    assert first.keys() == {"kernel", "entry", "seconds", "library", "findings"}
+    assert Path(first["library"]).is_file()
+
+
+def test_a_refused_build_shows_the_program_first_and_keeps_the_source(machine: Machine) -> None:
+    machine.behave('echo "source.cu(12): error: no instance of overloaded function" >&2; exit 2\n')
+    result = machine.ucc("build", LINEAR, *SIZES)
+    assert result.status == 1
+    lines = result.err.splitlines()
+    assert f"{LINEAR}:2" in lines[0] and "linear_gelu" in lines[0]
+    words = next(i for i, line in enumerate(lines) if "no instance of overloaded function" in line)
+    assert words > 0
+    kept = next(line.split("source kept: ")[1] for line in lines if "source kept: " in line)
+    assert 'extern "C"' in Path(kept).read_text()
+
+
+@pytest.mark.parametrize("name", ["build", "run"])
+def test_a_missing_compiler_is_one_line_with_the_mend(machine: Machine, name: str) -> None:
+    result = machine.ucc(name, LINEAR, *SIZES, **NO_NVCC)
+    assert result.status == 3
+    assert result.out == ""
+    assert result.err.startswith("ucc: ")
+    assert "; to mend it: " in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_missing_compiler_in_json(machine: Machine) -> None:
+    result = machine.ucc("build", LINEAR, *SIZES, "--json", **NO_NVCC)
+    assert result.status == 3
+    assert result.json.keys() == {"error", "status"}
+    assert result.json["status"] == 3
+
+
+def test_check_and_emit_need_no_compiler(machine: Machine) -> None:
+    assert machine.ucc("check", LINEAR, **NO_NVCC).status == 0
+    assert machine.ucc("emit", LINEAR, *SIZES, **NO_NVCC).status == 0
+
+
+@pytest.mark.parametrize(
+    "output, words",
+    [
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "signal 9"),
+        ("g++: fatal error: No space left on device", "No space left on device"),
+    ],
+)
+def test_a_compiler_that_the_machine_stops_is_one_line(machine: Machine, output: str, words: str) -> None:
+    machine.behave(f'echo "{output}" >&2; exit 1\n')
+    result = machine.ucc("build", LINEAR, *SIZES)
+    assert result.status == 3
+    assert words in result.err and "; to mend it: " in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_cache_that_is_a_file_is_one_line(machine: Machine) -> None:
+    machine.cache.write_text("not a folder")
+    result = machine.ucc("build", LINEAR, *SIZES)
+    assert result.status == 3
+    assert str(machine.cache) in result.err and "; to mend it: " in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_cache_is_one_line(machine: Machine) -> None:
+    machine.cache.mkdir(mode=0o500)
+    result = machine.ucc("build", LINEAR, *SIZES)
+    assert result.status == 3
+    assert "; to mend it: " in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = machine.ucc("build", LINEAR, *SIZES, "-o", tmp_path / "file" / "folder")
+    assert result.status == 3
+    assert result.err == f"ucc: Not a directory: {tmp_path}/file/folder\n"
+
+
+# --- cache --------------------------------------------------------------------------
+
+
+def test_cache_lists_verifies_and_clears(machine: Machine) -> None:
+    assert machine.ucc("cache", "list").out == "the cache is empty\n"
+    entry = machine.ucc("build", LINEAR, *SIZES, "--json").json["entry"]
+    (row,) = machine.ucc("cache", "list", "--json").json
+    assert row["entry"] == entry and row["state"] == "ok" and row["arch"] == "sm_90a"
+    (stats,) = machine.ucc("cache", "stats", "--json").json
+    assert stats["entries"] == "1"
+    (row,) = machine.ucc("cache", "verify", "--json").json
+    assert row["state"] == "ok"
+    assert machine.ucc("cache", "clear").status == 0
+    assert machine.ucc("cache", "list", "--json").json == []
+
+
+def test_cache_verify_puts_a_corrupt_entry_aside(machine: Machine) -> None:
+    library = Path(machine.ucc("build", LINEAR, *SIZES, "--json").json["library"])
+    library.chmod(0o600)
+    library.write_bytes(b"rot")
+    result = machine.ucc("cache", "verify", "--json")
+    assert [row["state"] for row in result.json] == ["corrupt"]
+    assert machine.ucc("cache", "list", "--json").json == []
+    assert machine.ucc("build", LINEAR, *SIZES).status == 0
+    assert machine.builds == 2
+
+
+# --- doctor -------------------------------------------------------------------------
+
+
+def test_doctor_of_a_machine_that_can_build(machine: Machine) -> None:
+    result = machine.ucc("doctor")
+    assert result.status == 0
+    assert "kernels can be built: yes" in result.out
+    row = machine.ucc("doctor", "--json").json
+    assert row["can_build"] is True
+    assert all(f.keys() >= {"what", "state", "detail", "mend"} for f in row["findings"])
+
+
+def test_doctor_names_what_is_missing_and_the_mend(machine: Machine) -> None:
+    result = machine.ucc("doctor", **NO_NVCC)
+    assert result.status == 3
+    assert "missing\t" in result.out and "to mend it: " in result.out
+    assert "kernels can be built: no" in result.out
+    assert machine.ucc("doctor", "--json", **NO_NVCC).json["can_build"] is False

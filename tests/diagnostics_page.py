@@ -1,0 +1,241 @@
+"""docs/diagnostics.md, made from the compiler's tables and the smallest program for each code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.check.test_diagnostics import CHECKED, REFUSED
+from tests.grammar.test_syntax_problems import CASES
+from ucutlass import frontend
+from ucutlass.codes import CODES
+from ucutlass.diagnostics import Diagnostic, ProgramError, render
+from ucutlass.grammar import problems
+from ucutlass.grammar.parse import SyntaxProblem, decode
+from ucutlass.rules import RULES
+from ucutlass.shapes import ShapeError, complete, parse_sizes
+
+PAGE = Path(__file__).parent.parent / "docs" / "diagnostics.md"
+
+SYNTAX = {
+    problems.UNEXPECTED_CHARACTER: "a character that no program holds",
+    problems.UNEXPECTED_TOKEN: "a word or sign where the grammar has none",
+    problems.UNBALANCED_BRACKETS: "brackets that do not pair",
+    problems.NUMBER_TOO_LARGE: "a number beyond i64 or f64",
+    problems.NESTED_TOO_DEEP: f"more than {problems.MAX_NESTING} brackets open, or an expression of "
+    f"more than {problems.MAX_DEPTH} levels",
+    problems.FILE_TOO_LARGE: f"a text of more than {problems.MAX_CHARACTERS} characters",
+    problems.NOT_TEXT: "bytes that are not UTF-8 text",
+    problems.MALFORMED_NUMBER: "a number that runs into what follows",
+    problems.MALFORMED_INDEX: "an index that is not an equation",
+    problems.MALFORMED_CONSUMED: "brackets before arguments that hold more than names",
+}
+"""Codes of `ucutlass.grammar.problems`."""
+
+FOREIGN = "UC0439"
+"""The one code of a request instead of a candidate: `ucutlass.planner.foreign_fields`."""
+
+UNREACHED = {
+    "UC0301": "not raised today: a kernel with several dots is UC0300 until a family takes them",
+    "UC0414": "not earned by a program: recognition gives up earlier, with UC0305",
+    "UC0431": "not earned by a program: the planner chooses the routes itself",
+}
+"""Codes that no program earns, and why they stand in the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A program, and the extents for which it is planned (none: it is only checked)."""
+
+    text: str
+    sizes: str = ""
+
+
+def gemm(
+    fields: str, sizes: str = "M=1024,N=1024,K=1024", *, arch: str = "sm90a", x: str = "bf16[M, K]",
+    w: str = "bf16[N, K]", out: str = "bf16[M, N]", over: str = "K",
+) -> Case:
+    """A plain product with one schedule block."""
+    body = f"  return dot[{over}](x, w)\n  schedule {arch} {{ {fields} }}\n"
+    return Case(f"kernel k(x: {x}, w: {w}) -> {out} {{\n{body}}}\n", sizes)
+
+
+_VECTOR = "M=1024,N=1,K=1024"
+
+RULED = {
+    "UC0410": gemm("warps pingpong", arch="sm80"),
+    "UC0411": gemm("warps pingpong", x="f32[M, K]", w="f32[N, K]", out="f32[M, N]"),
+    "UC0412": gemm("warps multistage  math simt"),
+    "UC0413": gemm(
+        "warps pingpong", "M=1024,N=1024,K=64,L=64", x="bf16[M, K, L]", w="bf16[K, N, L]", over="K, L"
+    ),
+    "UC0415": gemm(
+        "warps pingpong", "M=1024,N=1024,K=1024,B=8",
+        x="bf16[M, K, B]", w="bf16[B, N, K]", out="bf16[B, M, N]",
+    ),
+    "UC0416": gemm("warps pingpong", x="e4m3[K, M]", w="e4m3[N, K]"),
+    "UC0417": Case(
+        "kernel k(x: f32[M, K], w: f32[K, N]) -> f32[M, N] {\n"
+        "  return dot[K](tf32(x), tf32(w))\n  schedule sm90a { warps pingpong  swap no }\n}\n",
+        "M=1024,N=1024,K=1024",
+    ),
+    "UC0418": gemm("warps pingpong", "M=1024,N=1024,K=1023"),
+    "UC0419": gemm("warps pingpong  tile 32x128x64"),
+    "UC0420": gemm("warps pingpong  tile 64x12x64"),
+    "UC0421": gemm("warps pingpong  tile 64x128x24"),
+    "UC0423": gemm("warps pingpong  tile 128x256x64"),
+    "UC0424": gemm("warps pingpong  tile 64x128x64  cluster 3x1"),
+    "UC0425": gemm("warps pingpong  tile 64x24x64  cluster 2x1"),
+    "UC0426": gemm("warps pingpong  tile 64x256x64  stages 12"),
+    "UC0427": gemm("warps pingpong  split_k 2"),
+    "UC0428": gemm("warps cooperative  tile 128x128x64  split_k 32"),
+    FOREIGN: gemm("warps gemv  tile 128x128x64"),
+    "UC0430": gemm("warps pingpong", "M=4294967296,N=64,K=64"),
+    "UC0432": gemm("swizzle 3"),
+    "UC0440": gemm("warps multistage  tile 128x128x16"),
+    "UC0441": gemm("warps multistage  tile 128x128x32  warp_tile 48x64"),
+    "UC0442": gemm("warps multistage  tile 192x64x32  warp_tile 64x64"),
+    "UC0443": gemm("warps multistage  tile 128x256x32  warp_tile 64x128"),
+    "UC0450": gemm("warps gemv"),
+    "UC0451": gemm("warps gemv  rows 3", _VECTOR),
+    "UC0452": gemm("warps gemv  threads 33", _VECTOR),
+    "UC0453": gemm("warps gemv  rows 16  columns 8", _VECTOR),
+    "UC0454": gemm("warps gemv  rows 64  columns 8  threads 16", _VECTOR, arch="sm89", x="bf16[K, M]"),
+}
+"""For each legality rule the smallest schedule that breaks it."""
+
+_PLAIN = """\
+kernel k(x: bf16[M, K=64], w: bf16[N, K]) -> bf16[M, N] {
+  require M % 8 == 0
+  return dot[K](x, w)
+}
+"""
+
+SHAPES = {
+    "UC0601": Case(_PLAIN, "M=64"),
+    "UC0602": Case(_PLAIN, "M=64,N=64,K=32"),
+    "UC0603": Case(_PLAIN, "M=60,N=64"),
+}
+
+_SIZES = {"UC0305": "A=4,B=4,C=4,D=4,U=4,V=4,W=4,K=4,N=4"}
+"""Extents for the checker's and the recogniser's programs that need some."""
+
+_DEEP = "fn f(x) = " + "(" * (problems.MAX_NESTING + 1) + "x" + ")" * (problems.MAX_NESTING + 1) + "\n"
+_LONG = {
+    problems.NESTED_TOO_DEEP: (_DEEP, f"`fn f(x) = (((..(x)..)))` with {problems.MAX_NESTING + 1} brackets."),
+    problems.FILE_TOO_LARGE: (
+        "#" * (problems.MAX_CHARACTERS + 1),
+        f"{problems.MAX_CHARACTERS + 1} characters.",
+    ),
+}
+"""Texts too long to print, and what to print for them."""
+
+_SECTIONS = (
+    ("Syntax", "UC00", "The text is not a program. Found by `ucutlass.grammar.parse`."),
+    ("Names", "UC01", "A name is unknown, taken or misused. Found by `ucutlass.check`."),
+    (
+        "Types and dimensions", "UC02",
+        "A value does not fit. Found by `ucutlass.check`, UC0220 by `ucutlass.families`.",
+    ),
+    (
+        "What one kernel can do", "UC03",
+        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`.",
+    ),
+    (
+        "Schedules", "UC04",
+        "UC0401 to UC0406 are found by `ucutlass.check`; the others are the rules of `ucutlass.rules`, asked "
+        "for given extents.",
+    ),
+    ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
+    ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
+)
+
+
+def meanings() -> dict[str, str]:
+    """Every code with its line, in order."""
+    rules = {rule.code: rule.text for rule in RULES}
+    foreign = {FOREIGN: "fields that no one kernel family has together"}
+    return dict(sorted({**SYNTAX, **CODES, **rules, **foreign}.items()))
+
+
+def program(code: str) -> Case | None:
+    """The smallest program of a code that can be printed."""
+    if code in CHECKED or code in REFUSED:
+        return Case((CHECKED | REFUSED)[code], _SIZES.get(code, ""))
+    if code in RULED or code in SHAPES:
+        return (RULED | SHAPES)[code]
+    return next((Case(source) for found, source, *_ in CASES if found == code), None)
+
+
+def message(code: str) -> str:
+    """What `ucc` prints for the program of a code."""
+    if code == problems.NOT_TEXT:
+        return _caught(code, lambda: decode(b"\xff"), "\ufffd")
+    if code in _LONG:
+        text = _LONG[code][0]
+        return _caught(code, lambda: frontend.read_text(text, "k.ucu"), text).partition("\n")[0]
+    case = program(code)
+    assert case is not None, f"{code} has no program"
+    return _caught(code, lambda: _compile(case), case.text)
+
+
+def _compile(case: Case) -> None:
+    checked = frontend.read_text(case.text, "k.ucu")
+    kernel = frontend.kernel(checked)
+    frontend.form(checked, kernel)
+    sizes = complete(kernel, parse_sizes([case.sizes]))
+    for arch in dict.fromkeys(b.arch for b in kernel.schedules) or ("sm90a",):
+        frontend.plan_kernel(checked, kernel, sizes, arch)
+
+
+def _caught(code: str, action: Callable[[], object], source: str) -> str:
+    """The words of the error that `action` raises, those of other codes left out."""
+    try:
+        action()
+    except ProgramError as error:
+        return render(_only(code, error.diagnostics), source, "k.ucu")
+    except SyntaxProblem as error:
+        found = tuple(Diagnostic(p.code, p.message, p.span, p.hint) for p in error.problems)
+        return render(_only(code, found), source, "k.ucu")
+    except ShapeError as error:
+        assert error.code == code, f"{code}: {error}"
+        return f"ucc: {error}"
+    raise AssertionError(f"the program of {code} is accepted")
+
+
+def _only(code: str, found: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    mine = tuple(d for d in found if d.code == code)
+    assert mine, f"{code} is not among {[d.code for d in found]}"
+    return mine
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        "# Diagnostics\n",
+        "Every code, what it stands for, the smallest program that earns it and what `ucc` prints. Written "
+        "by `tests/diagnostics_page.py` from the compiler's tables; `pytest tests/test_docs.py "
+        "--update-golden` writes it anew. A message is `file:line:column: severity: what happened [code]`, "
+        "the line, notes on other places, and a hint; `--json` has the same with character offsets. Exit "
+        "status 1, for UC06xx 2.\n",
+    ]
+    for title, prefix, about in _SECTIONS:
+        parts.append(f"## {title}\n\n{about}\n")
+        parts += [_entry(code, text) for code, text in meanings().items() if code.startswith(prefix)]
+    return "\n".join(parts)
+
+
+def _entry(code: str, text: str) -> str:
+    head = f"### {code}\n\n{text[0].upper()}{text[1:]}.\n"
+    if code in UNREACHED:
+        return head + f"\n{UNREACHED[code][0].upper()}{UNREACHED[code][1:]}.\n"
+    case = program(code)
+    if code in _LONG:
+        body = _LONG[code][1] + "\n"
+    elif case is None:
+        body = "The byte `FF`.\n"
+    else:
+        extents = f"\nFor `{case.sizes}`:\n" if case.sizes else ""
+        body = f"```ucu error {code}\n{case.text.rstrip()}\n```\n{extents}"
+    return f"{head}\n{body}\n```\n{message(code)}\n```\n"

@@ -1,0 +1,98 @@
+"""Runs an emitted mma.sync kernel on the host: its own source, with the PTX in it replaced.
+
+CUTLASS's headers stand as they are but for the instructions that the kernels use, in copies of
+three files that come first on the include path; `emulator.h` executes those on fibers. What it
+cannot show: races between warps that no order of fibers reveals, and the hardware's rounding
+inside an MMA (sums are kept in double here).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.emit.harness import cuda_includes, cutlass_include
+from ucutlass.emit import Source
+
+_MMA = re.compile(
+    r"#if defined\(CUTE_ARCH_MMA_SM80_ENABLED\)\s*asm volatile\(\s*\""
+    r"(mma\.sync\.aligned\.(?:m16n8k16\.row\.col\.(?:f32\.f16\.f16\.f32|f16\.f16\.f16\.f16|f32\.bf16\.bf16\.f32)"
+    r"|m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32|m16n8k32\.row\.col\.s32\.s8\.s8\.s32)) .*?#endif\n",
+    re.DOTALL,
+)
+_COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
+_ROUND_TF32 = re.compile(r"uint32_t bits;\n\s*asm\(\"cvt.rna.*?__uint_as_float\(bits\);", re.DOTALL)
+
+
+def build(source: Source, folder: Path) -> Any:
+    """The entry of a source, compiled for the host. Skips the test where there is no g++."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the emulated kernel")
+    _shadow(folder)
+    text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
+    text.write_text(_translated(source.text))
+    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
+    flags = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared")
+    includes = (f"-I{folder}", f"-I{Path(__file__).parent}", f"-I{cutlass_include()}", *cuda_includes())
+    done = subprocess.run(
+        [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    entry = getattr(ctypes.CDLL(str(library)), source.entry)
+    entry.restype = ctypes.c_int32
+    return entry
+
+
+def _translated(text: str) -> str:
+    """The kernel's source for the host: its inline PTX and its shared memory replaced."""
+    text = _COPY_ASYNC.sub(
+        "__device__ void copy_async(void* target, void const* source, int valid) {\n"
+        "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
+        text,
+    )
+    text = _ROUND_TF32.sub("return emulated_round_tf32(x);", text)
+    text = text.replace(
+        "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
+    )
+    assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
+    intrinsic = "unsigned __byte_perm(unsigned, unsigned, unsigned);"
+    return (
+        f"{intrinsic}\n#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"
+        f'#include "emulator.h"\n{text}'
+    )
+
+
+def _shadow(folder: Path) -> None:
+    """Writes CUTLASS's instruction headers with the emulator's calls in place of PTX."""
+    arch = cutlass_include() / "cute" / "arch"
+    target = folder / "cute" / "arch"
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "mma_sm80.hpp").write_text(_MMA.sub(_emulated_mma, (arch / "mma_sm80.hpp").read_text()))
+    loads = (arch / "copy_sm75.hpp").read_text()
+    for atom, transposed in (("SM75_U32x4_LDSM_N", "false"), ("SM75_U16x8_LDSM_T", "true")):
+        pattern = re.compile(rf"(struct {atom}\n.*?)#if defined(.*?)#endif\n", re.DOTALL)
+        loads = pattern.sub(lambda m, t=transposed: _emulated_ldmatrix(m, t), loads, count=1)
+    (target / "copy_sm75.hpp").write_text(loads)
+    copies = (arch / "copy_sm80.hpp").read_text()
+    copies = re.sub(r"(cp_async_fence\(\)\n\{\n).*?\n\}", r"\1  emu::fence();\n}", copies, flags=re.DOTALL)
+    copies = re.sub(r"(cp_async_wait\(\)\n\{\n).*?\n\}", r"\1  emu::wait(N);\n}", copies, flags=re.DOTALL)
+    (target / "copy_sm80.hpp").write_text(copies)
+
+
+def _emulated_mma(found: re.Match[str]) -> str:
+    outputs = re.findall(r'"=[fr]"\((\w+)\)', found[0])
+    inputs = re.findall(r'(?<!=)"[fr]"\((\w+)\)', found[0])
+    given = ", ".join(f"std::as_const({name})" for name in inputs)
+    return f'    emu::mma("{found[1]}", std::tie({", ".join(outputs)}), std::forward_as_tuple({given}));\n'
+
+
+def _emulated_ldmatrix(found: re.Match[str], transposed: str) -> str:
+    targets = ", ".join(re.findall(r'"=r"\((\w+)\)', found[2]))
+    return f"{found[1]}    emu::ldmatrix({transposed}, &smem_src, {targets});\n"

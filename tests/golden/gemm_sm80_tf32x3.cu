@@ -1,0 +1,673 @@
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <numeric>
+#include <type_traits>
+#include <cuda_runtime.h>
+#include <cuda/std/limits>
+#include <cmath>
+#include "cute/tensor.hpp"
+#include "cute/atom/copy_atom.hpp"
+#include "cute/atom/mma_atom.hpp"
+#include "cutlass/cutlass.h"
+#include "cutlass/fast_math.h"
+#include "cutlass/functional.h"
+#include "cutlass/numeric_conversion.h"
+
+namespace {
+
+// --- configuration -------------------------------------------------------------------
+
+constexpr int kTileM = 64, kTileN = 64, kTileK = 32;
+constexpr int kWarpsM = 2, kWarpsN = 2, kThreads = 32 * kWarpsM * kWarpsN;
+constexpr int kStages = 3;
+constexpr int kStageRows = 64;  // rows of the tile that pass the epilogue at a time
+constexpr int kWidth = 1;  // elements that a thread takes there at a time
+constexpr int kContracted = 1, kBatchModes = 1;
+constexpr int kSharedBytes = 49152;
+
+using ElementA = float;
+using ElementB = float;
+using Sum = float;  // in registers
+using Accumulator = float;  // what the arithmetic takes
+
+// --- arithmetic ----------------------------------------------------------------------
+
+struct ArithmeticParams {
+};
+
+inline ArithmeticParams arithmetic_params(int64_t const*, double const*) {
+  ArithmeticParams p;
+  return p;
+}
+
+CUTLASS_DEVICE void ucc_arithmetic(
+    ArithmeticParams const& p,
+    int m, int n,
+    float acc,
+    float& out0) {
+  out0 = acc;  // stored as f32
+}
+
+// --- problem -------------------------------------------------------------------------
+
+/// A matrix operand. Strides count elements; those of modes it does not range over are 0.
+template <class Element>
+struct Matrix {
+  Element const* data;
+  int64_t row;
+  int64_t k[kContracted];
+  int64_t batch[kBatchModes];
+};
+
+/// A tensor of the epilogue: an operand or a result.
+template <class Element>
+struct Slot {
+  Element* data;
+  int64_t m, n;
+  int64_t batch[kBatchModes];
+};
+
+struct Params {
+  int64_t m, n;
+  int64_t k[kContracted];
+  int64_t batch[kBatchModes];
+  int64_t batches;
+  int32_t k_tiles;                 // over all contracted modes
+  int32_t inner_k_tiles;           // along the innermost one
+  int32_t splits;
+  uint32_t tiles_m, tiles_n;
+  bool along_m;                    // neighbouring thread blocks advance along M
+  uint32_t swizzle;                // width of a band of tiles, for reuse in L2
+  Matrix<ElementA> a;
+  Matrix<ElementB> b;
+  Slot<float> output0;
+  Accumulator* partial_sums;       // [split][tile][accumulator][thread]
+  ArithmeticParams arithmetic;
+};
+
+/// Neighbouring elements that one access moves.
+template <class Element, int kCount>
+struct alignas(sizeof(Element) * kCount) Pack {
+  Element value[kCount];
+};
+
+__host__ __device__ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Which part of the problem a thread block computes.
+struct Tile {
+  int64_t m, n;                    // first row and column
+  int rows, columns;               // valid ones
+  uint32_t tile_m, tile_n;
+  int64_t batch;                   // over all batch modes, the last one fastest
+  int64_t tile;                    // over all tiles and batches
+  int split;
+};
+
+__device__ inline int64_t block_index() { return int64_t(blockIdx.y) * gridDim.x + blockIdx.x; }
+
+/// Tiles go in bands of `swizzle` tiles across the raster's direction, so that the thread
+/// blocks that run at one time share rows and columns.
+__device__ inline Tile locate(Params const& p, int64_t block) {
+  Tile tile;
+  uint32_t const tiles = p.tiles_m * p.tiles_n;
+  int64_t const tiles_and_batches = tiles * p.batches;
+  tile.split = int(block / tiles_and_batches);
+  tile.tile = block % tiles_and_batches;
+  tile.batch = tile.tile / tiles;
+  uint32_t const index = uint32_t(tile.tile % tiles);
+  uint32_t const fast = p.along_m ? p.tiles_m : p.tiles_n;
+  uint32_t const slow = p.along_m ? p.tiles_n : p.tiles_m;
+  uint32_t const band = index / (p.swizzle * fast);
+  uint32_t const width = min(p.swizzle, slow - band * p.swizzle);
+  uint32_t const rest = index - band * p.swizzle * fast;
+  uint32_t const along = rest / width;
+  uint32_t const across = band * p.swizzle + rest % width;
+  tile.tile_m = p.along_m ? along : across;
+  tile.tile_n = p.along_m ? across : along;
+  tile.m = int64_t(tile.tile_m) * kTileM;
+  tile.n = int64_t(tile.tile_n) * kTileN;
+  tile.rows = int(min(int64_t(kTileM), p.m - tile.m));
+  tile.columns = int(min(int64_t(kTileN), p.n - tile.n));
+  return tile;
+}
+
+/// The coordinates of a batch, or of any row-major index.
+template <int kModes>
+__device__ void unravel(int64_t index, int64_t const (&extent)[kModes], int64_t (&coordinate)[kModes]) {
+#pragma unroll
+  for (int i = kModes - 1; i > 0; --i) {
+    coordinate[i] = index % extent[i];
+    index /= extent[i];
+  }
+  coordinate[0] = index;
+}
+
+template <int kModes>
+__device__ int64_t dot(int64_t const (&coordinate)[kModes], int64_t const (&stride)[kModes]) {
+  int64_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kModes; ++i) sum += coordinate[i] * stride[i];
+  return sum;
+}
+
+// --- shared memory -------------------------------------------------------------------
+// A stage holds a tile of A and one of B, swizzled so that neither the copies that fill it nor
+// the reads to registers meet in a bank.
+
+using SharedAtomA = decltype(cute::composition(cute::Swizzle<3, 2, 3>{}, cute::Layout<cute::Shape<cute::_8, cute::_32>, cute::Stride<cute::_32, cute::_1>>{}));
+using SharedA = decltype(cute::tile_to_shape(SharedAtomA{}, cute::Shape<cute::Int<kTileM>, cute::Int<kTileK>>{}));
+using SharedAtomB = decltype(cute::composition(cute::Swizzle<2, 3, 2>{}, cute::Layout<cute::Shape<cute::_32, cute::_8>, cute::Stride<cute::_1, cute::_32>>{}));
+using SharedB = decltype(cute::tile_to_shape(SharedAtomB{}, cute::Shape<cute::Int<kTileN>, cute::Int<kTileK>>{}));
+constexpr int kElementsA = kTileM * kTileK, kElementsB = kTileN * kTileK;
+
+// --- global to shared memory ---------------------------------------------------------
+
+/// Where the contraction stands: a tile along the innermost contracted mode, under
+/// coordinates of the outer ones.
+struct Contraction {
+  int64_t outer[kContracted];      // the last entry is unused
+  int64_t offset_a, offset_b;      // of the tile's first k, in elements
+  int inner;                       // tile along the innermost mode
+
+  __device__ Contraction(Params const& p, int tile) {
+    int64_t extent[kContracted];
+#pragma unroll
+    for (int i = 0; i < kContracted; ++i) extent[i] = i + 1 < kContracted ? p.k[i] : p.inner_k_tiles;
+    unravel(tile, extent, outer);
+    inner = int(outer[kContracted - 1]);
+    locate(p);
+  }
+
+  __device__ void locate(Params const& p) {
+    offset_a = int64_t(inner) * kTileK * p.a.k[kContracted - 1];
+    offset_b = int64_t(inner) * kTileK * p.b.k[kContracted - 1];
+#pragma unroll
+    for (int i = 0; i + 1 < kContracted; ++i) {
+      offset_a += outer[i] * p.a.k[i];
+      offset_b += outer[i] * p.b.k[i];
+    }
+  }
+
+  /// Valid elements along K in this tile.
+  __device__ int depth(Params const& p) const {
+    return int(min(int64_t(kTileK), p.k[kContracted - 1] - int64_t(inner) * kTileK));
+  }
+
+  __device__ void advance(Params const& p) {
+    if (++inner == p.inner_k_tiles) {
+      inner = 0;
+      bool carry = true;
+#pragma unroll
+      for (int i = kContracted - 2; i >= 0; --i) {
+        if (carry && ++outer[i] == p.k[i]) outer[i] = 0; else carry = false;
+      }
+    }
+    locate(p);
+  }
+};
+
+/// How the threads of a block cover kFast x kSlow units; neighbours take neighbours along
+/// the first mode, and every thread repeats its place in steps of kThreadsFast, kThreadsSlow.
+template <int kFast, int kSlow>
+struct Cover {
+  static constexpr int kThreadsFast = std::gcd(kFast, kThreads);
+  static constexpr int kThreadsSlow = kThreads / kThreadsFast;
+  static constexpr int kRepeatFast = kFast / kThreadsFast;
+  static constexpr int kRepeatSlow = (kSlow + kThreadsSlow - 1) / kThreadsSlow;
+
+  __device__ static int fast() { return threadIdx.x % kThreadsFast; }
+  __device__ static int slow() { return threadIdx.x / kThreadsFast; }
+
+  /// Calls visit(f, s) for each of the thread's repeats.
+  template <class Visit>
+  __device__ static void each(Visit&& visit) {
+#pragma unroll
+    for (int s = 0; s < kRepeatSlow; ++s) {
+      if (kSlow % kThreadsSlow != 0 && slow() + s * kThreadsSlow >= kSlow) break;
+#pragma unroll
+      for (int f = 0; f < kRepeatFast; ++f) visit(f, s);
+    }
+  }
+};
+
+/// Copies kBytes; those from `valid` on are zeros and are not read.
+template <int kBytes>
+__device__ void copy_async(void* target, void const* source, int valid) {
+  uint32_t const address = cute::cast_smem_ptr_to_uint(target);
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(address), "l"(source), "r"(valid));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(address), "l"(source), "n"(kBytes), "r"(valid));
+  }
+}
+
+/// Loads a tile of kRows x kTileK with cp.async, kVector elements at a time. Neighbouring
+/// threads go along K where kAlongK, else along the rows; kUnit: that mode has stride 1. kLine
+/// is the swizzle's period along that mode; it is 8 along the other.
+template <class Element, class Shared, int kRows, bool kAlongK, bool kUnit, int kVector, int kLine>
+struct AsyncLoad {
+  static constexpr int kBytes = kVector * int(sizeof(Element));
+  using Threads = Cover<(kAlongK ? kTileK : kRows) / kVector, kAlongK ? kRows : kTileK>;
+  static constexpr int kStepFast = Threads::kThreadsFast * kVector, kStepSlow = Threads::kThreadsSlow;
+  static constexpr bool kPeriodic = (Threads::kRepeatFast == 1 || kStepFast % kLine == 0) &&
+                                    (Threads::kRepeatSlow == 1 || kStepSlow % 8 == 0);
+
+  char const* source;             // the thread's first unit, at the beginning of K
+  int64_t fast_step, slow_step;   // from there to its next ones, in bytes
+  int rows;                       // valid ones
+
+  __device__ AsyncLoad(Matrix<Element> const& matrix, int64_t offset, int64_t first_row, int rows) : rows(rows) {
+    int64_t const k = matrix.k[kContracted - 1];
+    int64_t const fast_stride = kUnit ? 1 : kAlongK ? k : matrix.row, slow_stride = kAlongK ? matrix.row : k;
+    source = reinterpret_cast<char const*>(matrix.data + offset + first_row * matrix.row + Threads::fast() * kVector * fast_stride + Threads::slow() * slow_stride);
+    fast_step = kStepFast * fast_stride * int(sizeof(Element));
+    slow_step = kStepSlow * slow_stride * int(sizeof(Element));
+  }
+
+  /// A place in shared memory; `fast` and `slow` count elements.
+  __device__ static int offset(int fast, int slow) { return kAlongK ? Shared{}(slow, fast) : Shared{}(fast, slow); }
+
+  /// Loads the tile whose first k lies `begin` elements from the beginning of K. Places beyond
+  /// `depth` are zeros. Rows beyond the last one keep what was there: it only reaches sums that
+  /// are dropped.
+  __device__ void fetch(int64_t begin, int depth, Element* tile) {
+    char const* line = source + begin * int(sizeof(Element));
+    int const fast = Threads::fast() * kVector, slow = Threads::slow();
+    int const first = offset(fast, slow);
+    Threads::each([&](int f, int s) {
+      // Steps of whole periods do not change the swizzle: they add a constant.
+      int const place = kPeriodic ? first + offset(f * kStepFast, s * kStepSlow) : offset(fast + f * kStepFast, slow + s * kStepSlow);
+      int const left = max(0, min(kVector, (kAlongK ? depth : rows) - fast - f * kStepFast)) * int(sizeof(Element));
+      if constexpr (kAlongK) {
+        if (slow + s * kStepSlow < rows) copy_async<kBytes>(tile + place, line + f * fast_step, left);
+      } else {
+        copy_async<kBytes>(tile + place, line + f * fast_step, slow + s * kStepSlow < depth ? left : 0);
+      }
+      if (f + 1 == Threads::kRepeatFast) line += slow_step;
+    });
+  }
+
+  __device__ void place(Element*) {}
+};
+
+using LoadA = AsyncLoad<float, SharedA, kTileM, true, true, 1, 32>;
+using LoadB = AsyncLoad<float, SharedB, kTileN, false, true, 1, 32>;
+
+// --- main loop: tensor cores ---------------------------------------------------------
+
+using TiledMma = cute::TiledMMA<
+    cute::MMA_Atom<cute::SM80_16x8x8_F32TF32TF32F32_TN>,
+    cute::Layout<cute::Shape<cute::Int<kWarpsM>, cute::Int<kWarpsN>, cute::_1>>,
+    cute::Tile<cute::Int<16 * kWarpsM>, cute::Int<16 * kWarpsN>, cute::Int<8>>>;
+using FragmentElement = cutlass::tfloat32_t;
+
+using ReadA = cute::Copy_Atom<cute::SM75_U32x4_LDSM_N, FragmentElement>;
+using ReadB = cute::Copy_Atom<cute::UniversalCopy<cutlass::tfloat32_t>, FragmentElement>;
+
+
+/// To tf32, to nearest, ties away from zero; the low 13 bits are 0.
+__device__ inline float round_tf32(float x) {
+  uint32_t bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+}
+
+/// x = big + small up to 2**-22 |x|, each a tf32. Where x or big is not finite, small is 0 and
+/// `cross` too, so that the cross products add no NaN to big * big.
+template <class Source, class Fragment>
+__device__ void split(Source const& x, Fragment& big, Fragment& small, Fragment& cross) {
+  auto const values = cute::recast<float const>(x);
+  auto bigs = cute::recast<float>(big);
+  auto smalls = cute::recast<float>(small);
+  auto crosses = cute::recast<float>(cross);
+#pragma unroll
+  for (int i = 0; i < cute::size(values); ++i) {
+    float const high = round_tf32(values(i));
+    float const low = values(i) - high;
+    bool const finite = fabsf(low) < INFINITY;
+    bigs(i) = high;
+    smalls(i) = finite ? round_tf32(low) : 0.0f;
+    crosses(i) = finite ? high : 0.0f;
+  }
+}
+
+/// f32 accuracy from three tf32 products; the smallest terms go first.
+template <class A, class B, class C>
+__device__ void multiply(TiledMma const& mma, A&& a, B&& b, C& c) {
+  auto a_big = cute::make_fragment_like(a), a_small = cute::make_fragment_like(a), a_cross = cute::make_fragment_like(a);
+  auto b_big = cute::make_fragment_like(b), b_small = cute::make_fragment_like(b), b_cross = cute::make_fragment_like(b);
+  split(a, a_big, a_small, a_cross);
+  split(b, b_big, b_small, b_cross);
+  cute::gemm(mma, a_small, b_cross, c);
+  cute::gemm(mma, a_cross, b_small, c);
+  cute::gemm(mma, a_big, b_big, c);
+}
+
+template <class T>
+__device__ auto make_accumulators() {
+  // Not partition_fragment_C: the atom that lays out fp8 fragments has integer sums.
+  auto sums = cute::make_tensor<T>(cute::partition_shape_C(TiledMma{}, cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>>{}));
+  cute::clear(sums);
+  return sums;
+}
+
+/// The tile coordinates (row, column) of each of a thread's accumulators.
+__device__ inline auto accumulator_coordinates() {
+  auto const tile = cute::make_identity_tensor(cute::Shape<cute::Int<kTileM>, cute::Int<kTileN>>{});
+  return TiledMma{}.get_slice(threadIdx.x).partition_C(tile);
+}
+
+/// Adds the products of k-tiles first..last-1. While one tile is multiplied, kStages - 1 are on
+/// their way to shared memory and the next step's fragments on theirs to registers.
+template <class Sums>
+__device__ void accumulate(Params const& p, Tile const& tile, int first, int last, uint8_t* shared, Sums& sums) {
+  using namespace cute;
+  int64_t batch[kBatchModes];
+  unravel(tile.batch, p.batch, batch);
+
+  auto* const shared_a = reinterpret_cast<ElementA*>(shared);
+  auto* const shared_b = reinterpret_cast<ElementB*>(shared_a + kStages * kElementsA);
+
+  TiledMma mma;
+  auto const thread_mma = mma.get_slice(threadIdx.x);
+  Tensor tile_a = make_tensor(make_smem_ptr(reinterpret_cast<FragmentElement*>(shared_a)), SharedA{});
+  Tensor tile_b = make_tensor(make_smem_ptr(reinterpret_cast<FragmentElement*>(shared_b)), SharedB{});
+  Tensor fragment_a = thread_mma.partition_fragment_A(tile_a);  // (MMA, MMA_M, MMA_K)
+  Tensor fragment_b = thread_mma.partition_fragment_B(tile_b);  // (MMA, MMA_N, MMA_K)
+
+  auto const read_a = make_tiled_copy_A(ReadA{}, mma);
+  auto const read_b = make_tiled_copy_B(ReadB{}, mma);
+  auto const thread_read_a = read_a.get_slice(threadIdx.x);
+  auto const thread_read_b = read_b.get_slice(threadIdx.x);
+  Tensor source_a = thread_read_a.partition_S(tile_a);  // (CPY, MMA_M, MMA_K) of stage 0
+  Tensor source_b = thread_read_b.partition_S(tile_b);  // (CPY, MMA_N, MMA_K) of stage 0
+  Tensor target_a = thread_read_a.retile_D(fragment_a);
+  Tensor target_b = thread_read_b.retile_D(fragment_b);
+  auto const read = [&](auto step, int stage) {
+    // Stages are whole swizzle periods: only the pointer moves, offsets stay in registers.
+    Tensor stage_a = make_tensor(source_a.data() + stage * kElementsA, source_a.layout());
+    Tensor stage_b = make_tensor(source_b.data() + stage * kElementsB, source_b.layout());
+    copy(read_a, stage_a(_, _, step), target_a(_, _, step));
+    copy(read_b, stage_b(_, _, step), target_b(_, _, step));
+  };
+  constexpr int kSteps = decltype(size<2>(fragment_a))::value;
+  static_assert(kSteps >= 2, "the register pipeline needs two steps along K");
+
+  LoadA load_a(p.a, dot(batch, p.a.batch), tile.m, tile.rows);
+  LoadB load_b(p.b, dot(batch, p.b.batch), tile.n, tile.columns);
+  Contraction next(p, first);
+  int left = last - first;  // tiles yet to be fetched
+  auto const fetch = [&](int stage) {
+    if (left <= 0) return;
+    int const depth = next.depth(p);
+    load_a.fetch(next.offset_a, depth, shared_a + stage * kElementsA);
+    load_b.fetch(next.offset_b, depth, shared_b + stage * kElementsB);
+  };
+  auto const place = [&](int stage) {
+    if (left <= 0) return;
+    load_a.place(shared_a + stage * kElementsA);
+    load_b.place(shared_b + stage * kElementsB);
+    --left;
+    if (left > 0) next.advance(p);
+  };
+
+#pragma unroll 1
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    fetch(stage);
+    place(stage);
+    cp_async_fence();
+  }
+  int reading = 0, writing = kStages - 1;
+  cp_async_wait<kStages - 2>();
+  __syncthreads();
+  read(Int<0>{}, reading);
+
+#pragma unroll 1
+  for (int count = last - first; count > 0; --count) {
+    cute::for_each(cute::make_int_sequence<kSteps>{}, [&](auto step) {
+      if constexpr (step == kSteps - 1) {
+        // Every thread has read this stage: the next one may be read, the oldest overwritten.
+        place(writing);
+        cp_async_wait<kStages - 2>();
+        __syncthreads();
+        writing = reading;
+        reading = reading + 1 == kStages ? 0 : reading + 1;
+      }
+      read(Int<(step + 1) % kSteps>{}, reading);
+      if constexpr (step == 0) {
+        fetch(writing);
+        cp_async_fence();
+      }
+      multiply(mma, fragment_a(_, _, step), fragment_b(_, _, step), sums);
+    });
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+}
+
+// --- epilogue ------------------------------------------------------------------------
+// Accumulators pass through shared memory, kStageRows rows of the tile at a time, so that
+// neighbouring threads take neighbouring elements along N, kWidth each.
+
+constexpr int kStagePitch = kTileN + 8;
+
+__device__ inline int staged(int m, int n) { return m * kStagePitch + n; }
+
+/// How neighbouring elements of a tensor lie: at one address, adjacent, or a stride apart.
+enum class Along { kBroadcast, kUnit, kStride };
+
+template <class Element, class Value>
+__device__ Element narrow(Value x) {
+  if constexpr (std::is_same_v<Element, Value>) {
+    return x;
+  } else if constexpr (std::is_same_v<Value, float>) {
+    return cutlass::NumericConverter<Element, float>::convert(x);
+  } else {
+    return Element(x);
+  }
+}
+
+/// Stores the first `count` of kWidth neighbouring elements, kVector at a time where all are valid.
+template <Along kAlong, int kVector, class Element, class Value>
+__device__ void write(Element* target, int64_t stride, int count, Value const (&value)[kWidth]) {
+  if (kVector > 1 && count == kWidth) {
+#pragma unroll
+    for (int i = 0; i < kWidth; i += kVector) {
+      Pack<Element, kVector> pack;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) pack.value[j] = narrow<Element>(value[i + j]);
+      *reinterpret_cast<Pack<Element, kVector>*>(target + i) = pack;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (i < count) target[kAlong == Along::kUnit ? i : i * stride] = narrow<Element>(value[i]);
+    }
+  }
+}
+
+/// Element-wise work, stores and partial reductions of the staged rows first_row..; the stage
+/// lies at the beginning of shared memory.
+__device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8_t* shared) {
+  auto* const stage = reinterpret_cast<Accumulator*>(shared);
+  int const rows = max(0, min(kStageRows, tile.rows - first_row)), columns = tile.columns;
+  int64_t const first_m = tile.m + first_row;
+  int64_t batch[kBatchModes];
+  unravel(tile.batch, p.batch, batch);
+  auto* const output0 = p.output0.data + dot(batch, p.output0.batch) + first_m * p.output0.m + tile.n * p.output0.n;
+
+  constexpr int kGroups = kTileN / kWidth;
+  int const fast_extent = columns, slow_extent = rows;
+#pragma unroll 1
+  for (int group = threadIdx.x; group < kGroups * slow_extent; group += kThreads) {
+    int const fast = group % kGroups * kWidth, slow = group / kGroups;
+    int const count = min(kWidth, fast_extent - fast);
+    if (count <= 0) continue;
+    int const m = slow, n = fast;
+    Accumulator sums[kWidth];
+    constexpr int kRead = kWidth < 4 ? kWidth : 4;
+#pragma unroll
+    for (int i = 0; i < kWidth; i += kRead) {
+      auto const pack = *reinterpret_cast<Pack<Accumulator, kRead> const*>(stage + staged(m, n) + i);
+#pragma unroll
+      for (int j = 0; j < kRead; ++j) sums[i + j] = pack.value[j];
+    }
+    float out0[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      ucc_arithmetic(p.arithmetic, 0, 0, sums[i], out0[i]);
+    }
+    write<Along::kUnit, 1>(output0 + m * p.output0.m + n * p.output0.n, p.output0.n, count, out0);
+  }
+}
+
+// --- kernels -------------------------------------------------------------------------
+
+/// kWhole computes a tile; with K split, kPartial leaves sums of its part of K in the
+/// workspace and kFinish adds them, always in the same order.
+enum class Pass { kWhole, kPartial, kFinish };
+
+template <Pass kPass>
+__global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  int64_t const block = block_index();
+  int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
+  if (block >= tiles * (kPass == Pass::kPartial ? p.splits : 1)) return;
+  Tile const tile = locate(p, block);
+  auto sums = make_accumulators<std::conditional_t<kPass == Pass::kFinish, Accumulator, Sum>>();
+  constexpr int kSums = decltype(cute::size(sums))::value;
+
+  if constexpr (kPass == Pass::kFinish) {
+    for (int split = 0; split < p.splits; ++split) {
+      Accumulator const* const source = p.partial_sums + (split * tiles + tile.tile) * (kSums * kThreads) + threadIdx.x;
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) sums(i) += source[i * kThreads];
+    }
+  } else {
+    int const first = int(int64_t(p.k_tiles) * tile.split / p.splits);
+    int const last = int(int64_t(p.k_tiles) * (tile.split + 1) / p.splits);
+    accumulate(p, tile, first, last, shared, sums);
+  }
+  if constexpr (kPass == Pass::kPartial) {
+    Accumulator* const target = p.partial_sums + (tile.split * tiles + tile.tile) * (kSums * kThreads) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) target[i * kThreads] = Accumulator(sums(i));
+  } else {
+    auto* const stage = reinterpret_cast<Accumulator*>(shared);
+    auto const coordinates = accumulator_coordinates();
+#pragma unroll 1
+    for (int first_row = 0; first_row < kTileM; first_row += kStageRows) {
+      if (first_row > 0) __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        int const m = cute::get<0>(coordinates(i)) - first_row, n = cute::get<1>(coordinates(i));
+        if (kStageRows == kTileM || (m >= 0 && m < kStageRows)) stage[staged(m, n)] = Accumulator(sums(i));
+      }
+      __syncthreads();
+      epilogue(p, tile, first_row, shared);
+    }
+  }
+}
+
+// --- launch --------------------------------------------------------------------------
+
+/// Launches `blocks` thread blocks; 0, or 1000 and the CUDA error. More blocks than one grid
+/// dimension takes go over two.
+template <class Kernel, class... Args>
+int launch(Kernel* kernel, int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, Args const&... args) {
+  constexpr int64_t kMaximum = INT32_MAX;
+  cudaError_t error = cudaSuccess;
+  if (shared_bytes > 48 * 1024) {
+    error = cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  }
+  if (error == cudaSuccess) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(unsigned(std::min(blocks, kMaximum)), unsigned(ceil_div(blocks, kMaximum)));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    error = cudaLaunchKernelEx(&config, kernel, args...);
+  }
+  return error == cudaSuccess ? 0 : 1000 + int(error);
+}
+
+/// Whether the address and the strides are multiples of `elements` elements.
+template <class Element>
+bool aligned(Element const* data, int elements, std::initializer_list<int64_t> strides) {
+  bool fine = reinterpret_cast<uintptr_t>(data) % (elements * sizeof(Element)) == 0;
+  for (int64_t const stride : strides) fine = fine && (stride % elements == 0);
+  return fine;
+}
+
+}  // namespace
+
+// --- entry ---------------------------------------------------------------------------
+
+extern "C" int32_t ucc_e38149ed390cdafd(
+    void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
+    void* workspace, uint64_t* workspace_size, void* cuda_stream) {
+  for (int i = 0; i < 3; ++i) {
+    if (e[i] < 1) return 1;
+  }
+  Params p;
+  p.m = e[0];
+  p.n = e[1];
+  p.k[0] = e[2];
+  p.batches = 1;
+  p.batches *= p.batch[0] = 1;
+  p.a.data = static_cast<float const*>(tensors[0]);
+  p.a.row = e[2];
+  p.a.k[0] = 1;
+  p.a.batch[0] = 0;
+  p.b.data = static_cast<float const*>(tensors[1]);
+  p.b.row = 1;
+  p.b.k[0] = e[1];
+  p.b.batch[0] = 0;
+  p.output0.data = static_cast<float*>(tensors[2]);
+  p.output0.m = e[1];
+  p.output0.n = 1;
+  p.output0.batch[0] = 0;
+  p.arithmetic = arithmetic_params(e, s);
+  int64_t const tiles_m = ceil_div(p.m, kTileM), tiles_n = ceil_div(p.n, kTileN);
+  if (tiles_m > INT32_MAX || tiles_n > INT32_MAX || tiles_m * tiles_n > INT32_MAX) return 1;
+  p.tiles_m = uint32_t(tiles_m);
+  p.tiles_n = uint32_t(tiles_n);
+  // Along the shorter side: a band of the other one is then reread soonest.
+  p.along_m = knobs[0] == 1 || (knobs[0] != 2 && tiles_m < tiles_n);
+  p.swizzle = uint32_t(std::max<int64_t>(1, std::min<int64_t>(knobs[1], p.along_m ? tiles_n : tiles_m)));
+  int64_t const inner = ceil_div(p.k[kContracted - 1], kTileK);
+  int64_t k_tiles = inner;
+  for (int i = 0; i + 1 < kContracted; ++i) k_tiles *= p.k[i];
+  if (k_tiles > INT32_MAX) return 1;
+  p.inner_k_tiles = int32_t(inner);
+  p.k_tiles = int32_t(k_tiles);
+  p.splits = int32_t(std::max<int64_t>(1, std::min(knobs[2], k_tiles)));
+
+  // The workspace: partial sums of the splits, then of every reduction, 256-byte aligned.
+  uint64_t size = 0;
+  auto const reserve = [&](uint64_t bytes) {
+    uint64_t const offset = size;
+    size += (bytes + 255) / 256 * 256;
+    return static_cast<uint8_t*>(workspace) + offset;
+  };
+  p.partial_sums = nullptr;
+  if (p.splits > 1) {
+    p.partial_sums = reinterpret_cast<Accumulator*>(reserve(uint64_t(p.splits) * tiles_m * tiles_n * p.batches * kTileM * kTileN * sizeof(Accumulator)));
+  }
+  if (workspace_size != nullptr) {
+    *workspace_size = size;
+    return 0;
+  }
+  if (size > 0 && workspace == nullptr) return 1;
+
+  auto const stream = static_cast<cudaStream_t>(cuda_stream);
+  int64_t const blocks = tiles_m * tiles_n * p.batches;
+  if (p.splits == 1) {
+    if (int const error = launch(gemm<Pass::kWhole>, blocks, kThreads, kSharedBytes, stream, p)) return error;
+  } else {
+    if (int const error = launch(gemm<Pass::kPartial>, blocks * p.splits, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch(gemm<Pass::kFinish>, blocks, kThreads, kSharedBytes, stream, p)) return error;
+  }
+  return 0;
+}

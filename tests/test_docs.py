@@ -1,0 +1,154 @@
+"""The documents under docs/: their programs check, their codes and links exist, their tables hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import diagnostics_page
+from ucutlass import frontend, ir
+from ucutlass.cli import main
+from ucutlass.diagnostics import ProgramError
+from ucutlass.elements import ELEMENTS
+from ucutlass.functions import FUNCTIONS
+from ucutlass.runtime.switches import DESCRIPTIONS
+from ucutlass.schedule import FIELDS
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+WRITTEN = [p for p in PAGES if p != diagnostics_page.PAGE]
+"""Pages by hand; the programs of the generated one are earned while it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: the words behind its opening fence and its text."""
+
+    place: str
+    words: tuple[str, ...]
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    opened, words = 0, tuple[str, ...]()
+    lines = page.read_text().split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.startswith("```"):
+            continue
+        if opened:
+            found.append(Block(f"{page.name}:{opened}", words, "\n".join(lines[opened : number - 1]) + "\n"))
+            opened = 0
+        else:
+            opened, words = number, tuple(line[3:].split())
+    assert not opened, f"{page.name}:{opened}: the block is never closed"
+    return found
+
+
+PROGRAMS = [b for page in WRITTEN for b in blocks(page) if b.words[:1] == ("ucu",)]
+
+
+def codes(text: str) -> set[str]:
+    """What the checker, the recogniser and the schedule rules say of a text."""
+    try:
+        checked = frontend.read_text(text)
+        found: set[str] = set()
+        for program in checked.module.programs:
+            if isinstance(program, ir.Kernel):
+                found |= {d.code for d in frontend.check_schedules(checked, program)}
+        return found
+    except ProgramError as error:
+        return {d.code for d in error.diagnostics}
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=lambda b: b.place)
+def test_programs_check(block: Block) -> None:
+    """`ucu`: a kernel of today's families; `ucu later`: it type-checks, its family is to come;
+    `ucu error CODE`: it is refused with this code."""
+    match block.words:
+        case ("ucu",):
+            assert codes(block.text) == set()
+        case ("ucu", "later"):
+            assert codes(block.text) <= {"UC0300"}
+        case ("ucu", "error", code):
+            assert code in codes(block.text)
+        case _:
+            pytest.fail(f"{block.place}: unknown words {block.words}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_codes_exist(page: Path) -> None:
+    mentioned = set(re.findall(r"UC\d{4}", page.read_text()))
+    assert mentioned <= set(diagnostics_page.meanings())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_resolve(page: Path) -> None:
+    """Relative links name a file and, behind `#`, one of its headings."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, heading = target.partition("#")
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert not heading or heading in _headings(linked), f"{page.name} links to {target}"
+
+
+def _prose(page: Path) -> str:
+    """The page without its code."""
+    return re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _headings(page: Path) -> set[str]:
+    """GitHub's anchors."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", t.lower()).strip().replace(" ", "-") for t in titles}
+
+
+_PATH = re.compile(r"`((?:grammar|ucutlass|emit|runtime|tests|examples|benchmarks)/[\w./]*)`")
+
+
+def test_paths_exist() -> None:
+    """Folders and files that the pages name in backticks are there."""
+    for page in WRITTEN:
+        for name in _PATH.findall(page.read_text()):
+            assert (DOCS.parent / name).exists(), f"{page.name} names {name}"
+
+
+def test_diagnostics_page_is_up_to_date(golden: Callable[[str, str], None]) -> None:
+    golden("../../docs/diagnostics.md", diagnostics_page.page())
+
+
+def test_every_code_has_its_entry() -> None:
+    text = diagnostics_page.PAGE.read_text()
+    assert set(re.findall(r"^### (UC\d{4})$", text, re.MULTILINE)) == set(diagnostics_page.meanings())
+
+
+def test_the_language_page_names_every_table_entry() -> None:
+    text = (DOCS / "language.md").read_text()
+    named = set(re.findall(r"`([\w.]+)", text))
+    assert {f.name for f in FUNCTIONS.values() if not f.spelling} <= named
+    assert set(ELEMENTS) <= named
+    assert set(FIELDS) <= named
+    assert set(ir.ReduceOp.__args__) <= named  # type: ignore[attr-defined]
+
+
+def test_the_commands_page_names_every_command_and_switch() -> None:
+    text = (DOCS / "commands.md").read_text()
+    for name in main.list_commands(None):  # type: ignore[arg-type]
+        assert f"## ucc {name}" in text
+    for name, meaning in DESCRIPTIONS.items():
+        assert f"`{name}`" in text and meaning in text
+
+
+def test_the_settlements_count_is_that_of_the_table() -> None:
+    text = (DOCS / "settlements.md").read_text()
+    rows = re.findall(r"^\| ([AB][\w.]*) \|.*\| (yes|no|partly) \|$", text, re.MULTILINE)
+    assert len({name for name, _ in rows}) == len(rows)
+    yes, partly, no = (sum(answer == word for _, answer in rows) for word in ("yes", "partly", "no"))
+    line = f"{len(rows)} questions: the guide alone answers {yes}, {partly} partly, {no} not."
+    assert line in text, line

@@ -1,0 +1,56 @@
+"""The examples: canonical, and taken by every stage up to the emitted source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from ucutlass import frontend
+from ucutlass.backend import source_of
+from ucutlass.grammar.format import format_file
+from ucutlass.grammar.parse import grammar_text, parse
+from ucutlass.shapes import complete, free_dims, parse_sizes
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.ucu"))
+
+SIZES = {
+    "batched": "S=512,B=4,K=128,N=256,H=2,L=512,D=64", "fp8_amax": "M=512,N=1024,K=256",
+    "linear_gelu": "M=4096,N=4096,K=4096", "matvec": "M=4096,K=8192", "precision": "M=256,N=256,K=256",
+    "project_heads": "B=2,L=512,K=1024", "residual_relu": "M=2048,N=1024,K=512",
+    "statistics": "M=512,N=512,K=512",
+}  # fmt: skip
+"""Extents of the free dimensions; every kernel of a file takes its own of them."""
+
+
+def test_every_example_has_sizes() -> None:
+    assert set(SIZES) == {path.stem for path in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+class TestExample:
+    def test_is_in_canonical_form(self, path: Path) -> None:
+        assert format_file(parse(path.read_text())) == path.read_text()
+
+    def test_begins_with_a_comment_that_says_what_it_is(self, path: Path) -> None:
+        assert path.read_text().startswith("# ")
+
+    def test_is_accepted_by_constrained_decoding(self, path: Path) -> None:
+        tokenizer = LLTokenizer("byte")
+        matcher = LLMatcher(tokenizer, str(LLMatcher.grammar_from_lark(grammar_text())))
+        tokens = tokenizer.tokenize_str(path.read_text())
+        assert matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    @pytest.mark.parametrize("arch", ["sm90a", "sm80"])
+    def test_checks_plans_and_emits(self, path: Path, arch: str) -> None:
+        checked = frontend.read(path)
+        for program in checked.module.programs:
+            kernel = frontend.kernel(checked, program.name)
+            assert not frontend.check_schedules(checked, kernel)
+            given = parse_sizes([SIZES[path.stem]])
+            sizes = complete(kernel, {name: given[name] for name in free_dims(kernel)})
+            chosen = frontend.plan_kernel(checked, kernel, sizes, arch)
+            source = source_of(checked, kernel, chosen.planned)
+            assert f" {source.entry}(" in source.code
+            assert source.arch == f"sm_{arch.removeprefix('sm')}"

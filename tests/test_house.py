@@ -1,0 +1,173 @@
+"""One way through the house: which room imports which, how long files are, one code a mistake."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ucutlass.codes import CODES
+from ucutlass.emit import functions as emitted
+from ucutlass.functions import FUNCTIONS
+from ucutlass.grammar import problems
+from ucutlass.rules import RULES
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("ucutlass", "grammar", "emit", "runtime", "agent")
+LONGEST = 450
+"""Lines of a file at most; native sources count too."""
+
+TOP = {"__init__", "api", "backend", "cli", "header", "interface", "trial"}
+"""What of the room `ucutlass` stands on top of all rooms; the rest is meaning."""
+
+MAY_IMPORT = {
+    "grammar": set(),
+    "meaning": {"grammar"},
+    "emit": {"meaning"},
+    "runtime": {"meaning", "emit"},
+    "top": {"grammar", "meaning", "emit", "runtime"},
+    "agent": {"grammar", "meaning", "emit", "runtime", "top"},
+}  # fmt: skip
+
+MEANING_OF_EMIT = {"ir", "plan", "elements", "functions", "lanes", "extents", "hardware"}
+"""What an emitter reads: typed programs, plans and the tables; no checker, planner or rule."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name."""
+    found: dict[str, Path] = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            inner = path.relative_to(ROOT).with_suffix("").parts
+            if room == "ucutlass" and inner[1] in ROOMS[1:]:
+                continue  # through a link
+            parts = inner if room == "ucutlass" else ("ucutlass", *inner)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def layer(module: str) -> str:
+    first = [*module.split("."), "__init__"][1]
+    if first in ROOMS:
+        return first
+    return "top" if first in TOP else "meaning"
+
+
+@cache
+def imports(module: str, deferred: bool = True) -> frozenset[str]:
+    """The modules of ours that a module imports; `deferred`: also inside functions and for types."""
+    tree = ast.parse(modules()[module].read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree) if deferred else _at_import(tree):
+        match node:
+            case ast.Import(names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(source, names, 0):
+                found |= {
+                    f"{source}.{a.name}" if f"{source}.{a.name}" in modules() else str(source) for a in names
+                }
+            case ast.ImportFrom():
+                raise AssertionError(f"{module} imports by a relative name")
+    return frozenset(name for name in found if name in modules())
+
+
+def _at_import(tree: ast.Module) -> list[ast.stmt]:
+    """The statements that run when a module is imported; blocks for type checkers do not."""
+    return [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_one_way(module: str) -> None:
+    here = layer(module)
+    wrong = {
+        name
+        for name in imports(module)
+        if layer(name) not in MAY_IMPORT[here] | {here} and name != "ucutlass"
+    }
+    assert not wrong, f"{module} ({here}) imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if layer(m) == "emit"])
+def test_emitters_read_plans_and_tables_only(module: str) -> None:
+    inner = {name.split(".")[1] for name in imports(module) if layer(name) == "meaning"}
+    assert inner <= MEANING_OF_EMIT
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if layer(m) == "grammar"])
+def test_the_grammar_needs_nothing_of_ours(module: str) -> None:
+    assert {layer(name) for name in imports(module)} <= {"grammar"}
+
+
+def test_modules_import_in_no_circle() -> None:
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module not in done:
+            for name in sorted(imports(module, deferred=False) - {"ucutlass"}):
+                visit(name, (*path, module))
+            done.add(module)
+
+    for module in modules():
+        visit(module, ())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_files_are_one_thing_each(room: str) -> None:
+    """A file that grows past the limit has become two."""
+    kinds = {".py", ".j2", ".lark", ".h", ".c"}
+    paths = [p for p in (ROOT / room).rglob("*") if p.suffix in kinds and p.is_file()]
+    long = {str(p.relative_to(ROOT)): n for p in paths if (n := len(p.read_text().splitlines())) > LONGEST}
+    allowed = {"runtime/native/launcher.c"}  # one translation unit: nothing of it is for others
+    assert set(long) <= allowed, long
+
+
+def test_library_code_does_not_print() -> None:
+    said = [
+        name for name, path in modules().items() if re.search(r"^\s*print\(", path.read_text(), re.MULTILINE)
+    ]
+    assert not said
+
+
+def test_library_code_leaves_nothing_for_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert not [name for name, path in modules().items() if marks.search(path.read_text())]
+
+
+# --- tables -------------------------------------------------------------------------
+
+
+FOREIGN = "UC0439"
+"""Of a request as a whole, so no rule of a candidate's: `ucutlass.planner.foreign_fields`."""
+
+
+def _syntax_codes() -> list[str]:
+    return [v for k, v in vars(problems).items() if k.isupper() and isinstance(v, str) and v.startswith("UC")]
+
+
+def test_every_diagnostic_has_a_code_of_its_own() -> None:
+    counted = Counter([*_syntax_codes(), *CODES, *(rule.code for rule in RULES)])
+    assert {code for code, n in counted.items() if n > 1} == set()
+    assert all(re.fullmatch(r"UC\d{4}", code) for code in counted)
+
+
+def test_every_code_that_is_raised_is_listed() -> None:
+    listed = {*_syntax_codes(), *CODES, *(rule.code for rule in RULES), FOREIGN}
+    for name, path in modules().items():
+        used = set(re.findall(r'"(UC\d{4})"', path.read_text()))
+        assert used <= listed, f"{name} raises {sorted(used - listed)}"
+
+
+def test_every_listed_code_is_raised() -> None:
+    texts = "".join(path.read_text() for name, path in modules().items() if name != "ucutlass.codes")
+    assert [code for code in CODES if f'"{code}"' not in texts] == []
+
+
+def test_every_function_can_be_emitted() -> None:
+    """The front end's table and the emitter's name the same functions."""
+    assert set(FUNCTIONS) == set(emitted.FORMS)
