@@ -37,7 +37,6 @@ FOREIGN = "UC0439"
 """The one code of a request instead of a candidate: `ucutlass.planner.foreign_fields`."""
 
 UNREACHED = {
-    "UC0301": "not raised today: a kernel with several dots is UC0300 until a family takes them",
     "UC0414": "not earned by a program: recognition gives up earlier, with UC0305",
     "UC0431": "not earned by a program: the planner chooses the routes itself",
 }
