@@ -38,12 +38,12 @@ toolkit_folder() {
 
 install() {
     python=$(find_python)
-    echo "setup: making $venv; the first time takes minutes" >&2
+    echo "setup: filling $venv, which takes minutes" >&2
     shared=
     if "$python" -c 'import torch' 2>/dev/null; then
         shared=--system-site-packages
     fi
-    "$python" -m venv --clear $shared "$venv" ||
+    "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear $shared "$venv" ||
         die "$python cannot make an environment; on Debian and Ubuntu: apt-get install python3-venv"
     extras=dev
     has_nvcc || toolkit_folder || extras=dev,cuda

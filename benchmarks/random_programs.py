@@ -148,9 +148,12 @@ class _Draw:
             case "minmax":
                 return f"{self.r.choice(('min', 'max'))}({value}, {self.operand(lines)})"
             case "where":
-                return f"where({value} > {self.operand(lines)}, {value}, {self.r.choice(('0', '1.5', value + ' * 0.5'))})"
+                limit = self.operand(lines)
+                return f"where({value} > {limit}, {value}, {self.r.choice(('0', '1.5', value + ' * 0.5'))})"
             case "mask" if self.m and self.n:
-                return f"where(index({self.n[0]}) {self.r.choice(('<=', '>', '!='))} index({self.m[-1]}) + {self.r.randint(-3, 90)}, {value}, {self.r.choice(('0', '-1'))})"
+                compare, shift = self.r.choice(("<=", ">", "!=")), self.r.randint(-3, 90)
+                mask = f"index({self.n[0]}) {compare} index({self.m[-1]}) + {shift}"
+                return f"where({mask}, {value}, {self.r.choice(('0', '-1'))})"
             case "cast":
                 return f"{self.r.choice(('bf16', 'f16'))}({value})"
             case "exp":
@@ -207,9 +210,8 @@ class _Draw:
             if warps == "cooperative":
                 self.maybe(fields, 0.3, "split_k", (1, 2, 3, 4, "stream"))
         elif warps == "multistage":
-            fields.append(
-                f"tile {self.r.choice((32, 64, 128, 256))}x{self.r.choice((32, 64, 128, 256))}x{self.r.choice((16, 32, 64))}"
-            )
+            m, n = self.r.choice((32, 64, 128, 256)), self.r.choice((32, 64, 128, 256))
+            fields.append(f"tile {m}x{n}x{self.r.choice((16, 32, 64))}")
             self.maybe(fields, 0.3, "stages", (2, 3, 4))
             self.maybe(fields, 0.3, "split_k", (1, 2, 3, 5))
             if self.lane == "f32":

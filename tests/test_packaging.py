@@ -121,7 +121,7 @@ def test_a_checkout_without_links_imports(tmp_path: Path) -> None:
 def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     source = _copy(tmp_path / "source")
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)],
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(tmp_path), str(source)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

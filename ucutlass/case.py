@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import GemmProblem, GemvSchedule, Knobs, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import Candidate, Shape, routes_of, shape_of
-from ucutlass.rules.memory import most_stages, sm90_memory, stage_bytes
+from ucutlass.rules.memory import sm90_stages, stage_bytes
 from ucutlass.rules.multistage import ACCUMULATORS
 from ucutlass.rules.vector import COLUMNS
 from ucutlass.schedule import FAMILY, RASTERS, Request
@@ -77,8 +77,7 @@ def build(case: Case, request: Request) -> Candidate:
             schedule = _sm80(side.problem, case.arch, request)
         case "pingpong" | "cooperative" as warps:
             assert request.tile is not None
-            one = sm90_memory(side.problem, routes, request.tile, warps, 1)
-            most = min(most_stages(one, case.arch.shared_memory), MOST_STAGES)
+            most = min(sm90_stages(side.problem, routes, request.tile, warps, case.arch.shared_memory), MOST_STAGES)
             schedule = Sm90Schedule(
                 request.tile,
                 request.cluster or (1, 1),

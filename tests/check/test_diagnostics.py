@@ -63,7 +63,8 @@ CHECKED: dict[str, str] = {
     "UC0406": kernel(MM + "  schedule sm90a { stages 3  stages 4 }"),
     "UC0501": "kernel k(x: f32[M]) -> f32[M] { return x + 1 }\n"
     "pipeline p(x: f16[M]) -> f32[M] { return k(x) }\n",
-    "UC0502": "kernel f(x: f32[M]) -> f32[M] { return x + 1 }\nkernel g(x: f32[M]) -> f32[M] { return f(x) * 2 }\n",
+    "UC0502": "kernel f(x: f32[M]) -> f32[M] { return x + 1 }\n"
+    "kernel g(x: f32[M]) -> f32[M] { return f(x) * 2 }\n",
     "UC0503": kernel("h: bf16[M, N] = dot[K](x, w)  return h"),
     "UC0504": "pipeline p(x: f32[M]) -> f32[M] { h = torch.sort(x)  return h }\n",
 }

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -59,7 +59,9 @@ class Machine:
         """Sh code for every compilation from now on, in the folder of the source."""
         (self.home / "behaviour").write_text(script)
 
-    def ucc(self, *arguments: str | Path, stdin: bytes = b"", **environ: str) -> Result:
+    def ucc(
+        self, *arguments: str | Path, stdin: bytes = b"", environ: Mapping[str, str] | None = None
+    ) -> Result:
         """One command in this process; an exception that reaches its top is the test's failure."""
         backend.toolchain.cache_clear()
         done = CliRunner().invoke(

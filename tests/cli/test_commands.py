@@ -18,6 +18,8 @@ from ucutlass.rules import RULES
 Write = Callable[[str | bytes], Path]
 KNOWN = set(CODES) | {rule.code for rule in RULES}
 
+PRECISION = ROOT / "examples" / "precision.ucu"
+
 TWO_ERRORS = """kernel f(x: bf16[M, K], w: f16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)
 }
@@ -74,7 +76,7 @@ def test_version(ucc: Ucc) -> None:
         (("emit", LINEAR, "-s", "M=\u00b2,N=1,K=1"), "is not of the form"),
         (("emit", LINEAR, *SIZES, "--kernel", "other"), "linear_gelu.ucu has linear_gelu: say which"),
         (("emit", LINEAR, *SIZES, "--arch", "sm_90a"), "sm_90a"),
-        (("emit", ROOT / "examples" / "precision.ucu", *SIZES), "has accurate, three_pass, fast, half, integer: say which"),
+        (("emit", PRECISION, *SIZES), "has accurate, three_pass, fast, half, integer: say which"),
         (("explain", LINEAR, *SIZES, "--device", "abacus"), "abacus"),
         (("fmt", "--frob", LINEAR), "frob"),
     ],
@@ -94,11 +96,12 @@ def test_a_number_of_many_digits_is_a_wrong_call(ucc: Ucc) -> None:
 
 
 def test_a_switch_that_cannot_be_read_is_a_wrong_call(ucc: Ucc) -> None:
-    result = ucc("cache", "stats", UCUTLASS_CACHE_SIZE="much")
+    result = ucc("cache", "stats", environ={"UCUTLASS_CACHE_SIZE": "much"})
     assert result.status == 2
     assert (
         result.err
-        == "ucc: environment variable UCUTLASS_CACHE_SIZE is 'much', but it takes a number of bytes with an optional K, M, G or T, such as 20G\n"
+        == "ucc: environment variable UCUTLASS_CACHE_SIZE is 'much', "
+        "but it takes a number of bytes with an optional K, M, G or T, such as 20G\n"
     )
 
 
@@ -265,11 +268,14 @@ def test_guide_prints_the_guide(ucc: Ucc) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("check", LINEAR), ("explain", LINEAR, *SIZES), ("build", LINEAR, *SIZES), ("doctor",), ("--help",), ("cache", "list")],
+    [
+        ("check", LINEAR), ("explain", LINEAR, *SIZES), ("build", LINEAR, *SIZES), ("doctor",), ("--help",),
+        ("cache", "list"),
+    ],
     ids=lambda a: a[0],
 )  # fmt: skip
 def test_no_colour_and_no_progress_off_a_terminal(machine: Machine, arguments: tuple[str, ...]) -> None:
-    result = machine.ucc(*arguments, TERM="xterm-256color")
+    result = machine.ucc(*arguments, environ={"TERM": "xterm-256color"})
     assert "\x1b" not in result.out + result.err
     assert result.err == ""
 

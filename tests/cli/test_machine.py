@@ -47,7 +47,7 @@ def test_a_refused_build_shows_the_program_first_and_keeps_the_source(machine: M
 
 @pytest.mark.parametrize("name", ["build", "run"])
 def test_a_missing_compiler_is_one_line_with_the_mend(machine: Machine, name: str) -> None:
-    result = machine.ucc(name, LINEAR, *SIZES, **NO_NVCC)
+    result = machine.ucc(name, LINEAR, *SIZES, environ=NO_NVCC)
     assert result.status == 3
     assert result.out == ""
     assert result.err.startswith("ucc: ")
@@ -56,15 +56,15 @@ def test_a_missing_compiler_is_one_line_with_the_mend(machine: Machine, name: st
 
 
 def test_a_missing_compiler_in_json(machine: Machine) -> None:
-    result = machine.ucc("build", LINEAR, *SIZES, "--json", **NO_NVCC)
+    result = machine.ucc("build", LINEAR, *SIZES, "--json", environ=NO_NVCC)
     assert result.status == 3
     assert result.json.keys() == {"error", "status"}
     assert result.json["status"] == 3
 
 
 def test_check_and_emit_need_no_compiler(machine: Machine) -> None:
-    assert machine.ucc("check", LINEAR, **NO_NVCC).status == 0
-    assert machine.ucc("emit", LINEAR, *SIZES, **NO_NVCC).status == 0
+    assert machine.ucc("check", LINEAR, environ=NO_NVCC).status == 0
+    assert machine.ucc("emit", LINEAR, *SIZES, environ=NO_NVCC).status == 0
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_doctor_of_a_machine_that_can_build(machine: Machine) -> None:
 
 
 def test_doctor_names_what_is_missing_and_the_mend(machine: Machine) -> None:
-    result = machine.ucc("doctor", **NO_NVCC)
+    result = machine.ucc("doctor", environ=NO_NVCC)
     assert result.status == 3
     assert "missing\t" in result.out and "to mend it: " in result.out
     assert "kernels can be built: no" in result.out
-    assert machine.ucc("doctor", "--json", **NO_NVCC).json["can_build"] is False
+    assert machine.ucc("doctor", "--json", environ=NO_NVCC).json["can_build"] is False

@@ -12,6 +12,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def _shadow(folder: Path) -> None:
     loads = (arch / "copy_sm75.hpp").read_text()
     for atom, transposed in (("SM75_U32x4_LDSM_N", "false"), ("SM75_U16x8_LDSM_T", "true")):
         pattern = re.compile(rf"(struct {atom}\n.*?)#if defined(.*?)#endif\n", re.DOTALL)
-        loads = pattern.sub(lambda m, t=transposed: _emulated_ldmatrix(m, t), loads, count=1)
+        loads = pattern.sub(partial(_emulated_ldmatrix, transposed), loads, count=1)
     (target / "copy_sm75.hpp").write_text(loads)
     copies = (arch / "copy_sm80.hpp").read_text()
     copies = re.sub(r"(cp_async_fence\(\)\n\{\n).*?\n\}", r"\1  emu::fence();\n}", copies, flags=re.DOTALL)
@@ -93,6 +94,6 @@ def _emulated_mma(found: re.Match[str]) -> str:
     return f'    emu::mma("{found[1]}", std::tie({", ".join(outputs)}), std::forward_as_tuple({given}));\n'
 
 
-def _emulated_ldmatrix(found: re.Match[str], transposed: str) -> str:
+def _emulated_ldmatrix(transposed: str, found: re.Match[str]) -> str:
     targets = ", ".join(re.findall(r'"=r"\((\w+)\)', found[2]))
     return f"{found[1]}    emu::ldmatrix({transposed}, &smem_src, {targets});\n"

@@ -87,7 +87,9 @@ def rich(
     Dimensions are M, N, K, J (contracted, outside K), P and Q (batch); A is the same for all Q.
     """
     kind: Literal["i32", "f32"] = "i32" if elem == S8 else "f32"
-    full = {"m": (1,), "n": ()} if along == "n" else {"m": (), "n": (0,)}
+    m: Stride
+    n: Stride
+    m, n = ((1,), ()) if along == "n" else ((), (0,))
     batch: tuple[Stride, ...] = ((5, 1, 0), (1, 0))
     problem = GemmProblem(
         lane=elem,
@@ -106,12 +108,12 @@ def rich(
             access(6, I32, batch=(None, None)),
         ),
         outputs=(
-            Store(access(7, out, batch=batch, **full)),
+            Store(access(7, out, m, n, batch=batch)),
             Reduction("sum", access(8, F32, m=(), batch=((5, 0), (0,)))),
             Reduction("max", access(9, F16, n=(), batch=((1,), None))),
             Reduction("sum", access(10, F32, batch=(None, None))),
             Reduction("min", access(11, F32, m=(1,), n=(), batch=((0, 1), None))),
-            Store(access(12, BOOL, batch=batch, **full)),
+            Store(access(12, BOOL, m, n, batch=batch)),
             Reduction("max", access(13, F32, batch=(None, ()))),
         ),
         arithmetic=Arithmetic(

@@ -11,6 +11,7 @@ from benchmarks.random_programs import random_program
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.check.calls import BUILTINS
+from ucutlass.diagnostics import ProgramError
 from ucutlass.elements import ELEMENTS
 from ucutlass.emit.text import Source
 from ucutlass.functions import FUNCTIONS
@@ -100,7 +101,7 @@ def test_renaming_random_programs_changes_no_code() -> None:
             assert set(case.sizes) >= set(free_dims(program))
             sizes = tuple(case.sizes[d] for d in program.dims)
             plain, _ = emitted(case.text, sizes, 0)
-        except frontend.ProgramError:
+        except ProgramError:
             continue
         marked, _ = emitted(renamed(case.text), sizes, 0)
         assert MARK not in marked.code

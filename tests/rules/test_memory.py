@@ -48,6 +48,11 @@ def test_sm90_storage(
     assert sm90_memory(problem, routes_of(problem, "sm90"), tile, warps, stages).total == expected
 
 
+def test_sm90_keeps_a_buffer_where_nothing_is_stored_by_tma() -> None:
+    problem, _ = gemm(4096, 4096, 4096, lane="f16", out="f16")
+    assert sm90_memory(problem, ("direct",), (128, 128, 64), "cooperative", 3).total == 115712
+
+
 def test_sm80_epilogue_shares_the_main_loop() -> None:
     problem, _ = gemm(512, 512, 512)
     assert sm80_memory(problem, (128, 128, 32), (64, 64), 4).total == 4 * (128 + 128) * 32 * 2

@@ -110,7 +110,9 @@ def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
     least, most = function.arity
     args, named = _positional(call, least, most, function.parameters)
     values = [scope.check(a) for a in args]
-    for parameter, default in zip(function.parameters[len(args):], function.defaults[len(args) - least:], strict=False):
+    for parameter, default in zip(
+        function.parameters[len(args) :], function.defaults[len(args) - least :], strict=False
+    ):
         given = named.pop(parameter, None)
         values.append(
             scope.check(given.value) if given else scope.graph.add(ir.Constant(default, F32, span=call.span))
@@ -305,7 +307,7 @@ def _scan(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     flags = {name: _flag(argument) for name, argument in named.items()}
     return scope.graph.add(
         ir.Scan(
-            call.callee,
+            "cumsum" if call.callee == "cumsum" else "cumprod",
             over[0],
             value,
             flags.get("exclusive", False),
@@ -313,7 +315,7 @@ def _scan(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
             elem,
             value.dims,
             call.span,
-        )  # type: ignore[arg-type]
+        )
     )
 
 

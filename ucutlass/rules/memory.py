@@ -5,7 +5,7 @@ The sm90 numbers follow CUTLASS 4.2: `sm90_compute_tile_shape_or_override` and
 `Sm90TmaWarpSpecialized`'s collective and of the `Sm90AuxLoad`, `Sm90AuxStore` and
 `Sm90RowBroadcast` visitors, and the kernels' `SharedStorage`
 (gemm/kernel/sm90_gemm_tma_warpspecialized_{pingpong,cooperative}.hpp). A test holds them against
-eight values of `SharedStorageSize` that nvcc computed. The sm80 numbers are emit/gemm_sm80.py's.
+values of `SharedStorageSize` that nvcc computed. The sm80 numbers are emit/gemm_sm80.py's.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def stage_bytes(problem: GemmProblem, tile: tuple[int, int, int]) -> int:
 
 
 def epilogue_tile(
-    warps: Literal["pingpong", "cooperative"], tile: tuple[int, int, int], d_bits: int
+    warps: Literal["pingpong", "cooperative"], tile: tuple[int, int, int], step_bytes: int
 ) -> tuple[int, int]:
     """The M x N part of the tile that the epilogue handles at a time (`EpilogueTileAuto`)."""
     if warps == "cooperative":
-        return min(128, tile[0]), math.gcd(32, tile[1])
-    wide = 64 if d_bits == 8 and tile[1] % 64 == 0 else 32
-    return min(64, tile[0]), math.gcd(wide, tile[1])
+        return min(128, tile[0]), math.gcd(min(32, tile[1]), tile[1])
+    wide = 64 if step_bytes == 1 and tile[1] % 64 == 0 else 32
+    return min(64, tile[0]), math.gcd(min(wide, tile[1]), tile[1])
 
 
 def through_tma(problem: GemmProblem, routes: tuple[Route, ...]) -> tuple[list[Access], list[Access]]:
@@ -78,31 +78,72 @@ def through_tma(problem: GemmProblem, routes: tuple[Route, ...]) -> tuple[list[A
     return moved[:loads], moved[loads:]
 
 
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A tensor's staging in the epilogue: bytes of an element, and whether N is contiguous."""
+
+    element: int
+    along_n: bool
+
+    def bytes(self, part: tuple[int, int], stages: int) -> int:
+        return part[0] * part[1] * self.element * stages
+
+    def alignment(self, part: tuple[int, int]) -> int:
+        return _alignment((part[1] if self.along_n else part[0]) * self.element)
+
+
+_NO_RESULT = _Buffer(2, True)
+"""Where TMA stores no result CUTLASS keeps a buffer of half_t all the same."""
+
+
+def _buffer(access: Access) -> _Buffer:
+    return _Buffer(access.elem.bytes, access.n == ())
+
+
 def sm90_epilogue(
     problem: GemmProblem,
     routes: tuple[Route, ...],
     tile: tuple[int, int, int],
     warps: Literal["pingpong", "cooperative"],
 ) -> Sm90Epilogue:
-    """What the epilogue holds in shared memory. C's stages serve D where both are equally wide
-    and wider than 8 bits (`ReuseSmem`)."""
-    loads, stores = through_tma(problem, routes)
-    d_bits = stores[0].elem.bits if stores else 0
-    part = epilogue_tile(warps, tile, d_bits)
+    """What the epilogue holds in shared memory: the collective's own C and D, then the visitors'
+    tensors in the order of the emitted tree (rows, further loads, further stores).
+
+    C's stages serve D where both are equally wide and wider than 8 bits (`ReuseSmem`).
+    """
+    loads, stores = ([_buffer(t) for t in side] for side in through_tma(problem, routes))
+    d = stores[0] if stores else _NO_RESULT
+    part = epilogue_tile(warps, tile, d.element)
     subtiles = max(1, tile[0] // part[0]) * (tile[1] // part[1])
     stages_d = min(subtiles, 2)
-    reuse = bool(loads) and loads[0].elem.bits == d_bits > 8
+    reuse = bool(loads) and loads[0].element == d.element > 1
     stages_c = max(min(subtiles, 4), stages_d + 1) if reuse else min(subtiles, 4)
+    align = max(b.alignment(part) for b in (*loads[:1], d))
+    if not loads:
+        collective = _round(d.bytes(part, stages_d), align)
+    elif reuse and stores:
+        collective = _round(max(loads[0].bytes(part, stages_c), d.bytes(part, stages_c)), align)
+    else:
+        source = _round(loads[0].bytes(part, stages_c), d.alignment(part))
+        collective = _round(source + d.bytes(part, stages_d), align)
+    members = [
+        (_round(tile[1] * t.elem.bytes, 16), 16)
+        for t in problem.inputs
+        if t.shape == "row" and t.n == ()
+    ]
+    for tensors, stages in ((loads[1:], stages_c), (stores[1:], stages_d)):
+        members += [(_round(b.bytes(part, stages), b.alignment(part)), b.alignment(part)) for b in tensors]
+    visitors, visitors_align = _struct(members)
+    align = max(align, visitors_align)
+    return Sm90Epilogue(part, stages_c, _round(_round(collective, visitors_align) + visitors, align), align)
 
-    def area(tensors: list[Access], stages: int) -> int:
-        return sum(_round(part[0] * part[1] * t.elem.bytes * stages, 128) for t in tensors)
 
-    rows = sum(_round(tile[1] * t.elem.bytes, 16) for t in problem.inputs if t.shape == "row")
-    used = area(loads, stages_c) + area(stores[1:] if reuse else stores, stages_d) + rows
-    lines = (t.elem.bytes * part[1 if t.n == () else 0] for t in (*loads, *stores))
-    alignment = max((_alignment(line) for line in lines), default=SWIZZLES[0][1])
-    # One byte more: the visitors' own storage is at least an empty struct.
-    return Sm90Epilogue(part, stages_c, _round(used + 1, alignment), alignment)
+def _struct(members: list[tuple[int, int]]) -> tuple[int, int]:
+    """Size and alignment of a C++ struct of members (size, alignment); an empty one has a byte."""
+    size, alignment = 0, 1
+    for bytes_, align in members:
+        size, alignment = _round(size, align) + bytes_, max(alignment, align)
+    return _round(size, alignment) or 1, alignment
 
 
 def sm90_memory(
@@ -112,14 +153,38 @@ def sm90_memory(
     warps: Literal["pingpong", "cooperative"],
     stages: int,
 ) -> SharedMemory:
-    """Shared memory of an sm90 kernel with that many stages."""
+    """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
     epilogue = sm90_epilogue(problem, routes, tile, warps)
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16
     pipelines = 2 * BARRIER * (stages + epilogue.load_stages) + order + scheduler
-    return SharedMemory(
-        stage_bytes(problem, tile), stages, epilogue.bytes, _round(pipelines, epilogue.alignment)
-    )
+    loop_align = _REGISTER_SOURCED if _register_sourced(problem) else 128
+    align = max(epilogue.alignment, loop_align)
+    stage = stage_bytes(problem, tile)
+    total = _round(_round(_round(pipelines, align) + epilogue.bytes, loop_align) + stages * stage, align)
+    return SharedMemory(stage, stages, epilogue.bytes, total - epilogue.bytes - stages * stage)
+
+
+def sm90_stages(
+    problem: GemmProblem,
+    routes: tuple[Route, ...],
+    tile: tuple[int, int, int],
+    warps: Literal["pingpong", "cooperative"],
+    capacity: int,
+) -> int:
+    """The most stages that fit in `capacity` bytes; the barriers grow with them."""
+    stages = most_stages(sm90_memory(problem, routes, tile, warps, 1), capacity)
+    while stages > 0 and sm90_memory(problem, routes, tile, warps, stages).total > capacity:
+        stages -= 1
+    return stages
+
+
+_REGISTER_SOURCED = 1024
+"""Alignment of a main loop whose operand A passes through registers."""
+
+
+def _register_sourced(problem: GemmProblem) -> bool:
+    return problem.lane.name == "tf32" and not (problem.a.k == ((),) and problem.b.k == ((),))
 
 
 def sm80_memory(

@@ -1,0 +1,21 @@
+# Every target sets up .venv first, once.
+.PHONY: run test test-gpu lint fuzz golden
+
+run:        ## build, run and verify the first example
+	./setup.sh ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
+
+test:       ## lint, types and the tests that need no GPU
+	./setup.sh test
+
+test-gpu:   ## the tests that need an NVIDIA GPU; fails where all of them are skipped
+	./setup.sh python -m pytest -m gpu
+
+lint:       ## ruff and mypy alone
+	./setup.sh ruff check .
+	./setup.sh mypy
+
+fuzz:       ## 50,000 mutated programs through the front end
+	./setup.sh python -m benchmarks.fuzz --count 50000 --seed 0
+
+golden:     ## write the golden files anew; read the difference before you commit it
+	./setup.sh python -m pytest -q -m "not gpu and not nvcc" tests/grammar tests/emit --update-golden

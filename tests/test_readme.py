@@ -1,0 +1,69 @@
+"""README and CONTRIBUTING say what is so: commands, links and programs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ucutlass import frontend
+from ucutlass.cli import _COMMANDS
+from ucutlass.shapes import complete, parse_sizes
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+FIRST, SECOND = (line for line in README.splitlines() if line.startswith("./setup.sh "))
+PROGRAMS = re.findall(r"^```\n((?:#.*\n)*kernel .*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_first_command_runs_an_example_that_is_there() -> None:
+    words = FIRST.split()
+    assert words[:3] == ["./setup.sh", "ucc", "run"]
+    checked = frontend.read(ROOT / words[3])
+    assert words[4] == "-s"
+    assert complete(frontend.kernel(checked), parse_sizes([words[5]]))
+
+
+def test_ci_runs_the_second_command() -> None:
+    assert SECOND in (ROOT / ".ci" / "run").read_text()
+    assert SECOND in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("script", ["setup.sh", ".ci/run"])
+def test_scripts_can_be_run_and_parsed(script: str) -> None:
+    path = ROOT / script
+    assert path.stat().st_mode & 0o111
+    assert subprocess.run(["sh", "-n", str(path)], check=False).returncode == 0
+
+
+def test_links_lead_somewhere() -> None:
+    for text in (README, CONTRIBUTING):
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (ROOT / target).exists(), target
+
+
+def test_every_command_is_in_it() -> None:
+    assert all(f"| `ucc {name}" in README for name in _COMMANDS)
+
+
+def test_benchmarks_that_are_named_exist() -> None:
+    named = set(re.findall(r"python -m (benchmarks\.\w+)", README))
+    assert named
+    assert all(ROOT.joinpath(*name.split(".")).with_suffix(".py").exists() for name in named)
+
+
+def test_its_programs_check() -> None:
+    assert len(PROGRAMS) == 2
+    for text in PROGRAMS:
+        checked = frontend.read_text(text, "README.md")
+        for name in frontend.programs(checked):
+            assert not frontend.check_schedules(checked, frontend.kernel(checked, name))
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"`make ([a-z-]+)", CONTRIBUTING)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
