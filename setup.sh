@@ -40,7 +40,8 @@ install() {
     python=$(find_python)
     echo "setup: filling $venv, which takes minutes" >&2
     shared=
-    if "$python" -c 'import torch' 2>/dev/null; then
+    # Of an interpreter that is an environment itself, the new one would see nothing.
+    if "$python" -c 'import sys, torch; sys.exit(sys.prefix != sys.base_prefix)' 2>/dev/null; then
         shared=--system-site-packages
     fi
     "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear $shared "$venv" ||

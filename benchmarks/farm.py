@@ -29,6 +29,10 @@ from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
 
+PROCESSES = 4
+"""Judging processes side by side: the reference and the launches of small cases leave a GPU idle."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A program with extents for its free dimensions, once a shape; each shape and distribution
@@ -242,7 +246,7 @@ def campaign(cases: Iterable[Case], folder: Path) -> Report:
     built = [a for a in accepted if a.case.name not in report.unbuilt]
     schedules = {a.case.name: show(a.planned[0].request) for a in accepted}
     texts = {a.case.name: a.case for a in accepted}
-    for row in judge(built, folder / "rows.jsonl"):
+    for row in judge(built, folder / "rows.jsonl", processes=PROCESSES):
         if row["ok"]:
             report.right += 1
         else:

@@ -247,11 +247,19 @@ def tally(start: int, count: int) -> Tally:
         try:
             case = judge(seed)
         except Exception:
-            failures.append((seed, traceback.format_exc(limit=-3)))
+            failures.append((seed, traceback.format_exc(limit=-2)))
             continue
         ends.update(case.ends)
         slowest = max(slowest, (case.seconds, seed))
     return Tally(ends, tuple(failures), slowest)
+
+
+def _kinds(failures: list[tuple[int, str]]) -> dict[str, list[int]]:
+    """Seeds by what failed, the words of a failure being its place and its exception."""
+    kinds: dict[str, list[int]] = {}
+    for seed, words in failures:
+        kinds.setdefault(words, []).append(seed)
+    return kinds
 
 
 _CHUNK = 250
@@ -279,8 +287,8 @@ def main() -> int:
     print(f"slowest step\t{slowest:.3f} s of processor time, seed {seed}")
     print(f"wall time\t{time.monotonic() - began:.0f} s in {asked.jobs} processes")
     print(f"failures\t{len(failures)}")
-    for number, words in failures[:20]:
-        print(f"\nseed {number}:\n{words}")
+    for words, numbers in _kinds(failures).items():
+        print(f"\n{len(numbers)} of seeds {', '.join(map(str, numbers[:8]))}:\n{words}")
     return 1 if failures else 0
 
 
