@@ -114,7 +114,7 @@ def _tiled(base: Request, tile: tuple[int, int, int], **more: object) -> Request
 
 EDGES: tuple[Edge, ...] = (
     Edge("UC0410", "pingpong compiled for sm80", PLAIN, SQUARE, PINGPONG, arch="sm80"),
-    Edge("UC0411", "wgmma on f32 operands", F32, SQUARE, _tiled(COOPERATIVE, (128, 128, 32))),
+    Edge("UC0411", "wgmma on f32 operands", F32, SQUARE | {"K": 128}, _tiled(COOPERATIVE, (128, 128, 32))),
     Edge(
         "UC0412",
         "`math simt` on f16",

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from benchmarks.edges import EDGES, Edge
@@ -44,6 +44,9 @@ from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import build_many
 from ucutlass.schedule import Request
 from ucutlass.shapes import complete
+
+if TYPE_CHECKING:
+    from ucutlass.runtime.inputs import Distribution
 
 CLIFF = 1.3
 LIMIT_SECONDS = 90.0
@@ -118,7 +121,7 @@ class Outcome:
 def first_line(error: BuildError) -> str:
     """The compiler's first words that say what is wrong, a failed assertion before all."""
     told = sorted(error.errors, key=lambda line: "assert" not in line)
-    return told[0][:200] if told else str(error)[:200]
+    return told[0].partition("error:")[2].strip()[:200] or told[0][:200] if told else str(error)[:200]
 
 
 def main() -> None:
@@ -279,7 +282,7 @@ def losses(artifact: Artifact) -> set[str]:
 
 
 def verify_here(index: int) -> dict[str, Any]:
-    """Whether the forced kernel is right, bit by bit, on integers."""
+    """Whether the forced kernel is right: integers bit by bit, normal values within their bound."""
     import torch
 
     from ucutlass.runtime import verify
@@ -289,13 +292,16 @@ def verify_here(index: int) -> dict[str, Any]:
     kernel = launcher(forced)
     if edge.how == "huge":
         return _huge(kernel, edge)
-    arguments = arguments_of(edge, forced)
 
     def launch(args: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
         kernel(*args, out=outs[0])
 
-    verdict = verify.check(forced.program, launch, arguments)
-    return {"ok": verdict.ok, "detail": str(verdict)}
+    distributions: tuple[Distribution, ...] = ("integer", "normal")
+    for distribution in distributions:
+        verdict = verify.check(forced.program, launch, arguments_of(edge, forced, distribution))
+        if not verdict.ok:
+            return {"ok": False, "detail": f"{distribution}: {verdict}"}
+    return {"ok": True, "detail": ""}
 
 
 def time_here(index: int) -> float:
@@ -318,10 +324,10 @@ def time_here(index: int) -> float:
     return times["forced"].median / times["legal"].median
 
 
-def arguments_of(edge: Edge, forced: Forced) -> list[Any]:
+def arguments_of(edge: Edge, forced: Forced, distribution: Distribution = "normal") -> list[Any]:
     from ucutlass.runtime.inputs import generate
 
-    made = generate(forced.program, edge.sizes, "integer", device="cuda")
+    made = generate(forced.program, edge.sizes, distribution, device="cuda")
     return [_off_by_one(a) for a in made] if edge.how == "misaligned" else list(made)
 
 

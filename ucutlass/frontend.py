@@ -16,6 +16,7 @@ from ucutlass.families.gemm import GemmForm, problem
 from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
+from ucutlass.plan import GemmProblem
 from ucutlass.planner import Planned, plan
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
@@ -104,10 +105,7 @@ def plan_kernel(
     Raises ProgramError with the rule, the numbers and the nearest legal schedule.
     """
     found = form(checked, program)
-    try:
-        what = problem(found, sizes, aligned)
-    except Refused as refused:
-        raise checked.error(refused.diagnostic) from None
+    what = _problem(checked, found, sizes, aligned)
     blocks = matching(program, sizes, arch)
     if not blocks:
         made = plan(what, tuple(sizes), ARCHES[arch], device)
@@ -118,6 +116,15 @@ def plan_kernel(
         planned = _legal(checked, made, program.span, block)
         best.append((planned.estimate.seconds, Chosen(planned, block)))
     return min(best, key=lambda pair: pair[0])[1]
+
+
+def _problem(
+    checked: Checked, found: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+) -> GemmProblem:
+    try:
+        return problem(found, sizes, aligned)
+    except Refused as refused:
+        raise checked.error(refused.diagnostic) from None
 
 
 def alternatives(blocks: Iterable[ir.ScheduleBlock]) -> Iterable[tuple[ir.ScheduleBlock, Request]]:
@@ -184,7 +191,7 @@ def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, .
         sizes = typical_sizes(program, block.guard)
         if sizes is None:
             continue
-        what = problem(found, sizes)
+        what = _problem(checked, found, sizes)
         for request in requests(block.choices):
             made = plan(what, sizes, ARCHES[block.arch], None, request)
             if not isinstance(made, Planned):

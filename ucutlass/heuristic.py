@@ -193,7 +193,8 @@ def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estima
     tile, cluster = s.tile, s.cluster
     m_tiles, n_tiles = tile_grid(c.shape, tile, cluster, c.knobs.swizzle)
     tiles = m_tiles * n_tiles * c.shape.batch
-    slots = cluster_slots(device, cluster[0] * cluster[1])
+    # Illegal candidates are priced before the rules see them: some clusters fit nowhere.
+    slots = max(1, cluster_slots(device, cluster[0] * cluster[1]))
     steps = c.k_tiles
     step = _sm90_step(c, s, min(tiles, slots), device, k)
     epilogue = epilogue_cycles(c, tile[0] * tile[1], k)
