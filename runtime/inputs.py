@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from ucutlass import extents
 from ucutlass.elements import Element
 from ucutlass.ir import (
     Cast,
@@ -32,9 +31,9 @@ from ucutlass.ir import (
 )
 from ucutlass.reference.accumulation import ACCUMULATORS
 from ucutlass.reference.binding import shape_of
-from ucutlass.reference.errors import ExtentUnknownError
 from ucutlass.reference.interpreter import Argument
 from ucutlass.reference.rounding import FORMATS, RANGES, outer_dtype, store
+from ucutlass.shapes import complete
 
 Distribution: TypeAlias = Literal["normal", "uniform", "integer", "positive", "zeros", "one_hot", "wide"]
 """`normal`: variance 1. `uniform`: -1 to 1. `integer`: small whole numbers, sparse where needed, whose
@@ -71,9 +70,9 @@ def generate(
     """One argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. The same seed gives the same numbers on every device.
 
-    Raises ExtentUnknownError for a free dimension that `sizes` lacks.
+    Raises ShapeError where `sizes` does not fit the program.
     """
-    full = complete(program, sizes)
+    full = dict(zip(program.dims, complete(program, sizes), strict=True))
     roles = roles_of(program)
     random = torch.Generator().manual_seed(seed)
     out: list[Argument] = []
@@ -86,14 +85,6 @@ def generate(
                 made = _tensor(decl.type, roles.get(decl.name, Role()), full, distribution, random)
                 out.append(made.to(device))
     return out
-
-
-def complete(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Every dimension's extent, given the free ones."""
-    missing = sorted({n for e in program.dims.values() for n in extents.names(e)} - sizes.keys())
-    if missing:
-        raise ExtentUnknownError(f"{program.name} needs extents for {', '.join(missing)}")
-    return {d: extents.evaluate(e, sizes) for d, e in program.dims.items()}
 
 
 # --- roles ---------------------------------------------------------------------------
