@@ -300,6 +300,13 @@ EDGES: tuple[Edge, ...] = (
         cut=TMA_GUARD,
     ),
     Edge(
+        "UC0433",
+        "a sum over the batch alone",
+        "kernel k(x: bf16[B, M, K], w: bf16[B, N, K]) -> f32[M, N] { return sum[B](dot[K](x, w)) }",
+        {"B": 4, "M": 512, "N": 512, "K": 512},
+        PINGPONG,
+    ),
+    Edge(
         "UC0432",
         "swizzle 3 by TMA",
         PLAIN,

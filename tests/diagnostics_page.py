@@ -92,6 +92,11 @@ RULED = {
     FOREIGN: gemm("warps gemv  tile 128x128x64"),
     "UC0430": gemm("warps pingpong", "M=4294967296,N=64,K=64"),
     "UC0432": gemm("swizzle 3"),
+    "UC0433": Case(
+        "kernel k(x: bf16[B, M, K], w: bf16[B, N, K]) -> f32[M, N] {\n"
+        "  return sum[B](dot[K](x, w))\n  schedule sm90a { warps pingpong }\n}\n",
+        "B=4,M=512,N=512,K=512",
+    ),
     "UC0440": gemm("warps multistage  tile 128x128x16"),
     "UC0441": gemm("warps multistage  tile 128x128x32  warp_tile 48x64"),
     "UC0442": gemm("warps multistage  tile 192x64x32  warp_tile 64x64"),

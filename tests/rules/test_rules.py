@@ -10,7 +10,7 @@ from tests.rules.problems import gemm
 from ucutlass.case import Case, build, case_of
 from ucutlass.elements import ELEMENTS
 from ucutlass.hardware import ARCHES, Arch, default_device
-from ucutlass.plan import Access, CoordinateValue, GemmProblem
+from ucutlass.plan import Access, CoordinateValue, GemmProblem, Reduction
 from ucutlass.planner import nearest_legal
 from ucutlass.rules import BY_CODE, RULES, legal, violations
 from ucutlass.rules.candidate import Candidate
@@ -57,6 +57,14 @@ def counted(made: Made) -> Made:
     at = CoordinateValue("m", 0, (), problem.m, "i32")
     made_of = replace(problem.arithmetic, instructions=(*problem.arithmetic.instructions, at))
     return replace(problem, arithmetic=made_of), sizes
+
+
+def over_batches() -> Made:
+    """A result that sums the batches away and keeps M and N."""
+    problem, sizes = gemm(512, 512, 512, 2)
+    stored = problem.outputs[0].access
+    summed = Reduction("sum", replace(stored, batch=(None,)))
+    return replace(problem, outputs=(summed,)), sizes
 
 
 EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
@@ -240,6 +248,7 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
     ),
     ("UC0430", SM80, counted(gemm(2**31, 8, 8)), MULTISTAGE, gemm(2**31, 8, 8), MULTISTAGE),
     ("UC0432", SM90, square(), replace(COOPERATIVE, swizzle=3), square(), replace(COOPERATIVE, swizzle=4)),
+    ("UC0433", SM90, over_batches(), COOPERATIVE, gemm(512, 512, 512, 2, reduce=True), COOPERATIVE),
     ("UC0440", SM80, square(), replace(MULTISTAGE, tile=(128, 128, 16)), square(), MULTISTAGE),
     (
         "UC0441",

@@ -190,6 +190,14 @@ RULES: tuple[Rule, ...] = (
         tiles.swizzle_is_power,
     ),
     Rule(
+        "UC0433",
+        "reductions over batches",
+        _SM90,
+        "TMA kernels reduce over rows, columns or both, not over batch names alone",
+        "emit/gemm_sm90_epilogue.py: a reduction begins within a tile",
+        operands.reduces_a_tile,
+    ),
+    Rule(
         "UC0440",
         "multistage tile K",
         _SM80,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ucutlass.plan import Access, CoordinateValue, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.plan import Access, CoordinateValue, GemvSchedule, Reduction, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import (
     TMA_BYTES,
     Candidate,
@@ -176,6 +176,19 @@ def routes_are_possible(c: Candidate) -> Finding | None:
                 "let each thread move it",
                 (),
                 changed(c),
+            )
+    return None
+
+
+def reduces_a_tile(c: Candidate) -> Finding | None:
+    for output in c.problem.outputs:
+        if isinstance(output, Reduction) and output.access.m is not None and output.access.n is not None:
+            return Finding(
+                "a result combines values of different batches at the same row and column, which lie in "
+                "different tiles",
+                "use `warps multistage`, or sum over the batch name in the dot itself",
+                ("warps",),
+                multistage(c),
             )
     return None
 
