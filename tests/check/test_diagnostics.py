@@ -127,6 +127,10 @@ def test_all_errors_of_a_file_at_once() -> None:
     assert codes(text) == ["UC0101", "UC0203"]
 
 
+def test_all_errors_of_a_statement_at_once() -> None:
+    assert codes(kernel("a = nope  return a * rsqrt(K) + other")) == ["UC0101", "UC0102", "UC0101"]
+
+
 def test_a_rejected_name_does_not_cascade() -> None:
     assert codes(kernel("a = dot[K](x, nope)  b = a * 2  return b + a")) == ["UC0101"]
 

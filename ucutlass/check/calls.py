@@ -109,7 +109,7 @@ def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Valu
 def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
     least, most = function.arity
     args, named = _positional(call, least, most, function.parameters)
-    values = [scope.check(a) for a in args]
+    values = list(scope.check_all(args))
     for parameter, default in zip(
         function.parameters[len(args) :], function.defaults[len(args) - least :], strict=False
     ):
@@ -208,7 +208,7 @@ Consumed = tuple[tuple[str, Span], ...]
 
 def _dot(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
     (first, second), named = _positional(call, 2, 2, ("acc",))
-    left, right = scope.check(first), scope.check(second)
+    left, right = scope.check_all((first, second))
     _check_operands(left, right, consumed, call)
     lane = LANES[left.elem.name]
     accumulate = _accumulation(named.get("acc"), lane.elem.name)
@@ -363,7 +363,7 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
     dims = [dim for dim, _ in _consumed(brackets, scope)]
     inner = Scope(
         scope.checker, scope.dims, scope.graph, scope.functions, scope.programs,
-        dict(zip(function.params, (scope.check(a) for a in args), strict=False)),
+        dict(zip(function.params, scope.check_all(args), strict=True)),
         alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name),
     )
     for statement in function.body:

@@ -26,7 +26,7 @@ def check(expr: syntax.Expr, scope: Scope) -> Value:
         case syntax.Unary(op, operand, span):
             return elementwise.apply(OPERATORS[op, 1], (check(operand, scope),), scope, span)
         case syntax.Binary(op, left, right, span):
-            return elementwise.apply(OPERATORS[op, 2], (check(left, scope), check(right, scope)), scope, span)
+            return elementwise.apply(OPERATORS[op, 2], scope.check_all((left, right)), scope, span)
         case syntax.Call():
             return calls.check_call(expr, scope)
         case syntax.Index():

@@ -8,8 +8,9 @@ from ucutlass import ir
 from ucutlass.check import expressions, programs, types
 from ucutlass.check.graph import Graph, GraphTooLarge
 from ucutlass.check.programs import Findings, Names
-from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, combine, describe
-from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate, show
+from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope
+from ucutlass.check.unify import substitute, unify
+from ucutlass.extents import Extent, Fixed, Free, show
 from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
@@ -240,7 +241,7 @@ def _arguments(
     for param, argument in pairs:
         bound.append(_argument(param, argument, sizes, draft))
     for dim, extent in callee.dims.items():
-        sizes.setdefault(dim, _substitute(extent, sizes))
+        sizes.setdefault(dim, substitute(extent, sizes))
     return tuple(bound), sizes
 
 
@@ -259,7 +260,7 @@ def _argument(
                     argument.span,
                     f"store it first: {name}: {wanted.elem.name}[..] = ..",
                 )
-            _unify(wanted, given, param.name, argument.span, sizes)
+            unify(wanted, given, param.name, argument.span, sizes)
             return name
         case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
             if draft.buffers[name].elem is not scalar.elem:
@@ -281,64 +282,6 @@ def _argument(
     )
 
 
-def _unify(wanted: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent]) -> None:
-    """Fits a buffer to a parameter axis by axis, in memory order. Raises Reject UC0501."""
-    if wanted.elem is not given.elem:
-        raise Reject(
-            "UC0501",
-            f"{what} is {wanted.elem.name}, the buffer {given.elem.name}",
-            span,
-            f"store it as {wanted.elem.name}",
-        )
-    if len(wanted.axes) != len(given.axes):
-        raise Reject("UC0501", f"{what} has {len(wanted.axes)} axes, the buffer {len(given.axes)}", span)
-    for want, have in zip(wanted.axes, given.axes, strict=False):
-        _unify_axis(want, have, what, span, sizes)
-
-
-def _unify_axis(want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes: dict[str, Extent]) -> None:
-    pairs: list[tuple[str, Extent]]
-    if len(want.dims) == 1:
-        pairs = [(want.dims[0], have.extent)]
-    elif len(want.dims) == len(have.dims):
-        pairs = [(w, Free(h)) for w, h in zip(want.dims, have.dims, strict=False)]
-    elif not want.dims:
-        pairs = []
-    else:
-        unknown = [d for d in want.dims if d not in sizes]
-        if len(unknown) > 1:
-            raise Reject(
-                "UC0501",
-                f"the axis {describe(want.dims)} of {what} cannot be split: {' and '.join(unknown)} are "
-                "unknown",
-                span,
-            )
-        rest: Extent = have.extent
-        for d in want.dims:
-            if d in sizes:
-                rest = combine("//", rest, sizes[d])
-        pairs = [(d, rest) for d in unknown]
-    for dim, extent in pairs:
-        known = sizes.setdefault(dim, extent)
-        if known != extent and not extent_names(known) and not extent_names(extent):
-            raise Reject(
-                "UC0501",
-                f"{dim} of {what} is {evaluate(known, {})} elsewhere in this call and "
-                f"{evaluate(extent, {})} here",
-                span,
-            )
-
-
-def _substitute(extent: Extent, sizes: dict[str, Extent]) -> Extent:
-    match extent:
-        case Free(dim):
-            return sizes.get(dim, extent)
-        case Combined(op, left, right):
-            return combine(op, _substitute(left, sizes), _substitute(right, sizes))
-        case _:
-            return extent
-
-
 def _check_same(
     declared: TensorType, made: TensorType, sizes: dict[str, Extent], span: Span, draft: _Draft
 ) -> None:
@@ -358,7 +301,7 @@ def _check_same(
         )
     dims = draft.scope.dims
     for here, there in zip(declared.axes, made.axes, strict=False):
-        extent = _substitute(there.extent, sizes)
+        extent = substitute(there.extent, sizes)
         if len(here.dims) == 1 and here.dims[0] in dims.pending:
             dims.declare(here.dims[0], extent, span)
         elif dims.expand(here.extent) != dims.expand(extent):
@@ -376,7 +319,7 @@ def _result_type(type_: TensorType, sizes: dict[str, Extent], call: syntax.Call,
     axes = []
     for axis in type_.axes:
         dims = tuple(_name_of(sizes.get(d)) for d in axis.dims)
-        extent = _substitute(axis.extent, sizes)
+        extent = substitute(axis.extent, sizes)
         named = tuple(d for d in dims if d is not None and d in draft.scope.dims.extents)
         axes.append(MemoryAxis(named if len(named) == len(axis.dims) else (), extent))
     return TensorType(type_.elem, tuple(axes))

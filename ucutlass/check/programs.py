@@ -31,7 +31,7 @@ class Findings:
         self.diagnostics: list[Diagnostic] = []
 
     def reject(self, problem: Reject) -> None:
-        self.diagnostics.append(problem.diagnostic)
+        self.diagnostics += problem.diagnostics
 
     @property
     def failed(self) -> bool:

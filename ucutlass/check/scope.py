@@ -17,7 +17,8 @@ from ucutlass.ir import Dims, Value
 
 
 class Reject(Exception):
-    """One finding that ends the statement at hand; the checker goes on with the next."""
+    """What is wrong in a statement; the checker goes on with the next. `diagnostics` has one
+    finding, or those of several operands."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class Reject(Exception):
         notes: tuple[tuple[str, Span], ...] = (),
     ) -> None:
         super().__init__(message)
-        self.diagnostic = Diagnostic(code, message, span, hint, notes)
+        self.diagnostics: tuple[Diagnostic, ...] = (Diagnostic(code, message, span, hint, notes),)
 
 
 class Cascade(Exception):
@@ -138,6 +139,29 @@ class Scope:
     def check(self, expr: syntax.Expr) -> Value:
         """The value of an expression here. Raises Reject or Cascade."""
         return self.checker(expr, self)
+
+    def check_all(self, exprs: Iterable[syntax.Expr]) -> tuple[Value, ...]:
+        """The values of several operands; what is wrong in each is told at once.
+
+        Raises Reject or Cascade.
+        """
+        values: list[Value] = []
+        rejected: Reject | None = None
+        cascaded = False
+        for expr in exprs:
+            try:
+                values.append(self.check(expr))
+            except Cascade:
+                cascaded = True
+            except Reject as problem:
+                if rejected is not None:
+                    problem.diagnostics = rejected.diagnostics + problem.diagnostics
+                rejected = problem
+        if rejected is not None:
+            raise rejected
+        if cascaded:
+            raise Cascade
+        return tuple(values)
 
     def dim(self, name: str) -> str | None:
         """The program's name of a dimension, or None."""
