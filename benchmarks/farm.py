@@ -28,7 +28,6 @@ from ucutlass.runtime.parallel import build_many
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
-
 PROCESSES = 4
 """Judging processes side by side: the reference and the launches of small cases leave a GPU idle."""
 

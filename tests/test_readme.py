@@ -41,7 +41,7 @@ def test_scripts_can_be_run_and_parsed(script: str) -> None:
 
 def test_links_lead_somewhere() -> None:
     for text in (README, CONTRIBUTING):
-        for target in re.findall(r"\]\(([^)#: ]+)\)", text):
+        for target in re.findall(r"\]\(([\w./-]+\.md)\)", text):
             assert (ROOT / target).exists(), target
 
 

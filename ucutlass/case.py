@@ -77,7 +77,8 @@ def build(case: Case, request: Request) -> Candidate:
             schedule = _sm80(side.problem, case.arch, request)
         case "pingpong" | "cooperative" as warps:
             assert request.tile is not None
-            most = min(sm90_stages(side.problem, routes, request.tile, warps, case.arch.shared_memory), MOST_STAGES)
+            fitting = sm90_stages(side.problem, routes, request.tile, warps, case.arch.shared_memory)
+            most = min(fitting, MOST_STAGES)
             schedule = Sm90Schedule(
                 request.tile,
                 request.cluster or (1, 1),

@@ -85,10 +85,10 @@ _WIDTH = 160
 
 def _excerpt(span: Span, lines: Lines) -> list[str]:
     at = lines.position(span.start)
-    # A terminal obeys control characters; a text may hold any.
-    text = "".join(c if c.isprintable() else " " for c in lines.text(at.line))
+    text = lines.text(at.line)
     cut = max(0, at.column - _WIDTH // 2) if len(text) > _WIDTH else 0
-    shown = text[cut : cut + _WIDTH]
+    # A terminal obeys control characters; a text may hold any.
+    shown = "".join(c if c.isprintable() else " " for c in text[cut : cut + _WIDTH])
     column = at.column - 1 - cut
     width = max(1, min(span.end - span.start, len(shown) - column))
     gutter = f"{at.line:5} | "

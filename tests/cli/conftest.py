@@ -1,78 +1,16 @@
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import pytest
-from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cli_machine import NVCC, Machine, Ucc
 
 from ucutlass import backend
-from ucutlass.cli import main
-
-ROOT = Path(__file__).parent.parent.parent
-LINEAR = ROOT / "examples" / "linear_gelu.ucu"
-SIZES = ("-s", "M=256,N=256,K=256")
-
-NVCC = """#!/bin/sh
-if [ "$1" = --version ]; then
-  echo "Cuda compilation tools, release 13.0, V13.0.88"
-  exit 0
-fi
-echo run >> "{home}/runs"
-. "{home}/behaviour"
-"""
-
-
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Ucc: TypeAlias = Callable[..., Result]
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A home for `ucc` in which everything that it finds is the test's."""
-
-    home: Path
-
-    @property
-    def cache(self) -> Path:
-        return self.home / "cache"
-
-    @property
-    def builds(self) -> int:
-        runs = self.home / "runs"
-        return len(runs.read_text().split()) if runs.exists() else 0
-
-    def behave(self, script: str) -> None:
-        """Sh code for every compilation from now on, in the folder of the source."""
-        (self.home / "behaviour").write_text(script)
-
-    def ucc(
-        self, *arguments: str | Path, stdin: bytes = b"", environ: Mapping[str, str] | None = None
-    ) -> Result:
-        """One command in this process; an exception that reaches its top is the test's failure."""
-        backend.toolchain.cache_clear()
-        done = CliRunner().invoke(
-            main,
-            [str(a) for a in arguments],
-            input=stdin,
-            env=environ,
-            catch_exceptions=False,
-            prog_name="ucc",
-        )
-        return Result(done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.fixture

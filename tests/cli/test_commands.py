@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LINEAR, ROOT, SIZES, Machine, Ucc
+from cli_machine import LINEAR, ROOT, SIZES, Machine, Ucc
 
 from ucutlass.cli import _COMMANDS
 from ucutlass.codes import CODES

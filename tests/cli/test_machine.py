@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import LINEAR, SIZES, Machine
+from cli_machine import LINEAR, SIZES, Machine
 
 NO_NVCC = {"UCUTLASS_CUDA_HOME": "", "CUDA_HOME": "/nowhere"}
 

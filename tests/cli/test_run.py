@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from conftest import LINEAR, SIZES, Machine, Result
+from cli_machine import LINEAR, SIZES, Machine, Result
 
 from ucutlass.runtime import isolate
 

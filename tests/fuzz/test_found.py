@@ -6,7 +6,10 @@ import pytest
 
 from benchmarks import fuzz
 
-GEMM = "kernel f(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) schedule sm90a {{ {} }} }}"
+GEMM = (
+    "kernel f(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{"
+    " return dot[K](x, w) schedule sm90a {{ {} }} }}"
+)
 
 FOUND = {
     "two parameters of one name in a pipeline": (

@@ -1,0 +1,250 @@
+"""Evidence without a GPU: what plans compute, and what emitted kernels compute on the host.
+
+    python -m benchmarks.emulated --lowering 5000 [--seed 0] [--out FOLDER]
+    python -m benchmarks.emulated --programs 120 [--seed 0] [--processes 2] [--out FOLDER]
+
+The first compares the planned problem of random programs with their typed program (plain
+interpretation, no code). The second compiles the CUDA files of random programs of the multistage and
+matrix-vector kernels, and of every example forced onto both, with g++ behind the emulator of
+tests/emit, and judges what they compute as `ucc run` would on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from benchmarks.random_programs import random_program
+from tests.emit import emulator, plan_reference
+from tests.emit.harness import HOST_SHIM
+from tests.soundness.lowering import Lowered, distinct_scalars, lowered
+from ucutlass import frontend, ir, planner
+from ucutlass.backend import source_of
+from ucutlass.diagnostics import ProgramError
+from ucutlass.families.gemm import GemmForm, problem
+from ucutlass.hardware import ARCHES
+from ucutlass.plan import Knobs
+from ucutlass.planner import Planned
+from ucutlass.reference import expect
+from ucutlass.runtime import isolate, verify
+from ucutlass.runtime.inputs import Distribution, generate
+from ucutlass.schedule import Request, Warps, show
+from ucutlass.shapes import complete, free_dims
+
+EMULABLE: tuple[Warps, ...] = ("multistage", "gemv")
+DISTRIBUTIONS: tuple[Distribution, ...] = ("integer", "normal")
+LIMIT_SECONDS = 600.0
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ARCH = "sm90a"
+
+Status: TypeAlias = Literal["right", "wrong", "not emulable", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kernel of a text with extents. `warps` overrides its schedule where it is given."""
+
+    name: str
+    text: str
+    kernel: str
+    sizes: dict[str, int]
+    warps: Warps | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    job: Job
+    status: Status
+    detail: str = ""
+    schedule: str = ""
+
+
+# --- jobs -------------------------------------------------------------------------
+
+
+def random_jobs(first: int, wanted: int) -> Iterator[Job]:
+    """Random programs whose schedule is legal and of an emulable family."""
+    seed = first
+    while wanted:
+        program = random_program(seed, EMULABLE, small=True)
+        job = Job(f"seed {seed}", program.text, "k", program.sizes, None, seed)
+        seed += 1
+        try:
+            plan(job)
+        except ProgramError:
+            continue
+        wanted -= 1
+        yield job
+
+
+def example_jobs() -> Iterator[Job]:
+    """Every kernel of examples/, on both families, with small odd extents."""
+    for path in sorted(EXAMPLES.glob("*.ucu")):
+        checked = frontend.read(path)
+        for kernel in checked.module.programs:
+            if isinstance(kernel, ir.Kernel):
+                for warps in EMULABLE:
+                    sizes = _odd(kernel, frontend.form(checked, kernel), warps)
+                    name = f"{path.name} {kernel.name} {warps}"
+                    yield Job(name, checked.source, kernel.name, sizes, warps, 0)
+
+
+_ODD = (37, 19, 53, 29, 67)
+
+
+def _odd(kernel: ir.Kernel, form: GemmForm, warps: Warps) -> dict[str, int]:
+    """Odd extents; few columns (or rows, where columns are fixed) for the matrix-vector kernel."""
+    free = free_dims(kernel)
+    sizes = {d: 3 if d in form.batch else _ODD[i % len(_ODD)] for i, d in enumerate(free)}
+    if warps == "gemv":
+        few = [d for d in form.n if d in free] if all(d in free for d in form.n) else form.m
+        sizes |= {d: 3 if i == 0 else 1 for i, d in enumerate(few)}
+    return sizes
+
+
+def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
+    """Raises ProgramError where no family or no legal schedule serves the job."""
+    checked = frontend.read_text(job.text)
+    kernel = frontend.kernel(checked, job.kernel)
+    sizes = complete(kernel, job.sizes)
+    if job.warps is None:
+        return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH).planned
+    what = problem(frontend.form(checked, kernel), sizes)
+    made = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
+    if isinstance(made, Planned):
+        return checked, kernel, made
+    raise ShownViolation("; ".join(f"{v.code} {v.message}" for v in made))
+
+
+class ShownViolation(Exception):
+    """A forced schedule breaks these rules."""
+
+
+# --- one job, in a process of its own -----------------------------------------------
+
+
+def emulate_here(job: dict[str, Any]) -> dict[str, str]:
+    """Compiles and judges one job; for `isolate`, because an emulated kernel ends its process
+    where it does what a GPU would not survive."""
+    torch.set_num_threads(1)
+    task = Job(**job)
+    try:
+        checked, kernel, planned = plan(task)
+    except (ProgramError, ShownViolation) as refused:
+        return {"status": "rejected", "detail": str(refused)[:400]}
+    shown = show(planned.request)
+    folder = Path(tempfile.mkdtemp(prefix="emulated-"))
+    source = source_of(checked, kernel, planned)
+    try:
+        entry = emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), folder)
+    except AssertionError as error:
+        return {"status": "not emulable", "detail": str(error)[-1500:], "schedule": shown}
+    finally:
+        shutil.rmtree(folder)
+    wrong = [w for d in DISTRIBUTIONS for w in _judge(entry, kernel, planned, task, d)]
+    return {"status": "wrong" if wrong else "right", "detail": "\n".join(wrong), "schedule": shown}
+
+
+def _judge(
+    entry: Any, kernel: ir.Kernel, planned: Planned, job: Job, distribution: Distribution
+) -> Iterator[str]:
+    arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
+    scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
+    knobs = Knobs(*astuple(planned.knobs))
+
+    def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
+        code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
+        if code:
+            raise RuntimeError(f"the entry returned {code}")
+
+    verdict = verify.check(kernel, launch, arguments, expected=expect(kernel, arguments))
+    if not verdict.ok:
+        yield f"{distribution}: {verdict}"
+
+
+def emulate(job: Job) -> Row:
+    outcome = isolate.run(
+        "benchmarks.emulated:emulate_here", {"job": asdict(job)}, limit_seconds=LIMIT_SECONDS
+    )
+    match outcome:
+        case isolate.Returned(value=dict(found)):
+            return Row(job, **found)
+        case _:
+            return Row(job, "wrong", str(outcome)[-1500:])
+
+
+# --- campaigns ----------------------------------------------------------------------
+
+
+def run_emulated(programs: int, seed: int, processes: int, out: Path) -> list[Row]:
+    jobs = [*example_jobs(), *random_jobs(seed, programs)]
+    rows: list[Row] = []
+    with ThreadPoolExecutor(processes) as pool, (out / "emulated.jsonl").open("w") as log:
+        for row in pool.map(emulate, jobs):
+            rows.append(row)
+            log.write(json.dumps(asdict(row)) + "\n")
+            log.flush()
+    return rows
+
+
+def show_emulated(rows: Sequence[Row]) -> None:
+    for kind, mine in (
+        ("examples", [r for r in rows if r.job.warps]),
+        ("random", [r for r in rows if not r.job.warps]),
+    ):
+        counts = Counter(r.status for r in mine)
+        print(f"{kind:9} {len(mine):4} programs: " + ", ".join(f"{n} {s}" for s, n in counts.most_common()))
+    for row in rows:
+        if row.status != "right":
+            print(f"\n{row.job.name}: {row.status} {row.job.sizes} {row.schedule}\n{row.detail[:700]}")
+            if row.status == "wrong":
+                print(row.job.text)
+
+
+def run_lowering(programs: int, seed: int, processes: int, out: Path) -> list[Lowered]:
+    with ProcessPoolExecutor(processes, initializer=partial(torch.set_num_threads, 1)) as pool:
+        found = list(pool.map(lowered, range(seed, seed + programs), chunksize=20))
+    wrong = [asdict(one) for one in found if one.outcome != "right"]
+    (out / "lowering.json").write_text(json.dumps({"programs": programs, "not right": wrong}, indent=1))
+    return found
+
+
+def show_lowering(found: Sequence[Lowered]) -> None:
+    counts = Counter(one.outcome for one in found)
+    legal = sum(one.planned for one in found)
+    print(f"{len(found)} programs: {dict(counts)}; schedule legal for {legal}")
+    for one in [o for o in found if o.outcome == "wrong"][:10]:
+        print(f"\nseed {one.seed} {one.sizes}\n{one.text}" + "\n".join(one.wrong[:4]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--lowering", type=int, default=0)
+    parser.add_argument("--programs", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "ucutlass-emulated")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.lowering:
+        show_lowering(run_lowering(options.lowering, options.seed, options.processes, options.out))
+    if options.programs:
+        show_emulated(run_emulated(options.programs, options.seed, options.processes, options.out))
+
+
+if __name__ == "__main__":
+    main()
