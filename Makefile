@@ -1,5 +1,5 @@
 # Every target sets up .venv first, once.
-.PHONY: run test test-gpu lint fuzz golden
+.PHONY: run test test-slow test-gpu lint fuzz golden
 
 run:        ## build, run and verify the first example
 	./setup.sh ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
@@ -9,6 +9,9 @@ test:       ## lint, types and the tests that need no GPU
 
 test-gpu:   ## the tests that need an NVIDIA GPU; fails where all of them are skipped
 	./setup.sh python -m pytest -m gpu
+
+test-slow:  ## the tests that the test command leaves out for time
+	./setup.sh python -m pytest -n 2 -m slow
 
 lint:       ## ruff and mypy alone
 	./setup.sh ruff check .

@@ -74,7 +74,7 @@ test)
     cd "$root"
     ruff check .
     mypy
-    exec python -m pytest -n "${JOBS:-2}" -m "not gpu" "$@"
+    exec python -m pytest -n "${JOBS:-2}" -m "not gpu and not slow" "$@"
     ;;
 *) exec "$@" ;;
 esac

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,8 @@ Status: TypeAlias = Literal["right", "wrong", "not emulable", "rejected"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A kernel of a text with extents. `warps` overrides its schedule where it is given."""
+    """A kernel of a text with extents. `warps` overrides its schedule where it is given; `shifted`
+    operands begin one element past a multiple of 16 bytes."""
 
     name: str
     text: str
@@ -62,6 +63,7 @@ class Job:
     sizes: dict[str, int]
     warps: Warps | None
     seed: int
+    shifted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def random_jobs(first: int, wanted: int) -> Iterator[Job]:
     seed = first
     while wanted:
         program = random_program(seed, EMULABLE, small=True)
-        job = Job(f"seed {seed}", program.text, "k", program.sizes, None, seed)
+        job = Job(f"seed {seed}", program.text, "k", program.sizes, None, seed, seed % 4 == 3)
         seed += 1
         try:
             plan(job)
@@ -121,7 +123,9 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
     kernel = frontend.kernel(checked, job.kernel)
     sizes = complete(kernel, job.sizes)
     if job.warps is None:
-        return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH).planned
+        tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
+        aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
+        return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
     what = problem(frontend.form(checked, kernel), sizes)
     made = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
     if isinstance(made, Planned):
@@ -162,6 +166,8 @@ def _judge(
     entry: Any, kernel: ir.Kernel, planned: Planned, job: Job, distribution: Distribution
 ) -> Iterator[str]:
     arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
+    if job.shifted:
+        arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]
     scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
     knobs = Knobs(*astuple(planned.knobs))
 
@@ -174,6 +180,11 @@ def _judge(
     verdict = verify.check(kernel, launch, arguments, expected=expect(kernel, arguments))
     if not verdict.ok:
         yield f"{distribution}: {verdict}"
+
+
+def _shifted(tensor: Tensor) -> Tensor:
+    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
+    return room[1:].copy_(tensor.reshape(-1)).view(tensor.shape)
 
 
 def emulate(job: Job) -> Row:
@@ -194,9 +205,9 @@ def run_emulated(programs: int, seed: int, processes: int, out: Path) -> list[Ro
     jobs = [*example_jobs(), *random_jobs(seed, programs)]
     rows: list[Row] = []
     with ThreadPoolExecutor(processes) as pool, (out / "emulated.jsonl").open("w") as log:
-        for row in pool.map(emulate, jobs):
-            rows.append(row)
-            log.write(json.dumps(asdict(row)) + "\n")
+        for done in as_completed([pool.submit(emulate, job) for job in jobs]):
+            rows.append(done.result())
+            log.write(json.dumps(asdict(rows[-1])) + "\n")
             log.flush()
     return rows
 

@@ -261,7 +261,8 @@ class _Draw:
             if not over:
                 continue
             op = self.r.choice(("sum", "max", "min", "mean"))
-            elem = self.r.choice(("f32", "f32", "f16", "bf16"))
+            floats, whole = ("f32", "f32", "f16", "bf16"), ("i32", "i32", "f32")
+            elem = self.r.choice(whole if self.lane == "s8" else floats)
             reduced = f"{op}[{', '.join(over)}]({self.r.choice(values)})"
             outputs.append((f"{elem}{self.axes(rest, 0.8) if rest else '[]'}", reduced))
         if len(outputs) == 1:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,10 @@ def _tools(nvcc: Path) -> Iterator[Finding]:
 def _toolkit_folder(nvcc: Path) -> list[Path]:
     """Where nvcc itself says that its tools are, for an nvcc that is a script or a link."""
     command = [str(nvcc), "--dryrun", "-x", "cu", os.devnull]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # nvcc's stand-ins may write where they are run
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, cwd=folder
+        )
     m = re.search(r"^#\$ _HERE_=(.+)$", done.stderr, re.MULTILINE)
     return [Path(m[1])] if m else []
 

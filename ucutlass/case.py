@@ -77,8 +77,9 @@ def build(case: Case, request: Request) -> Candidate:
             schedule = _sm80(side.problem, case.arch, request)
         case "pingpong" | "cooperative" as warps:
             assert request.tile is not None
-            fitting = sm90_stages(side.problem, routes, request.tile, warps, case.arch.shared_memory)
-            most = min(fitting, MOST_STAGES)
+            most = sm90_stages(
+                side.problem, routes, request.tile, warps, case.arch.shared_memory, MOST_STAGES
+            )
             schedule = Sm90Schedule(
                 request.tile,
                 request.cluster or (1, 1),

@@ -185,6 +185,9 @@ _TABLE: tuple[Function, ...] = (
 FUNCTIONS: Mapping[str, Function] = MappingProxyType({f.name: f for f in _TABLE})
 """By name."""
 
+NAMED: Mapping[str, Function] = MappingProxyType({f.name: f for f in _TABLE if not f.spelling})
+"""Those that a program calls by name."""
+
 OPERATORS: Mapping[tuple[str, int], Function] = MappingProxyType(
     {(f.spelling, len(f.parameters)): f for f in _TABLE if f.spelling}
 )

@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 
 from ucutlass import grammar, ir
 from ucutlass.elements import ELEMENTS
-from ucutlass.functions import FUNCTIONS, Function
+from ucutlass.functions import NAMED, Function
 from ucutlass.hardware import ARCHES
 from ucutlass.lanes import LANES
 from ucutlass.rules import RULES
@@ -30,7 +30,7 @@ def guide() -> str:
             f"{lane.elem.name} {' or '.join(lane.accumulations)}" for lane in LANES.values()
         ),
         reductions=" ".join(get_args(ir.ReduceOp)),
-        functions=" ".join(_function(f) for f in FUNCTIONS.values() if not f.spelling),
+        functions=" ".join(_function(f) for f in NAMED.values()),
         elements=" ".join(name for name, e in ELEMENTS.items() if e.storable),
         lanes=" ".join(LANES),
         arches=" ".join(ARCHES),

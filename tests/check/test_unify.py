@@ -34,3 +34,13 @@ def test_two_buffers_must_give_one_extent() -> None:
 
 def test_axes_must_be_as_many() -> None:
     assert refusal("4, 8", "8") == "b has 2 axes, the buffer 1"
+
+
+def test_known_extents_are_compared_through_names() -> None:
+    text = (
+        "kernel plus(a: f32[P, Q], b: f32[Q, P]) -> f32[P, Q] { return a + b }\n"
+        "pipeline p(x: f32[M=4, N=8], y: f32[I=9, M]) -> f32[M, N] { return plus(x, y) }\n"
+    )
+    with pytest.raises(ProgramError) as caught:
+        check(text)
+    assert [d.code for d in caught.value.diagnostics] == ["UC0501"]

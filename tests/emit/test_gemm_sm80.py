@@ -145,7 +145,7 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("arch", ["80", "90a"])
+@pytest.mark.parametrize("arch", ["80", pytest.param("90a", marks=pytest.mark.slow)])
 def test_nvcc_takes_it_without_spills(arch: str, tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:

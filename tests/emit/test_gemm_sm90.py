@@ -215,7 +215,9 @@ def build(source: Source, folder: Path) -> Path:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name", [n if i == 0 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(PLANS)]
+)
 def test_compiles(name: str, tmp_path: Path) -> None:
     """Compiles without spills; the entry turns down what the plan was not made for before it
     asks for a device."""

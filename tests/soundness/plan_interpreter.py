@@ -114,9 +114,7 @@ def _dot(problem: GemmProblem, sizes: Sequence[int], memory: Sequence[Tensor]) -
         at = at.expand([*at.shape[: len(problem.batch) + 1], *(extent(p, sizes) for p in problem.k)])
         value = _read(memory, access, at.reshape(full)).to(torch.float64)
         sides.append(cast(value, TF32) if problem.lane == TF32 else value)
-    product = sides[0] @ sides[1].transpose(-1, -2)
-    kind = next((i.kind for i in problem.arithmetic.instructions if isinstance(i, Accumulator)), "f32")
-    return product.to(KINDS[kind])
+    return sides[0] @ sides[1].transpose(-1, -2)
 
 
 def _step(
@@ -131,7 +129,7 @@ def _step(
     dtype = KINDS[instruction.kind]
     match instruction:
         case Accumulator():
-            return accumulated
+            return accumulated.to(dtype)
         case LoadSlot(slot):
             access = problem.inputs[slot]
             return _read(memory, access, addresses(problem, access, "mn", sizes)).to(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -146,7 +147,7 @@ def _instructions(problem: GemmProblem, kind: str, **fields: object) -> GemmProb
 
 
 # Dimensions by position: B, M, K, N.
-MISTAKES = {
+MISTAKES: dict[str, Callable[[GemmProblem], GemmProblem]] = {
     "batch stride of A": lambda p: replace(p, a=replace(p.a, batch=((1,),))),
     "row stride of A": lambda p: replace(p, a=replace(p.a, m=(3,), k=((),))),
     "B as if stored the other way": lambda p: replace(p, b=replace(p.b, n=(2,), k=((),))),

@@ -9,7 +9,7 @@ from ucutlass.check.programs import Findings, Names, check_kernel
 from ucutlass.check.scope import Reject
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.elements import ELEMENTS
-from ucutlass.functions import FUNCTIONS
+from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 from ucutlass.grammar.parse import SyntaxProblem, parse
 
@@ -58,7 +58,7 @@ def _names(tree: syntax.File, findings: Findings) -> Names:
     functions: dict[str, syntax.Function] = {}
     programs: dict[str, syntax.Program] = {}
     for item in tree.items:
-        if item.name in BUILTINS or item.name in FUNCTIONS or item.name in ELEMENTS:
+        if item.name in BUILTINS or item.name in NAMED or item.name in ELEMENTS:
             findings.reject(
                 Reject("UC0103", f"{item.name} is built in", item.name_span, "choose another name")
             )

@@ -11,7 +11,7 @@ from ucutlass.check import elementwise
 from ucutlass.check.scope import Reject, Scope, describe, did_you_mean, show_value
 from ucutlass.check.types import extent_of, positive
 from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
-from ucutlass.functions import FUNCTIONS, Function
+from ucutlass.functions import NAMED, Function
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
@@ -37,7 +37,7 @@ def check_call(call: syntax.Call, scope: Scope) -> Value:
     if call.brackets is not None and (consuming := _CONSUMING.get(name)):
         return consuming(call, _consumed(call.brackets, scope), scope)
     if call.brackets is not None:
-        if name in FUNCTIONS or name in ELEMENTS or name in _PLAIN:
+        if name in NAMED or name in ELEMENTS or name in _PLAIN:
             raise Reject(
                 "UC0222",
                 f"{name} consumes no dimension",
@@ -49,8 +49,8 @@ def check_call(call: syntax.Call, scope: Scope) -> Value:
         return plain(call, scope)
     if name in ELEMENTS:
         return _cast(ELEMENTS[name], call, scope)
-    if name in FUNCTIONS and not FUNCTIONS[name].spelling:
-        return _function(FUNCTIONS[name], call, scope)
+    if name in NAMED:
+        return _function(NAMED[name], call, scope)
     if name in _CONSUMING:
         raise Reject(
             "UC0222", f"{name} needs the names it consumes", call.callee_span, f"write {name}[K](..)"
@@ -74,7 +74,7 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             call.span,
             f"bind it first: h = {name}(..)",
         )
-    known = [*FUNCTIONS, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
+    known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
     return Reject("UC0104", f"no function is named {name}", call.callee_span, did_you_mean(name, known))
 
 

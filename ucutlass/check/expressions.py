@@ -6,7 +6,7 @@ from ucutlass import ir
 from ucutlass.check import calls, elementwise, indexing
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, did_you_mean
 from ucutlass.elements import BOOL, F32
-from ucutlass.functions import FUNCTIONS, OPERATORS
+from ucutlass.functions import NAMED, OPERATORS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
@@ -48,7 +48,7 @@ def _name(name: str, scope: Scope, span: Span) -> Value:
         "UC0101",
         f"nothing is named {name} here",
         span,
-        did_you_mean(name, list(scope.values) + list(FUNCTIONS)),
+        did_you_mean(name, list(scope.values) + list(NAMED)),
     )
 
 

@@ -260,7 +260,7 @@ def _argument(
                     argument.span,
                     f"store it first: {name}: {wanted.elem.name}[..] = ..",
                 )
-            unify(wanted, given, param.name, argument.span, sizes)
+            unify(wanted, given, param.name, argument.span, sizes, draft.scope.dims.expand)
             return name
         case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
             if draft.buffers[name].elem is not scalar.elem:

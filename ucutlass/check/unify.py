@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from ucutlass.check.scope import Reject, combine, describe
 from ucutlass.extents import Combined, Extent, Free, evaluate
 from ucutlass.extents import names as extent_names
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, TensorType
 
+Expand: TypeAlias = Callable[[Extent], Extent]
+"""Expresses a caller's extent by free ones and numbers alone (`DimTable.expand`)."""
 
-def unify(wanted: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent]) -> None:
-    """Fits a buffer to a parameter axis by axis, in memory order. Raises Reject UC0501."""
+
+def unify(
+    wanted: TensorType, given: TensorType, what: str, span: Span, sizes: dict[str, Extent], expand: Expand
+) -> None:
+    """Fits a buffer to a parameter axis by axis, in memory order; `sizes` collects the callee's
+    dimensions. Raises Reject UC0501."""
     if wanted.elem is not given.elem:
         raise Reject(
             "UC0501",
@@ -21,10 +30,12 @@ def unify(wanted: TensorType, given: TensorType, what: str, span: Span, sizes: d
     if len(wanted.axes) != len(given.axes):
         raise Reject("UC0501", f"{what} has {len(wanted.axes)} axes, the buffer {len(given.axes)}", span)
     for want, have in zip(wanted.axes, given.axes, strict=False):
-        _axis(want, have, what, span, sizes)
+        _axis(want, have, what, span, sizes, expand)
 
 
-def _axis(want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes: dict[str, Extent]) -> None:
+def _axis(
+    want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes: dict[str, Extent], expand: Expand
+) -> None:
     pairs: list[tuple[str, Extent]]
     if len(want.dims) == 1:
         pairs = [(want.dims[0], have.extent)]
@@ -47,7 +58,7 @@ def _axis(want: MemoryAxis, have: MemoryAxis, what: str, span: Span, sizes: dict
                 rest = combine("//", rest, sizes[d])
         pairs = [(d, rest) for d in unknown]
     for dim, extent in pairs:
-        known = sizes.setdefault(dim, extent)
+        known, extent = expand(sizes.setdefault(dim, extent)), expand(extent)
         if known != extent and not extent_names(known) and not extent_names(extent):
             raise Reject(
                 "UC0501",

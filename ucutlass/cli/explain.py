@@ -41,7 +41,8 @@ def command(
         chosen = frontend.plan_kernel(checked, program, extents, arch, DEVICES[device] if device else None)
         found = explain(chosen.planned)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        memory = asdict(found.memory) | {"total": found.memory.total}
+        click.echo(json.dumps(asdict(found) | {"memory": memory}, indent=2, default=str))
     else:
         show.table(("", ""), _lines(found))
 

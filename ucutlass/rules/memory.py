@@ -171,9 +171,10 @@ def sm90_stages(
     tile: tuple[int, int, int],
     warps: Literal["pingpong", "cooperative"],
     capacity: int,
+    most: int,
 ) -> int:
-    """The most stages that fit in `capacity` bytes; the barriers grow with them."""
-    stages = most_stages(sm90_memory(problem, routes, tile, warps, 1), capacity)
+    """The most stages, up to `most`, that fit in `capacity` bytes; the barriers grow with them."""
+    stages = min(most, most_stages(sm90_memory(problem, routes, tile, warps, 1), capacity))
     while stages > 0 and sm90_memory(problem, routes, tile, warps, stages).total > capacity:
         stages -= 1
     return stages
