@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +93,17 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def all_ended(pids: Iterable[int]) -> bool:
+    """Whether all of them are gone. A killed group dies soon after its leader, not with it: waits
+    for the rest as long as a loaded machine may take."""
+    deadline = time.monotonic() + 30
+    left = [pid for pid in pids if alive(pid)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.01)
+        left = [pid for pid in left if alive(pid)]
+    return not left
 
 
 KILLED = -signal.SIGKILL

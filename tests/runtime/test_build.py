@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from runtime_fakes import FOREVER, HELD, KILLED, FakeNvcc, alive, fake_nvcc, source
+from runtime_fakes import FOREVER, HELD, KILLED, FakeNvcc, all_ended, fake_nvcc, source
 
 from ucutlass.runtime import errors, nvcc
 from ucutlass.runtime.build import Artifact, build, nvcc_recipe
@@ -182,7 +182,7 @@ def test_a_time_limit_ends_the_whole_group(fake: FakeNvcc, cache: Cache) -> None
     fake.behave(FOREVER)
     with pytest.raises(errors.BuildTimedOut):
         build(source(), fake.toolchain, cache, limit_seconds=0.5)
-    assert not any(alive(pid) for pid in fake.runs + fake.numbers("children"))
+    assert all_ended(fake.runs + fake.numbers("children"))
     assert list((cache.root / "staging").iterdir()) == []
 
 
@@ -202,7 +202,7 @@ def test_cancelling_ends_the_whole_group(fake: FakeNvcc, cache: Cache) -> None:
     with pytest.raises(errors.BuildCancelled):
         build(source(), fake.toolchain, cache, cancel=cancel, on_progress=cancel_once_started)
     assert len(fake.numbers("children")) == 1
-    assert not any(alive(pid) for pid in fake.runs + fake.numbers("children"))
+    assert all_ended(fake.runs + fake.numbers("children"))
     assert list((cache.root / "staging").iterdir()) == []
 
 

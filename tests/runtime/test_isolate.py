@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime_fakes import alive
+from runtime_fakes import alive, all_ended
 
 from ucutlass.runtime.isolate import (
     Crashed,
@@ -68,7 +68,7 @@ def test_a_hang_is_killed_with_its_children(tmp_path: Path) -> None:
     outcome = call("hangs", limit_seconds=3.0, note=str(tmp_path / "note"))
     assert isinstance(outcome, TimedOut) and outcome.limit_seconds == 3.0
     processes = [int(n) for n in (tmp_path / "note").read_text().split()]
-    assert len(processes) == 2 and not any(alive(pid) for pid in processes)
+    assert len(processes) == 2 and all_ended(processes)
 
 
 @pytest.mark.parametrize(("function", "status"), [("leaves", 5), ("leaves_politely", 0)])

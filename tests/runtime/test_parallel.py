@@ -4,7 +4,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from runtime_fakes import FOREVER, FakeNvcc, alive, source
+from runtime_fakes import FOREVER, FakeNvcc, all_ended, source
 
 from ucutlass.runtime import errors, parallel, system
 from ucutlass.runtime.build import Artifact
@@ -70,7 +70,7 @@ def test_cancelling_ends_running_builds_and_starts_no_more(fake: FakeNvcc, cache
     )
     assert all(isinstance(r, errors.BuildCancelled) for r in results)
     assert len(fake.runs) <= 1
-    assert not any(alive(pid) for pid in fake.runs + fake.numbers("children"))
+    assert all_ended(fake.runs + fake.numbers("children"))
 
 
 def test_a_listener_that_raises_ends_everything_and_is_heard(fake: FakeNvcc, cache: Cache) -> None:
@@ -91,7 +91,7 @@ def test_a_listener_that_raises_ends_everything_and_is_heard(fake: FakeNvcc, cac
             fake.toolchain, cache, on_progress=listen, max_jobs=2, limit_seconds=60,
         )
     assert [e.detail for e in heard if "cancelled" in e.detail]
-    assert not any(alive(pid) for pid in fake.runs)
+    assert all_ended(fake.runs)
 
 
 def test_nothing_to_build(fake: FakeNvcc, cache: Cache) -> None:
