@@ -7,7 +7,7 @@
 #   PYTHON        interpreter to start from, 3.10 or newer; by default the first python3 that is.
 #                 If it already has torch, the environment uses that one.
 #   VENV          folder of the environment; by default .venv
-#   TORCH_INDEX   where pip gets torch, such as https://download.pytorch.org/whl/cpu
+#   TORCH_INDEX   where pip gets torch, such as PyTorch's index of CPU builds
 set -eu
 root=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 venv=${VENV:-$root/.venv}
