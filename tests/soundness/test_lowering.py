@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -17,9 +17,17 @@ SEEDS, PART = 320, 20
 """Programs that every run checks. `python -m benchmarks.emulated --lowering 5000` checks more."""
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors are small: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_random_programs_keep_their_meaning(first: int) -> None:
-    torch.set_num_threads(1)
     found = [lowered(seed) for seed in range(first, first + PART)]
     wrong = [one for one in found if one.outcome == "wrong"]
     assert not wrong, "\n\n".join(f"seed {o.seed} {o.sizes}\n{o.text}{o.wrong[0]}" for o in wrong)

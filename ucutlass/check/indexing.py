@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ucutlass import ir
@@ -138,11 +139,14 @@ def _scaled(a: _Sum, factor: int) -> _Sum:
     return _Sum({d: c * factor for d, c in a.terms.items()}, offset)
 
 
-def is_rename(read: ir.Read) -> bool:
-    """Whether every position is another dimension of the same extent, read one to one."""
-    return all(
-        p.scale == 1 and len(p.at.terms) == 1 and p.at.terms[0][1] == 1 and p.at.offset == Fixed(0)
+def is_rename(read: ir.Read, extents: Mapping[str, Extent]) -> bool:
+    """Whether every position is another dimension, known to be as long, read one to one, and no two
+    are the same: only then the tensor lies in memory as if it were declared with the new names."""
+    return len(read.dims) == len(read.value.dims) and all(
+        p.scale == 1
+        and p.at.offset == Fixed(0)
+        and len(p.at.terms) == 1
+        and p.at.terms[0][1] == 1
+        and extents[p.dim] == extents[p.at.terms[0][0]]
         for p in read.positions
     )
-
-

@@ -130,6 +130,16 @@ def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput
             "store the dot's result and reduce it in a second stage",
         )
     _require_dims(value.value, dot)
+    monotone = value.op in ("max", "min") and tensor.elem.kind == "float"
+    if value.elem.kind != tensor.elem.kind and not monotone:
+        # Partial results have the stored element's kind: every term would be converted on its own.
+        raise Refused(
+            "UC0309",
+            f"a {value.op} of kind {value.elem.name} is not stored as {tensor.elem.name} by the epilogue of "
+            "a dot: each term would be converted before it is combined",
+            value.span,
+            f"convert inside, {value.op}[..]({tensor.elem.name}(..)), or store it as {value.elem.name}",
+        )
     return EpilogueOutput(
         tensor, value.value, ReduceTo(_REDUCTIONS[value.op]), value.over if value.op == "mean" else ()
     )
@@ -152,14 +162,14 @@ def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ..
     rename: dict[str, str] = {}
     inner = node
     while isinstance(inner, ir.Read):
-        if not is_rename(inner):
+        if not is_rename(inner, kernel.dims):
             raise Refused(
                 "UC0304",
                 "an operand of the epilogue is read at the result's own coordinates",
                 inner.span,
                 "shift or slice it in a stage of its own",
             )
-        rename = {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions} | rename
+        rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions}
         inner = inner.value
     match inner:
         case ir.ParamValue(index):

@@ -76,9 +76,10 @@ def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
     if isinstance(value, ir.Cast) and value.elem is TF32 and value.value.elem is F32:
         value = value.value
     while isinstance(value, ir.Read):
-        if not is_rename(value):
-            raise Refused.no_family(kernel, "a dot over windows of an operand", value.span)
-        rename = {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in value.positions} | rename
+        if not is_rename(value, kernel.dims):
+            what = "a dot over windows of an operand (x[M = J] is none where the types say J=M)"
+            raise Refused.no_family(kernel, what, value.span)
+        rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in value.positions}
         value = value.value
     match value:
         case ir.ParamValue(index):
