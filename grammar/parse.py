@@ -6,7 +6,6 @@ import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from lark import Lark, Token
@@ -18,15 +17,11 @@ from ucutlass.grammar.build import Build
 from ucutlass.grammar.comments import attach
 from ucutlass.grammar.problems import MAX_CHARACTERS, MAX_DEPTH, MAX_PROBLEMS, Problem, SyntaxProblem
 from ucutlass.grammar.syntax import File, Item, Span
+from ucutlass.grammar.tables import grammar_text, load_parser
 from ucutlass.grammar.tokens import Scanner, check_brackets
 from ucutlass.grammar.wording import unexpected
 
 __all__ = ["SyntaxProblem", "decode", "grammar_text", "parse"]
-
-
-def grammar_text() -> str:
-    """The grammar file, for Lark and for llguidance's `LLMatcher.grammar_from_lark`."""
-    return files("ucutlass.grammar").joinpath("ucutlass.lark").read_text(encoding="utf-8")
 
 
 def decode(data: bytes) -> str:
@@ -140,10 +135,7 @@ class _Language:
 
 @cache
 def _language() -> _Language:
-    lark = Lark(
-        grammar_text(), parser="lalr", lexer="basic", start=["start", "item"],
-        keep_all_tokens=True, transformer=Build(),
-    )
+    lark = load_parser(Build())
     return _Language(lark, Scanner(lark.terminals))
 
 
