@@ -131,6 +131,16 @@ def test_all_errors_of_a_statement_at_once() -> None:
     assert codes(kernel("a = nope  return a * rsqrt(K) + other")) == ["UC0101", "UC0102", "UC0101"]
 
 
+def test_functions_that_nobody_calls_are_read_too() -> None:
+    text = "fn f[D](x) = sum[D](x) * nope + frob(x)\n" + kernel(MM)
+    assert codes(text) == ["UC0101", "UC0104"]
+
+
+def test_a_mistake_in_a_function_is_told_once() -> None:
+    text = "fn f(x) = x * nope\n" + kernel("return f(dot[K](x, w)) + f(dot[K](x, w) * 2)")
+    assert codes(text) == ["UC0101"]
+
+
 def test_a_rejected_name_does_not_cascade() -> None:
     assert codes(kernel("a = dot[K](x, nope)  b = a * 2  return b + a")) == ["UC0101"]
 

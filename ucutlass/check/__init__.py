@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ucutlass import ir
 from ucutlass.check.calls import BUILTINS
+from ucutlass.check.functions import unknown_names
 from ucutlass.check.pipelines import check_pipeline
 from ucutlass.check.programs import Findings, Names, check_kernel
 from ucutlass.check.scope import Reject
@@ -41,6 +42,9 @@ def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
     """The programs that are sound, and every diagnostic in the order of the text."""
     findings = Findings()
     names = _names(tree, findings)
+    for function in names.functions.values():
+        for problem in unknown_names(function, {*names.functions, *names.programs}):
+            findings.reject(problem)
     kernels: dict[str, ir.Kernel] = {}
     made: dict[str, ir.Program] = {}
     for name, program in names.programs.items():
@@ -50,7 +54,8 @@ def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
         if program.kind == "pipeline" and (pipeline := check_pipeline(program, names, kernels, findings)):
             made[name] = pipeline
     ordered = tuple(made[name] for name in names.programs if name in made)
-    diagnostics = sorted(findings.diagnostics, key=lambda d: d.span.start)
+    # A mistake in a function is found again wherever it is expanded.
+    diagnostics = sorted(dict.fromkeys(findings.diagnostics), key=lambda d: d.span.start)
     return ir.Module(ordered), tuple(diagnostics)
 
 
