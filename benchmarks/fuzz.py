@@ -246,7 +246,7 @@ def tally(start: int, count: int) -> Tally:
     for seed in range(start, start + count):
         try:
             case = judge(seed)
-        except Exception:
+        except Exception:  # whatever escapes is the finding
             failures.append((seed, traceback.format_exc(limit=-2)))
             continue
         ends.update(case.ends)

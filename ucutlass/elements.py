@@ -34,10 +34,6 @@ class Element:
         """Bytes an element takes in memory; only for elements of whole bytes."""
         return self.bits // 8
 
-    @property
-    def unit_roundoff(self) -> float:
-        return 2.0**-self.mantissa if self.mantissa else 0.0
-
 
 F64 = Element("f64", "float", 64, 53, "double", "float64")
 F32 = Element("f32", "float", 32, 24, "float", "float32")

@@ -32,6 +32,9 @@ Product: TypeAlias = tuple[int, ...]
 """A product of extents, as positions in the extent array; () is 1. An extent, or a stride in
 elements."""
 
+MAX_BATCH_MODES = 3
+"""Batch modes that the kernels address besides m and n: a TMA tensor has at most five modes."""
+
 Stride: TypeAlias = Product | None
 """None: the tensor does not range over this mode (stride 0)."""
 

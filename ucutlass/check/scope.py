@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from ucutlass import extents
 from ucutlass.check.graph import Graph
 from ucutlass.diagnostics import Diagnostic
-from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, Free
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
@@ -111,13 +110,6 @@ def combine(op: str, left: Extent, right: Extent) -> Extent:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a call from another program needs to know of a program."""
-
-    program: syntax.Program
-
-
 @dataclass(slots=True)
 class Scope:
     """Names in one program, or inside one expansion of a function.
@@ -199,7 +191,3 @@ def describe(dims: Iterable[str]) -> str:
 def show_value(value: Value) -> str:
     """A value's type as a person would write it."""
     return f"{value.elem.name}{describe(value.dims)}" if value.dims else f"one {value.elem.name}"
-
-
-def is_float(elem: Element) -> bool:
-    return elem.kind == "float"

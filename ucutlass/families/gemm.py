@@ -15,10 +15,7 @@ from ucutlass.elements import F32, TF32
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, operand, runs
 from ucutlass.families.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
 from ucutlass.families.refuse import Refused
-from ucutlass.plan import Access, GemmProblem, Output, Reduction, Store
-
-MAX_BATCH_MODES = 3
-"""Batch modes that the kernels address besides m and n (a TMA tensor has five)."""
+from ucutlass.plan import MAX_BATCH_MODES, Access, GemmProblem, Output, Reduction, Store
 
 STORED = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "i32", "bool")
 """Element types that the GEMM kernels write."""

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ucutlass.plan import Access, CoordinateValue, GemvSchedule, Reduction, Sm80Schedule, Sm90Schedule
+from ucutlass.plan import (
+    MAX_BATCH_MODES,
+    Access,
+    CoordinateValue,
+    GemvSchedule,
+    Reduction,
+    Sm80Schedule,
+    Sm90Schedule,
+)
 from ucutlass.rules.candidate import (
     TMA_BYTES,
     Candidate,
@@ -15,9 +23,6 @@ from ucutlass.rules.violation import Finding, changed, multistage
 WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8"})
 
 WGMMA_K_MAJOR = frozenset({"e4m3", "e5m2", "s8"})
-
-SM90_BATCH_MODES = 3
-"""A TMA tensor has at most five modes; two are taken."""
 
 INT32 = 2**31 - 1
 
@@ -82,10 +87,10 @@ def one_k_mode(c: Candidate) -> Finding | None:
 
 def few_batch_modes(c: Candidate) -> Finding | None:
     modes = len(c.problem.batch)
-    if modes <= SM90_BATCH_MODES:
+    if modes <= MAX_BATCH_MODES:
         return None
     return Finding(
-        f"{modes} separate batch modes; a TMA tensor has room for {SM90_BATCH_MODES}",
+        f"{modes} separate batch modes; a TMA tensor has room for {MAX_BATCH_MODES}",
         "use `warps multistage`, or store the batch dimensions side by side in one order",
         ("warps",),
         multistage(c),
