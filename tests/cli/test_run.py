@@ -27,7 +27,7 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def called(candidate: str, *more: str) -> Result:
         def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolate.Outcome:
-            assert target == "ucutlass.trial:on_gpu"
+            assert target == "ucutlass.trials.run:on_gpu"
             return real(f"trial_candidates:{candidate}", arguments, **limits)
 
         monkeypatch.setattr(isolate, "run", replaced)

@@ -140,7 +140,7 @@ def _isolated(
     more: dict[str, Any],
 ) -> dict[str, Any]:
     outcome = isolate.run(
-        f"ucutlass.trial:{what}",
+        f"ucutlass.trials.run:{what}",
         {
             "text": checked.source,
             "file": checked.file,

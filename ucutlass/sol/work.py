@@ -1,0 +1,37 @@
+"""Work: the operations and the compulsory bytes of an operator or a program, counted, not timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations by where they run, and bytes that must cross the memory interface.
+
+    `operations` maps an entry of `Device.peaks` (a math lane: a multiply-add counts as two) or
+    `mufu` (special functions: exp, log, tanh, rsqrt, each one) to a count. `read` and
+    `written` count every byte of every tensor once. Counts never exceed what some kernel must do, so
+    that a bound made of them is one. `label` says what was counted.
+    """
+
+    label: str
+    operations: Mapping[str, int]
+    read: int
+    written: int
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+
+def total(label: str, parts: Iterable[Work]) -> Work:
+    """The sum of the parts: what they cost one after another with nothing kept on the chip."""
+    operations: dict[str, int] = {}
+    read = written = 0
+    for part in parts:
+        for lane, count in part.operations.items():
+            operations[lane] = operations.get(lane, 0) + count
+        read, written = read + part.read, written + part.written
+    return Work(label, operations, read, written)
