@@ -15,8 +15,9 @@ the kind of their element (`kind_of`), which is exact. Outputs leave as the kind
 element: floats not yet rounded to it, which the kernel does by
 `cutlass::NumericConverter<Element, float>` (to nearest, ties to even; e4m3 and e5m2 saturate at
 448 and 57344, infinity too, and keep NaN); integers already rounded to nearest, ties to even,
-and saturated to the range of the element, so that a plain cast is exact. The text stands in no
-namespace: put it into one of the kernel's own.
+and saturated to the range of the element, so that a plain cast is exact; integers to be summed as
+i64, for the kernel to saturate the sum. The text stands in no namespace: put it into one of the
+kernel's own.
 """
 
 from __future__ import annotations
@@ -115,6 +116,11 @@ def kind_of(elem: Element) -> ScalarKind:
             return "i64" if elem.bits > I32.bits else "i32"
 
 
+def taken(output: Output) -> ScalarKind:
+    """The kind in which an output leaves the arithmetic: i64 where integers are to be summed."""
+    return "i64" if isinstance(output, Reduction) and output.wide else kind_of(output.access.elem)
+
+
 def arithmetic(problem: GemmProblem) -> ArithmeticText:
     """The C++ of `problem.arithmetic`; instructions that no output depends on are left out.
 
@@ -137,7 +143,7 @@ def arithmetic(problem: GemmProblem) -> ArithmeticText:
         function=f"CUTLASS_DEVICE void ucc_arithmetic(\n    {signature}) {{\n{body}\n}}\n",
         accumulator=kind_of(problem.lane),
         inputs=tuple(kind_of(access.elem) for access in problem.inputs),
-        outputs=tuple(kind_of(output.access.elem) for output in problem.outputs),
+        outputs=tuple(taken(output) for output in problem.outputs),
         batch=len(problem.batch),
         coordinates=any(isinstance(problem.arithmetic.instructions[i], CoordinateValue) for i in live),
     )
@@ -146,7 +152,7 @@ def arithmetic(problem: GemmProblem) -> ArithmeticText:
 def _signature(problem: GemmProblem) -> str:
     point = ["int m", "int n", *(f"int b{i}" for i in range(len(problem.batch)))]
     inputs = [f"{CPP[kind_of(a.elem)]} in{i}" for i, a in enumerate(problem.inputs)]
-    outputs = [f"{CPP[kind_of(o.access.elem)]}& out{j}" for j, o in enumerate(problem.outputs)]
+    outputs = [f"{CPP[taken(o)]}& out{j}" for j, o in enumerate(problem.outputs)]
     groups = [["ArithmeticParams const& p"], point, [f"{CPP[kind_of(problem.lane)]} acc"], inputs, outputs]
     return ",\n    ".join(", ".join(group) for group in groups if group)
 
@@ -317,8 +323,8 @@ class _Writer:
         """The line that sets output j."""
         i, output = self.problem.arithmetic.results[j], self.problem.outputs[j]
         elem, value, kind = output.access.elem, self._operand(i), self._kind(i)
-        if kind_of(elem) == "f32":
-            return f"  out{j} = {convert(value, kind, 'f32')};  // stored as {elem.name}"
+        if (to := taken(output)) != kind_of(elem) or to == "f32":
+            return f"  out{j} = {convert(value, kind, to)};  // stored as {elem.name}"
         return f"  out{j} = {_rounded(value, kind, elem)};  // stored as {elem.name}"
 
     def use(self, i: int) -> Use:

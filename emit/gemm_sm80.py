@@ -183,6 +183,7 @@ def _mma(problem: GemmProblem, schedule: Sm80Schedule) -> Mma | None:
 
 _INCLUDES = (
     "<algorithm>",
+    "<atomic>",
     "<cstdint>",
     "<initializer_list>",
     "<numeric>",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ucutlass.emit.arithmetic import ArithmeticText, kind_of
+from ucutlass.emit.arithmetic import ArithmeticText, kind_of, taken
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.text import product
 from ucutlass.plan import Access, GemmProblem, Output, Reduction, Store, Stride
@@ -180,7 +180,8 @@ def _result(problem: GemmProblem, index: int, output: Output, how: Layout, offse
                 (False, True): "row_parts",
                 (False, False): "row_parts * tiles_n",
             }[keep_m, keep_n]
-            value = "int32_t" if slot.value == "bool" else slot.value
+            kind = taken(output)
+            value = "int32_t" if kind == "bool" else CPP[kind]
             kept = [extent for extent, keep in (("p.m", keep_m), ("p.n", keep_n)) if keep]
             return replace(
                 slot,

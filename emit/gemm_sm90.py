@@ -40,6 +40,12 @@ _SCHEDULERS: Mapping[str, str] = MappingProxyType(
     {"persistent": "PersistentScheduler", "stream_k": "StreamKScheduler"}
 )
 
+WGMMA_WIDTHS = (256, 192, 128, 96, 64, 32, 16)
+"""Columns of the instructions that cute/arch/mma_sm90.hpp chooses from, the widest that divides the
+tile's N. All multiples of 16 exist with CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED, whose headers take
+nvcc 17 to 25 s more (measured: 26 to 44 s, 35 to 61 s); without them a tile of 208 columns is 13
+instructions of 16."""
+
 FP8_PROMOTION = 4
 """CUTLASS's default `mma_promotion_interval`: the instructions that the tensor core sums before
 an fp8 partial sum is added to the f32 accumulator. It has to be a multiple of a k tile's."""
@@ -82,6 +88,7 @@ def render(plan: GemmPlan) -> str:
         mainloop=mainloop + ("FP8FastAccum" if problem.accumulate == "fast" else ""),
         epilogue_schedule=epilogue_schedule,
         scheduler=_SCHEDULERS[schedule.scheduler],
+        extended=schedule.tile[1] not in WGMMA_WIDTHS,
         promotion=_promotion(problem, schedule),
         through_registers=_through_registers(problem),
         arithmetic=operation,

@@ -39,6 +39,7 @@ class Shape:
 
 _INCLUDES = (
     "<algorithm>",
+    "<atomic>",
     "<cstdint>",
     "<cstring>",
     "<initializer_list>",

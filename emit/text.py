@@ -32,6 +32,12 @@ class Source:
     entry: str
     arch: str
 
+    @property
+    def preamble(self) -> str:
+        """What stands before the kernel's namespace: includes, and macros that decide what these
+        hold. Sources of one preamble may be compiled as one translation unit."""
+        return self.code.partition(f"namespace {self.entry}_kernel")[0]
+
 
 def finish(code: str, header: str, arch: str) -> Source:
     """Names the entry after a digest of the code and puts the header, made a comment, before it.

@@ -4,16 +4,17 @@ mistake was made. Every mistake is a class of its own; each message names the pl
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
 
+from ucutlass import inference
 from ucutlass.elements import Element
-from ucutlass.extents import Extent, Fixed, Free, evaluate, names, show
-from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, length_of
+from ucutlass.extents import Extent, Fixed, names, show
+from ucutlass.inference import Inferred, Place
+from ucutlass.ir import MemoryAxis
+from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of
 
 # --- mistakes --------------------------------------------------------------------
 
@@ -92,134 +93,97 @@ Shapes: TypeAlias = Sequence[tuple[str, tuple[int, ...], TensorSlot]]
 """What each tensor is called in messages, its shape, and its declaration."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    value: int
-    origin: str
-
-
 def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
-    """The extent of every dimension, in the order of `spec.dims`.
-
-    Free dimensions are read off the axes that name them alone, derived ones are computed, then
-    composite axes give what is left; at last every axis is held against the result. Works on
-    torch.SymInt too, where each comparison becomes a guard.
+    """The extent of every dimension, in the order of `spec.dims`: `ucutlass.inference.infer`, with at
+    least one element each. Works on torch.SymInt too, where each comparison becomes a guard.
 
     Raises WrongRank, EmptyExtent, ExtentMismatch, NotDivisible, RequirementFailed, Undetermined.
     """
+    axes: list[Place] = []
     for label, shape, slot in shapes:
         if len(shape) != len(slot.axes):
             raise WrongRank(
                 f"{spec.name}: {label} has {len(shape)} axes, shape {_shape(shape)}, but is declared "
                 f"with {len(slot.axes)}: {_axes(spec, slot)}"
             )
-    known = {
-        name: _Known(extent.value, "the program") for name, extent in spec.dims if isinstance(extent, Fixed)
-    }
-    _read_single_axes(spec, shapes, known)
-    while _derive(spec, known) or _split_composite(spec, shapes, known):
-        pass
-    for name, _ in spec.dims:
-        if name not in known:
-            raise Undetermined(f"{spec.name}: no tensor determines the extent of {name}")
-    sizes = {name: known[name].value for name, _ in spec.dims}
-    _verify_axes(spec, shapes, known, sizes)
-    for name, value in sizes.items():
-        if value < 1:
-            raise EmptyExtent(
-                f"{spec.name}: {name} is {value} by {known[name].origin}; every extent must be at least 1"
-            )
+        axes += inference.places(label, [_named(spec, axis) for axis in slot.axes], shape)
+    found = inference.infer(dict(spec.dims), axes, least=1)
+    if not isinstance(found, inference.Inferred):
+        raise _mistake(spec, found)
     for requirement in spec.requires:
-        if not requirement.holds(sizes):
+        if not requirement.holds(found.sizes):
             raise RequirementFailed(
                 f"{spec.name}: requires {requirement.text}, which does not hold for "
-                + ", ".join(f"{name} = {value}" for name, value in sizes.items())
+                + ", ".join(f"{name} = {value}" for name, value in found.sizes.items())
             )
-    return tuple(sizes.values())
+    return tuple(found.sizes.values())
 
 
-def _places(shapes: Shapes) -> Iterator[tuple[str, int, Axis]]:
-    for label, shape, slot in shapes:
-        for i, (length, axis) in enumerate(zip(shape, slot.axes, strict=True)):
-            yield f"{label} axis {i}", length, axis
+def _named(spec: LaunchSpec, axis: Axis) -> MemoryAxis:
+    return MemoryAxis(tuple(spec.dims[d][0] for d in axis.dims), axis.extent)
 
 
-def _read_single_axes(spec: LaunchSpec, shapes: Shapes, known: dict[str, _Known]) -> None:
-    for place, length, axis in _places(shapes):
-        match axis.dims:
-            case (d,):
-                name, extent = spec.dims[d]
-                if extent == Free(name) and name not in known:
-                    known[name] = _Known(length, place)
-
-
-def _derive(spec: LaunchSpec, known: dict[str, _Known]) -> bool:
-    for name, extent in spec.dims:
-        if name in known or name in names(extent) or not all(n in known for n in names(extent)):
-            continue
-        sizes = {n: k.value for n, k in known.items()}
-        try:
-            value = evaluate(extent, sizes)
-        except ZeroDivisionError:
-            raise EmptyExtent(
-                f"{spec.name}: {name} = {show(extent)} divides by zero: {_given(extent, known)}"
-            ) from None
-        known[name] = _Known(value, f"{name} = {show(extent)}, {_given(extent, known)}")
-        return True
-    return False
-
-
-def _given(extent: Extent, known: Mapping[str, _Known]) -> str:
-    return ", ".join(f"{n} = {known[n].value} by {known[n].origin}" for n in sorted(names(extent)))
-
-
-def _split_composite(spec: LaunchSpec, shapes: Shapes, known: dict[str, _Known]) -> bool:
-    for place, length, axis in _places(shapes):
-        unknown = [spec.dims[d][0] for d in axis.dims if spec.dims[d][0] not in known]
-        if len(unknown) != 1:
-            continue
-        inner = [(n, known[n].value) for d in axis.dims if (n := spec.dims[d][0]) in known]
-        product = math.prod(value for _, value in inner)
-        if product < 1 or length % product != 0:
-            raise NotDivisible(
-                f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, "
-                "not a multiple of " + " * ".join(f"{n} = {value}" for n, value in inner)
+def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Undetermined:
+    match problem:
+        case inference.Undetermined(dims):
+            return Undetermined(f"{spec.name}: no tensor determines the extent of {', '.join(dims)}")
+        case inference.DividesByZero(dim, known):
+            extent = dict(spec.dims)[dim]
+            return EmptyExtent(
+                f"{spec.name}: {dim} = {show(extent)} divides by zero: {_given(spec, extent, known)}"
             )
-        known[unknown[0]] = _Known(length // product, place)
-        return True
-    return False
+        case inference.TooSmall(dim, known):
+            return EmptyExtent(
+                f"{spec.name}: {dim} is {known.sizes[dim]} by {_origin(spec, dim, known)}; "
+                "every extent must be at least 1"
+            )
+        case inference.NotDivisible(place, inner, _, known):
+            return NotDivisible(
+                f"{spec.name}: {_where(place)} is {_declared(place.declared)} and has {place.size} elements, "
+                "not a multiple of " + " * ".join(f"{n} = {known.sizes[n]}" for n in inner)
+            )
+        case inference.Apart(place, length, known):
+            return ExtentMismatch(f"{spec.name}: {_apart(spec, place, length, known)}")
 
 
-def _verify_axes(
-    spec: LaunchSpec, shapes: Shapes, known: Mapping[str, _Known], sizes: Mapping[str, int]
-) -> None:
-    for place, length, axis in _places(shapes):
-        wanted = length_of(spec, axis, sizes)
-        if length == wanted:
-            continue
-        if not axis.dims:
-            because = f"{show(axis.extent)}" + (
-                f", {_given(axis.extent, known)}" if names(axis.extent) else ""
-            )
-            raise ExtentMismatch(
-                f"{spec.name}: {place} has {length} elements, but is declared as {because}: {wanted}"
-            )
-        reasons = ", ".join(
-            f"{n} is {known[n].value} by {known[n].origin}" for n in (spec.dims[d][0] for d in axis.dims)
+def _apart(spec: LaunchSpec, place: Place, length: int, known: Inferred) -> str:
+    axis = place.declared
+    if not axis.dims:
+        because = show(axis.extent) + (
+            f", {_given(spec, axis.extent, known)}" if names(axis.extent) else ""
         )
-        raise ExtentMismatch(
-            f"{spec.name}: {place} is {_composite(spec, axis)} and has {length} elements, "
-            f"but must have {wanted}: {reasons}"
-        )
+        return f"{_where(place)} has {place.size} elements, but is declared as {because}: {length}"
+    reasons = ", ".join(f"{n} is {known.sizes[n]} by {_origin(spec, n, known)}" for n in axis.dims)
+    has = f"{_where(place)} is {_declared(axis)} and has {place.size} elements"
+    return f"{has}, but must have {length}: {reasons}"
 
 
-def _composite(spec: LaunchSpec, axis: Axis) -> str:
-    inner = " ".join(spec.dims[d][0] for d in axis.dims)
+def _origin(spec: LaunchSpec, dim: str, known: Inferred) -> str:
+    if dim in known.origin:
+        return _where(known.origin[dim])
+    extent = dict(spec.dims)[dim]
+    if isinstance(extent, Fixed):
+        return "the program"
+    return f"{dim} = {show(extent)}, {_given(spec, extent, known)}"
+
+
+def _given(spec: LaunchSpec, extent: Extent, known: Inferred) -> str:
+    return ", ".join(
+        f"{n} = {known.sizes[n]} by {_origin(spec, n, known)}" for n in sorted(names(extent))
+    )
+
+
+def _where(place: Place) -> str:
+    return f"{place.argument} axis {place.axis}"
+
+
+def _declared(axis: MemoryAxis) -> str:
+    inner = " ".join(axis.dims)
     return inner if len(axis.dims) == 1 else f"({inner})"
 
 
 def _axes(spec: LaunchSpec, slot: TensorSlot) -> str:
-    return "[" + ", ".join(_composite(spec, a) if a.dims else show(a.extent) for a in slot.axes) + "]"
+    return "[" + ", ".join(_declared(_named(spec, a)) if a.dims else show(a.extent) for a in slot.axes) + "]"
 
 
 def _shape(shape: Sequence[int]) -> str:

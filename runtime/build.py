@@ -33,8 +33,10 @@ _LOCK_SECONDS = BUILD_SECONDS + 60.0
 class Artifact:
     """A built kernel on disk. `folder` holds `kernel.so`, `source.cu`, `build.log`, `build.json`.
 
-    `command` is what was run, with placeholders for folders; `versions` names the compilers and
-    CUTLASS; `seconds` is the compiler's time when it was made; `report` is what ptxas said.
+    `command` makes it, with placeholders for folders; `versions` names the compilers and
+    CUTLASS; `seconds` is the compiler's time when it was made; `report` is what ptxas said. `unit`
+    names the entries that were compiled with it in one translation unit, itself among them, and so
+    shared the time evenly; () where it was compiled alone.
     Sources that differ in their header comment alone share an artifact, so `source` may carry
     the header of another program.
     """
@@ -48,6 +50,7 @@ class Artifact:
     versions: Mapping[str, str]
     seconds: float
     report: ptxas.Report
+    unit: tuple[str, ...] = ()
 
     @property
     def library(self) -> Path:
@@ -64,6 +67,7 @@ class Produced:
 
     seconds: float
     report: ptxas.Report
+    unit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,7 @@ def _produce(recipe: Recipe, cache: Cache, cancel: Event | None) -> Entry:
             "versions": dict(recipe.versions),
             "seconds": produced.seconds,
             "report": produced.report.to_json(),
+            "unit": list(produced.unit),
         }
         return cache.publish(recipe.key, folder, about)
 
@@ -194,6 +199,7 @@ def _artifact(entry: Entry) -> Artifact:
             versions=about["versions"],
             seconds=about["seconds"],
             report=ptxas.Report.from_json(about["report"]),
+            unit=tuple(about.get("unit", ())),
         )
     except (KeyError, TypeError) as error:
         words = f"{entry.folder} was written by another version ({error!r})"

@@ -45,6 +45,7 @@ _CUDA_WORDS: Mapping[int, str] = MappingProxyType(
         98: "invalid device function", 100: "no CUDA-capable device", 101: "invalid device ordinal",
         200: "the device kernel image is invalid", 201: "invalid device context",
         209: "no kernel image for this device", 218: "a PTX compilation failed",
+        500: "the driver lacks a function that the kernel needs",
         700: "an illegal memory access was encountered", 701: "too many resources requested for launch",
         702: "the launch timed out", 715: "an illegal instruction was encountered", 716: "misaligned address",
         719: "unspecified launch failure", 720: "cooperative launch too large",

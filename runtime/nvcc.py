@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -116,11 +116,40 @@ def compile_source(
     BuildCancelled, MachineError, OSError (the folder cannot be written).
     """
     (folder / SOURCE).write_text(source.text)
+    return _compile(source.entry, source.arch, toolchain, folder, keep, cancel, limit_seconds)
+
+
+def compile_unit(
+    sources: Sequence[Source],
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> tuple[float, ptxas.Report]:
+    """Several sources of one architecture and one `preamble` as one translation unit: the library
+    has every entry. Otherwise as `compile_source`; what is refused is reported of them all."""
+    for source in sources:
+        (folder / f"{source.entry}.cu").write_text(source.text)
+    (folder / SOURCE).write_text("".join(f'#include "{source.entry}.cu"\n' for source in sources))
+    entries = ", ".join(source.entry for source in sources)
+    return _compile(entries, sources[0].arch, toolchain, folder, keep, cancel, limit_seconds)
+
+
+def _compile(
+    entry: str,
+    arch: str,
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> tuple[float, ptxas.Report]:
     scratch = folder / _SCRATCH
     scratch.mkdir()
     start = time.monotonic()
     status = process.run(
-        _command(source.arch, toolchain),
+        _command(arch, toolchain),
         folder=folder,
         env=_environment(scratch),
         log=folder / LOG,
@@ -131,13 +160,13 @@ def compile_source(
     shutil.rmtree(scratch)
     match status:
         case "cancelled":
-            raise BuildCancelled(source.entry)
+            raise BuildCancelled(entry)
         case "timed out":
-            raise BuildTimedOut(source.entry, limit_seconds)
+            raise BuildTimedOut(entry, limit_seconds)
         case _:
             log = (folder / LOG).read_text(errors="replace")
     if status != 0 or not (folder / LIBRARY).is_file():
-        raise _refusal(source, status, log, keep)
+        raise _refusal(entry, arch, status, log, keep)
     return seconds, ptxas.parse(log)
 
 
@@ -192,16 +221,16 @@ _WIDTH = 300
 
 
 def _refusal(
-    source: Source, status: int, log: str, keep: Callable[[], Path]
+    entry: str, arch: str, status: int, log: str, keep: Callable[[], Path]
 ) -> BuildError | MachineError:
     for pattern, fault, mend in _MACHINE_FAULTS:
         if m := pattern.search(log):
-            return fault(f"compiling {source.entry} failed: {m[0].strip()}", mend)
+            return fault(f"compiling {entry} failed: {m[0].strip()}", mend)
     if status == -signal.SIGKILL:
-        return OutOfMemory(f"compiling {source.entry} failed: nvcc was killed", _FEWER_JOBS)
+        return OutOfMemory(f"compiling {entry} failed: nvcc was killed", _FEWER_JOBS)
     kept = keep()
-    command = command_line(source.arch, SOURCE, LIBRARY)
-    return BuildError(source.entry, _first_errors(log, status), kept / SOURCE, kept / LOG, command)
+    command = command_line(arch, SOURCE, LIBRARY)
+    return BuildError(entry, _first_errors(log, status), kept / SOURCE, kept / LOG, command)
 
 
 def _first_errors(log: str, status: int) -> tuple[str, ...]:

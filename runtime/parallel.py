@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from ucutlass.runtime import switches, system
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Recipe, make, nvcc_recipe
-from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.toolchain import Toolchain
+from ucutlass.runtime.unit import Member, Unit, build_unit, units
 
 if TYPE_CHECKING:
     from ucutlass.emit.text import Source
@@ -24,12 +25,17 @@ COMPILER_BYTES = 4 * 2**30
 Failure: TypeAlias = BuildError | BuildTimedOut | BuildCancelled | ArchUnknown | MachineError
 
 
-def jobs(wanted: int | None = None) -> int:
-    """Compilers to run at once: `wanted`, else UCUTLASS_BUILD_JOBS, else one a core, and no more
-    than free memory holds; at least 1."""
+UNIT_BYTES = 2**30
+"""Memory for each further kernel of a unit (measured: 6.6 GB for four)."""
+
+
+def jobs(wanted: int | None = None, group: int = 1) -> int:
+    """Compilers to run at once, each on `group` kernels: `wanted`, else UCUTLASS_BUILD_JOBS, else one
+    a core, and no more than free memory holds; at least 1."""
     if asked := wanted or switches.read().jobs:
         return asked
-    return max(1, min(system.cores(), system.memory_available() // COMPILER_BYTES))
+    each = COMPILER_BYTES + (group - 1) * UNIT_BYTES
+    return max(1, min(system.cores(), system.memory_available() // each))
 
 
 def build_many(
@@ -40,26 +46,72 @@ def build_many(
     on_progress: OnProgress = ignore,
     cancel: Event | None = None,
     max_jobs: int | None = None,
+    group: int = 1,
     limit_seconds: float = BUILD_SECONDS,
 ) -> tuple[Artifact | Failure, ...]:
     """One result a source, in their order; a failure takes its place and stops no other build.
 
-    Sources of one key are built once. `on_progress` is called from worker threads, one call at a
-    time. When `cancel` is set, or this is interrupted, every compiler is killed with its
-    group; after an interruption the exception goes on to the caller.
+    Sources of one key are built once. With `group` above 1 up to so many that the cache lacks are
+    compiled as one unit (`ucutlass.runtime.unit`): less work in all, later results. A unit that
+    fails is announced, and its members are built alone.
+
+    `on_progress` is called from worker threads, one call at a time. When `cancel` is set, or this
+    is interrupted, every compiler is killed with its group; after an interruption the exception
+    goes on to the caller.
     """
     stop = cancel or Event()
     recipes = [_recipe(source, toolchain, limit_seconds) for source in sources]
-    distinct = {r.key: r for r in recipes if isinstance(r, Recipe)}
+    pairs = zip(sources, recipes, strict=True)
+    distinct = {r.key: Member(source, r) for source, r in pairs if isinstance(r, Recipe)}
     report = _Counted(on_progress, len(distinct))
-    with ThreadPoolExecutor(max_workers=jobs(max_jobs), thread_name_prefix="ucutlass-build") as pool:
-        futures = {key: pool.submit(_one, recipe, cache, report, stop) for key, recipe in distinct.items()}
+    workers = jobs(max_jobs, group)
+    made: dict[str, Artifact | Failure] = {}
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-build") as pool:
+        work = _Work(toolchain, cache, report, stop, limit_seconds)
+        futures = [pool.submit(work.build, unit) for unit in _units(distinct, cache, group, workers)]
         try:
-            _wait_for(list(futures.values()))
+            _wait_for(futures)
         except BaseException:
             stop.set()
             raise
-    return tuple(futures[r.key].result() if isinstance(r, Recipe) else r for r in recipes)
+    for future in futures:
+        made |= future.result()
+    return tuple(made[r.key] if isinstance(r, Recipe) else r for r in recipes)
+
+
+def _units(
+    distinct: Mapping[str, Member], cache: Cache, group: int, workers: int
+) -> tuple[Unit, ...]:
+    if group <= 1:
+        return tuple((member,) for member in distinct.values())
+    there = {key for key in distinct if isinstance(cache.load(key), Entry)}
+    absent = [member for key, member in distinct.items() if key not in there]
+    return (*((distinct[key],) for key in distinct if key in there), *units(absent, group, workers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What every build of one call shares."""
+
+    toolchain: Toolchain
+    cache: Cache
+    report: OnProgress
+    stop: Event
+    limit_seconds: float
+
+    def build(self, unit: Unit) -> Mapping[str, Artifact | Failure]:
+        if len(unit) > 1 and not self.stop.is_set():
+            try:
+                return build_unit(
+                    unit, self.toolchain, self.cache, on_progress=self.report, cancel=self.stop,
+                    limit_seconds=self.limit_seconds,
+                )  # fmt: skip
+            except BuildCancelled:
+                pass  # so is each of them, below
+            except (BuildError, BuildTimedOut, MachineError) as failure:
+                for member in unit:
+                    self.report(Progress("alone", member.recipe.entry, f"the unit failed: {failure}"))
+        return {m.recipe.key: _one(m.recipe, self.cache, self.report, self.stop) for m in unit}
 
 
 def _recipe(source: Source, toolchain: Toolchain, limit_seconds: float) -> Recipe | Failure:
@@ -69,7 +121,7 @@ def _recipe(source: Source, toolchain: Toolchain, limit_seconds: float) -> Recip
         return failure
 
 
-def _one(recipe: Recipe, cache: Cache, report: Callable[[Progress], None], stop: Event) -> Artifact | Failure:
+def _one(recipe: Recipe, cache: Cache, report: OnProgress, stop: Event) -> Artifact | Failure:
     if stop.is_set():
         return BuildCancelled(recipe.entry)
     try:
@@ -79,7 +131,7 @@ def _one(recipe: Recipe, cache: Cache, report: Callable[[Progress], None], stop:
         return failure
 
 
-def _wait_for(pending: list[Future[Artifact | Failure]]) -> None:
+def _wait_for(pending: list[Future[Mapping[str, Artifact | Failure]]]) -> None:
     """Raises what a worker raised unexpectedly as soon as it does."""
     waiting = set(pending)
     while waiting:

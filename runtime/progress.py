@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["cached", "waiting", "compiling", "built", "failed", "quarantined"]
+Kind: TypeAlias = Literal["cached", "waiting", "compiling", "alone", "built", "failed", "quarantined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class Progress:
     """One event of one kernel's build.
 
     `cached`, `built` and `failed` end a kernel; `waiting` says in `detail` who builds it already;
-    `quarantined` says why an entry of the cache was put aside, and where. `seconds` is the
-    compiler's time, for `built`. `done` of `total` distinct kernels have ended, this one
-    included.
+    `alone` why it is built by itself after all, where several were tried as one; `quarantined` why an
+    entry of the cache was put aside, and where. `seconds` is the compiler's time, for `built`. `done`
+    of `total` distinct kernels have ended, this one included.
     """
 
     kind: Kind

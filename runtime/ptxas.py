@@ -49,6 +49,13 @@ class Report:
     usage: tuple[Usage, ...] = ()
     findings: tuple[Finding, ...] = ()
 
+    def of(self, entry: str) -> Report:
+        """The part that names a kernel of this entry, which is in its mangled name, or none at all."""
+        return Report(
+            tuple(u for u in self.usage if entry in u.kernel),
+            tuple(f for f in self.findings if entry in f.kernel or not f.kernel),
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {"usage": [asdict(u) for u in self.usage], "findings": [asdict(f) for f in self.findings]}
 

@@ -23,6 +23,7 @@ from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
+from ucutlass.runtime.parallel import Failure, build_many
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import Toolchain, find
 
@@ -62,6 +63,31 @@ def build_kernel(
     except BuildError as refused:
         raise refused.about(place(checked, program)) from refused
     return Built(chosen, source, artifact)
+
+
+def build_kernels(
+    checked: Checked,
+    wanted: Sequence[tuple[ir.Kernel, tuple[int, ...]]],
+    arch: str,
+    *,
+    on_progress: OnProgress = ignore,
+) -> tuple[Built | Failure, ...]:
+    """Kernels with their extents, all planned first, then built as many at once as the machine takes.
+    A build that fails takes its place and stops no other. Raises ProgramError, and ToolchainError.
+    """
+    chosen = [plan_kernel(checked, program, sizes, arch) for program, sizes in wanted]
+    sources = [
+        source_of(checked, program, one.planned) for (program, _), one in zip(wanted, chosen, strict=True)
+    ]
+    made = build_many(sources, toolchain(), Cache.from_switches(), on_progress=on_progress)
+    return tuple(
+        Built(one, source, artifact)
+        if isinstance(artifact, Artifact)
+        else artifact.about(place(checked, program))
+        if isinstance(artifact, BuildError)
+        else artifact
+        for (program, _), one, source, artifact in zip(wanted, chosen, sources, made, strict=True)
+    )
 
 
 def place(checked: Checked, program: ir.Kernel) -> str:

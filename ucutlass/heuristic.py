@@ -212,8 +212,7 @@ def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Co
     cores, and read A and B from shared memory at 128 bytes a cycle."""
     m, n, depth = s.tile
     a, b = c.problem.a.elem.bytes, c.problem.b.elem.bytes
-    width = wgmma_width(n)
-    mma = (m / 64) * (depth * a / 32) * (n / width) * max(width / 2, width / 4 + 16)
+    mma = (m / 64) * (depth * a / 32) * max(n / 2, n / 4 + 16)
     if accumulators_per_thread(c) > 160:
         mma *= k.wide_accumulators
     if c.problem.lane.name == "tf32" and not _k_major(c):
@@ -224,16 +223,6 @@ def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Co
         (rows + columns) / k.sm_bytes, (rows / s.cluster[1] + columns / s.cluster[0]) / serve
     )
     return max(mma + k.step, ingest, k.shortest_step)
-
-
-WGMMA_WIDTHS = (256, 192, 128, 96, 64, 32, 16)
-"""The N of the wgmma instructions that cute/arch/mma_sm90.hpp chooses from, unless the source
-defines CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED (ours does not)."""
-
-
-def wgmma_width(n: int) -> int:
-    """Columns of the instruction that a tile of N columns is made of."""
-    return next((w for w in WGMMA_WIDTHS if n % w == 0), n)
 
 
 def _k_major(c: Candidate) -> bool:

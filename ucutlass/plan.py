@@ -32,8 +32,11 @@ Product: TypeAlias = tuple[int, ...]
 """A product of extents, as positions in the extent array; () is 1. An extent, or a stride in
 elements."""
 
-MAX_BATCH_MODES = 3
-"""Batch modes that the kernels address besides m and n: a TMA tensor has at most five modes."""
+MAX_BATCH_MODES = 5
+"""Batch modes that a kernel addresses besides m and n; each costs every block a division."""
+
+TMA_BATCH_MODES = 3
+"""Those that a kernel with TMA addresses: its tensors have at most five modes."""
 
 Stride: TypeAlias = Product | None
 """None: the tensor does not range over this mode (stride 0)."""
@@ -184,11 +187,17 @@ class Reduction:
     """Combines the values over the modes that `access` lacks (m, n, batch): `sum`, `max`, `min`.
 
     The result's modes tell which: over N only (access has m), over M only (access has n), or
-    both. A mean is a sum of values already divided.
+    both. A mean is a sum of values already divided. A sum of integers takes and adds i64 values and
+    saturates to the element at the end (`wide`); everything else arrives in the element's own kind.
     """
 
     op: Literal["sum", "max", "min"]
     access: Access
+
+    @property
+    def wide(self) -> bool:
+        """Whether the values are 64 bits wide."""
+        return self.op == "sum" and self.access.elem.kind == "int"
 
 
 Output: TypeAlias = Store | Reduction

@@ -35,15 +35,13 @@ RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "al
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field. `rank` counts the extents of a shape (0: not a shape), `words` are the legal
-    words besides `auto`, `numbers` the legal whole numbers (inclusive bounds) where it takes
-    any. `knob`: chosen at launch, costs no build."""
+    words besides `auto`, `numbers` the legal whole numbers (inclusive bounds) where it takes any."""
 
     name: str
     families: frozenset[Family]
     rank: int
     words: tuple[str, ...]
     numbers: tuple[int, int] | None
-    knob: bool
     meaning: str
 
 
@@ -57,24 +55,24 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         f.name: f
         for f in (
-            Field("warps", _ALL, 0, tuple(FAMILY), None, False,
+            Field("warps", _ALL, 0, tuple(FAMILY), None,
                   "kernel: Hopper's two TMA schedules, the multistage one of any GPU, matrix-vector"),
-            Field("tile", _TILED, 3, (), None, False, "M x N x K elements of a thread block"),
-            Field("cluster", _SM90, 2, (), None, False, "M x N thread blocks that share loads by multicast"),
-            Field("stages", _TILED, 0, (), (2, 32), False, "tiles of K in flight"),
-            Field("warp_tile", _SM80, 2, (), None, False, "M x N elements of a warp"),
-            Field("math", _SM80, 0, ("tf32x3", "simt"), None, False,
+            Field("tile", _TILED, 3, (), None, "M x N x K elements of a thread block"),
+            Field("cluster", _SM90, 2, (), None, "M x N thread blocks that share loads by multicast"),
+            Field("stages", _TILED, 0, (), (2, 32), "tiles of K in flight"),
+            Field("warp_tile", _SM80, 2, (), None, "M x N elements of a warp"),
+            Field("math", _SM80, 0, ("tf32x3", "simt"), None,
                   "how lane f32 multiplies: three tf32 passes on tensor cores, or FFMA"),
-            Field("swap", _ALL, 0, ("no", "yes"), None, False,
+            Field("swap", _ALL, 0, ("no", "yes"), None,
                   "yes computes the transpose: N takes the M side of the tile"),
-            Field("split_k", _TILED, 0, ("stream",), (1, 256), True,
+            Field("split_k", _TILED, 0, ("stream",), (1, 256),
                   "parts of K computed apart and added; `stream`: stream-K"),
-            Field("raster", _TILED, 0, tuple(RASTERS), None, True, "the order in which tiles are visited"),
-            Field("swizzle", _TILED, 0, (), (1, 8), True, "tiles visited side by side: 1, 2, 4 or 8"),
-            Field("rows", _GEMV, 0, (), (1, 64), False,
+            Field("raster", _TILED, 0, tuple(RASTERS), None, "order of the tiles; costs no build"),
+            Field("swizzle", _TILED, 0, (), (1, 8), "tiles side by side: 1, 2, 4 or 8; costs no build"),
+            Field("rows", _GEMV, 0, (), (1, 64),
                   "rows of the matrix a block takes, or vectors of rows"),
-            Field("columns", _GEMV, 0, (), (1, 8), False, "vectors at a time: 1, 2, 4 or 8"),
-            Field("threads", _GEMV, 0, (), (1, 1024), False, "threads that share K"),
+            Field("columns", _GEMV, 0, (), (1, 8), "vectors at a time: 1, 2, 4 or 8"),
+            Field("threads", _GEMV, 0, (), (1, 1024), "threads that share K"),
         )
     }
 )

@@ -25,8 +25,8 @@ _SMALL: tuple[tuple[Warps, tuple[int, int]], ...] = (
     ("pingpong", (64, 64)), ("pingpong", (64, 32)), ("pingpong", (64, 16)),
     ("cooperative", (128, 64)), ("cooperative", (128, 32)), ("cooperative", (128, 16)),
 )
-"""Tiles of the Hopper kernels. Their N are wgmma widths that cute/arch/mma_sm90.hpp has without
-CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED."""
+"""Tiles of the Hopper kernels. Their N are wgmma widths that need none of CuTe's extended headers, which
+nearly double a build; a program may ask for any multiple of 16."""
 
 _LEAST: dict[Warps, int] = {"pingpong": 64, "cooperative": 128}
 """The smallest tile M."""

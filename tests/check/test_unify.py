@@ -44,3 +44,60 @@ def test_known_extents_are_compared_through_names() -> None:
     with pytest.raises(ProgramError) as caught:
         check(text)
     assert [d.code for d in caught.value.diagnostics] == ["UC0501"]
+
+
+LINEAR = "kernel linear(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return dot[K](x, w) }\n"
+TWICE = "kernel twice(x: f32[M, H], y: f32[M, P=2*H]) -> f32[M] { return sum[H](x) + sum[P](y) }\n"
+SPLIT = "kernel split(x: f32[M, (H D)], y: f32[H=4]) -> f32[M, H] { return sum[D](x) * y }\n"
+COLUMN = "kernel column(x: f32[N, 1]) -> f32[N] { return x }\n"
+
+
+@pytest.mark.parametrize(
+    ("callee", "pipeline", "said", "hint"),
+    [
+        (
+            LINEAR,
+            "(x: f16[M, A], w: f16[N, B]) -> f16[M, N] { return linear(x, w) }",
+            "K of w is A elsewhere in this call and B here",
+            "if they are one, say so in the pipeline's types: A=B",
+        ),
+        (
+            TWICE,
+            "(x: f32[M, A], y: f32[M, B]) -> f32[M] { return twice(x, y) }",
+            "P of twice is 2 * H, 2 * A in this call, but its axis gives B",
+            "if they are one, say so in the pipeline's types: B=2 * A",
+        ),
+        (
+            SPLIT,
+            "(x: f32[M, (H D)], y: f32[H]) -> f32[M, H] { return split(x, y) }",
+            "H of x is 4 elsewhere in this call and H here",
+            "if they are one, say so in the pipeline's types: H=4",
+        ),
+        (
+            COLUMN,
+            "(x: f32[N, J=2]) -> f32[N] { return column(x) }",
+            "axis 1 of x is 1 in this call, the buffer's 2",
+            None,
+        ),
+    ],
+)
+def test_extents_that_a_call_would_find_apart(
+    callee: str, pipeline: str, said: str, hint: str | None
+) -> None:
+    with pytest.raises(ProgramError) as caught:
+        check(f"{callee}pipeline p{pipeline}")
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message, found.hint) == ("UC0501", said, hint)
+
+
+@pytest.mark.parametrize(
+    ("callee", "pipeline"),
+    [
+        (LINEAR, "(x: f16[M, A], w: f16[N, B=A]) -> f16[M, N] { return linear(x, w) }"),
+        (TWICE, "(x: f32[M, A], y: f32[M, B=A*2]) -> f32[M] { return twice(x, y) }"),
+        (SPLIT, "(x: f32[M, A], y: f32[H=4]) -> f32[M, H] { return split(x, y) }"),
+        (COLUMN, "(x: f32[N, 1]) -> f32[N] { return column(x) }"),
+    ],
+)
+def test_one_extent_in_other_words_is_one(callee: str, pipeline: str) -> None:
+    assert len(check(f"{callee}pipeline p{pipeline}").programs) == 2

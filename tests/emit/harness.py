@@ -71,19 +71,23 @@ __global__ void kernel_@NAME@(int64_t count, @NAME@::ArithmeticParams p, void* c
 
 extern "C" int run_@NAME@(
     int64_t count, int64_t const* e, double const* s, void* const* arrays, int64_t const* sizes) {
-  void** managed;
-  cudaMallocManaged(&managed, sizes[0] * sizeof(void*));
-  for (int64_t a = 0; a < sizes[0]; ++a) {
-    cudaMallocManaged(&managed[a], sizes[a + 1]);
-    memcpy(managed[a], arrays[a], sizes[a + 1]);
+  int64_t const n = sizes[0];
+  void** held = new void*[n];  // their addresses on the device
+  void** table = nullptr;
+  cudaMalloc(&table, n * sizeof(void*));
+  for (int64_t a = 0; a < n; ++a) {
+    cudaMalloc(&held[a], sizes[a + 1]);
+    cudaMemcpy(held[a], arrays[a], sizes[a + 1], cudaMemcpyHostToDevice);
   }
-  kernel_@NAME@<<<unsigned((count + 255) / 256), 256>>>(count, @NAME@::arithmetic_params(e, s), managed);
+  cudaMemcpy(table, held, n * sizeof(void*), cudaMemcpyHostToDevice);
+  kernel_@NAME@<<<unsigned((count + 255) / 256), 256>>>(count, @NAME@::arithmetic_params(e, s), table);
   cudaError_t error = cudaDeviceSynchronize();
-  for (int64_t a = 0; a < sizes[0]; ++a) {
-    if (error == cudaSuccess) memcpy(arrays[a], managed[a], sizes[a + 1]);
-    cudaFree(managed[a]);
+  for (int64_t a = 0; a < n; ++a) {
+    if (error == cudaSuccess) error = cudaMemcpy(arrays[a], held[a], sizes[a + 1], cudaMemcpyDeviceToHost);
+    cudaFree(held[a]);
   }
-  cudaFree(managed);
+  cudaFree(table);
+  delete[] held;
   return int(error);
 }
 """

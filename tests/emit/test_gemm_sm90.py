@@ -166,6 +166,18 @@ def test_fast_accumulation_is_a_schedule_of_its_own() -> None:
     assert "mma_promotion_interval" not in emit(fast, "").code
 
 
+@pytest.mark.parametrize(
+    ("columns", "extended"), [(256, False), (96, False), (16, False), (208, True), (48, True)]
+)
+def test_a_wgmma_is_as_wide_as_the_tile(columns: int, extended: bool) -> None:
+    """CuTe's basic headers would make 208 columns of 13 instructions; the others cost build time."""
+    base = PLANS["bias_gelu"]
+    code = emit(replace(base, schedule=replace(PINGPONG, tile=(64, columns, 64))), "").code
+    define = "#define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED"
+    assert (define in code) == extended
+    assert not extended or code.index(define) < code.index('#include "cute/tensor.hpp"')
+
+
 def test_names_of_several_kernels_stay_apart() -> None:
     sources = [emit(p, "") for p in PLANS.values()]
     assert all(f"namespace {s.entry}_kernel {{" in s.code for s in sources)

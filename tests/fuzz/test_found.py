@@ -18,7 +18,8 @@ FOUND = {
     ),
     "a cluster larger than the GPU": GEMM.format("cluster 64x64"),
     "more batch dimensions than a kernel addresses, and a schedule": (
-        "kernel f(x: bf16[A, M, B, C, D, K], w: bf16[B, N, A, D, C, K]) -> bf16[C, A, M, D, B, N] {"
+        "kernel f(x: bf16[A, M, B, C, D, E, F, K], w: bf16[B, N, A, D, C, F, E, K])"
+        " -> bf16[C, A, M, D, F, B, E, N] {"
         " return dot[K](x, w) schedule sm90a { stages auto } }"
     ),
     "an extent that is computed from itself": (

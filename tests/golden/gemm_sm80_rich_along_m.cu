@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
+namespace ucc_eeb95e50514c10de_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -515,6 +517,9 @@ __device__ Element narrow(Value x) {
     return x;
   } else if constexpr (std::is_same_v<Value, float>) {
     return cutlass::NumericConverter<Element, float>::convert(x);
+  } else if constexpr (std::is_same_v<Value, int64_t>) {  // a sum of integers saturates
+    using Limits = cuda::std::numeric_limits<Element>;
+    return Element(x < Limits::lowest() ? Limits::lowest() : x > Limits::max() ? Limits::max() : x);
   } else {
     return Element(x);
   }
@@ -803,22 +808,34 @@ __global__ void __launch_bounds__(kThreads) gemm(__grid_constant__ Params const 
 
 // --- launch --------------------------------------------------------------------------
 
+/// Lets a kernel take this much shared memory on the calling thread's device, asked once a device.
+template <auto kKernel>
+cudaError_t allow_shared(int bytes) {
+  constexpr int kMost = 64;
+  static std::atomic<bool> allowed[kMost];
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  bool const known = error == cudaSuccess && device < kMost && allowed[device];
+  if (error == cudaSuccess && !known) {
+    error = cudaFuncSetAttribute(reinterpret_cast<void const*>(kKernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess && device < kMost) allowed[device] = true;
+  }
+  return error;
+}
+
 /// Launches `blocks` thread blocks; 0, or 1000 and the CUDA error. More blocks than one grid
 /// dimension takes go over two.
-template <class Kernel, class... Args>
-int launch(Kernel* kernel, int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, Args const&... args) {
+template <auto kKernel, class... Args>
+int launch(int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, Args const&... args) {
   constexpr int64_t kMaximum = INT32_MAX;
-  cudaError_t error = cudaSuccess;
-  if (shared_bytes > 48 * 1024) {
-    error = cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  }
+  cudaError_t error = shared_bytes > 48 * 1024 ? allow_shared<kKernel>(shared_bytes) : cudaSuccess;
   if (error == cudaSuccess) {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(std::min(blocks, kMaximum)), unsigned(ceil_div(blocks, kMaximum)));
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    error = cudaLaunchKernelEx(&config, kernel, args...);
+    error = cudaLaunchKernelEx(&config, kKernel, args...);
   }
   return error == cudaSuccess ? 0 : 1000 + int(error);
 }
@@ -832,12 +849,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
+}  // namespace ucc_eeb95e50514c10de_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_8f3b4c13888f9faa(
+extern "C" int32_t ucc_eeb95e50514c10de(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
+  using namespace ucc_eeb95e50514c10de_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -968,10 +987,10 @@ extern "C" int32_t ucc_8f3b4c13888f9faa(
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
   int64_t const blocks = tiles_m * tiles_n * p.batches;
   if (p.splits == 1) {
-    if (int const error = launch(gemm<Pass::kWhole>, blocks, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch<gemm<Pass::kWhole>>(blocks, kThreads, kSharedBytes, stream, p)) return error;
   } else {
-    if (int const error = launch(gemm<Pass::kPartial>, blocks * p.splits, kThreads, kSharedBytes, stream, p)) return error;
-    if (int const error = launch(gemm<Pass::kFinish>, blocks, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch<gemm<Pass::kPartial>>(blocks * p.splits, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch<gemm<Pass::kFinish>>(blocks, kThreads, kSharedBytes, stream, p)) return error;
   }
   {
     Reduced<float, float> r;
@@ -984,7 +1003,7 @@ extern "C" int32_t ucc_8f3b4c13888f9faa(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch(finish_reduction<Add, 3, float, float>, elements, threads, 0, stream, p, r)) return e;
+    if (int const e = launch<finish_reduction<Add, 3, float, float>>(elements, threads, 0, stream, p, r)) return e;
   }
   {
     Reduced<float, cutlass::half_t> r;
@@ -997,7 +1016,7 @@ extern "C" int32_t ucc_8f3b4c13888f9faa(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch(finish_reduction<Maximum, 1, float, cutlass::half_t>, elements, threads, 0, stream, p, r)) return e;
+    if (int const e = launch<finish_reduction<Maximum, 1, float, cutlass::half_t>>(elements, threads, 0, stream, p, r)) return e;
   }
   {
     Reduced<float, float> r;
@@ -1010,7 +1029,7 @@ extern "C" int32_t ucc_8f3b4c13888f9faa(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch(finish_reduction<Add, 0, float, float>, elements, threads, 0, stream, p, r)) return e;
+    if (int const e = launch<finish_reduction<Add, 0, float, float>>(elements, threads, 0, stream, p, r)) return e;
   }
   {
     Reduced<float, float> r;
@@ -1023,7 +1042,7 @@ extern "C" int32_t ucc_8f3b4c13888f9faa(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch(finish_reduction<Minimum, 1, float, float>, elements, threads, 0, stream, p, r)) return e;
+    if (int const e = launch<finish_reduction<Minimum, 1, float, float>>(elements, threads, 0, stream, p, r)) return e;
   }
   {
     Reduced<float, float> r;
@@ -1036,7 +1055,7 @@ extern "C" int32_t ucc_8f3b4c13888f9faa(
     r.reduced_batches = p.batches / r.kept_batches;
     int const threads = r.parts * r.reduced_batches > 256 ? 1024 : 32;
     int64_t const elements = r.kept_batches * r.kept_m * r.kept_n;
-    if (int const e = launch(finish_reduction<Maximum, 2, float, float>, elements, threads, 0, stream, p, r)) return e;
+    if (int const e = launch<finish_reduction<Maximum, 2, float, float>>(elements, threads, 0, stream, p, r)) return e;
   }
   return 0;
 }

@@ -6,6 +6,63 @@
 #include <limits>
 #include <mutex>
 
+// --- TMA descriptors --------------------------------------------------------------
+// CUTLASS looks up the driver's encoder for each descriptor of each launch, and launches with a
+// descriptor that the encoder refused. Here it is looked up once a process, and a refusal is kept
+// for the entry to return. The same in every kernel, so shared by those of one program.
+
+#ifndef UCC_TMA
+#define UCC_TMA
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+namespace ucc_tma {
+
+struct Encoder {
+  PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
+  cudaError_t error = cudaSuccess;
+
+  Encoder() {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 13000
+    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found);
+#else
+    error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found);
+#endif
+    if (error == cudaSuccess && found != cudaDriverEntryPointSuccess) {
+      error = cudaErrorSymbolNotFound;
+    }
+    encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }
+};
+
+inline Encoder const& encoder() {
+  static Encoder const found;
+  return found;
+}
+
+inline thread_local CUresult refusal = CUDA_SUCCESS;  // of a descriptor since the entry cleared it
+
+template <class... Args>
+CUresult encode_tiled(Args... args) {
+  CUresult const result = encoder().encode(args...);
+  if (result != CUDA_SUCCESS) {
+    refusal = result;
+  }
+  return CUDA_SUCCESS;  // at anything else CUTLASS prints, and goes on
+}
+
+}  // namespace ucc_tma
+
+// CUTLASS's name for a driver that the program is linked with.
+#define CUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL
+#define cuTensorMapEncodeTiled ucc_tma::encode_tiled
+
+#endif
+
 #include "cute/tensor.hpp"
 #include "cutlass/cutlass.h"
 #include "cutlass/device_kernel.h"
@@ -17,7 +74,7 @@
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_7475e43d1b2ae839_kernel {
+namespace ucc_51c9c55f53e41a90_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -326,6 +383,17 @@ struct ReduceMN : Leaf<Partials<T>> {
   }
 };
 
+// A sum of integers is 64 bits wide until here, and saturates.
+template <class Element, class T>
+CUTLASS_DEVICE Element stored(T value) {
+  if constexpr (std::is_same_v<T, int64_t>) {
+    using Limits = std::numeric_limits<Element>;
+    return Element(value < Limits::lowest() ? Limits::lowest() : value > Limits::max() ? Limits::max() : value);
+  } else {
+    return cutlass::NumericConverter<Element, T>{}(value);
+  }
+}
+
 // out[batch, x] = Op over parts and summed batches of partials[part, batch, x]. 256 threads, `Columns`
 // of them along x and the others along what is reduced.
 template <class Op, int Columns, class T, class Element, class Kept, class Placed, class Summed>
@@ -353,7 +421,7 @@ __global__ void combine_partials(T const* partials, Element* out, int64_t parts,
       __syncthreads();
     }
     if (row == 0 && x < extent) {
-      out[placed(batch) + x * stride] = cutlass::NumericConverter<Element, T>{}(shared[0][column]);
+      out[placed(batch) + x * stride] = stored<Element>(shared[0][column]);
     }
     __syncthreads();
   }
@@ -432,20 +500,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_7475e43d1b2ae839_kernel
+}  // namespace ucc_51c9c55f53e41a90_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_7475e43d1b2ae839_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_51c9c55f53e41a90_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_7475e43d1b2ae839_kernel::Epilogue;
+  using Callbacks = ucc_51c9c55f53e41a90_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_7475e43d1b2ae839_kernel::ElementC;
+  using ElementCompute = ucc_51c9c55f53e41a90_kernel::ElementC;
 };
 
-namespace ucc_7475e43d1b2ae839_kernel {
+namespace ucc_51c9c55f53e41a90_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -523,7 +591,10 @@ struct Device {
 Device prepare(int ordinal) {
   Device device{};
   Launch launch(dim3(size<0>(Cluster{}), size<1>(Cluster{}), 1), nullptr);
-  device.error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
+  device.error = ucc_tma::encoder().error;
+  if (device.error == cudaSuccess) {
+    device.error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
+  }
   if (device.error == cudaSuccess) {
     device.error =
         cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::SharedStorageSize);
@@ -550,12 +621,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_7475e43d1b2ae839_kernel
+}  // namespace ucc_51c9c55f53e41a90_kernel
 
-extern "C" int32_t ucc_7475e43d1b2ae839(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_51c9c55f53e41a90(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_7475e43d1b2ae839_kernel;
+  using namespace ucc_51c9c55f53e41a90_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
@@ -674,7 +745,11 @@ extern "C" int32_t ucc_7475e43d1b2ae839(void* const* tensors, int64_t const* ext
   if (int32_t failure = code(Kernel::initialize_workspace(arguments, workspace, stream))) {
     return failure;
   }
+  ucc_tma::refusal = CUDA_SUCCESS;
   Kernel::Params params = Kernel::to_underlying_arguments(arguments, workspace);
+  if (int32_t failure = code(cudaError_t(ucc_tma::refusal))) {  // CUresult has cudaError_t's values
+    return failure;
+  }
   Launch launch(Kernel::get_grid_shape(params), stream);
   void* parameters[] = {&params};
   if (int32_t failure = code(cudaLaunchKernelExC(&launch.config, kernel(), parameters))) {

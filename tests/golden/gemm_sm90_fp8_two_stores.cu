@@ -6,6 +6,63 @@
 #include <limits>
 #include <mutex>
 
+// --- TMA descriptors --------------------------------------------------------------
+// CUTLASS looks up the driver's encoder for each descriptor of each launch, and launches with a
+// descriptor that the encoder refused. Here it is looked up once a process, and a refusal is kept
+// for the entry to return. The same in every kernel, so shared by those of one program.
+
+#ifndef UCC_TMA
+#define UCC_TMA
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+namespace ucc_tma {
+
+struct Encoder {
+  PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
+  cudaError_t error = cudaSuccess;
+
+  Encoder() {
+    void* address = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 13000
+    error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &found);
+#else
+    error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &found);
+#endif
+    if (error == cudaSuccess && found != cudaDriverEntryPointSuccess) {
+      error = cudaErrorSymbolNotFound;
+    }
+    encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(address);
+  }
+};
+
+inline Encoder const& encoder() {
+  static Encoder const found;
+  return found;
+}
+
+inline thread_local CUresult refusal = CUDA_SUCCESS;  // of a descriptor since the entry cleared it
+
+template <class... Args>
+CUresult encode_tiled(Args... args) {
+  CUresult const result = encoder().encode(args...);
+  if (result != CUDA_SUCCESS) {
+    refusal = result;
+  }
+  return CUDA_SUCCESS;  // at anything else CUTLASS prints, and goes on
+}
+
+}  // namespace ucc_tma
+
+// CUTLASS's name for a driver that the program is linked with.
+#define CUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL
+#define cuTensorMapEncodeTiled ucc_tma::encode_tiled
+
+#endif
+
 #include "cute/tensor.hpp"
 #include "cutlass/cutlass.h"
 #include "cutlass/device_kernel.h"
@@ -17,7 +74,7 @@
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_7b836a95d86f0cc7_kernel {
+namespace ucc_5717a3613464c24c_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -260,7 +317,10 @@ struct Device {
 Device prepare(int ordinal) {
   Device device{};
   Launch launch(dim3(size<0>(Cluster{}), size<1>(Cluster{}), 1), nullptr);
-  device.error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
+  device.error = ucc_tma::encoder().error;
+  if (device.error == cudaSuccess) {
+    device.error = cudaDeviceGetAttribute(&device.sm_count, cudaDevAttrMultiProcessorCount, ordinal);
+  }
   if (device.error == cudaSuccess) {
     device.error =
         cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, Kernel::SharedStorageSize);
@@ -287,12 +347,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_7b836a95d86f0cc7_kernel
+}  // namespace ucc_5717a3613464c24c_kernel
 
-extern "C" int32_t ucc_7b836a95d86f0cc7(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_5717a3613464c24c(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_7b836a95d86f0cc7_kernel;
+  using namespace ucc_5717a3613464c24c_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
@@ -390,7 +450,11 @@ extern "C" int32_t ucc_7b836a95d86f0cc7(void* const* tensors, int64_t const* ext
   if (int32_t failure = code(Kernel::initialize_workspace(arguments, workspace, stream))) {
     return failure;
   }
+  ucc_tma::refusal = CUDA_SUCCESS;
   Kernel::Params params = Kernel::to_underlying_arguments(arguments, workspace);
+  if (int32_t failure = code(cudaError_t(ucc_tma::refusal))) {  // CUresult has cudaError_t's values
+    return failure;
+  }
   Launch launch(Kernel::get_grid_shape(params), stream);
   void* parameters[] = {&params};
   if (int32_t failure = code(cudaLaunchKernelExC(&launch.config, kernel(), parameters))) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
@@ -12,6 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
+namespace ucc_9d0db7a146b67c59_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -304,6 +306,9 @@ __device__ Element narrow(Value x) {
     return x;
   } else if constexpr (std::is_same_v<Value, float>) {
     return cutlass::NumericConverter<Element, float>::convert(x);
+  } else if constexpr (std::is_same_v<Value, int64_t>) {  // a sum of integers saturates
+    using Limits = cuda::std::numeric_limits<Element>;
+    return Element(x < Limits::lowest() ? Limits::lowest() : x > Limits::max() ? Limits::max() : x);
   } else {
     return Element(x);
   }
@@ -407,22 +412,34 @@ __global__ void __launch_bounds__(kThreads) gemv(__grid_constant__ Params const 
 
 // --- launch --------------------------------------------------------------------------
 
+/// Lets a kernel take this much shared memory on the calling thread's device, asked once a device.
+template <auto kKernel>
+cudaError_t allow_shared(int bytes) {
+  constexpr int kMost = 64;
+  static std::atomic<bool> allowed[kMost];
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  bool const known = error == cudaSuccess && device < kMost && allowed[device];
+  if (error == cudaSuccess && !known) {
+    error = cudaFuncSetAttribute(reinterpret_cast<void const*>(kKernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess && device < kMost) allowed[device] = true;
+  }
+  return error;
+}
+
 /// Launches `blocks` thread blocks; 0, or 1000 and the CUDA error. More blocks than one grid
 /// dimension takes go over two.
-template <class Kernel, class... Args>
-int launch(Kernel* kernel, int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, Args const&... args) {
+template <auto kKernel, class... Args>
+int launch(int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, Args const&... args) {
   constexpr int64_t kMaximum = INT32_MAX;
-  cudaError_t error = cudaSuccess;
-  if (shared_bytes > 48 * 1024) {
-    error = cudaFuncSetAttribute(reinterpret_cast<void const*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  }
+  cudaError_t error = shared_bytes > 48 * 1024 ? allow_shared<kKernel>(shared_bytes) : cudaSuccess;
   if (error == cudaSuccess) {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(unsigned(std::min(blocks, kMaximum)), unsigned(ceil_div(blocks, kMaximum)));
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    error = cudaLaunchKernelEx(&config, kernel, args...);
+    error = cudaLaunchKernelEx(&config, kKernel, args...);
   }
   return error == cudaSuccess ? 0 : 1000 + int(error);
 }
@@ -436,12 +453,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
+}  // namespace ucc_9d0db7a146b67c59_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_25c8da1a978fad83(
+extern "C" int32_t ucc_9d0db7a146b67c59(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
+  using namespace ucc_9d0db7a146b67c59_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -504,10 +523,10 @@ extern "C" int32_t ucc_25c8da1a978fad83(
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
   int64_t const blocks = tiles_m * tiles_n * p.batches;
   if (p.splits == 1) {
-    if (int const error = launch(gemv<Pass::kWhole>, blocks, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch<gemv<Pass::kWhole>>(blocks, kThreads, kSharedBytes, stream, p)) return error;
   } else {
-    if (int const error = launch(gemv<Pass::kPartial>, blocks * p.splits, kThreads, kSharedBytes, stream, p)) return error;
-    if (int const error = launch(gemv<Pass::kFinish>, blocks, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch<gemv<Pass::kPartial>>(blocks * p.splits, kThreads, kSharedBytes, stream, p)) return error;
+    if (int const error = launch<gemv<Pass::kFinish>>(blocks, kThreads, kSharedBytes, stream, p)) return error;
   }
   return 0;
 }

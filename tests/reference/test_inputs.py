@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tests.reference.tasks import TASKS, load, named
-from ucutlass.reference import sizes_of
-from ucutlass.runtime.inputs import DISTRIBUTIONS, generate
+from ucutlass.reference import expect, sizes_of
+from ucutlass.reference.rounding import FORMATS
+from ucutlass.runtime.inputs import DISTRIBUTIONS, MEANINGS, generate
 from ucutlass.shapes import ShapeError
 
 GEMM = named("kernel k(x: bf16[M, K], w: bf16[N, K], a: f32) -> f32[M, N] { return a * dot[K](x, w) }", "k")
@@ -69,3 +70,65 @@ def test_every_distribution_is_finite(elem: str, distribution: str) -> None:
     (x,) = generate(program, {"M": 20, "N": 30}, distribution)
     assert x.double().isfinite().all()
     assert bool((x.double() != 0).any()) is (distribution != "zeros")
+
+
+TILE = {"M": 16, "N": 8, "K": 32}
+EDGES = {"M": 40, "N": 20, "K": 70}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "start"),
+    [("residue", {"K": 64}), ("residue_rows", {"M": 32}), ("residue_columns", {"N": 16})],
+)
+def test_residues_fill_the_last_tile_alone(distribution: str, start: dict[str, int]) -> None:
+    x, w, _ = generate(GEMM, EDGES, distribution, seed=1, tile=TILE)
+    for tensor, dims in ((x, "MK"), (w, "NK")):
+        for axis, dim in enumerate(dims):
+            filled = (tensor != 0).any(dim=1 - axis)
+            assert filled[start.get(dim, 0) :].all()
+            assert not filled[: start.get(dim, 0)].any()
+
+
+def test_a_residue_without_a_tile_is_the_last_coordinate() -> None:
+    x, w, _ = generate(GEMM, EDGES, "residue", seed=3)
+    assert not x[:, :-1].any() and x[:, -1].any() and w[:, -1].any()
+
+
+def test_a_whole_last_tile_is_a_residue_too() -> None:
+    x = generate(GEMM, {**EDGES, "K": 64}, "residue", tile=TILE)[0]
+    assert not x[:, :32].any() and x[:, 32:].any()
+
+
+@pytest.mark.parametrize("elem", ["f16", "bf16", "e4m3", "e5m2", "f32"])
+def test_denormals_are_the_elements_own(elem: str) -> None:
+    program = named(f"kernel k(x: {elem}[M, K], w: {elem}[N, K]) -> f32[M, N] {{ return dot[K](x, w) }}", "k")
+    x, w = generate(program, {"M": 30, "N": 20, "K": 40}, "denormal", seed=5)
+    smallest_normal = FORMATS[elem].smallest
+    assert (x.double() != 0).all() and (x.double().abs() < 2.0**smallest_normal).all()
+    assert torch.equal(w.double(), w.double().round()) and w.double().any()
+    (expected,) = expect(program, [x, w])
+    assert (expected.bound == 0).all() and expected.reference.any()
+
+
+def test_special_numbers_are_few_and_of_every_kind() -> None:
+    x, w, _ = generate(GEMM, EDGES, "special", seed=2)
+    for tensor in (x, w):
+        assert int(tensor.isnan().sum()) == 1 and int(tensor.isinf().sum()) == 2
+        assert tensor.max() == torch.inf or tensor.isnan().any()
+    (lonely,) = generate(named("kernel k(x: f32[M]) -> f32[M] { return x }", "k"), {"M": 1}, "special")
+    assert lonely.isfinite().all()
+
+
+def test_one_sided_numbers_stay_within_f16() -> None:
+    program = named("kernel k(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return dot[K](x, w) }", "k")
+    for distribution in ("positive", "negated"):
+        arguments = generate(program, {"M": 4, "N": 5, "K": 16384}, distribution)
+        (expected,) = expect(program, arguments)
+        assert expected.reference.isfinite().all()
+    x = generate(program, {"M": 4, "N": 5, "K": 16}, "negated")[0]
+    assert (x <= -4).all() and (x >= -8).all()
+
+
+def test_every_distribution_has_its_meaning() -> None:
+    assert set(MEANINGS) == {*DISTRIBUTIONS, "special"}
+    assert all(MEANINGS.values())

@@ -61,6 +61,33 @@ def test_integer_dots_are_exact() -> None:
     assert torch.equal(out.long(), x.long() @ w.long().T)
 
 
+def test_integer_work_wraps_in_its_element() -> None:
+    x = torch.tensor([2**31 - 1, -(2**31), 5], dtype=torch.int32)
+    (out,) = run("(x: i32[N]) -> i64[N] { return (x + 1) * 3 - abs(x) }", x)
+    wrapped = [(-(2**31) * 3) - (2**31 - 1), 3 * (1 - 2**31) + 2**31, 13]
+    assert out.tolist() == [(v + 2**31) % 2**32 - 2**31 for v in wrapped]
+    (out,) = run("(x: i32[N]) -> i64[N] { return -(x // -1) - 1 }", x)
+    assert out.tolist() == [2**31 - 2, 2**31 - 1, 4]
+    (out,) = run("(x: i64[N]) -> i64[N] { return x + 1 }", torch.tensor([2**63 - 1]))
+    assert out.tolist() == [-(2**63)]
+
+
+def test_an_integer_dot_wraps() -> None:
+    """131,072 products of 128 * 128 are 2**31."""
+    x = torch.full((1, 131073), -128, dtype=torch.int8)
+    (out,) = run("(x: s8[M, K], w: s8[N, K]) -> i32[M, N] { return dot[K](x, w) }", x, x, rounded=True)
+    assert out.tolist() == [[-(2**31) + 2**14]]
+
+
+def test_sums_of_integers_are_wide_and_saturate_when_stored() -> None:
+    x = torch.full((4,), 2**31 - 1, dtype=torch.int32)
+    assert run("(x: i32[N]) -> i64[] { return sum[N](x) }", x)[0].item() == 4 * (2**31 - 1)
+    (out,) = run("(x: i32[N]) -> i32[] { return sum[N](x) }", x, rounded=True)
+    assert out.item() == 2**31 - 1
+    (out,) = run("(x: i32[N]) -> i32[] { return i32(sum[N](x + x)) }", x, rounded=True)
+    assert out.item() == -8
+
+
 def test_scans_backwards_and_exclusive() -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     sums = "(x: f32[L]) -> f32[L] { return cumsum[L](x, exclusive=true, reverse=true) }"

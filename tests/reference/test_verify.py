@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.reference.tasks import named
-from ucutlass.reference import evaluate
+from ucutlass.reference import evaluate, expect
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify import GUARD, POISONS, check, compare, guarded
+from ucutlass.runtime.verify import GUARD, POISONS, Exposed, check, compare, guarded
+from ucutlass.runtime.verify.comparison import FEWEST
 
 PROGRAM = named("kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }", "k")
 ARGUMENTS = generate(PROGRAM, {"M": 9, "N": 7, "K": 33}, "normal", seed=1)
@@ -134,3 +136,118 @@ def test_integers_are_compared_exactly() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match=r"\(2,\)"):
         compare(torch.zeros(2), torch.zeros(1, dtype=torch.float64), torch.zeros(1))
+
+
+# --- workspaces, repeats, tiles ----------------------------------------------------------
+
+
+def _exposed(body: object) -> Exposed:
+    return Exposed(body, 64)  # type: ignore[arg-type]
+
+
+def test_the_workspace_is_poisoned_with_both_patterns_and_guarded() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def run(arguments: Sequence[Tensor], outputs: Sequence[Tensor], workspace: Tensor) -> None:
+        assert workspace.numel() == 64 and (workspace == workspace[0]).all()
+        seen.append((int(outputs[0].view(torch.uint8)[0, 0]), int(workspace[0])))
+        _honest(arguments, outputs)
+
+    assert check(PROGRAM, _exposed(run), ARGUMENTS, repeats=5).ok
+    first, second = POISONS
+    assert seen == [(first, first), (second, second), (first, second), (second, first), (first, first)]
+
+
+def test_writing_past_the_workspace() -> None:
+    def run(arguments: Sequence[Tensor], outputs: Sequence[Tensor], workspace: Tensor) -> None:
+        _honest(arguments, outputs)
+        workspace.as_strided((1,), (1,), workspace.storage_offset() - 1).fill_(0)
+
+    verdict = check(PROGRAM, _exposed(run), ARGUMENTS)
+    assert "the workspace was written past: first canary hit at byte -1" in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), [("workspace", "the workspace held"), ("out", "the results held")]
+)
+def test_what_depends_on_the_poison_is_told_from_chance(source: str, words: str) -> None:
+    def run(arguments: Sequence[Tensor], outputs: Sequence[Tensor], workspace: Tensor) -> None:
+        memory = workspace if source == "workspace" else outputs[0].view(torch.uint8).reshape(-1)
+        held = memory[0] == POISONS[1]
+        _honest(arguments, outputs)
+        outputs[0].view(torch.int16)[0, 0] ^= held.to(torch.int16)
+
+    (problem,) = check(PROGRAM, _exposed(run), ARGUMENTS, repeats=4).problems
+    assert problem.kind == "reads poison" and words in problem.message
+    (problem,) = check(PROGRAM, _exposed(run), ARGUMENTS).problems
+    assert problem.kind == "not repeatable"
+
+
+def test_a_late_difference_is_chance() -> None:
+    calls: list[int] = []
+
+    def launch(arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        _honest(arguments, outputs)
+        calls.append(1)
+        outputs[0].view(torch.int16)[0, 0] ^= len(calls) // 7
+
+    (problem,) = check(PROGRAM, launch, ARGUMENTS, repeats=8).problems
+    assert problem.kind == "not repeatable" and "run 7 of 8" in problem.message
+
+
+def test_every_run_is_jittered() -> None:
+    seen: list[int] = []
+
+    def jitter(number: int) -> AbstractContextManager[None]:
+        seen.append(number)
+        return nullcontext()
+
+    assert check(PROGRAM, _honest, ARGUMENTS, repeats=3, jitter=jitter).ok
+    assert seen == [0, 1, 2]
+
+
+def test_one_run_shows_nothing() -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        check(PROGRAM, _honest, ARGUMENTS, repeats=1)
+
+
+def test_the_tile_is_named_by_dimension() -> None:
+    program = named("kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[N, M] { return dot[K](x, w) }", "k")
+
+    def launch(arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        outputs[0].copy_(evaluate(program, arguments)[0])
+        outputs[0][5, 8] = 1000.0
+
+    (found,) = check(program, launch, ARGUMENTS, tile={"M": 6, "N": 4}).comparisons
+    assert found.index == (5, 8) and found.in_tile == (1, 2)
+
+
+def test_what_an_output_is_like_is_told() -> None:
+    reference = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).repeat(FEWEST)
+    found = compare(torch.ones(3 * FEWEST), reference, torch.full_like(reference, 2.0))
+    assert found.ok and not found.varies and found.reference_varies
+    assert found.rms == pytest.approx(math.sqrt((0 + 0.25 + 1.0) / 3))
+    assert compare(reference, reference, torch.zeros_like(reference)).rms is None
+    few = reference[: FEWEST - 1]
+    assert compare(few, few, torch.full_like(few, 2.0)).rms is None
+    none = torch.full((3,), NAN, dtype=torch.float64)
+    assert not compare(none, none, torch.zeros_like(none)).varies
+    row = reference[None].T.T  # an axis of length 1 with a stride of its own
+    assert compare(row.T, row.T, torch.zeros_like(row.T)).varies
+
+
+# --- the end of the range ------------------------------------------------------------------
+
+
+def test_infinity_stands_for_the_largest_number_where_either_is_honest() -> None:
+    program = named("kernel k(x: f32[M]) -> f16[M] { return exp(x) }", "k")
+    x = torch.tensor([math.log(65520.0), 1.0, 12.0])
+    (expected,) = expect(program, [x])
+    assert expected.overflows is not None
+    assert expected.overflows.tolist() == [True, False, False]
+    for first, ok in ((INF, True), (65504.0, True), (-INF, False), (NAN, False), (65000.0, False)):
+        out = torch.tensor([first, math.e, INF]).half()
+        found = compare(out, expected.reference, expected.bound, overflows=expected.overflows)
+        assert found.ok is ok, found
+    out = torch.tensor([65504.0, math.e, 65504.0]).half()
+    assert not compare(out, expected.reference, expected.bound, overflows=expected.overflows).ok

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from tests.rules.problems import gemm
 from ucutlass.case import Case, build, case_of
 from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
-from ucutlass.explain import explain
 from ucutlass.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
-from ucutlass.heuristic import wgmma_width
 from ucutlass.ir import Choice
 from ucutlass.plan import CoordinateValue, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.planner import Planned, candidates, plan, transpose
@@ -100,7 +98,7 @@ def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Reques
             result.plan.problem,
         )
         assert {note.field for note in result.notes} >= set(result.request.given()) - set(request.given())
-        assert explain(result).memory.total <= ARCHES[arch].shared_memory
+        assert memory_of(result.candidate).total <= ARCHES[arch].shared_memory
         return
     assert result
     for violation in result:
@@ -200,14 +198,16 @@ def test_short_m_is_tried_both_ways() -> None:
     assert {c.swapped for c in candidates(*gemm(4096, 4096, 4096), SM90)} == {False}
 
 
-def test_widths_without_an_instruction_of_their_own_cost_more() -> None:
-    assert [wgmma_width(n) for n in (256, 208, 160, 96, 48)] == [256, 16, 32, 96, 16]
+def test_no_width_falls_off_a_cliff() -> None:
+    """Every multiple of 16 has a wgmma of its own: a wider tile costs less a column."""
 
     def price(n: int) -> float:
         request = Request(warps="cooperative", tile=(128, n, 64), cluster=(1, 1))
-        return planned(plan(*gemm(4096, 4096, 4096), SM90, None, request)).estimate.sm_seconds
+        made = planned(plan(*gemm(4096, 16 * n, 4096), SM90, None, request))
+        return made.estimate.sm_seconds / n
 
-    assert price(208) > price(192) * 1.2
+    prices = [price(n) for n in range(64, 257, 16)]
+    assert prices == sorted(prices, reverse=True)
 
 
 def test_few_tiles_of_a_long_k_are_split() -> None:

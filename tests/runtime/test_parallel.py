@@ -25,6 +25,7 @@ def test_jobs_are_bounded_by_cores_and_memory(
     monkeypatch.setattr(system, "memory_available", lambda: free)
     assert parallel.jobs() == expected
     assert parallel.jobs(5) == 5
+    assert parallel.jobs(group=4) == max(1, min(cores, free // (7 * GIB)))
     monkeypatch.setenv("UCUTLASS_BUILD_JOBS", "3")
     assert parallel.jobs() == 3
 

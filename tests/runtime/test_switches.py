@@ -14,6 +14,7 @@ def test_defaults_and_empty_values() -> None:
     assert values.cache_bytes == 10 * 2**30
     assert values.jobs is None and values.cuda_home is None
     assert values.cache_dir.name == "ucutlass"
+    assert values.data_dir.name == "ucutlass" and values.data_dir != values.cache_dir
 
 
 @pytest.mark.parametrize(
@@ -25,8 +26,10 @@ def test_sizes(text: str, size: int) -> None:
 
 def test_the_others() -> None:
     env = {"UCUTLASS_CACHE_DIR": "/a/b", "UCUTLASS_BUILD_JOBS": "7", "UCUTLASS_CUDA_HOME": "/c"}
+    env["UCUTLASS_DATA_DIR"] = "/d"
     values = switches.read(env)
     assert (values.cache_dir, values.jobs, values.cuda_home) == (Path("/a/b"), 7, Path("/c"))
+    assert values.data_dir == Path("/d")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,7 @@ def test_the_others() -> None:
         ("UCUTLASS_BUILD_JOBS", "many"),
         ("UCUTLASS_CACHE_DIR", "relative/folder"),
         ("UCUTLASS_CUDA_HOME", "cuda"),
+        ("UCUTLASS_DATA_DIR", "./data"),
     ],
 )
 def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str) -> None:
@@ -49,4 +53,4 @@ def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str)
 
 def test_every_switch_is_described() -> None:
     names = {switches.CACHE_DIR, switches.CACHE_SIZE, switches.BUILD_JOBS, switches.CUDA_HOME}
-    assert set(switches.DESCRIPTIONS) == names
+    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR}

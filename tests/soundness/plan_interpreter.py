@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32, TF32
+from ucutlass.elements import F32, I32, TF32
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
     Access,
@@ -35,7 +35,7 @@ from ucutlass.plan import (
     Store,
     Stride,
 )
-from ucutlass.reference.rounding import cast
+from ucutlass.reference.rounding import cast, wrap
 
 KINDS: Mapping[ScalarKind, torch.dtype] = {
     "f32": torch.float64, "i32": torch.int64, "i64": torch.int64, "bool": torch.bool,
@@ -128,8 +128,8 @@ def _step(
 ) -> Tensor:
     dtype = KINDS[instruction.kind]
     match instruction:
-        case Accumulator():
-            return accumulated.to(dtype)
+        case Accumulator(kind):
+            return _wrapped(accumulated.to(dtype), kind)
         case LoadSlot(slot):
             access = problem.inputs[slot]
             return _read(memory, access, addresses(problem, access, "mn", sizes)).to(dtype)
@@ -146,11 +146,15 @@ def _step(
             line = line // extent(inner, sizes) % extent(outer, sizes)
             return line.reshape([-1 if i == axis else 1 for i in range(len(modes))]).to(dtype)
         case Compute(function, args):
-            return _compute(function, [values[i] for i in args]).to(dtype)
+            return _wrapped(_compute(function, [values[i] for i in args]).to(dtype), instruction.kind)
         case Round(arg, elem):
             # Widening an integer to f32 rounds in a kernel; the typed program leaves it exact.
             exact = elem == F32 and values[arg].dtype != torch.float64
             return (values[arg] if exact else cast(values[arg], elem)).to(dtype)
+
+
+def _wrapped(value: Tensor, kind: ScalarKind) -> Tensor:
+    return wrap(value, I32) if kind == "i32" else value
 
 
 def _compute(function: str, args: Sequence[Tensor]) -> Tensor:

@@ -125,6 +125,25 @@ CONVERTED_LATE = {
     ),
 }
 
+INTEGERS = {
+    "products that wrap, sums that saturate": (
+        "kernel k(x: s8[M, K], w: s8[N, K], r: i32[M, N]) -> (y: i32[M, N], rows: i32[M], low: s8[N])"
+        " { v = (dot[K](x, w) * 2000000000 - r) * 3 return y = v, rows = sum[N](v), low = sum[M](v) }",
+        {"M": 21, "N": 4, "K": 16},
+    ),
+    "terms of 64 bits": (
+        "kernel k(x: s8[M, K], w: s8[N, K]) -> i32[M]"
+        " { return sum[N](dot[K](x, w) * 5000000000 * (index(N) % 2 * 2 - 1)) }",
+        {"M": 5, "N": 6, "K": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_keep_their_width(name: str) -> None:
+    one = check_program(*INTEGERS[name])
+    assert one.outcome == "right", one.wrong
+
 
 @pytest.mark.parametrize("name", NOT_RENAMES | CONVERTED_LATE)
 def test_programs_keep_their_meaning_or_are_refused(name: str) -> None:

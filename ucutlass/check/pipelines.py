@@ -9,8 +9,8 @@ from ucutlass.check import expressions, programs, types
 from ucutlass.check.graph import Graph, GraphTooLarge
 from ucutlass.check.programs import Findings, Names
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope
-from ucutlass.check.unify import substitute, unify
-from ucutlass.extents import Extent, Fixed, Free, show
+from ucutlass.check.unify import settle, substitute, unify
+from ucutlass.extents import Extent, Fixed, Free, agree, show
 from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
@@ -240,8 +240,14 @@ def _arguments(
         pairs.append((param, argument))
     for param, argument in pairs:
         bound.append(_argument(param, argument, sizes, draft))
-    for dim, extent in callee.dims.items():
-        sizes.setdefault(dim, substitute(extent, sizes))
+    laid = [
+        (param.name, param.type, buffer, argument.span)
+        for (param, argument), name in zip(pairs, bound, strict=True)
+        if isinstance(param.type, TensorType)
+        and isinstance(name, str)
+        and isinstance(buffer := draft.buffers[name], TensorType)
+    ]
+    settle(callee, laid, sizes, draft.scope.dims.expand, call.span)
     return tuple(bound), sizes
 
 
@@ -304,7 +310,7 @@ def _check_same(
         extent = substitute(there.extent, sizes)
         if len(here.dims) == 1 and here.dims[0] in dims.pending:
             dims.declare(here.dims[0], extent, span)
-        elif dims.expand(here.extent) != dims.expand(extent):
+        elif not agree(dims.expand(here.extent), dims.expand(extent)):
             raise Reject(
                 "UC0501",
                 f"an axis of the callee's result has extent {show(dims.expand(extent))}, the type here says "

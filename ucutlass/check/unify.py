@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ucutlass.check.scope import Reject, combine, describe
-from ucutlass.extents import Combined, Extent, Free, evaluate
-from ucutlass.extents import names as extent_names
+from ucutlass.extents import Combined, Extent, Free, agree, show
 from ucutlass.grammar.syntax import Span
-from ucutlass.ir import MemoryAxis, TensorType
+from ucutlass.ir import Kernel, MemoryAxis, TensorType
 
 Expand: TypeAlias = Callable[[Extent], Extent]
 """Expresses a caller's extent by free ones and numbers alone (`DimTable.expand`)."""
@@ -59,13 +58,60 @@ def _axis(
         pairs = [(d, rest) for d in unknown]
     for dim, extent in pairs:
         known, extent = expand(sizes.setdefault(dim, extent)), expand(extent)
-        if known != extent and not extent_names(known) and not extent_names(extent):
+        if not agree(known, extent):
             raise Reject(
                 "UC0501",
-                f"{dim} of {what} is {evaluate(known, {})} elsewhere in this call and "
-                f"{evaluate(extent, {})} here",
+                f"{dim} of {what} is {_bare(known)} elsewhere in this call and {_bare(extent)} here",
                 span,
+                _hint(known, extent),
             )
+
+
+def settle(
+    callee: Kernel,
+    given: Sequence[tuple[str, TensorType, TensorType, Span]],
+    sizes: dict[str, Extent],
+    expand: Expand,
+    call: Span,
+) -> None:
+    """Fills in what no axis gave, then holds every extent that the callee computes, and every axis
+    that `unify` found no name for, against the caller's. `given`: parameter, what it wants, what it
+    gets. Raises Reject UC0501."""
+    for dim, extent in callee.dims.items():
+        sizes.setdefault(dim, substitute(extent, sizes))
+    for dim, extent in callee.dims.items():
+        here, there = expand(sizes[dim]), expand(substitute(extent, sizes))
+        if not agree(here, there):
+            raise Reject(
+                "UC0501",
+                f"{dim} of {callee.name} is {_bare(extent)}, {_bare(there)} in this call, but its axis gives "
+                f"{_bare(here)}",
+                call,
+                _hint(here, there),
+            )
+    for what, wanted, got, span in given:
+        for i, (want, have) in enumerate(zip(wanted.axes, got.axes, strict=True)):
+            here, there = expand(have.extent), expand(substitute(want.extent, sizes))
+            if not agree(here, there):
+                raise Reject(
+                    "UC0501",
+                    f"axis {i} of {what} is {_bare(there)} in this call, the buffer's {_bare(here)}",
+                    span,
+                    _hint(here, there),
+                )
+
+
+def _hint(a: Extent, b: Extent) -> str | None:
+    """Two extents that a call of the pipeline brings may be different ones, unless its types say."""
+    match a, b:
+        case (Free(dim), other) | (other, Free(dim)):
+            return f"if they are one, say so in the pipeline's types: {dim}={_bare(other)}"
+    return None
+
+
+def _bare(extent: Extent) -> str:
+    text = show(extent)
+    return text[1:-1] if isinstance(extent, Combined) else text
 
 
 def substitute(extent: Extent, sizes: dict[str, Extent]) -> Extent:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli.errors import reported
-from ucutlass.cli.options import arch_option, file_argument, kernel_option, sizes_option
+from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 
 
@@ -19,18 +23,32 @@ from ucutlass.shapes import complete, parse_sizes
 @kernel_option
 @arch_option()
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to a file.")
-def command(file: Path, sizes: tuple[str, ...], name: str | None, arch: str, output: Path | None) -> None:
+@json_option
+def command(
+    file: Path, sizes: tuple[str, ...], name: str | None, arch: str, output: Path | None, as_json: bool
+) -> None:
     """Print the CUTLASS C++ that FILE's kernel becomes for a shape.
 
     The file stands alone: its header repeats the program, the plan with its reasons, and the nvcc
     command that builds it.
     """
-    with reported(False):
+    with reported(as_json):
         checked = frontend.read(file)
         program = frontend.kernel(checked, name)
-        chosen = frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch)
-        text = source_of(checked, program, chosen.planned).text
-        if output is None:
-            click.echo(text, nl=False)
-        else:
-            output.write_text(text)
+        planned = frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch).planned
+        source = source_of(checked, program, planned)
+        if output is not None:
+            output.write_text(source.text)
+    if as_json:
+        row: dict[str, Any] = {
+            "kernel": program.name,
+            "entry": source.entry,
+            "arch": source.arch,
+            "sizes": dict(zip(program.dims, planned.sizes, strict=True)),
+            "schedule": show_schedule(planned.request),
+            "knobs": asdict(planned.knobs),
+            "source": source.text,
+        }
+        click.echo(json.dumps(row | ({"output": str(output)} if output is not None else {}), indent=2))
+    elif output is None:
+        click.echo(source.text, nl=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ucutlass.check import program_error
 from ucutlass.cli.errors import Status, reported
+from ucutlass.cli.options import json_option
 from ucutlass.frontend import decoded
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import SyntaxProblem, parse
@@ -24,25 +27,31 @@ from ucutlass.grammar.parse import SyntaxProblem, parse
 @click.option(
     "--check", is_flag=True, help="Change nothing; exit with 1 where a file is not in canonical form."
 )
-def command(files: tuple[Path, ...], check: bool) -> None:
+@json_option
+def command(files: tuple[Path, ...], check: bool, as_json: bool) -> None:
     """Rewrite FILES in canonical form; `-` reads standard input and prints.
 
     Comments are kept. Formatting twice changes nothing more.
     """
-    differing = []
-    with reported(False):
+    rows: list[dict[str, Any]] = []
+    with reported(as_json):
         for path in files:
             piped = str(path) == "-"
             source = decoded(sys.stdin.buffer.read() if piped else path.read_bytes(), str(path))
             text = _format(source, str(path))
-            if piped and not check:
-                click.echo(text, nl=False)
-            elif text != source:
-                differing.append(path)
-                if not check:
-                    path.write_text(text)
-    for path in differing:
-        click.echo(f"{'would format' if check else 'formatted'} {path}", err=True)
+            rows.append({"file": str(path), "changed": text != source, "text": text})
+            if piped:
+                if not check and not as_json:
+                    click.echo(text, nl=False)
+            elif text != source and not check:
+                path.write_text(text)
+    differing = [row["file"] for row in rows if row["changed"]]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        for name in differing:
+            if check or name != "-":
+                click.echo(f"{'would format' if check else 'formatted'} {name}", err=True)
     if check and differing:
         sys.exit(Status.PROGRAM)
 

@@ -221,7 +221,7 @@ def arithmetic(e: Epilogue, modes: Modes, sizes: Sizes) -> Arithmetic:
             value = build.add(
                 Compute("divide", (build.convert(value, "f32"), build.convert(count, "f32")), "f32")
             )
-        results.append(build.convert(value, kind_of(output.tensor.elem)))
+        results.append(build.convert(value, _taken(output)))
     return Arithmetic(tuple(build.instructions), tuple(results))
 
 
@@ -232,6 +232,12 @@ def kind_of(elem: Element) -> ScalarKind:
     if elem is BOOL:
         return "bool"
     return "i64" if elem is I64 else "i32"
+
+
+def _taken(output: EpilogueOutput) -> ScalarKind:
+    """What a result is handed over in; see `ucutlass.plan.Reduction`."""
+    summed = output.reduce is not None and output.reduce.op == "sum"
+    return "i64" if summed and output.tensor.elem.kind == "int" else kind_of(output.tensor.elem)
 
 
 _ELEMENT: dict[ScalarKind, Element] = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}

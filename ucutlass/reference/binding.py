@@ -1,36 +1,21 @@
-"""Extents of a call: what the shapes of the arguments say about a program's dimensions.
-
-Knows shapes only, so that launching and the reference interpreter share it.
-"""
+"""Extents of a call of the reference interpreter, and its words for what is wrong with them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
 from types import MappingProxyType
 
-from ucutlass import extents
-from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass import extents, inference
+from ucutlass.extents import Extent, Fixed
+from ucutlass.inference import Apart, DividesByZero, Inferred, NotDivisible, Place, TooSmall, Undetermined
 from ucutlass.ir import Kernel, MemoryAxis, Pipeline, TensorType
 from ucutlass.reference.errors import (
+    CallError,
     ExtentMismatchError,
     ExtentRangeError,
     ExtentUnknownError,
     RankMismatchError,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One axis of one argument, for messages."""
-
-    argument: str
-    axis: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"axis {self.axis} of {self.argument} is {self.size}"
 
 
 def bind(
@@ -45,46 +30,71 @@ def bind(
     RankMismatchError, ExtentMismatchError (naming both places), ExtentUnknownError and
     ExtentRangeError.
     """
-    axes: list[tuple[Place, MemoryAxis]] = []
+    axes: list[Place] = []
     for decl, shape in zip(program.params, shapes, strict=True):
         if isinstance(decl.type, TensorType) and shape is not None:
             axes += _axes(decl.name, decl.type, shape)
-    sizes: dict[str, int] = {}
-    origin: dict[str, Place] = {}
-    while _infer(program.dims, axes, sizes, origin):
-        pass
-    sizes = {**around, **sizes}
-    unknown = [d for d, e in program.dims.items() if extents.names(e) - sizes.keys()]
-    if unknown:
-        raise ExtentUnknownError(
-            f"no argument of {program.name} determines the extent of {', '.join(unknown)}; "
-            "give the dimension an extent in the program's text"
-        )
-    full = {d: _derive(d, e, sizes) for d, e in program.dims.items()}
-    for place, axis in axes:
-        _verify(place, axis, full, origin)
-    return full
+    found = inference.infer(program.dims, axes, around)
+    if isinstance(found, Inferred):
+        return dict(found.sizes)
+    raise _error(program, found)
 
 
 def shape_of(tensor: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape in memory, given every dimension's extent."""
-    return tuple(axis_length(axis, sizes) for axis in tensor.axes)
+    return tuple(inference.length(axis, sizes) for axis in tensor.axes)
 
 
-def axis_length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
-    """Composite and single names: the product of their extents; nameless: its own extent."""
-    return prod(sizes[d] for d in axis.dims) if axis.dims else extents.evaluate(axis.extent, sizes)
-
-
-def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> list[tuple[Place, MemoryAxis]]:
+def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> tuple[Place, ...]:
     if len(shape) != len(tensor.axes):
         wanted = ", ".join(_show(axis) for axis in tensor.axes)
         raise RankMismatchError(
             f"{name} has {len(shape)} axes, shape {tuple(shape)}; its type {tensor.elem.name}[{wanted}] "
             f"has {len(tensor.axes)}"
         )
-    pairs = zip(tensor.axes, shape, strict=True)
-    return [(Place(name, i, size), axis) for i, (axis, size) in enumerate(pairs)]
+    return inference.places(name, tensor.axes, shape)
+
+
+def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:
+    match problem:
+        case Undetermined(dims):
+            return ExtentUnknownError(
+                f"no argument of {program.name} determines the extent of {', '.join(dims)}; "
+                "give the dimension an extent in the program's text"
+            )
+        case DividesByZero(dim, known):
+            extent = program.dims[dim]
+            return ExtentRangeError(
+                f"the extent of {dim}, {extents.show(extent)}, divides by zero at {_given(extent, known)}"
+            )
+        case TooSmall(dim, known):
+            extent = program.dims[dim]
+            return ExtentRangeError(
+                f"the extent of {dim}, {extents.show(extent)}, is {known.sizes[dim]} at "
+                f"{_given(extent, known)}; extents are at least 0"
+            )
+        case NotDivisible(place, _, length, known) | Apart(place, length, known):
+            return ExtentMismatchError(_apart(place, length, known))
+
+
+def _apart(place: Place, length: int, known: Inferred) -> str:
+    axis = place.declared
+    if not axis.dims and isinstance(axis.extent, Fixed):
+        return f"{_where(place)}, but the program says {length}"
+    taking_part = axis.dims or tuple(sorted(extents.names(axis.extent)))
+    sources = (
+        f"{d} = {known.sizes[d]} ({_where(known.origin[d]) if d in known.origin else 'from the program'})"
+        for d in taking_part
+    )
+    return f"{_where(place)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
+
+
+def _where(place: Place) -> str:
+    return f"axis {place.axis} of {place.argument} is {place.size}"
+
+
+def _given(extent: Extent, known: Inferred) -> str:
+    return ", ".join(f"{n} = {known.sizes[n]}" for n in sorted(extents.names(extent))) or "any size"
 
 
 def _show(axis: MemoryAxis) -> str:
@@ -95,94 +105,3 @@ def _show(axis: MemoryAxis) -> str:
             return dim
         case dims:
             return f"({' '.join(dims)})"
-
-
-def _infer(
-    dims: Mapping[str, Extent],
-    axes: Sequence[tuple[Place, MemoryAxis]],
-    sizes: dict[str, int],
-    origin: dict[str, Place],
-) -> bool:
-    """Solves every axis that has exactly one unknown left; True if that found anything."""
-    found = False
-    for place, axis in axes:
-        solved = _solve(_axis_extent(axis, dims), place.size, sizes)
-        if solved is not None and solved[0] not in sizes:
-            sizes[solved[0]] = solved[1]
-            origin[solved[0]] = place
-            found = True
-    return found
-
-
-def _axis_extent(axis: MemoryAxis, dims: Mapping[str, Extent]) -> Extent:
-    if not axis.dims:
-        return axis.extent
-    whole = dims[axis.dims[0]]
-    for d in axis.dims[1:]:
-        whole = Combined("*", whole, dims[d])
-    return whole
-
-
-def _solve(extent: Extent, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    """The one unknown name in `extent == size` and its value; None where that is not unique.
-
-    A value that does not divide is returned rounded down: `_verify` then reports it.
-    """
-    unknown = extents.names(extent) - sizes.keys()
-    if len(unknown) != 1:
-        return None
-    match extent:
-        case Free(dim):
-            return dim, size
-        case Combined("+", left, right):
-            if extents.names(right) <= sizes.keys():
-                return _solve(left, size - extents.evaluate(right, sizes), sizes)
-            if extents.names(left) <= sizes.keys():
-                return _solve(right, size - extents.evaluate(left, sizes), sizes)
-        case Combined("-", left, right):
-            if extents.names(right) <= sizes.keys():
-                return _solve(left, size + extents.evaluate(right, sizes), sizes)
-            if extents.names(left) <= sizes.keys():
-                return _solve(right, extents.evaluate(left, sizes) - size, sizes)
-        case Combined("*", left, right):
-            if extents.names(right) <= sizes.keys():
-                return _divide(left, size, extents.evaluate(right, sizes), sizes)
-            if extents.names(left) <= sizes.keys():
-                return _divide(right, size, extents.evaluate(left, sizes), sizes)
-    return None
-
-
-def _divide(extent: Extent, size: int, by: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
-    return _solve(extent, size // by, sizes) if by > 0 else None
-
-
-def _derive(dim: str, extent: Extent, sizes: Mapping[str, int]) -> int:
-    try:
-        value = extents.evaluate(extent, sizes)
-    except ZeroDivisionError as error:
-        raise ExtentRangeError(
-            f"the extent of {dim}, {extents.show(extent)}, divides by zero at {_known(extent, sizes)}"
-        ) from error
-    if value < 0:
-        raise ExtentRangeError(
-            f"the extent of {dim}, {extents.show(extent)}, is {value} at {_known(extent, sizes)}; "
-            "extents are at least 0"
-        )
-    return value
-
-
-def _known(extent: Extent, sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} = {sizes[n]}" for n in sorted(extents.names(extent))) or "any size"
-
-
-def _verify(place: Place, axis: MemoryAxis, sizes: Mapping[str, int], origin: Mapping[str, Place]) -> None:
-    length = axis_length(axis, sizes)
-    if length == place.size:
-        return
-    if not axis.dims and isinstance(axis.extent, Fixed):
-        raise ExtentMismatchError(f"{place}, but the program says {length}")
-    taking_part = axis.dims or tuple(sorted(extents.names(axis.extent)))
-    sources = [
-        f"{d} = {sizes[d]} ({origin.get(d, 'from the program')})" for d in taking_part
-    ]
-    raise ExtentMismatchError(f"{place}, but {_show(axis)} there is {length}: {'; '.join(sources)}")

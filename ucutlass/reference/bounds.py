@@ -25,7 +25,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32, F64, TF32
+from ucutlass.elements import F32, F64, I32, TF32
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import (
     Apply,
@@ -44,9 +44,9 @@ from ucutlass.reference.contract import Operand
 from ucutlass.reference.forms import FAST_UNITS
 from ucutlass.reference.interpreter import operand
 from ucutlass.reference.named import Named
-from ucutlass.reference.nodes import Call, apply, step
+from ucutlass.reference.nodes import Call, step, unwrapped
 from ucutlass.reference.radius import UNIT, Bounded, settle
-from ucutlass.reference.rounding import cast, round_float, truncate_tf32
+from ucutlass.reference.rounding import RANGES, cast, round_float, truncate_tf32
 
 EXACT: frozenset[str] = frozenset(
     {
@@ -202,12 +202,15 @@ def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
         if i == 0 and node.function in TURNS:
             ends.append(torch.full_like(arg, TURNS[node.function]).maximum(ends[0]).minimum(ends[1]))
         choices.append(ends)
-    worst: Tensor | None = None
-    for corner in product(*choices):
-        gap = difference(apply(node, corner), centre)
-        worst = gap if worst is None else torch.maximum(worst, gap)
-    assert worst is not None
-    return worst
+    wraps = node.elem is I32
+    middle = unwrapped(node, args) if wraps else centre
+    ends = [unwrapped(node, corner) for corner in product(*choices)]
+    worst = torch.stack([difference(end, middle) for end in ends]).amax(dim=0)
+    if not wraps:
+        return worst
+    low, high = RANGES[I32.name]
+    beyond = torch.stack([(end < low) | (end > high) for end in ends]).any(dim=0)
+    return worst.masked_fill(beyond, float(high - low))  # what wraps may come out anywhere
 
 
 _FAR = 2.0**52

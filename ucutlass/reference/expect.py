@@ -25,18 +25,21 @@ from ucutlass.reference.interpreter import (
 )
 from ucutlass.reference.named import from_memory, to_memory
 from ucutlass.reference.radius import Bounded, settle
-from ucutlass.reference.rounding import cast, outer_dtype
+from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
     """One result in its memory layout. `reference` is rounded to `elem` and kept in float64,
-    int64 or bool; `bound` is float64, 0 where the device must give exactly the reference."""
+    int64 or bool; `bound` is float64, 0 where the device must give exactly the reference.
+    `overflows` marks elements that an honest kernel may find on either side of the end of `elem`'s
+    range: there the infinity counts as the largest finite number, in the bound too. None: nowhere."""
 
     name: str
     elem: Element
     reference: Tensor
     bound: Tensor
+    overflows: Tensor | None = None
 
 
 def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
@@ -65,15 +68,40 @@ def _kernel(
         stored = _store(part, result.type.elem)
         exact = torch.zeros_like(stored.value.data, dtype=torch.float64)
         bound = exact if stored.radius is None else stored.radius
+        overflows = _overflows(part, result.type.elem)
+        if overflows is not None:
+            bound = torch.where(overflows, _to_the_end(part, result.type.elem), bound)
         out.append(
             Expected(
                 result.name,
                 result.type.elem,
                 to_memory(stored.value, result.type, call.sizes),
                 to_memory(stored.value.like(bound), result.type, call.sizes),
+                None
+                if overflows is None
+                else to_memory(stored.value.like(overflows), result.type, call.sizes),
             )
         )
     return tuple(out)
+
+
+def _overflows(part: Bounded, elem: Element) -> Tensor | None:
+    """Where the interval has ends in `elem`'s range and beyond it; None: nowhere."""
+    if part.radius is None or elem.name not in FORMATS:
+        return None
+    x = part.value.data.to(torch.float64)
+    inside = [cast(end, elem).isfinite() for end in (x - part.radius, x + part.radius)]
+    found = x.isfinite() & part.radius.isfinite() & (inside[0] != inside[1])
+    return found if bool(found.any()) else None
+
+
+def _to_the_end(part: Bounded, elem: Element) -> Tensor:
+    """The farther rounded end of the interval, an infinity counting as the largest number."""
+    x, largest = part.value.data.to(torch.float64), FORMATS[elem.name].largest
+    assert part.radius is not None
+    three = (x - part.radius, x, x + part.radius)
+    low, centre, high = (cast(v, elem).clamp(-largest, largest) for v in three)
+    return torch.maximum((low - centre).abs(), (high - centre).abs())
 
 
 def _radius_in(radius: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Tensor:

@@ -4,7 +4,8 @@ Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and
 `argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
 over several dimensions they count row-major in the order written; `var` is the population variance
 (divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float; an integer
-divided by 0 is 0.
+divided by 0 is 0; integer dots and element-wise work wrap in their element (two's complement), sums,
+products and scans of integers are i64.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ucutlass.ir import (
 from ucutlass.reference.contract import Operand, contract, realise
 from ucutlass.reference.named import Named, coordinates
 from ucutlass.reference.reading import Window, gather, read, segment
-from ucutlass.reference.rounding import cast, inner_dtype
+from ucutlass.reference.rounding import cast, inner_dtype, wrap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +56,7 @@ def step(node: Value, operands: Sequence[Operand], call: Call) -> Named:
     match node:
         case Dot():
             data = contract(operands[0], operands[1], node.over, node.dims)
-            return Named(data.to(inner_dtype(node.elem)), node.dims)
+            return Named(wrap(data.to(inner_dtype(node.elem)), node.elem), node.dims)
         case _:
             return _step(node, [realise(o) for o in operands], call)
 
@@ -96,6 +97,11 @@ def _scalar(value: float | int | bool, elem: Element, call: Call) -> Tensor:
 
 def apply(node: Apply, args: Sequence[Tensor]) -> Tensor:
     """The element-wise function, its arguments brought to their common kind first."""
+    return wrap(unwrapped(node, args), node.elem)
+
+
+def unwrapped(node: Apply, args: Sequence[Tensor]) -> Tensor:
+    """`apply` in 64 bits where the result is i32."""
     function = FUNCTIONS[node.function]
     missing = len(function.parameters) - len(args)
     defaults = function.defaults[len(function.defaults) - missing :]

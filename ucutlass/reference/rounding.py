@@ -7,7 +7,7 @@ the hardware and CUTLASS have (torch gives infinity for e5m2). tf32 rounds ties 
 zero and has f32's exponents (`cvt.rna.tf32.f32`). NaN stays NaN.
 
 Integers: to nearest, ties to even, then saturated to the type's range; NaN gives 0
-(`cvt.rni.sat`). bool: anything but 0 is true.
+(`cvt.rni.sat`). Arithmetic in i32 and i64 wraps instead. bool: anything but 0 is true.
 """
 
 from __future__ import annotations
@@ -116,6 +116,12 @@ def round_int(x: Tensor, elem: Element) -> Tensor:
         return inside
     exact = nearest.clamp(-(2.0**63), 2.0**63 - 1024).to(torch.int64)
     return torch.where(nearest >= 2.0**63, torch.full_like(exact, high), exact)
+
+
+def wrap(x: Tensor, elem: Element) -> Tensor:
+    """What arithmetic in an integer element leaves of an int64 result: its low bits, in two's
+    complement, as on the device. i64 wraps by itself; anything else is returned as it is."""
+    return ((x + 2**31) & 0xFFFFFFFF) - 2**31 if elem is I32 else x
 
 
 def cast(x: Tensor, elem: Element) -> Tensor:

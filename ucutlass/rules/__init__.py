@@ -81,7 +81,7 @@ RULES: tuple[Rule, ...] = (
         "UC0417",
         "tf32 operand order",
         _SM90,
-        "tf32: B contiguous along K, or both along M and N with tile K 32",
+        "tf32: B contiguous along K, or both along M and N with tile K 32, tile N in steps of 32",
         "CUTLASS sm90_mma_tma_gmma_rs_warpspecialized.hpp: SwapAB, TransposeB",
         operands.tf32_order,
     ),
@@ -121,7 +121,8 @@ RULES: tuple[Rule, ...] = (
         "UC0423",
         "accumulator registers",
         _SM90,
-        "accumulators a thread: 208 (tile M x N / 256 cooperative, / 128 pingpong; fp8 in f32 counts twice)",
+        "accumulators a thread: 208, tf32 not along K 160 (tile M x N / 256 cooperative, / 128 pingpong; "
+        "fp8 in f32 counts twice)",
         "CUTLASS HeavyRegisterPressure; NVIDIA/cutlass issues 2219 and 3372",
         tiles.accumulators_fit,
     ),

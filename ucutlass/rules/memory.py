@@ -158,7 +158,7 @@ def sm90_memory(
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16
     pipelines = 2 * BARRIER * (stages + epilogue.load_stages) + order + scheduler
-    loop_align = _REGISTER_SOURCED if _register_sourced(problem) else 128
+    loop_align = _REGISTER_SOURCED if register_sourced(problem) else 128
     align = max(epilogue.alignment, loop_align)
     stage = stage_bytes(problem, tile)
     total = _round(_round(_round(pipelines, align) + epilogue.bytes, loop_align) + stages * stage, align)
@@ -184,7 +184,8 @@ _REGISTER_SOURCED = 1024
 """Alignment of a main loop whose operand A passes through registers."""
 
 
-def _register_sourced(problem: GemmProblem) -> bool:
+def register_sourced(problem: GemmProblem) -> bool:
+    """Whether CUTLASS passes A through registers: wgmma reads 4-byte operands K-major alone."""
     return problem.lane.name == "tf32" and not (problem.a.k == ((),) and problem.b.k == ((),))
 
 
@@ -194,7 +195,7 @@ def sm80_memory(
     """Shared memory of a multistage kernel. Its epilogue stages rows of accumulators, and of
     every reduction's values, through the main loop's bytes; only what is beyond them counts."""
     stage = stage_bytes(problem, tile)
-    item = 4 + sum(_VALUE_BYTES for output in problem.outputs if isinstance(output, Reduction))
+    item = _SUM_BYTES + _reduced_bytes(problem)
 
     def staged(rows: int) -> int:
         return item * max(rows * (tile[1] + SM80_PAD_N), tile[1] * (rows + SM80_PAD_M))
@@ -205,8 +206,13 @@ def sm80_memory(
     return SharedMemory(stage, stages, max(0, staged(rows) - stage * stages), 0)
 
 
-_VALUE_BYTES = 4
-"""Bytes of a value that the multistage epilogue reduces."""
+_SUM_BYTES = 4
+"""Bytes of an accumulator that an epilogue of ours stages."""
+
+
+def _reduced_bytes(problem: GemmProblem) -> int:
+    """Bytes that such an epilogue stages besides for an element: a value for every reduction."""
+    return sum(8 if o.wide else 4 for o in problem.outputs if isinstance(o, Reduction))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +246,9 @@ def memory_of(candidate: Candidate) -> SharedMemory:
             return sm80_memory(candidate.problem, tile, warp_tile, stages)
         case schedule:
             cover = gemv_cover(candidate.problem, schedule)
-            sums = cover.tile_m * schedule.columns * _VALUE_BYTES
-            reductions = sum(isinstance(o, Reduction) for o in candidate.problem.outputs)
-            return SharedMemory(0, 0, cover.parts * sums + max(32 * _VALUE_BYTES, sums) * (1 + reductions), 0)
+            sums = cover.tile_m * schedule.columns
+            staged = max(32, sums) * (_SUM_BYTES + _reduced_bytes(candidate.problem))
+            return SharedMemory(0, 0, cover.parts * sums * _SUM_BYTES + staged, 0)
 
 
 def most_stages(memory: SharedMemory, capacity: int) -> int:

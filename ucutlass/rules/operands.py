@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass.plan import (
-    MAX_BATCH_MODES,
+    TMA_BATCH_MODES,
     Access,
     CoordinateValue,
     GemvSchedule,
@@ -18,7 +18,13 @@ from ucutlass.rules.candidate import (
     stride_bytes,
     tma_alignable,
 )
-from ucutlass.rules.violation import Finding, changed, multistage
+from ucutlass.rules.violation import Finding, changed, multistage, nearest
+
+TRANSPOSED = 32
+"""Elements along N and K that a warp group transposes at a time: one swizzled line of tf32 along K
+(cutlass/transform/collective/sm90_wgmma_transpose.hpp asserts that they divide the tile's)."""
+
+TRANSPOSED_N = tuple(range(TRANSPOSED, 256 + 1, TRANSPOSED))
 
 WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8"})
 
@@ -87,10 +93,10 @@ def one_k_mode(c: Candidate) -> Finding | None:
 
 def few_batch_modes(c: Candidate) -> Finding | None:
     modes = len(c.problem.batch)
-    if modes <= MAX_BATCH_MODES:
+    if modes <= TMA_BATCH_MODES:
         return None
     return Finding(
-        f"{modes} separate batch modes; a TMA tensor has room for {MAX_BATCH_MODES}",
+        f"{modes} separate batch modes; a TMA tensor has room for {TMA_BATCH_MODES}",
         "use `warps multistage`, or store the batch dimensions side by side in one order",
         ("warps",),
         multistage(c),
@@ -146,15 +152,16 @@ def tf32_order(c: Candidate) -> Finding | None:
             ("swap",),
             changed(c, swap="no" if c.swapped else "yes"),
         )
-    k = c.schedule.tile[2]
-    if k == 32:
+    m, n, k = c.schedule.tile
+    best = nearest(n, TRANSPOSED_N)
+    if k == TRANSPOSED and n == best:
         return None
     return Finding(
         f"both tf32 operands are contiguous along M and N: B is transposed in shared memory "
-        f"128 bytes of K at a time, and tile K {k} is {4 * k} bytes",
-        "use tile K 32",
+        f"{TRANSPOSED} x {TRANSPOSED} elements at a time, and the tile has {n} x {k} of it",
+        f"use tile {m}x{best}x{TRANSPOSED}",
         ("tile",),
-        changed(c, tile=(*c.schedule.tile[:2], 32), stages=None),
+        changed(c, tile=(m, best, TRANSPOSED), stages=None),
     )
 
 

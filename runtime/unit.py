@@ -1,0 +1,109 @@
+"""Several kernels through one run of the compiler, as one translation unit.
+
+Most of a build is the compiler's work on CUTLASS's headers, which kernels of one unit share. Each
+kernel still gets an entry of its own in the cache, under the key that it has when it is built alone;
+the library, which has them all, is the same file in each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, TypeAlias
+
+from ucutlass.runtime import nvcc, ptxas
+from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.progress import OnProgress, Progress
+from ucutlass.runtime.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from ucutlass.emit.text import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A source with the recipe that would build it alone."""
+
+    source: Source
+    recipe: Recipe
+
+
+Unit: TypeAlias = tuple[Member, ...]
+
+
+def units(members: Sequence[Member], most: int, workers: int) -> tuple[Unit, ...]:
+    """Members in units of at most `most`; only those of one architecture and one preamble meet.
+
+    Where there are fewer members than would keep all workers busy with whole units, units are
+    smaller.
+    """
+    size = max(1, min(most, -(-len(members) // max(1, workers))))
+    alike: dict[tuple[str, str], list[Member]] = {}
+    for member in members:
+        alike.setdefault((member.source.arch, member.source.preamble), []).append(member)
+    return tuple(
+        tuple(group[i : i + size]) for group in alike.values() for i in range(0, len(group), size)
+    )
+
+
+def build_unit(
+    unit: Unit,
+    toolchain: Toolchain,
+    cache: Cache,
+    *,
+    on_progress: OnProgress,
+    cancel: Event | None = None,
+    limit_seconds: float = BUILD_SECONDS,
+) -> Mapping[str, Artifact]:
+    """The artifacts by key. Where another process made one meanwhile, its artifact is taken.
+
+    Raises what `ucutlass.runtime.build.build` raises, of all members together.
+    """
+    entries = tuple(member.source.entry for member in unit)
+    key = hashlib.sha256(" ".join(member.recipe.key for member in unit).encode()).hexdigest()
+    for member in unit:
+        on_progress(Progress("compiling", member.source.entry, f"in one unit with {len(unit) - 1} others"))
+    with (
+        cache.locked(key, timeout_seconds=limit_seconds + 60.0, cancel=cancel),
+        cache.staging(key) as folder,
+    ):
+        seconds, report = nvcc.compile_unit(
+            [member.source for member in unit], toolchain, folder,
+            lambda: cache.keep_failure(key, folder), cancel, limit_seconds,
+        )  # fmt: skip
+        share = round(seconds / len(unit), 3)
+        return {
+            member.recipe.key: _publish(member, folder, share, report, entries, cache, on_progress)
+            for member in unit
+        }
+
+
+def _publish(
+    member: Member, made: Path, seconds: float, report: ptxas.Report, unit: tuple[str, ...], cache: Cache,
+    on_progress: OnProgress,
+) -> Artifact:
+    def produce(folder: Path, _keep: object, _cancel: object) -> Produced:
+        (folder / nvcc.SOURCE).write_text(member.source.text)
+        shutil.copyfile(made / nvcc.LOG, folder / nvcc.LOG)
+        _link(made / nvcc.LIBRARY, folder / nvcc.LIBRARY)
+        return Produced(seconds, report.of(member.source.entry), unit)
+
+    def heard(event: Progress) -> None:
+        if event.kind != "compiling":
+            on_progress(event)
+
+    return make(replace(member.recipe, produce=produce), cache, on_progress=heard)
+
+
+def _link(made: Path, place: Path) -> None:
+    """One file in every entry, which the loader then maps once; a copy where there are no links."""
+    try:
+        os.link(made, place)
+    except OSError:
+        shutil.copyfile(made, place)

@@ -1,0 +1,197 @@
+"""Extents of a call: what the shapes of its arguments say about a program's dimensions.
+
+The launcher and the reference interpreter share it; each words a `Problem` in its own errors. Works
+on torch.SymInt as on int, where each comparison becomes a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import TypeAlias
+
+from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate, names
+from ucutlass.ir import Dims, MemoryAxis
+
+Dimensions: TypeAlias = Mapping[str, Extent]
+"""Every dimension of a program with its extent, in the program's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One axis of one argument: what the caller calls the argument, which axis, how it is declared,
+    and how many elements it has."""
+
+    argument: str
+    axis: int
+    declared: MemoryAxis
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """Every dimension's extent, in the program's order, and the axis that each was read off: no
+    entry for one that the program's text gives or computes."""
+
+    sizes: Mapping[str, int]
+    origin: Mapping[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Undetermined:
+    """No axis says how long these dimensions are."""
+
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DividesByZero:
+    """The extent of `dim` is computed by a division by zero; `known` are the extents so far."""
+
+    dim: str
+    known: Inferred
+
+
+@dataclass(frozen=True, slots=True)
+class TooSmall:
+    """`dim` has fewer elements than a call may have."""
+
+    dim: str
+    known: Inferred
+
+
+@dataclass(frozen=True, slots=True)
+class NotDivisible:
+    """The composite axis at `place` cannot be split evenly: `inner` names its other dimensions."""
+
+    place: Place
+    inner: Dims
+    length: int
+    known: Inferred
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """The axis at `place` should have `length` elements, by extents that other places give."""
+
+    place: Place
+    length: int
+    known: Inferred
+
+
+Problem: TypeAlias = Undetermined | DividesByZero | TooSmall | NotDivisible | Apart
+
+
+def places(argument: str, axes: Sequence[MemoryAxis], shape: Sequence[int]) -> tuple[Place, ...]:
+    """The axes of one argument; as many as its shape has."""
+    pairs = zip(axes, shape, strict=True)
+    return tuple(Place(argument, i, axis, size) for i, (axis, size) in enumerate(pairs))
+
+
+def infer(
+    dims: Dimensions,
+    axes: Sequence[Place],
+    around: Mapping[str, int] = MappingProxyType({}),
+    least: int = 0,
+) -> Inferred | Problem:
+    """Every dimension's extent, or the first thing that is wrong.
+
+    Axes that name one free dimension are read first, so that they are what a composite axis is
+    held against; then every axis with one unknown left is solved. `around` gives free extents
+    that no axis does; `least` is the fewest elements that a dimension may have.
+    """
+    sizes: dict[str, int] = {}
+    origin: dict[str, Place] = {}
+    for place in axes:
+        match place.declared.dims:
+            case (dim,) if dims[dim] == Free(dim) and dim not in sizes:
+                sizes[dim], origin[dim] = place.size, place
+    while found := next(_solutions(dims, axes, sizes), None):
+        dim, value, place = found
+        sizes[dim], origin[dim] = value, place
+    for dim, value in around.items():
+        sizes.setdefault(dim, value)
+    unknown = tuple(d for d, e in dims.items() if not names(e) <= sizes.keys())
+    if unknown:
+        short = next((d for d in sizes if sizes[d] < least), None)
+        known = Inferred(sizes, origin)
+        return TooSmall(short, known) if short is not None else Undetermined(unknown)
+    return _completed(dims, axes, sizes, origin, least)
+
+
+def length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
+    """Composite and single names: the product of their extents; nameless: its own extent."""
+    return prod(sizes[d] for d in axis.dims) if axis.dims else evaluate(axis.extent, sizes)
+
+
+def _completed(
+    dims: Dimensions,
+    axes: Sequence[Place],
+    free: Mapping[str, int],
+    origin: Mapping[str, Place],
+    least: int,
+) -> Inferred | Problem:
+    """What the text computes, then every axis held against the result."""
+    full: dict[str, int] = {}
+    for dim, extent in dims.items():
+        try:
+            full[dim] = evaluate(extent, free)
+        except ZeroDivisionError:
+            return DividesByZero(dim, Inferred({**free, **full}, origin))
+    known = Inferred(full, origin)
+    for place in axes:
+        expected = length(place.declared, full)
+        if expected == place.size:
+            continue
+        inner = tuple(d for d in place.declared.dims if origin.get(d) is not place)
+        split = 0 < len(inner) < len(place.declared.dims)
+        return NotDivisible(place, inner, expected, known) if split else Apart(place, expected, known)
+    short = next((d for d, value in full.items() if value < least), None)
+    return known if short is None else TooSmall(short, known)
+
+
+def _solutions(
+    dims: Dimensions, axes: Sequence[Place], sizes: Mapping[str, int]
+) -> Iterator[tuple[str, int, Place]]:
+    """Each axis that has exactly one unknown left, solved for it."""
+    for place in axes:
+        solved = _solve(_extent(place.declared, dims), place.size, sizes)
+        if solved is not None:
+            yield (*solved, place)
+
+
+def _extent(axis: MemoryAxis, dims: Dimensions) -> Extent:
+    if not axis.dims:
+        return axis.extent
+    whole = dims[axis.dims[0]]
+    for d in axis.dims[1:]:
+        whole = Combined("*", whole, dims[d])
+    return whole
+
+
+def _solve(extent: Extent, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
+    """The one unknown name in `extent == size` and its value; None where that is not unique.
+
+    A value that does not divide is rounded down: `_completed` then finds its axis too long.
+    """
+    if isinstance(extent, Fixed) or len(names(extent) - sizes.keys()) != 1:
+        return None
+    match extent:
+        case Free(dim):
+            return dim, size
+        case Combined("+" | "-" | "*" as op, left, right):
+            if names(right) <= sizes.keys():
+                other = evaluate(right, sizes)
+                inverse = {"+": size - other, "-": size + other}
+                return _solve(left, inverse[op], sizes) if op != "*" else _divide(left, size, other, sizes)
+            if names(left) <= sizes.keys():
+                other = evaluate(left, sizes)
+                inverse = {"+": size - other, "-": other - size}
+                return _solve(right, inverse[op], sizes) if op != "*" else _divide(right, size, other, sizes)
+    return None
+
+
+def _divide(extent: Extent, size: int, by: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
+    return _solve(extent, size // by, sizes) if by > 0 else None
