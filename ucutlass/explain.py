@@ -9,7 +9,7 @@ from ucutlass.reasons import Note
 from ucutlass.rules.memory import SharedMemory, memory_of
 from ucutlass.rules.tiles import accumulators_per_thread
 from ucutlass.schedule import show
-from ucutlass.sol import SpeedOfLight, speed_of_light
+from ucutlass.sol.bounds import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Explanation:
 
     `waves`: tiles over the slots that run at a time; `quantisation`: how busy the average slot
     is while the busiest works; `padding`: the useful part of the multiplications; `bound_share`:
-    the speed of light over the estimate. `routes` has a word for each epilogue tensor.
+    the fused bound over the estimate. `routes` has a word for each epilogue tensor.
     """
 
     arch: str
@@ -41,15 +41,15 @@ class Explanation:
     routes: tuple[str, ...]
     dram_bytes: int
     seconds: float
-    bound: SpeedOfLight
+    bound: Bounds
     bound_share: float
     notes: tuple[Note, ...]
 
 
-def explain(planned: Planned) -> Explanation:
-    """The numbers and reasons of a plan, for the extents it was made for."""
+def explain(planned: Planned, bound: Bounds) -> Explanation:
+    """The numbers and reasons of a plan, for the extents it was made for. `bound` is the program's on the
+    plan's device (`ucutlass.sol.bounds`)."""
     c, e = planned.candidate, planned.estimate
-    bound = speed_of_light(c.problem, c.sizes, planned.device)
     return Explanation(
         arch=c.arch.name,
         device=planned.device.name,
@@ -72,6 +72,6 @@ def explain(planned: Planned) -> Explanation:
         dram_bytes=round(e.dram_bytes),
         seconds=e.seconds,
         bound=bound,
-        bound_share=bound.seconds / e.seconds,
+        bound_share=bound.fused.seconds / e.seconds,
         notes=planned.notes,
     )

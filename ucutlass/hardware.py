@@ -1,8 +1,10 @@
 """Facts about devices and compile targets: the one table that rules, heuristics and bounds read.
 
 Limits per compute capability are those of the CUDA C++ Programming Guide, table "Technical
-Specifications per Compute Capability". Peaks are dense (no sparsity), in FLOP/s (OP/s for
-s8), with f32 (s32) accumulation, from the data sheet that `source` names.
+Specifications per Compute Capability"; special functions are its table "Throughput of Native Arithmetic
+Instructions". Peaks are dense (no sparsity), in FLOP/s (OP/s for s8), with f32 (s32) accumulation, from
+the data sheet that `source` names; each is `sms * OPS_PER_CLOCK * clock` within 1 %, tensor lanes at
+`clock` and f32 at `boost`.
 """
 
 from __future__ import annotations
@@ -43,9 +45,14 @@ ARCHES: Mapping[str, Arch] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU. Bytes and bytes per second of its memory and L2, clock in Hz as the peaks assume,
-    `peaks` per lane, `launch_floor` the seconds that an empty kernel takes in a stream
-    (an estimate, the only entry that no data sheet gives).
+    """A GPU. Bytes and bytes per second of its memory, `l2` in bytes; `peaks` per lane.
+
+    `clock` is the SM clock in Hz that the tensor lanes' peaks assume, `boost` the highest one, which f32's
+    peak assumes: short kernels may run at it, so that a tensor lane can pass its data sheet's
+    peak by `boost / clock`. `power` is the limit in watts. `shared_memory` is what an SM holds in
+    bytes. `l2_bandwidth` is bytes per second of L2 reads, where `l2_source` says what it rests on.
+    `special` is special functions per clock and SM. `launch_floor` is the seconds that an empty kernel
+    takes in a stream (an estimate: no data sheet gives it, `ucc calibrate` measures it).
 
     `sms_per_gpc` is CUTLASS's assumption for cluster occupancy (KernelHardwareInfo, 18 for
     Hopper); it does not matter where clusters do not exist.
@@ -55,16 +62,54 @@ class Device:
     capability: tuple[int, int]
     sms: int
     clock: float
+    boost: float
     peaks: Mapping[str, float]
     memory: int
     bandwidth: float
     l2: int
+    power: int
+    shared_memory: int
     source: str
+    l2_bytes_per_clock: int | None = None
     launch_floor: float = 2.5e-6
     sms_per_gpc: int = 18
+    special: int = 16
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def l2_bandwidth(self) -> float:
+        """What NVIDIA states in bytes per clock, else an estimate: what all SMs together take in."""
+        return (self.l2_bytes_per_clock or _SM_BYTES * self.sms) * self.boost
+
+    @property
+    def l2_source(self) -> str:
+        if self.l2_bytes_per_clock:
+            return f"{self.l2_bytes_per_clock} bytes per clock, NVIDIA A100 architecture paper, page 35"
+        return f"an estimate: {_SM_BYTES} bytes per clock into each SM"
+
+    @property
+    def special_rate(self) -> float:
+        """Special functions (MUFU) per second."""
+        return self.special * self.sms * self.boost
+
+
+_SM_BYTES = 64
+"""Bytes per clock from L2 into one SM: two sectors. No document of NVIDIA's says so for the devices
+here; it stands in where none states the L2's own bandwidth, and every report calls it an estimate."""
+
+OPS_PER_CLOCK: Mapping[tuple[int, int], Mapping[str, int]] = MappingProxyType(
+    {
+        (8, 0): {"f32": 128, "tf32": 1024, "f16": 2048, "s8": 4096},
+        (8, 9): {"f32": 256, "tf32": 512, "f16": 1024, "s8": 2048, "e4m3": 2048},
+        (9, 0): {"f32": 256, "tf32": 2048, "f16": 4096, "s8": 8192, "e4m3": 8192},
+        (10, 0): {"f32": 256, "tf32": 4096, "f16": 8192, "s8": 16384, "e4m3": 16384},
+        (12, 0): {"f32": 256, "tf32": 256, "f16": 512, "f16_f16": 1024, "s8": 2048, "e4m3": 1024},
+    }
+)
+"""Operations per clock and SM, dense, by compute capability: the architecture papers' (A100, Ada,
+H100, RTX Blackwell); for 10.0 the data sheet's peaks over SMs and clock. A multiply-add is two."""
 
 
 def _peaks(tera: Mapping[str, float]) -> Mapping[str, float]:
@@ -79,6 +124,7 @@ def _fp8(value: float) -> dict[str, float]:
 
 _GIB = 1024**3
 _MIB = 1024**2
+_KIB = 1024
 
 _HOPPER_SXM = _peaks({"f32": 67, "tf32": 494.7, "f16": 989.4, "s8": 1978.9} | _fp8(1978.9))
 _AMPERE = _peaks({"f32": 19.5, "tf32": 156, "f16": 312, "s8": 624})
@@ -88,41 +134,45 @@ DEVICES: Mapping[str, Device] = MappingProxyType(
         d.name: d
         for d in (
             Device(
-                "A100-SXM4-40GB", (8, 0), 108, 1.410e9, _AMPERE, 40 * _GIB, 1.555e12, 40 * _MIB,
-                "NVIDIA A100 Tensor Core GPU data sheet, 2021",
+                "A100-SXM4-40GB", (8, 0), 108, 1.410e9, 1.410e9, _AMPERE, 40 * _GIB, 1.555e12, 40 * _MIB,
+                400, 164 * _KIB, "NVIDIA A100 Tensor Core GPU data sheet, 2021", l2_bytes_per_clock=5120,
             ),
             Device(
-                "A100-SXM4-80GB", (8, 0), 108, 1.410e9, _AMPERE, 80 * _GIB, 2.039e12, 40 * _MIB,
-                "NVIDIA A100 Tensor Core GPU data sheet, 2021",
+                "A100-SXM4-80GB", (8, 0), 108, 1.410e9, 1.410e9, _AMPERE, 80 * _GIB, 2.039e12, 40 * _MIB,
+                400, 164 * _KIB, "NVIDIA A100 Tensor Core GPU data sheet, 2021", l2_bytes_per_clock=5120,
             ),
             Device(
-                "L40S", (8, 9), 142, 2.520e9,
-                _peaks({"f32": 91.6, "tf32": 183, "f16": 362, "s8": 733} | _fp8(733)),
-                48 * _GIB, 0.864e12, 96 * _MIB, "NVIDIA L40S data sheet, 2023",
+                "L40S", (8, 9), 142, 2.520e9, 2.520e9,
+                _peaks({"f32": 91.6, "tf32": 183, "f16": 366.5, "s8": 733} | _fp8(733)),
+                48 * _GIB, 0.864e12, 96 * _MIB, 350, 100 * _KIB,
+                "NVIDIA L40S data sheet, 2023 (f16: half of its 733 with sparsity; the dense 362 there is "
+                "the L40's 181 doubled)",
             ),
             Device(
-                "H100-PCIe", (9, 0), 114, 1.620e9,
-                _peaks({"f32": 51, "tf32": 378, "f16": 756, "s8": 1513} | _fp8(1513)),
-                80 * _GIB, 2.0e12, 50 * _MIB, "NVIDIA H100 Tensor Core GPU data sheet, 2023",
+                "H100-PCIe", (9, 0), 114, 1.620e9, 1.755e9,
+                _peaks({"f32": 51.2, "tf32": 378, "f16": 756, "s8": 1513} | _fp8(1513)),
+                80 * _GIB, 2.039e12, 50 * _MIB, 350, 228 * _KIB,
+                "NVIDIA H100 Tensor Core GPU architecture paper; bandwidth: H100 PCIe product brief PB-11133",
             ),
             Device(
-                "H100-SXM", (9, 0), 132, 1.830e9, _HOPPER_SXM, 80 * _GIB, 3.35e12, 50 * _MIB,
-                "NVIDIA H100 Tensor Core GPU data sheet, 2023",
+                "H100-SXM", (9, 0), 132, 1.830e9, 1.980e9, _HOPPER_SXM, 80 * _GIB, 3.35e12, 50 * _MIB,
+                700, 228 * _KIB, "NVIDIA H100 Tensor Core GPU data sheet and architecture paper, 2023",
             ),
             Device(
-                "H200", (9, 0), 132, 1.830e9, _HOPPER_SXM, 141 * 10**9, 4.8e12, 50 * _MIB,
-                "NVIDIA H200 Tensor Core GPU data sheet, 2024",
+                "H200", (9, 0), 132, 1.830e9, 1.980e9, _HOPPER_SXM, 141 * 10**9, 4.8e12, 50 * _MIB,
+                700, 228 * _KIB, "NVIDIA H200 Tensor Core GPU data sheet, 2024",
             ),
             Device(
-                "B200", (10, 0), 148, 1.850e9,
-                _peaks({"f32": 75, "tf32": 1100, "f16": 2250, "s8": 4500} | _fp8(4500)),
-                180 * 10**9, 7.7e12, 126 * _MIB, "NVIDIA HGX B200 data sheet, 2024 (an eighth of the board)",
-                sms_per_gpc=20,
+                "B200", (10, 0), 148, 1.850e9, 1.980e9,
+                _peaks({"f32": 75, "tf32": 1125, "f16": 2250, "s8": 4500} | _fp8(4500)),
+                180 * 10**9, 8.0e12, 126 * _MIB, 1000, 228 * _KIB,
+                "NVIDIA HGX and DGX B200 data sheets, 2024 (an eighth of eight)", sms_per_gpc=20,
             ),
             Device(
-                "RTX-5090", (12, 0), 170, 2.407e9,
-                _peaks({"f32": 104.8, "tf32": 104.8, "f16": 209.5, "s8": 838} | _fp8(419)),
-                32 * _GIB, 1.792e12, 96 * _MIB, "NVIDIA RTX Blackwell GPU architecture paper, 2025",
+                "RTX-5090", (12, 0), 170, 2.407e9, 2.407e9,
+                _peaks({"f32": 104.8, "tf32": 104.8, "f16": 209.5, "f16_f16": 419, "s8": 838} | _fp8(419)),
+                32 * _GIB, 1.792e12, 96 * _MIB, 575, 100 * _KIB,
+                "NVIDIA RTX Blackwell GPU architecture paper, 2025",
             ),
         )
     }

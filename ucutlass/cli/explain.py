@@ -9,12 +9,16 @@ from pathlib import Path
 import click
 
 from ucutlass import frontend
+from ucutlass.advice import advise, facts_of, select
 from ucutlass.cli import show
+from ucutlass.cli.advice import past, rows
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
 from ucutlass.shapes import complete, parse_sizes
+from ucutlass.sol import report
+from ucutlass.sol.bounds import bounds, micro
 
 
 @click.command("explain")
@@ -32,19 +36,25 @@ def command(
     """Say what the compiler chooses for FILE's kernel and a shape, and why.
 
     Shows waves and quantisation, registers, shared memory, stages, bytes and intensity against
-    the device, and the reason of every field that the schedule left out. Needs no GPU.
+    the device, the reason of every field that the schedule left out, and what advice can be given
+    without running anything. Needs no GPU.
     """
     with reported(as_json):
         checked = frontend.read(file)
         program = frontend.kernel(checked, name)
         extents = complete(program, parse_sizes(sizes))
         chosen = frontend.plan_kernel(checked, program, extents, arch, DEVICES[device] if device else None)
-        found = explain(chosen.planned)
+        planned = chosen.planned
+        by_name = dict(zip(program.dims, extents, strict=True))
+        found = explain(planned, bounds(program, by_name, planned.device, planned=planned))
+        advice = advise(facts_of(chosen.planned), past(chosen.planned.device))
     if as_json:
         memory = asdict(found.memory) | {"total": found.memory.total}
-        click.echo(json.dumps(asdict(found) | {"memory": memory}, indent=2, default=str))
+        row = asdict(found) | {"memory": memory, "advice": select.to_json(advice)}
+        row |= {"bound": report.row(found.bound)}
+        click.echo(json.dumps(row, indent=2, default=str))
     else:
-        show.table(("", ""), _lines(found))
+        show.table(("", ""), _lines(found) + rows(advice))
 
 
 def _lines(e: Explanation) -> list[tuple[str, str]]:
@@ -62,12 +72,8 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("accumulators", f"{e.accumulators} registers a thread"),
         ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
         ("epilogue", ", ".join(e.routes) or "no tensors"),
-        (
-            "work",
-            f"{b.flops / 1e9:.3g} GFLOP, {b.bytes / 1e6:.4g} MB at least: {b.intensity:.1f} FLOP per byte, "
-            f"ridge {b.ridge:.0f}",
-        ),
-        ("bound", f"{b.seconds * 1e6:.2f} us by {b.limit}"),
+        ("work", report.work_words(b)),
+        ("bound", f"{b.fused.seconds * 1e6:.2f} us by {b.limit}; {micro(b.realistic.seconds)} for this plan"),
         (
             "estimate",
             f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "

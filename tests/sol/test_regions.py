@@ -1,0 +1,136 @@
+"""Regions against brute force: every operation and count on small extents, point by point."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ucutlass.sol import counting
+from ucutlass.sol.counting import count
+from ucutlass.sol.regions import (
+    EMPTY,
+    FULL,
+    Linear,
+    Piece,
+    Region,
+    both,
+    either,
+    linear,
+    project,
+    rename,
+    variable,
+    where,
+)
+
+EXTENTS = {"A": 5, "B": 4, "C": 3, "D": 6}
+DIMS = tuple(EXTENTS)
+
+
+def value(condition: Linear, point: dict[str, int]) -> int:
+    return condition.constant + sum(c * point[v] for v, c in condition.terms)
+
+
+def holds(piece: Piece, point: dict[str, int]) -> bool:
+    return any(
+        all(value(c, full) >= 0 for c in piece.atleast) and all(value(c, full) == 0 for c in piece.equal)
+        for inner in product(*(range(n) for n in piece.inner))
+        for full in [{**point, **{f"?{i}": v for i, v in enumerate(inner)}}]
+    )
+
+
+def points(region: Region, dims: tuple[str, ...] = DIMS) -> set[tuple[int, ...]]:
+    """The points over `dims`, all other coordinates 0: regions here must not use others."""
+    return {
+        at
+        for at in product(*(range(EXTENTS[d]) for d in dims))
+        if any(holds(p, dict(zip(dims, at, strict=True))) for p in region)
+    }
+
+
+conditions = st.builds(
+    linear,
+    st.lists(st.tuples(st.sampled_from(DIMS), st.integers(-3, 3)), min_size=1, max_size=3),
+    st.integers(-6, 6),
+)
+regions = st.lists(
+    st.builds(
+        lambda a, e: where(a, e)[0], st.lists(conditions, max_size=3), st.lists(conditions, max_size=1)
+    ),
+    min_size=1,
+    max_size=2,
+).map(tuple)
+
+
+@given(regions)
+def test_counts_are_those_of_brute_force(region: Region) -> None:
+    assert count(region, DIMS, EXTENTS) == len(points(region))
+
+
+@given(regions, regions)
+def test_intersections(left: Region, right: Region) -> None:
+    assert points(both(left, right, EXTENTS)) == points(left) & points(right)
+
+
+@given(regions, regions)
+def test_unions(left: Region, right: Region) -> None:
+    assert points(either(left, right, EXTENTS)) == points(left) | points(right)
+
+
+@given(regions, st.sets(st.sampled_from(DIMS), min_size=1, max_size=3))
+@settings(max_examples=200)
+def test_projections(region: Region, away: set[str]) -> None:
+    kept = tuple(d for d in DIMS if d not in away)
+    wanted = {tuple(p[DIMS.index(d)] for d in kept) for p in points(region)}
+    shadow = project(region, away, EXTENTS)
+    assert points(shadow, kept) == wanted
+    assert count(shadow, kept, EXTENTS) == len(wanted)
+
+
+@given(regions, st.integers(1, 40))
+def test_blocks_count_never_too_much(region: Region, cells: int) -> None:
+    before, counting.CELLS = counting.CELLS, cells
+    try:
+        assert count(region, DIMS, EXTENTS) <= len(points(region))
+    finally:
+        counting.CELLS = before
+
+
+def test_names_change_all_at_once() -> None:
+    region = where([variable("A").plus(variable("B"), -2)])
+    assert rename(region, {"A": "B", "B": "A"}) == where([variable("B").plus(variable("A"), -2)])
+
+
+def test_what_always_holds_is_everything_and_what_never_does_is_nothing() -> None:
+    assert both(FULL, where([variable("A")]), EXTENTS) in (FULL, where([variable("A")]))
+    assert project(where([variable("A").plus(variable("B"))]), ["A"], EXTENTS) == FULL
+    assert either(where([linear([("A", -1)], -1)]), EMPTY, EXTENTS) == EMPTY
+
+
+@pytest.mark.parametrize("n", [1, 7, 4096, 100_000])
+def test_a_triangle_is_counted_by_the_formula(n: int) -> None:
+    region = where([variable("L").plus(variable("S"), -1)])
+    assert count(region, ("L", "S"), {"L": n, "S": n}) == n * (n + 1) // 2
+
+
+def test_a_large_pyramid_comes_within_a_percent() -> None:
+    """tril(a) @ tril(b) of 8192: n <= k <= m."""
+    n = 8192
+    chain = where([variable("M").plus(variable("K"), -1), variable("K").plus(variable("N"), -1)])
+    exact = n * (n + 1) * (n + 2) // 6
+    got = count(chain, ("M", "K", "N"), dict.fromkeys("MKN", n))
+    assert 0.99 * exact < got <= exact
+
+
+@pytest.mark.parametrize(("parts", "wanted"), [(64, 500), (4, 128)])
+def test_what_cannot_be_taken_in_blocks_is_counted_in_parts(
+    monkeypatch: pytest.MonkeyPatch, parts: int, wanted: int
+) -> None:
+    """Every second of 1000, 64 at a time: all of them in 16 parts, the first 256 in four."""
+    monkeypatch.setattr(counting, "CELLS", 64)
+    monkeypatch.setattr(counting, "PARTS", parts)
+    extents = {"L": 1000, "P": 600}
+    region = project(where(equal=[linear([("L", 1), ("P", -2)])]), ["P"], extents)
+    assert count(region, ("L",), extents) == wanted

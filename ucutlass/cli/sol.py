@@ -1,0 +1,203 @@
+"""`ucc sol`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.cli import gpu, show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import json_option, kernel_option, sizes_option
+from ucutlass.diagnostics import ProgramError
+from ucutlass.hardware import DEVICES, Device, arch_for, device_named
+from ucutlass.planner import Planned
+from ucutlass.runtime import calibrate, switches
+from ucutlass.runtime.module.work import POLICIES, LanePolicy
+from ucutlass.schedule import show as show_schedule
+from ucutlass.shapes import ShapeError, complete, parse_sizes
+from ucutlass.sol import roofline as picture
+from ucutlass.sol.bounds import Bounds, Regime, bounds
+from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
+from ucutlass.sol.report import lines, row
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command was asked for beside the file; `seconds` is a measured time, `policy` the lane
+    in which a PyTorch problem's float32 products count."""
+
+    device: Device
+    ceilings: Ceilings | None
+    seconds: float | None
+    regime: Regime
+    roofline: Path | None
+    as_json: bool
+    policy: LanePolicy = "pytorch"
+
+
+@click.command("sol")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@sizes_option
+@kernel_option
+@click.option(
+    "--device", type=click.Choice(tuple(DEVICES)), help="GPU to bound for: the one here, else H200."
+)
+@click.option(
+    "--time", "microseconds", type=click.FloatRange(min=0, min_open=True), metavar="MICROSECONDS",
+    help="A measured time, for the gap.",
+)  # fmt: skip
+@click.option(
+    "--regime", type=click.Choice(("cold", "warm")), default="cold", show_default=True,
+    help="Whether data comes from DRAM, or what fits lies in the L2 already.",
+)  # fmt: skip
+@click.option(
+    "--ceilings", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measured ceilings; by default those that `ucc calibrate` kept for such a GPU.",
+)  # fmt: skip
+@click.option(
+    "--lane", "policy", type=click.Choice(POLICIES),
+    help="In which lane float32 products of a PyTorch module count; pytorch, its defaults, if not given.",
+)  # fmt: skip
+@click.option("--roofline", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture, SVG.")
+@json_option
+def command(
+    file: Path,
+    sizes: tuple[str, ...],
+    name: str | None,
+    device: str | None,
+    microseconds: float | None,
+    regime: Regime,
+    ceilings: Path | None,
+    policy: LanePolicy | None,
+    roofline: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what no kernel for FILE's program can beat: its speed of light on a device.
+
+    FILE is a `.ucu` kernel or pipeline, or a PyTorch problem (`.py`). Prints what limits it, three bounds
+    with their terms, and with --time how far a kernel is from them. Needs no GPU.
+    """
+    with reported(as_json):
+        chosen = DEVICES[device] if device else _device_here()
+        kept = _ceilings(chosen, ceilings, as_json)
+        seconds = None if microseconds is None else microseconds * 1e-6
+        request = Request(chosen, kept, seconds, regime, roofline, as_json, policy or "pytorch")
+        if file.suffix == ".py":
+            _module(file, sizes, request)
+        elif policy is not None:
+            fail(Status.CALL, f"{file}: a .ucu program names its own lanes; leave --lane out", as_json)
+        else:
+            _program(file, sizes, name, request)
+
+
+def _device_here() -> Device:
+    found = gpu.at_hand()
+    return found.device if found and found.device else DEVICES["H200"]
+
+
+def _ceilings(device: Device, file: Path | None, as_json: bool) -> Ceilings | None:
+    """The ceilings of a file, or the newest kept here for such a GPU."""
+    try:
+        if file is not None:
+            found = _read(file)
+            if device_named(found.device) is not device:
+                fail(Status.CALL, f"{file} is of {found.device}, not of {device.name}", as_json)
+            return found
+        folder = switches.read().data_dir / calibrate.FOLDER
+        kept = [_read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+    except CeilingsError as problem:
+        fail(Status.MACHINE, str(problem), as_json)
+    mine = [c for c in kept if device_named(c.device) is device]
+    return max(mine, key=lambda c: c.created, default=None)
+
+
+def _read(file: Path) -> Ceilings:
+    """As `ucc calibrate` writes it, or the ceilings alone."""
+    text = file.read_text(errors="replace")
+    try:
+        content = json.loads(text)
+    except ValueError as problem:
+        raise CeilingsError(f"{file} is no JSON: {problem}; run `ucc calibrate` again") from None
+    inner = content.get("ceilings") if isinstance(content, dict) else None
+    return from_json(text if inner is None else json.dumps(inner))
+
+
+def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
+    """A PyTorch problem file: `ucutlass.cli.sol_module` counts it and ends in `present`."""
+    from ucutlass.cli.sol_module import report
+
+    if sizes:
+        words = f"{file}: a PyTorch problem brings its own extents; leave -s out"
+        fail(Status.CALL, words, request.as_json)
+    report(file, request)
+
+
+def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: Request) -> None:
+    checked = frontend.read(file)
+    program = _pick(checked, name)
+    extents = complete(program, parse_sizes(sizes))
+    planned, why = _plan(checked, program, extents, request.device)
+    by_name = dict(zip(program.dims, extents, strict=True))
+    found = bounds(
+        program, by_name, request.device, planned=planned, ceilings=request.ceilings, regime=request.regime
+    )
+    title = f"{program.name} {' '.join(f'{n}={v}' for n, v in by_name.items())}"
+    present(title, found, request, {"program": program.name, "sizes": by_name, "plan": why})
+
+
+def _pick(checked: frontend.Checked, name: str | None) -> ir.Program:
+    """The kernel or pipeline of this name, the file's only program, or its only pipeline: the kernels
+    beside it are its launches. Raises ShapeError UC0601 where that names none."""
+    known = {p.name: p for p in checked.module.programs}
+    pipelines = [p.name for p in known.values() if isinstance(p, ir.Pipeline)]
+    for only in (list(known), pipelines):
+        if name is None and len(only) == 1:
+            (name,) = only
+    if name is None or name not in known:
+        raise ShapeError(
+            "UC0601",
+            f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME",
+        )
+    return known[name]
+
+
+def _plan(
+    checked: frontend.Checked, program: ir.Program, extents: tuple[int, ...], device: Device
+) -> tuple[Planned | None, str]:
+    """The plan behind the realistic bound, or why there is none."""
+    arch = arch_for(device.capability)
+    if isinstance(program, ir.Pipeline):
+        return None, "none: a pipeline is not planned as one unit"
+    if arch is None:
+        return None, f"none: {device.name} has no compile target"
+    try:
+        planned = frontend.plan_kernel(checked, program, extents, arch.name, device).planned
+    except ProgramError as problem:
+        first = problem.diagnostics[0]
+        return None, f"none: {first.message} [{first.code}]"
+    return planned, f"{arch.name} {{ {show_schedule(planned.request)} }}"
+
+
+def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:
+    """Prints bounds, under the words of `more`, and writes the picture. `title` heads the picture."""
+    if request.roofline is not None:
+        try:
+            text = picture.svg(title, found, request.device, request.seconds)
+        except picture.RooflineError as problem:
+            fail(Status.PROGRAM, str(problem), request.as_json)
+        request.roofline.write_text(text)
+    if request.as_json:
+        click.echo(json.dumps(more | row(found, request.seconds), indent=2))
+        return
+    head = [(key, value if isinstance(value, str) else _words(value)) for key, value in more.items()]
+    tail = [] if request.roofline is None else [("roofline", str(request.roofline))]
+    show.table(("", ""), head + lines(found, request.seconds) + tail)
+
+
+def _words(value: Any) -> str:
+    return " ".join(f"{n}={v}" for n, v in value.items()) if isinstance(value, dict) else str(value)

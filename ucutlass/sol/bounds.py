@@ -1,0 +1,358 @@
+"""Bounds on a program's time: unfused, fused, and what a plan can come to; each with its terms.
+
+`fused` is the speed of light: the largest of what each math lane, the special functions and memory need for
+the compulsory work alone. `unfused` adds up the operators, each with its own largest limit.
+`realistic` takes a plan's tiles: padding, waves, its traffic through L2 and DRAM, and the launch floor; it
+is what this plan could come to, no bound for others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ucutlass.hardware import Device
+from ucutlass.heuristic import rate_key
+from ucutlass.ir import Program
+from ucutlass.plan import GemvSchedule, Sm90Schedule
+from ucutlass.planner import Planned
+from ucutlass.sol.ceilings import Ceilings
+from ucutlass.sol.costs import SPECIAL
+from ucutlass.sol.eager import stages
+from ucutlass.sol.program import compulsory
+from ucutlass.sol.work import Work
+
+Limit = Literal["multiplications", "arithmetic", "special functions", "memory"]
+"""What decides a fused bound: products of dots, other f32 work, special functions, or bytes."""
+
+Regime = Literal["cold", "warm"]
+"""`cold`: every byte comes from and goes to DRAM. `warm`: what fits in the L2 is there already."""
+
+POLYNOMIAL = 8
+"""f32 operations that a special function takes at least without its unit: a range reduction and a
+polynomial of degree 3 are four multiply-adds (FlashAttention-4 computes a part of its exp so)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One limit or one added part: seconds, and why, in words with the numbers."""
+
+    name: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`seconds` is the largest of `limits` plus the sum of `added`; `binding` names the longest
+    term. `basis` says whose rates were taken: `data sheet` or `calibrated`."""
+
+    name: str
+    basis: str
+    limits: tuple[Term, ...]
+    added: tuple[Term, ...]
+
+    @property
+    def seconds(self) -> float:
+        return max((t.seconds for t in self.limits), default=0.0) + sum(t.seconds for t in self.added)
+
+    @property
+    def binding(self) -> str:
+        decides = max((*self.limits, *self.added), key=lambda t: t.seconds, default=None)
+        return "nothing" if decides is None else decides.name
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Every bound of a program on a device. `least` is the compulsory work and `most` the same where
+    data asks for as much as it can; `intensity` is operations of `lane`, the lane that needs
+    longest, per byte, and above `ridge` operations decide; `unfused_bytes` is what the operators move.
+    `fused` is of `least`, `fused_most` of `most`: between them lies the bound of the actual data.
+    There are no calibrated bounds without ceilings."""
+
+    device: str
+    regime: Regime
+    limit: Limit
+    least: Work
+    most: Work
+    lane: str
+    intensity: float
+    ridge: float
+    fused: Bound
+    fused_most: Bound
+    unfused: Bound
+    realistic: Bound
+    unfused_bytes: int
+    calibrated: tuple[Bound, ...] = ()
+
+    def gap(self, seconds: float) -> float:
+        """g = t / t_SOL: how many times the fused bound a kernel took."""
+        return seconds / self.fused.seconds if self.fused.seconds else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device does per second: FLOP/s by lane, special functions, bytes of DRAM and L2."""
+
+    basis: str
+    flops: Mapping[str, float]
+    special: float
+    memory: float
+    l2: float
+    launch_floor: float
+    notes: Mapping[str, str]
+
+
+def data_sheet(device: Device) -> Rates:
+    """The device's rates as its data sheet has them."""
+    return Rates(
+        "data sheet", device.peaks, device.special_rate, device.bandwidth, device.l2_bandwidth,
+        device.launch_floor, {"l2": device.l2_source, "launch": "an estimate"},
+    )  # fmt: skip
+
+
+def calibrated(device: Device, ceilings: Ceilings) -> Rates:
+    """The rates that were measured on the device; what was not measured is the data sheet's."""
+    sheet = data_sheet(device)
+    flops = dict(sheet.flops) | dict(ceilings.flops)
+    if "tf32" in ceilings.flops and "tf32x3" not in ceilings.flops:
+        flops["tf32x3"] = ceilings.flops["tf32"] / 3
+    l2 = sheet.notes["l2"] if ceilings.l2 is None else "measured"
+    return replace(
+        sheet, basis="calibrated", flops=flops, memory=ceilings.bandwidth, l2=ceilings.l2 or sheet.l2,
+        launch_floor=ceilings.launch_floor, notes={"l2": l2, "launch": "measured"},
+    )  # fmt: skip
+
+
+def lane_rate(lane: str, flops: Mapping[str, float]) -> tuple[str, float]:
+    """The entry of `flops` at which a lane's operations run, and its rate.
+
+    f32 products run in three tf32 passes or as f32, whichever is faster; f16 sums at f16's rate unless the
+    device has a rate of its own for them; a lane that the tensor cores lack widens to f16.
+    """
+    match lane:
+        case "tf32x3":
+            options: tuple[str, ...] = ("tf32x3", "f32")
+        case "f16_f16":
+            options = ("f16_f16", "f16")
+        case _:
+            options = (lane,)
+    found = max((o for o in options if o in flops), key=lambda o: flops[o], default="f16")
+    return found, flops[found]
+
+
+# --- the bounds --------------------------------------------------------------------
+
+
+def fused_bound(work: Work, device: Device, rates: Rates, regime: Regime = "cold") -> Bound:
+    """The speed of light of compulsory work."""
+    return Bound("fused", rates.basis, tuple(_limits(work, device, rates, regime)), ())
+
+
+def unfused_bound(parts: Sequence[Work], device: Device, rates: Rates, regime: Regime = "cold") -> Bound:
+    """Operator after operator, each with its largest limit."""
+    terms = []
+    for part in parts:
+        largest = max(_limits(part, device, rates, regime), key=lambda t: t.seconds)
+        if largest.seconds:
+            terms.append(Term(part.label, largest.seconds, f"{largest.name}: {largest.why}"))
+    return Bound("unfused", rates.basis, (), tuple(terms))
+
+
+def _limits(work: Work, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
+    by_lane: dict[str, int] = {}
+    for lane, count in work.operations.items():
+        if lane != SPECIAL and count:
+            found = lane_rate(lane, rates.flops)[0]
+            by_lane[found] = by_lane.get(found, 0) + count
+    for lane, count in sorted(by_lane.items()):
+        rate = rates.flops[lane]
+        yield Term(lane, count / rate, f"{short(count)} operations at {short(rate)} per second")
+    special = work.operations.get(SPECIAL, 0)
+    if special:
+        rate = rates.special + rates.flops["f32"] / POLYNOMIAL
+        yield Term(
+            "special functions",
+            special / rate,
+            f"{short(special)} special functions at {short(rates.special)} per second on their units and "
+            f"{POLYNOMIAL} f32 operations each beside them",
+        )
+    yield _memory(work.bytes, device, rates, regime)
+
+
+def _memory(moved: int, device: Device, rates: Rates, regime: Regime) -> Term:
+    cold = Term(
+        "memory", moved / rates.memory, f"{short(moved)} bytes at {short(rates.memory)} bytes per second"
+    )
+    if regime == "cold":
+        return cold
+    through = moved / rates.l2
+    at = f"{short(moved)} bytes at {short(rates.l2)} bytes per second of L2 ({rates.notes['l2']})"
+    if moved <= device.l2:
+        return Term("memory", through, at)
+    rest = (moved - device.l2) / rates.memory
+    if rest < through:
+        return Term("memory", through, at)
+    return Term(
+        "memory",
+        rest,
+        f"{short(moved)} bytes less the {short(device.l2)} that the L2 may hold, at "
+        f"{short(rates.memory)} bytes per second",
+    )
+
+
+def realistic_bound(
+    fused: Bound, device: Device, rates: Rates, planned: Planned | None, regime: Regime = "cold"
+) -> Bound:
+    """The fused bound with a plan's tiles, waves and traffic, and with the launch floor. Without a
+    plan, the fused bound and the floor, and `launch` says so."""
+    note = rates.notes["launch"]
+    if planned is None:
+        why = f"an empty kernel takes {micro(rates.launch_floor)} ({note}); no plan, so no tiles or waves"
+        return Bound("realistic", rates.basis, fused.limits, (Term("launch", rates.launch_floor, why),))
+    why = f"an empty kernel takes {micro(rates.launch_floor)} ({note})"
+    terms = (*fused.limits, *_planned_limits(planned, device, rates, regime))
+    return Bound("realistic", rates.basis, terms, (Term("launch", rates.launch_floor, why),))
+
+
+def _planned_limits(planned: Planned, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
+    c, e = planned.candidate, planned.estimate
+    lane, rate = lane_rate(rate_key(c, device), rates.flops)
+    if isinstance(c.schedule, GemvSchedule):
+        return
+    useful = e.padding * e.quantisation
+    yield Term(
+        "tiles",
+        c.shape.flops / (rate * useful),
+        f"{short(c.shape.flops)} operations at {short(rate)} per second of {lane}, {e.padding:.0%} of them "
+        f"useful, {e.tiles} tiles on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy",
+    )
+    crossed = l2_bytes(planned)
+    yield Term(
+        "L2",
+        crossed / rates.l2,
+        f"tiles read {short(crossed)} bytes of A and B at {short(rates.l2)} bytes per second "
+        f"({rates.notes['l2']})",
+    )
+    if regime == "cold":
+        yield Term(
+            "DRAM",
+            e.dram_bytes / rates.memory,
+            f"about {short(e.dram_bytes)} bytes with what waves read again, at {short(rates.memory)} bytes "
+            "per second",
+        )
+
+
+def l2_bytes(planned: Planned) -> float:
+    """Bytes of A and B that the tiles read from L2: a cluster along M reads B once for its members,
+    one along N reads A once; what lies beyond the problem's edge is not read."""
+    c = planned.candidate
+    match c.schedule:
+        case GemvSchedule():
+            return float(c.shape.operand_bytes)
+        case Sm90Schedule(tile=tile, cluster=cluster):
+            splits = 1
+        case schedule:
+            tile, cluster, splits = schedule.tile, (1, 1), max(1, c.knobs.splits)
+    rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes / cluster[1]
+    columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes / cluster[0]
+    return planned.estimate.tiles / splits * c.shape.k * (rows + columns)
+
+
+def bounds(
+    program: Program,
+    sizes: Mapping[str, int],
+    device: Device,
+    *,
+    planned: Planned | None = None,
+    ceilings: Ceilings | None = None,
+    regime: Regime = "cold",
+) -> Bounds:
+    """Every bound of a program for concrete extents; `sizes` has every dimension's extent by name.
+
+    `planned` is a plan for the same extents, `ceilings` were measured on the device.
+    """
+    least, most = compulsory(program, sizes), compulsory(program, sizes, "most")
+    return bounds_of(
+        least, stages(program, sizes), device, most=most, planned=planned, ceilings=ceilings, regime=regime
+    )
+
+
+def bounds_of(
+    least: Work,
+    parts: Sequence[Work],
+    device: Device,
+    *,
+    most: Work | None = None,
+    planned: Planned | None = None,
+    ceilings: Ceilings | None = None,
+    regime: Regime = "cold",
+) -> Bounds:
+    """The bounds of work that was counted already: compulsory, and operator by operator."""
+    sheet = data_sheet(device)
+    fused = fused_bound(least, device, sheet, regime)
+    lane, count = _main_lane(least, sheet)
+    measured: tuple[Bound, ...] = ()
+    if ceilings is not None:
+        rates = calibrated(device, ceilings)
+        reached = fused_bound(least, device, rates, regime)
+        measured = (
+            reached,
+            unfused_bound(parts, device, rates, regime),
+            realistic_bound(reached, device, rates, planned, regime),
+        )
+    return Bounds(
+        device.name,
+        regime,
+        _limit(fused, least, sheet),
+        least,
+        most or least,
+        lane,
+        count / max(1, least.bytes),
+        sheet.flops[lane] / sheet.memory,
+        fused,
+        fused_bound(most or least, device, sheet, regime),
+        unfused_bound(parts, device, sheet, regime),
+        realistic_bound(fused, device, sheet, planned, regime),
+        sum(p.bytes for p in parts),
+        measured,
+    )
+
+
+def _limit(fused: Bound, work: Work, rates: Rates) -> Limit:
+    match fused.binding:
+        case "memory" | "special functions" as name:
+            return name
+        case lane:
+            products = (p for p in work.operations if p not in (SPECIAL, "f32"))
+            return "multiplications" if any(_is(p, lane, rates) for p in products) else "arithmetic"
+
+
+def _is(product: str, lane: str, rates: Rates) -> bool:
+    return lane_rate(product, rates.flops)[0] == lane
+
+
+def _main_lane(work: Work, rates: Rates) -> tuple[str, int]:
+    """The lane whose operations take longest; f32 where there are none."""
+    found = [(lane_rate(lane, rates.flops), n) for lane, n in work.operations.items() if lane != SPECIAL]
+    (lane, _), count = max(found, key=lambda pair: pair[1] / pair[0][1], default=(("f32", 1.0), 0))
+    return lane, count
+
+
+# --- words -------------------------------------------------------------------------
+
+
+def short(value: float) -> str:
+    """A number with a metric prefix: 137 G."""
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g}"
+
+
+def micro(seconds: float) -> str:
+    """Microseconds, two decimals, or three digits where that would be little."""
+    value = seconds * 1e6
+    return f"{value:.2f} us" if value >= 0.1 else f"{value:.3g} us"

@@ -1,0 +1,83 @@
+"""What one very device was seen to reach, kept beside the data sheet: `ucc calibrate` makes it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+
+class CeilingsError(ValueError):
+    """A text is no ceilings: it is no JSON, or an entry is missing, unknown or no measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Measured ceilings of one GPU; every number is of this device, none is from a data sheet.
+
+    `device` is the driver's name and `uuid` the GPU's. `flops` maps entries of `Device.peaks` to
+    FLOP/s (a multiply-add counts as two) of the best matrix product or, for `f32`, chain of FFMA
+    that was measured; a lane that was not measured is absent. `copy` and `read` are bytes per second
+    at the memory interface, far outside the L2: `copy` counts each byte twice (read and written),
+    `read` once. `l2` is bytes per second of reads that stay in the L2, None where it was not
+    measured. `launch_floor` is the seconds that an empty kernel takes in a stream, `clock` the SM
+    clock in Hz seen during the matrix products. `evidence` is the id of the sealed record behind
+    it, `created` UTC in ISO 8601; both empty for what was made by hand.
+    """
+
+    device: str
+    uuid: str
+    flops: Mapping[str, float] = field(hash=False)
+    copy: float
+    read: float
+    l2: float | None
+    launch_floor: float
+    clock: float
+    evidence: str = ""
+    created: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flops", MappingProxyType(dict(self.flops)))
+        numbers = {f"flops[{lane}]": value for lane, value in self.flops.items()}
+        numbers |= {n: getattr(self, n) for n in ("copy", "read", "launch_floor", "clock")}
+        if self.l2 is not None:
+            numbers["l2"] = self.l2
+        for name, value in numbers.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise CeilingsError(f"{name} of the ceilings of {self.device} is {value!r}, not a number")
+            if not math.isfinite(value) or value <= 0:
+                raise CeilingsError(f"{name} of the ceilings of {self.device} is {value}: not positive")
+
+    @property
+    def bandwidth(self) -> float:
+        """The faster of `copy` and `read`: what no mix of reads and writes was seen to beat."""
+        return max(self.copy, self.read)
+
+
+def to_json(ceilings: Ceilings) -> str:
+    """The ceilings as one JSON object, keys in order; `from_json` gives back an equal value."""
+    content = {name: getattr(ceilings, name) for name in ceilings.__slots__} | {"flops": dict(ceilings.flops)}
+    return json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
+
+
+def from_json(text: str) -> Ceilings:
+    """The ceilings that a text holds. Raises CeilingsError naming the entry that is wrong."""
+    try:
+        content: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CeilingsError(f"the ceilings are no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CeilingsError(f"the ceilings are a JSON {type(content).__name__}, not an object")
+    needed = {"device", "uuid", "flops", "copy", "read", "l2", "launch_floor", "clock"}
+    missing, unknown = needed - content.keys(), content.keys() - needed - {"evidence", "created"}
+    if missing or unknown:
+        wrong = [f"no {name}" for name in sorted(missing)]
+        wrong += [f"{name!r}, unknown" for name in sorted(unknown)]
+        raise CeilingsError(f"the ceilings have {', '.join(wrong)}; run `ucc calibrate` again")
+    words = {name: content[name] for name in ("device", "uuid", "evidence", "created") if name in content}
+    if any(not isinstance(word, str) for word in words.values()) or not isinstance(content["flops"], dict):
+        raise CeilingsError("of the ceilings, device, uuid, evidence and created are texts, flops an object")
+    return Ceilings(**content)

@@ -1,0 +1,95 @@
+"""What an element of each operator costs at least: f32 operations and special functions.
+
+A multiply-add is two operations. Comparisons, selections, minima and magnitudes count nothing:
+they run beside the f32 units or come with another instruction. A special function (exp, log, tanh,
+rsqrt, erf ..) counts one, however many its exact form takes: each has a form of one
+`MUFU` instruction or a polynomial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.ir import Apply, Constant, Dot, Reduce, Value
+
+SPECIAL = "mufu"
+"""The key of `Work.operations` under which special functions stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Per element. `folds`: with an operand that lacks some of the result's names it may be worked
+    into its neighbours (a scale into the weights, a bias into the start of a sum), so that no
+    kernel must do it."""
+
+    f32: int = 0
+    special: int = 0
+    folds: bool = False
+
+
+_ARITHMETIC = Cost(f32=1, folds=True)
+
+COSTS: Mapping[str, Cost] = MappingProxyType(
+    dict.fromkeys(("add", "subtract", "multiply", "divide"), _ARITHMETIC)
+    | {
+        name: Cost(special=1)
+        for name in ("exp", "log", "log1p", "sqrt", "rsqrt", "erf", "sin", "cos", "tanh", "sigmoid")
+    }
+    | {
+        "silu": Cost(1, 1), "gelu": Cost(1, 1), "gelu_tanh": Cost(1, 1), "softplus": Cost(0, 1),
+        "mish": Cost(1, 1), "elu": Cost(0, 1), "selu": Cost(1, 1), "leaky_relu": Cost(1),
+        "hardswish": Cost(1),
+    }
+)  # fmt: skip
+"""By function of `ucutlass.functions.FUNCTIONS`; one that is not here costs nothing."""
+
+
+def cost_of(node: Apply) -> Cost:
+    """Per element of the node; nothing for integer work."""
+    if node.function in ("power", "pow"):
+        return _power(node.args[1])
+    if node.elem.kind != "float":
+        return Cost()
+    return COSTS.get(node.function, Cost())
+
+
+def _power(exponent: Value) -> Cost:
+    """A whole power is multiplications, one at least; any other is one special function at least."""
+    match exponent:
+        case Constant(value=value) if float(value).is_integer():
+            return Cost(f32=1) if float(value) not in (0.0, 1.0) else Cost()
+        case _:
+            return Cost(special=1)
+
+
+def folds(node: Apply) -> bool:
+    """Whether the operation may vanish into its neighbours."""
+    return cost_of(node).folds and any(len(a.dims) < len(node.dims) or not a.dims for a in node.args)
+
+
+def products_under(node: Reduce) -> bool:
+    """Whether a sum's terms are products that `folds` left out, yet must be formed: both factors range
+    over what is summed, so that neither can be taken out of the sum."""
+    match node:
+        case Reduce(op="sum" | "mean", over=over, value=Apply(function="multiply", args=(a, b)) as product):
+            both = not set(over).isdisjoint(a.dims) and not set(over).isdisjoint(b.dims)
+            return both and folds(product)
+        case _:
+            return False
+
+
+def dot_lane(node: Dot) -> str:
+    """The key of `Work.operations` for a dot: an entry of `Device.peaks`.
+
+    f32 dots count as `tf32x3`, whatever the device then does faster; `f16_f16` are f16 sums, which
+    some devices add at twice the rate.
+    """
+    match node.lane.name, node.accumulate:
+        case "f32", _:
+            return "tf32x3"
+        case "f16", "f16":
+            return "f16_f16"
+        case lane, _:
+            return lane

@@ -1,0 +1,204 @@
+"""How many points a region has: by components, all variables but one enumerated, that one solved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
+from typing import TYPE_CHECKING
+
+from ucutlass.sol.regions import Extents, Linear, Piece, Region, both, project, too_far
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CELLS = 1 << 22
+"""At most so many combinations are enumerated; beyond, coordinates are taken in blocks of which
+only those count that lie inside whole, and the count is a lower bound."""
+
+PARTS = 64
+"""Where blocks are not possible, at most so many times CELLS are enumerated; the rest is left out."""
+
+
+def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
+    """The points of a region over `dims`; never more than there are.
+
+    Pieces that overlap are counted by inclusion and exclusion; where a piece is too large to be
+    counted exactly, the largest piece stands for all.
+    """
+    region = project(region, (), extents)
+    if not region:
+        return 0
+    single = [_piece(p, dims, extents) for p in region]
+    if len(region) == 1:
+        return single[0].points
+    if not all(s.exact for s in single):
+        return max(s.points for s in single)
+    whole = sum(s.points for s in single)
+    for size in range(2, len(region) + 1):
+        for chosen in combinations(region, size):
+            meet: Region = (chosen[0],)
+            for piece in chosen[1:]:
+                meet = both(meet, (piece,), extents)
+            shared = [_piece(p, dims, extents) for p in meet]
+            if not all(s.exact for s in shared):
+                return max(s.points for s in single)
+            whole += (-1) ** (size + 1) * sum(s.points for s in shared)
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    points: int
+    exact: bool
+
+
+def _piece(piece: Piece, dims: Sequence[str], extents: Extents) -> _Counted:
+    known = piece.extents({d: extents[d] for d in dims})
+    points, exact = 1, True
+    bound: set[str] = set()
+    for conditions in _components(piece):
+        names = sorted({v for c in conditions for v, _ in c.terms})
+        bound |= set(names)
+        part = _component(piece, conditions, names, known)
+        points, exact = points * part.points, exact and part.exact
+    return _Counted(points * prod(extents[d] for d in dims if d not in bound), exact)
+
+
+def _components(piece: Piece) -> list[list[Linear]]:
+    """The conditions in groups that share no variable."""
+    groups: list[tuple[set[str], list[Linear]]] = []
+    for condition in sorted(piece.conditions, key=repr):
+        names, members = {v for v, _ in condition.terms}, [condition]
+        apart = []
+        for group in groups:
+            if group[0] & names:
+                names, members = names | group[0], members + group[1]
+            else:
+                apart.append(group)
+        groups = [*apart, (names, members)]
+    return [members for _, members in groups]
+
+
+def _component(piece: Piece, conditions: Sequence[Linear], names: Sequence[str], known: Extents) -> _Counted:
+    """Points over the free ones of `names`: one variable's solutions are an interval, the
+    others are enumerated, in blocks where there are too many."""
+    if too_far(conditions, known):
+        return _Counted(0, False)
+    fixed = {v for c in conditions if c in piece.equal for v, _ in c.terms}
+    inner = [v for v in names if v.startswith("?")]
+    solved = max(inner or names, key=lambda v: (v not in fixed, known[v], v))
+    free = [v for v in names if v != solved and v not in inner]
+    axes = [_Axis(v, 0, known[v], 1) for v in (*free, *(v for v in inner if v != solved))]
+    blocked = _blocked(axes, set(free) - fixed)
+    points = 0
+    parts = list(_parts(blocked))
+    for part in parts[:PARTS]:
+        points += _points(piece, conditions, solved, part, len(free), known)
+    return _Counted(points, len(parts) <= PARTS and all(axis.step == 1 for axis in blocked))
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Coordinates `start` to below `stop` of a variable, `step` of them together."""
+
+    name: str
+    start: int
+    stop: int
+    step: int
+
+    @property
+    def cells(self) -> int:
+        return -(-(self.stop - self.start) // self.step)
+
+
+def _blocked(axes: list[_Axis], may: set[str]) -> list[_Axis]:
+    """Steps doubled along the longest axis that may have them, until there are few enough cells."""
+    while prod(a.cells for a in axes) > CELLS:
+        longest = max((a for a in axes if a.name in may), key=lambda a: a.cells, default=None)
+        if longest is None or longest.cells == 1:
+            break
+        axes = [replace(a, step=2 * a.step) if a is longest else a for a in axes]
+    return axes
+
+
+def _parts(axes: list[_Axis]) -> Iterator[list[_Axis]]:
+    """The axes with the longest cut into pieces of at most CELLS combinations."""
+    if prod(a.cells for a in axes) <= CELLS:
+        yield axes
+        return
+    longest = max(axes, key=lambda a: a.cells)
+    others = prod(a.cells for a in axes if a is not longest)
+    length = max(1, CELLS // others) * longest.step
+    for start in range(0, longest.stop, length):
+        piece = replace(longest, start=start, stop=min(longest.stop, start + length))
+        yield [piece if a is longest else a for a in axes]
+
+
+def _points(
+    piece: Piece,
+    conditions: Sequence[Linear],
+    solved: str,
+    axes: Sequence[_Axis],
+    free: int,
+    known: Extents,
+) -> int:
+    """Points over the first `free` axes; over `solved` too where that is no inner variable."""
+    low, high, valid = _interval(piece, conditions, solved, axes, known[solved])
+    length = (high - low + 1).clamp(min=0) * valid
+    if solved.startswith("?"):
+        length = (length > 0).to(length.dtype)
+    for _ in axes[free:]:
+        length = length.amax(dim=-1)
+    for axis in reversed(axes[:free]):
+        whole, rest = divmod(axis.stop - axis.start, axis.step)
+        length = length[..., :whole].sum(dim=-1) * axis.step + length[..., whole:].sum(dim=-1) * rest
+    return int(length)
+
+
+def _interval(
+    piece: Piece, conditions: Sequence[Linear], solved: str, axes: Sequence[_Axis], extent: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each cell the smallest and largest solution, and whether the conditions without the
+    variable hold. Of a block, what holds at its every coordinate."""
+    import torch  # a count without conditions needs none
+
+    shape = [a.cells for a in axes]
+    low = torch.zeros(shape, dtype=torch.int64)
+    high = torch.full(shape, extent - 1, dtype=torch.int64)
+    valid = torch.ones(shape, dtype=torch.int64)
+    for condition in conditions:
+        factor = condition.coefficient(solved)
+        rest = _least(condition, solved, axes)
+        if condition in piece.equal:
+            if factor == 0:
+                valid = valid * (rest == 0)
+                continue
+            # factor * v + rest = 0
+            valid = valid * (rest % abs(factor) == 0)
+            at = torch.div(-rest * (1 if factor > 0 else -1), abs(factor), rounding_mode="floor")
+            low, high = torch.maximum(low, at), torch.minimum(high, at)
+        elif factor > 0:
+            low = torch.maximum(low, -torch.div(rest, factor, rounding_mode="floor"))
+        elif factor < 0:
+            high = torch.minimum(high, torch.div(rest, -factor, rounding_mode="floor"))
+        else:
+            valid = valid * (rest >= 0)
+    return low, high, valid
+
+
+def _least(condition: Linear, solved: str, axes: Sequence[_Axis]) -> Tensor:
+    """The condition without the solved variable: its smallest value in each block."""
+    import torch
+
+    total = torch.full([1] * len(axes), condition.constant, dtype=torch.int64)
+    for i, axis in enumerate(axes):
+        factor = condition.coefficient(axis.name)
+        if factor == 0:
+            continue
+        first = torch.arange(axis.start, axis.stop, axis.step, dtype=torch.int64)
+        last = (first + axis.step - 1).clamp(max=axis.stop - 1)
+        along = factor * (first if factor > 0 else last)
+        total = total + along.reshape([-1 if k == i else 1 for k in range(len(axes))])
+    return total.expand([a.cells for a in axes])

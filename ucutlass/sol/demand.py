@@ -1,0 +1,239 @@
+"""Which elements of every value the results need, from the results back to the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ucutlass.ir import (
+    Apply,
+    Cast,
+    Dims,
+    Dot,
+    Gather,
+    ParamValue,
+    Read,
+    Reduce,
+    Scan,
+    Segment,
+    Softmax,
+    TensorType,
+    Value,
+)
+from ucutlass.sol.counting import count
+from ucutlass.sol.graph import Graph, Made, Opaque, ordered
+from ucutlass.sol.masks import Masks, image, through
+from ucutlass.sol.regions import (
+    EMPTY,
+    FULL,
+    Region,
+    both,
+    either,
+    linear,
+    project,
+    rename,
+    variable,
+    where,
+)
+
+NEUTRAL: Mapping[str, float] = {
+    "sum": 0.0,
+    "mean": 0.0,
+    "prod": 1.0,
+    "max": -math.inf,
+    "argmax": -math.inf,
+    "logsumexp": -math.inf,
+    "min": math.inf,
+    "argmin": math.inf,
+    "cumsum": 0.0,
+    "cumprod": 1.0,
+}
+"""Elements of this value change nothing in a reduction or scan; `var` has none."""
+
+WHOLE = frozenset(
+    {"argsort", "cumprod", "cumsum", "flip", "inverse", "log_softmax", "matmul", "relu", "roll", "softmax"}
+    | {"sort"}
+)
+"""Torch functions whose result hangs on every element of their arguments."""
+
+
+@dataclass(slots=True)
+class Demand:
+    """Regions by node and by buffer. `may`: with what data may ask for, else what it must. What a mask
+    of data might spare a reduction is counted either way."""
+
+    graph: Graph
+    may: bool
+    masks: Masks
+    nodes: dict[int, Region] = field(default_factory=dict)
+    sources: dict[int, Region] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+    """Buffers that a torch function reads."""
+
+    def of(self, node: Value) -> Region:
+        return self.nodes.get(id(node), EMPTY)
+
+    def count(self, node: Value) -> int:
+        """Elements of a value that are needed."""
+        return count(self.of(node), node.dims, self.graph.extents)
+
+    def terms(self, node: Dot) -> int:
+        """Products of a dot whose sums are needed and neither of whose factors is known to be 0."""
+        dims = (*node.dims, *node.over)
+        return count(self._products(node), dims, self.graph.extents)
+
+    def reduced(self, node: Reduce | Softmax | Scan) -> int:
+        """Elements of its value that a reduction, softmax or scan takes in."""
+        return count(self._taken(node), node.value.dims, self.graph.extents)
+
+    # --- from a node to its operands -------------------------------------------------
+
+    def _need(self, node: Value, region: Region) -> None:
+        extents = self.graph.extents
+        self.nodes[id(node)] = either(self.of(node), region, extents)
+
+    def _project(self, region: Region, dims: Dims, keep: Dims) -> Region:
+        return project(region, (d for d in dims if d not in keep), self.graph.extents)
+
+    def _products(self, node: Dot) -> Region:
+        extents = self.graph.extents
+        factors = both(self.masks.differs(node.left, 0.0), self.masks.differs(node.right, 0.0), extents)
+        return both(self.of(node), factors, extents)
+
+    def _taken(self, node: Reduce | Softmax | Scan) -> Region:
+        extents, needed = self.graph.extents, self.of(node)
+        match node:
+            case Reduce(op="var"):
+                return needed
+            case Reduce(op=op):
+                kept = NEUTRAL[op]
+            case Softmax(over=over):
+                needed, kept = project(needed, over, extents), -math.inf
+            case Scan(op=op, along=along):
+                needed, kept = self._scanned(node, needed, along), NEUTRAL[op]
+        return both(needed, self.masks.differs(node.value, kept), extents)
+
+    def _scanned(self, node: Scan, needed: Region, along: str) -> Region:
+        """Every coordinate up to one that is needed (from there on, in reverse)."""
+        last = f"{along}'"
+        wide = {**self.graph.extents, last: self.graph.extents[along]}
+        ahead = variable(last).plus(variable(along), -1).times(-1 if node.reverse else 1)
+        order = where([ahead.plus(linear((), 1), -1 if node.exclusive else 0)])
+        return project(both(rename(needed, {along: last}), order, wide), (last,), wide)
+
+    def spread(self, node: Value) -> None:
+        """What the needed part of a node needs of its operands."""
+        needed, extents = self.of(node), self.graph.extents
+        if not needed:
+            return
+        match node:
+            case Apply(function="where", args=(condition, a, b)):
+                self._need(condition, self._project(needed, node.dims, condition.dims))
+                for wanted, arm in ((True, a), (False, b)):
+                    region = both(needed, self.masks.holds(condition, wanted, self.may), extents)
+                    self._need(arm, self._project(region, node.dims, arm.dims))
+            case Apply(args=args):
+                for arg in args:
+                    self._need(arg, self._project(needed, node.dims, arg.dims))
+            case Cast(value=inner):
+                self._need(inner, needed)
+            case Dot(left=left, right=right):
+                products = self._products(node)
+                for side in (left, right):
+                    self._need(side, self._project(products, (*node.dims, *node.over), side.dims))
+            case Reduce(value=inner) | Softmax(value=inner) | Scan(value=inner):
+                self._need(inner, self._taken(node))
+            case Read(value=inner):
+                self._need(inner, image(node, needed, extents))
+            case Gather():
+                self._gathered(node, needed)
+            case Segment(offsets=offsets):
+                self._need(offsets, FULL)
+            case ParamValue(index=index):
+                self._from(index, needed)
+            case _:
+                pass
+
+    def _gathered(self, node: Gather, needed: Region) -> None:
+        """Of the gathered dimension, one coordinate at least; at most one for each index."""
+        extents, value, ids = self.graph.extents, node.value, node.ids
+        self._need(ids, self._project(needed, node.dims, ids.dims))
+        kept = tuple(d for d in value.dims if d != node.dim)
+        fresh = math.prod(extents[d] for d in ids.dims if d not in kept)
+        most = min(extents[node.dim], fresh if self.may else 1)
+        first = where([linear([(node.dim, -1)], most - 1)])
+        self._need(value, both(self._project(needed, node.dims, kept), first, extents))
+
+    def _from(self, index: int, needed: Region) -> None:
+        source = self.graph.sources[index]
+        self.sources[index] = either(self.sources.get(index, EMPTY), needed, self.graph.extents)
+        match self.graph.buffers.get(source.buffer):
+            case Made(value=value, type=kind):
+                assert isinstance(source.type, TensorType)
+                self._need(value, through(needed, source.type, kind, self.graph.extents))
+            case Opaque() as opaque:
+                self.torch(opaque)
+            case None:
+                pass
+
+    def torch(self, opaque: Opaque) -> None:
+        """A torch function's arguments: all of them, or unknown."""
+        for name in opaque.arguments:
+            if not isinstance(name, str) or not (self.may or opaque.call.function in WHOLE):
+                continue
+            self.whole.add(name)
+            match self.graph.buffers.get(name):
+                case Made(value=value):
+                    self._need(value, FULL)
+                case Opaque() as before:
+                    self.torch(before)
+                case None:
+                    pass
+
+    def read_bytes(self) -> dict[str, int]:
+        """Bytes of each parameter that are needed, by name."""
+        found: dict[str, int] = {}
+        for name in self.graph.inputs:
+            kind = self.graph.types[name]
+            if not isinstance(kind, TensorType):
+                continue
+            whole = self.graph.bytes_of(kind)
+            if name in self.whole:
+                found[name] = whole
+                continue
+            parts = [
+                self._part(index, region, kind, whole)
+                for index, region in self.sources.items()
+                if self.graph.sources[index].buffer == name
+            ]
+            if parts:
+                found[name] = max(parts)
+        return found
+
+    def _part(self, index: int, region: Region, kind: TensorType, whole: int) -> int:
+        """Of the whole, the share that a region through one set of names takes."""
+        source = self.graph.sources[index].type
+        assert isinstance(source, TensorType)
+        dims = tuple(d for axis in source.axes for d in axis.dims)
+        if region == FULL:
+            return whole
+        points = count(region, dims, self.graph.extents)
+        return -(-points * kind.elem.bits // 8)
+
+
+def demand(graph: Graph, may: bool) -> Demand:
+    """What the program's results need; all of them are needed whole."""
+    found = Demand(graph, may, Masks(graph))
+    for name in graph.results:
+        match graph.buffers[name]:
+            case Made(value=value):
+                found._need(value, FULL)
+            case Opaque() as opaque:
+                found.torch(opaque)
+    nodes = ordered(graph)
+    found.masks.warm(reversed(nodes))
+    for node in nodes:
+        found.spread(node)
+    return found
+

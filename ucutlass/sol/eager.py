@@ -1,0 +1,165 @@
+"""A program's work operator by operator, as an eager framework runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ucutlass.elements import BF16, F32, I32, Element
+from ucutlass.extents import Fixed
+from ucutlass.ir import (
+    Apply,
+    Cast,
+    Constant,
+    Coordinate,
+    Dot,
+    Gather,
+    ParamValue,
+    Program,
+    Read,
+    Reduce,
+    Scan,
+    Segment,
+    Softmax,
+    Value,
+    children,
+)
+from ucutlass.lanes import LANES
+from ucutlass.sol.demand import Demand
+from ucutlass.sol.graph import Graph, Made, Opaque, graph_of, ordered
+from ucutlass.sol.masks import Masks
+from ucutlass.sol.program import fixed_values, operations_of, torch_stage, work_of
+from ucutlass.sol.regions import FULL
+from ucutlass.sol.work import Work
+
+
+def stages(program: Program, sizes: Mapping[str, int]) -> tuple[Work, ...]:
+    """The work of each operator as an eager framework runs them, in order.
+
+    Each reads its operands and writes its result, in the element that the framework would store:
+    element-wise results in the widest of their float operands, products in their operands'
+    element (of fp8 in bf16, of s8 in i32), truth values as bytes. Renames move nothing,
+    windows are read through by the product or reduction over them, masks are computed and stored
+    like anything else, and nothing is skipped because of one.
+    """
+    graph = graph_of(program, sizes)
+    return _Eager(graph).stages()
+
+
+
+@dataclass(slots=True)
+class _Eager:
+    graph: Graph
+    elems: dict[int, Element] = field(default_factory=dict)
+
+    def stages(self) -> tuple[Work, ...]:
+        nodes = tuple(reversed(ordered(self.graph)))
+        whole = Demand(self.graph, True, Masks(self.graph, deep=False))
+        whole.nodes |= {id(n): FULL for n in nodes}
+        fixed, through = fixed_values(self.graph), self._through(nodes)
+        made: dict[int, tuple[str, Made]] = {
+            id(b.value): (name, b) for name, b in self.graph.buffers.items() if isinstance(b, Made)
+        }
+        found: list[Work] = []
+        for node in nodes:
+            self.elems[id(node)] = self._stored(node)
+            root = made.get(id(node))
+            if root is None and (id(node) in fixed or id(node) in through):
+                continue
+            written = self.graph.bytes_of(root[1].type) if root else self._bytes(node)
+            read = sum(self._bytes(o) for o in self._operands(node, fixed, through))
+            label = f"{_what(node)} ({', '.join(node.dims)})"
+            found.append(work_of(label, operations_of(node, whole, folded=False), read, written))
+        torch = ((n, b) for n, b in self.graph.buffers.items() if isinstance(b, Opaque))
+        return (*found, *(torch_stage(name, b, self.graph) for name, b in torch))
+
+    def _through(self, nodes: Sequence[Value]) -> set[int]:
+        """Values that are no operators of their own: parameters, coordinates, renames, lanes, and
+        windows and groups that only products and reductions read."""
+        found = {id(n) for n in nodes if isinstance(n, (ParamValue, Coordinate, Constant))}
+        found |= {id(n) for n in nodes if isinstance(n, Cast) and not n.elem.storable}
+        found |= {id(n) for n in nodes if isinstance(n, Read) and _renames(n)}
+        apart = {id(c) for n in nodes if not isinstance(n, (Dot, Reduce)) for c in children(n)}
+        return found | {id(n) for n in nodes if _read_through(n) and id(n) not in apart}
+
+    def _operands(self, node: Value, fixed: set[int], through: set[int]) -> list[Value]:
+        """What an operator reads from memory, each once."""
+        found: dict[int, Value] = {}
+        stack = list(children(node)) or [node]
+        while stack:
+            value = stack.pop()
+            if id(value) in fixed or isinstance(value, Coordinate):
+                continue
+            if id(value) in through and not isinstance(value, ParamValue):
+                stack += children(value)
+            else:
+                found[id(value)] = value
+        if isinstance(node, Gather):
+            found[id(node.value)] = min(node.value, node, key=self._bytes)
+        return list(found.values())
+
+    def _bytes(self, node: Value) -> int:
+        if isinstance(node, ParamValue):
+            return self.graph.bytes_of(self.graph.sources[node.index].type)
+        elem = self.elems.get(id(node)) or self._stored(node)
+        return -(-self.graph.count(node.dims) * elem.bits // 8)
+
+    def _stored(self, node: Value) -> Element:
+        """The element in which an eager framework keeps a value."""
+        match node:
+            case Dot(lane=lane):
+                return _PRODUCTS.get(lane.name, LANES[lane.name].memory)
+            case Cast(elem=elem):
+                return elem if elem.storable else F32
+            case Apply(args=args) if node.elem.kind == "float":
+                floats = [self.elems[id(a)] for a in args if not isinstance(a, Constant)]
+                return _widest([e for e in floats if e.kind == "float"])
+            case Reduce(value=inner) | Softmax(value=inner) | Scan(value=inner):
+                kept = self.elems[id(inner)]
+                return kept if node.elem.kind == kept.kind == "float" else node.elem
+            case Read(value=inner) | Gather(value=inner):
+                return self.elems[id(inner)]
+            case _:
+                return node.elem
+
+
+_PRODUCTS: Mapping[str, Element] = {"e4m3": BF16, "e5m2": BF16, "s8": I32}
+
+
+def _widest(elems: Sequence[Element]) -> Element:
+    """torch's promotion: the widest, f32 for two different ones of 16 bits, f32 for none."""
+    widest = {e for e in elems if e.bits == max(x.bits for x in elems)}
+    return widest.pop() if len(widest) == 1 else F32
+
+
+def _read_through(node: Value) -> bool:
+    """What a convolution, a pooling or a grouped product reads without storing it first."""
+    return isinstance(node, Read) or (isinstance(node, Gather) and isinstance(node.ids, Segment))
+
+
+def _renames(node: Read) -> bool:
+    """A read that moves nothing: every coordinate under another name."""
+    return all(
+        p.scale == 1 and p.at.offset == Fixed(0) and len(p.at.terms) == 1 and p.at.terms[0][1] == 1
+        for p in node.positions
+    )
+
+
+def _what(node: Value) -> str:
+    match node:
+        case Apply(function=name):
+            return name
+        case Dot(over=over):
+            return f"dot[{', '.join(over)}]"
+        case Reduce(op=op, over=over):
+            return f"{op}[{', '.join(over)}]"
+        case Softmax(over=over, log=log):
+            return f"{'log_' if log else ''}softmax[{', '.join(over)}]"
+        case Scan(op=op, along=along):
+            return f"{op}[{along}]"
+        case Cast(elem=elem):
+            return elem.name
+        case ParamValue() | Constant() | Coordinate():
+            return "copy"
+        case _:
+            return type(node).__name__.lower()

@@ -1,0 +1,304 @@
+"""A program as one graph of values, with concrete extents: launches joined, equal work once.
+
+What a pipeline stores between its launches is a buffer here: a kernel for the whole of it would not have
+to store it. Dimensions of a called kernel get the kernel's name before theirs, since two programs do
+not share names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import prod
+from typing import Any
+
+from ucutlass import extents
+from ucutlass.elements import I64
+from ucutlass.extents import Fixed
+from ucutlass.ir import (
+    Affine,
+    Constant,
+    Kernel,
+    MemoryAxis,
+    ParamType,
+    ParamValue,
+    Pipeline,
+    Position,
+    Program,
+    ScalarType,
+    Size,
+    TensorType,
+    TorchCall,
+    Value,
+    children,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a ParamValue stands for: a buffer, read through the names of `type`."""
+
+    buffer: str
+    type: ParamType
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A buffer that a kernel computes. `launch` is the stage's number."""
+
+    value: Value
+    type: TensorType
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A buffer that a torch function computes from other buffers and numbers."""
+
+    call: TorchCall
+    arguments: tuple[str | float | int, ...]
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """`extents` by name, also of called kernels; `sources` by ParamValue.index; `inputs` are the
+    program's parameters; `results` the buffers that it gives back, `types` those of all buffers.
+    Equal values are one node."""
+
+    extents: Mapping[str, int]
+    sources: tuple[Source, ...]
+    inputs: tuple[str, ...]
+    buffers: Mapping[str, Made | Opaque]
+    results: tuple[str, ...]
+    types: Mapping[str, ParamType]
+
+    def count(self, dims: Sequence[str]) -> int:
+        return prod(self.extents[d] for d in dims)
+
+    def bytes_of(self, tensor: ParamType) -> int:
+        """Bytes in memory; 0 for a number that the host passes."""
+        match tensor:
+            case ScalarType():
+                return 0
+            case TensorType(elem, axes):
+                length = prod(axis_length(a, self.extents) for a in axes)
+                return -(-length * elem.bits // 8)
+
+
+def axis_length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
+    return prod(sizes[d] for d in axis.dims) if axis.dims else extents.evaluate(axis.extent, sizes)
+
+
+def graph_of(program: Program, sizes: Mapping[str, int]) -> Graph:
+    """The program's graph; `sizes` has every dimension's extent by name."""
+    joiner = _Joiner(dict(sizes))
+    match program:
+        case Kernel():
+            params = {p.name: p.type for p in program.params}
+            joiner.types |= params
+            names = [r.name or "result" for r in program.results]
+            joiner.launch(program, [p.name for p in program.params], names, 0)
+            results = names
+        case Pipeline():
+            joiner.types |= {p.name: p.type for p in program.params}
+            joiner.types |= dict(program.buffers) | dict(program.results)
+            for number, stage in enumerate(program.stages):
+                match stage.call:
+                    case Kernel():
+                        joiner.launch(stage.call, stage.arguments, stage.outputs, number)
+                    case TorchCall():
+                        joiner.buffers[stage.outputs[0]] = Opaque(stage.call, stage.arguments, number)
+                        joiner.types[stage.outputs[0]] = stage.call.result
+            results = [name for name, _ in program.results]
+    return Graph(
+        joiner.extents,
+        tuple(joiner.sources),
+        tuple(p.name for p in program.params),
+        joiner.buffers,
+        tuple(results),
+        joiner.types,
+    )
+
+
+@dataclass(slots=True)
+class _Joiner:
+    extents: dict[str, int]
+    sources: list[Source] = field(default_factory=list)
+    buffers: dict[str, Made | Opaque] = field(default_factory=dict)
+    types: dict[str, ParamType] = field(default_factory=dict)
+    nodes: dict[Any, Value] = field(default_factory=dict)
+
+    def launch(
+        self, kernel: Kernel, arguments: Sequence[str | float | int], outputs: Sequence[str], number: int
+    ) -> None:
+        """One kernel's results as buffers."""
+        sizes = self._sizes(kernel, arguments)
+        inline = all(self.extents.get(d) == n for d, n in sizes.items())
+        names = {d: d if inline else f"{kernel.name}:{d}" for d in sizes}
+        self.extents |= {names[d]: n for d, n in sizes.items()}
+        places: list[int] = []
+        for decl, argument in zip(kernel.params, arguments, strict=True):
+            buffer = argument if isinstance(argument, str) else ""
+            places.append(self._source(Source(buffer, _renamed_type(decl.type, names, sizes))))
+        rewrite = _Rewrite(self.nodes, names, sizes, places)
+        for result, output in zip(kernel.results, outputs, strict=True):
+            kind = _renamed_type(result.type, names, sizes)
+            assert isinstance(kind, TensorType)
+            self.buffers[output] = Made(rewrite.visit(result.value), kind, number)
+            self.types.setdefault(output, kind)
+
+    def _sizes(self, kernel: Kernel, arguments: Sequence[str | float | int]) -> dict[str, int]:
+        if all(d in self.extents for d in kernel.dims) and _same_axes(kernel, arguments, self.types):
+            return {d: self.extents[d] for d in kernel.dims}
+        from ucutlass.reference.binding import bind  # its package loads torch, which kernels do not need
+
+        shapes: list[tuple[int, ...] | None] = []
+        for argument in arguments:
+            kind = self.types[argument] if isinstance(argument, str) else None
+            shapes.append(
+                tuple(axis_length(a, self.extents) for a in kind.axes)
+                if isinstance(kind, TensorType)
+                else None
+            )
+        return bind(kernel, shapes, self.extents)
+
+    def _source(self, source: Source) -> int:
+        if source not in self.sources:
+            self.sources.append(source)
+        return self.sources.index(source)
+
+
+def _same_axes(
+    kernel: Kernel, arguments: Sequence[str | float | int], types: Mapping[str, ParamType]
+) -> bool:
+    """Whether every argument is a buffer of the very type that the parameter has: an inline stage's are."""
+    return all(
+        types[a] == p.type if isinstance(a, str) else True
+        for p, a in zip(kernel.params, arguments, strict=True)
+    )
+
+
+def _renamed_type(kind: ParamType, names: Mapping[str, str], sizes: Mapping[str, int]) -> ParamType:
+    if isinstance(kind, ScalarType):
+        return kind
+    axes = tuple(
+        MemoryAxis(tuple(names[d] for d in a.dims), Fixed(axis_length(a, sizes))) for a in kind.axes
+    )
+    return TensorType(kind.elem, axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """Values with other names and with parameters replaced by sources, equal ones made one node."""
+
+    nodes: dict[Any, Value]
+    names: Mapping[str, str]
+    sizes: Mapping[str, int]
+    places: Sequence[int]
+    done: dict[int, Value] = field(default_factory=dict)
+
+    def visit(self, root: Value) -> Value:
+        for node in bottom_up([root], children):
+            if id(node) not in self.done:
+                self.done[id(node)] = self._made(node)
+        return self.done[id(root)]
+
+    def _made(self, node: Value) -> Value:
+        made = self._fresh(node)
+        key = (type(made).__name__, *(_identity(getattr(made, f.name)) for f in fields(made) if f.compare))
+        return self.nodes.setdefault(key, made)
+
+    def _fresh(self, node: Value) -> Value:
+        changed: dict[str, Any] = {"dims": self._dims(node.dims)}
+        for entry in fields(node):
+            old = getattr(node, entry.name)
+            match entry.name:
+                case "value" if not isinstance(node, Constant):
+                    changed["value"] = self.done[id(old)]
+                case "left" | "right" | "ids" | "offsets":
+                    changed[entry.name] = self.done[id(old)]
+                case "args":
+                    changed["args"] = tuple(self.done[id(a)] for a in old)
+                case "over":
+                    changed["over"] = self._dims(old)
+                case "dim" | "along":
+                    changed[entry.name] = self.names[old]
+                case "positions":
+                    changed["positions"] = tuple(self._position(p) for p in old)
+        match node:
+            case Size(extent):
+                return Constant(extents.evaluate(extent, self.sizes), I64)
+            case ParamValue(index):
+                return replace(node, index=self.places[index], dims=changed["dims"])
+            case _:
+                return replace(node, **changed)
+
+    def _dims(self, dims: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self.names[d] for d in dims)
+
+    def _position(self, position: Position) -> Position:
+        at = position.at
+        terms = tuple((self.names[d], c) for d, c in at.terms)
+        offset = Fixed(extents.evaluate(at.offset, self.sizes))
+        return Position(self.names[position.dim], position.scale, Affine(terms, offset))
+
+
+def _identity(entry: Any) -> Any:
+    """Children by identity, since they are unique already; numbers with their type and sign."""
+    match entry:
+        case tuple():
+            return tuple(_identity(e) for e in entry)
+        case bool() | int() | float():
+            return type(entry).__name__, repr(entry)
+        case _ if hasattr(entry, "dims") and hasattr(entry, "elem"):
+            return id(entry)
+        case _:
+            return entry
+
+
+def ordered(graph: Graph) -> tuple[Value, ...]:
+    """Every node that the results need, each before what it is computed from."""
+    roots = [value for name in graph.results for value in _behind(name, graph)]
+    return tuple(reversed(bottom_up(roots, lambda node: below(node, graph))))
+
+
+def bottom_up(roots: Sequence[Value], operands: Callable[[Value], Sequence[Value]]) -> list[Value]:
+    """Every node below the roots, each after its operands. Without recursion: launches in a row make
+    graphs deeper than Python's stack."""
+    done: dict[int, Value] = {}
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done:
+            continue
+        if ready:
+            done[id(node)] = node
+            continue
+        stack.append((node, True))
+        stack += [(child, False) for child in operands(node) if id(child) not in done]
+    return list(done.values())
+
+
+def below(node: Value, graph: Graph) -> tuple[Value, ...]:
+    """The values a node is computed from, through buffers too."""
+    match node:
+        case ParamValue(index=index):
+            return _behind(graph.sources[index].buffer, graph)
+        case _:
+            return children(node)
+
+
+def _behind(buffer: str, graph: Graph) -> tuple[Value, ...]:
+    match graph.buffers.get(buffer):
+        case None:
+            return ()
+        case Made(value=value):
+            return (value,)
+        case Opaque() as opaque:
+            return _through(opaque, graph)
+
+
+def _through(opaque: Opaque, graph: Graph) -> tuple[Value, ...]:
+    named = (a for a in opaque.arguments if isinstance(a, str))
+    return tuple(value for a in named for value in _behind(a, graph))

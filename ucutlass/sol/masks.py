@@ -1,0 +1,284 @@
+"""What the text alone says about values: where a condition holds, where a value is not its neutral one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ucutlass.extents import Fixed
+from ucutlass.ir import (
+    Apply,
+    Cast,
+    Constant,
+    Coordinate,
+    ParamValue,
+    Position,
+    Read,
+    Softmax,
+    TensorType,
+    Value,
+)
+from ucutlass.sol.graph import Graph, Made
+from ucutlass.sol.regions import (
+    EMPTY,
+    FULL,
+    Linear,
+    Region,
+    both,
+    either,
+    linear,
+    project,
+    rename,
+    variable,
+    where,
+)
+
+_NEGATED: Mapping[str, str] = {
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+    "equal": "not_equal",
+    "not_equal": "equal",
+}
+
+_NEUTRALS = (0.0, 1.0, -math.inf, math.inf)
+
+_FAR = 2**50
+"""Coordinates and their multiples beyond this are not followed."""
+
+_KEEPS_ZERO = frozenset({"negate", "abs", "relu", "leaky_relu", "silu", "gelu", "gelu_tanh", "tanh", "sqrt"})
+"""Functions of one argument (and constants) that give 0 for 0."""
+
+
+@dataclass(slots=True)
+class Masks:
+    """Regions of one graph's values, each over the value's own dimensions. `deep`: masks are seen
+    through operators and buffers; else only windows that an operator reads through directly."""
+
+    graph: Graph
+    deep: bool = True
+    known: dict[tuple[int, float], Region] = field(default_factory=dict)
+    conditions: dict[tuple[int, bool, bool], Region] = field(default_factory=dict)
+    positions: dict[int, tuple[Linear, Region] | None] = field(default_factory=dict)
+
+    def warm(self, nodes: Iterable[Value]) -> None:
+        """Looks at nodes that come after their operands, so that no later look goes deep."""
+        for node in nodes:
+            for neutral in _NEUTRALS:
+                self.differs(node, neutral)
+
+    def holds(self, condition: Value, wanted: bool, may: bool) -> Region:
+        """Where a condition is true (`wanted`) or false: with `may` wherever data could make it so,
+        else only where the text does."""
+        key = id(condition), wanted, may
+        if key not in self.conditions:
+            self.conditions[key] = self._holds(condition, wanted, may)
+        return self.conditions[key]
+
+    def _holds(self, condition: Value, wanted: bool, may: bool) -> Region:
+        unknown = FULL if may else EMPTY
+        match condition:
+            case Constant(value=value):
+                return FULL if bool(value) == wanted else EMPTY
+            case Apply(function="not", args=(inner,)):
+                return self.holds(inner, not wanted, may)
+            case Apply(function="and" | "or" as word, args=(a, b)):
+                join = both if (word == "and") == wanted else either
+                return join(self.holds(a, wanted, may), self.holds(b, wanted, may), self.graph.extents)
+            case Apply(function=word, args=(a, b)) if word in _NEGATED:
+                compared = self._compared(word if wanted else _NEGATED[word], a, b)
+                return unknown if compared is None else compared
+            case _:
+                return unknown
+
+    def _compared(self, word: str, a: Value, b: Value) -> Region | None:
+        left, right = self.affine(a), self.affine(b)
+        if left is None or right is None:
+            return None
+        (x, rx), (y, ry) = left, right
+        above, below = y.plus(x, -1), x.plus(y, -1)
+        one = linear((), 1)
+        less, greater = where([above.plus(one, -1)]), where([below.plus(one, -1)])
+        made: Mapping[str, Callable[[], Region]] = {
+            "less": lambda: less,
+            "greater": lambda: greater,
+            "less_equal": lambda: where([above]),
+            "greater_equal": lambda: where([below]),
+            "equal": lambda: where(equal=[above]),
+            "not_equal": lambda: (*less, *greater),
+        }
+        # The quotients that `//` and `%` stand for are coordinates that exist: hidden again.
+        sides = both(rx, ry, self._with_quotients(rx, ry))
+        region = both(made[word](), sides, self._with_quotients(rx, ry))
+        return project(region, _quotients(region), self._with_quotients(region))
+
+    def _with_quotients(self, *regions: Region) -> Mapping[str, int]:
+        names = {q for r in regions for q in _quotients(r)}
+        return {**self.graph.extents, **{q: int(q.rpartition("/")[2]) for q in names}}
+
+    def affine(self, value: Value) -> tuple[Linear, Region] | None:
+        """An integer value as a linear function of coordinates, and the conditions that tie down the
+        quotients in it; None where it is none or hangs on data."""
+        if id(value) not in self.positions:
+            found = self._affine(value)
+            if found is not None and max(map(abs, found[0].span(self._with_quotients(found[1])))) > _FAR:
+                found = None
+            self.positions[id(value)] = found
+        return self.positions[id(value)]
+
+    def _affine(self, value: Value) -> tuple[Linear, Region] | None:
+        match value:
+            case Constant(value=number) if not isinstance(number, bool) and math.isfinite(number):
+                return (linear((), int(number)), FULL) if float(number).is_integer() else None
+            case Coordinate(dim=dim):
+                return variable(dim), FULL
+            case Cast(value=inner) if value.elem.kind == "int" and inner.elem.kind == "int":
+                return self.affine(inner)
+            case Apply(function="negate", args=(inner,)):
+                found = self.affine(inner)
+                return None if found is None else (found[0].times(-1), found[1])
+            case Apply(function=word, args=(a, b)):
+                left, right = self.affine(a), self.affine(b)
+                return None if left is None or right is None else self._combined(word, left, right)
+            case _:
+                return None
+
+    def _combined(
+        self, word: str, left: tuple[Linear, Region], right: tuple[Linear, Region]
+    ) -> tuple[Linear, Region] | None:
+        (x, rx), (y, ry) = left, right
+        ties = both(rx, ry, self._with_quotients(rx, ry))
+        match word:
+            case "add" | "subtract":
+                return x.plus(y, 1 if word == "add" else -1), ties
+            case "multiply" if not x.terms or not y.terms:
+                return (y.times(x.constant) if not x.terms else x.times(y.constant)), ties
+            case "floor_divide" | "modulo" if not y.terms and y.constant > 0:
+                low, high = x.span(self._with_quotients(ties))
+                if low < 0 or ties != FULL:
+                    return None
+                extent, by = high // y.constant + 1, y.constant
+                quotient = variable(f"{x.terms}+{x.constant}//{by}/{extent}")
+                rest = x.plus(quotient, -by)
+                tie = where([rest, linear((), by - 1).plus(rest, -1)])
+                return (quotient if word == "floor_divide" else rest), tie
+            case _:
+                return None
+
+    # --- neutral values --------------------------------------------------------------
+
+    def differs(self, value: Value, neutral: float) -> Region:
+        """Where a value may be other than `neutral`; elsewhere the text says that it is that."""
+        key = id(value), neutral
+        if key not in self.known:
+            self.known[key] = self._differs(value, neutral) if self.deep else self._window(value, neutral)
+        return self.known[key]
+
+    def _window(self, value: Value, neutral: float) -> Region:
+        match value:
+            case Read(fill=fill) if fill == neutral:
+                return preimage(value, FULL, self.graph.extents)
+            case _:
+                return FULL
+
+    def _differs(self, value: Value, neutral: float) -> Region:
+        extents = self.graph.extents
+        match value:
+            case Constant(value=number):
+                return EMPTY if float(number) == neutral else FULL
+            case Cast(value=inner) if neutral == 0 or value.elem.name in ("f32", "f16", "bf16", "tf32"):
+                return self.differs(inner, neutral)
+            case Apply(function="where", args=(condition, a, b)):
+                first = both(self.holds(condition, True, True), self.differs(a, neutral), extents)
+                second = both(self.holds(condition, False, True), self.differs(b, neutral), extents)
+                return either(first, second, extents)
+            case Apply(function="multiply", args=(a, b)) if neutral == 0:
+                return both(self.differs(a, 0.0), self.differs(b, 0.0), extents)
+            case Apply(function="add", args=(a, b)) if neutral == -math.inf:
+                return both(self.differs(a, neutral), self.differs(b, neutral), extents)
+            case Apply(function="divide", args=(a, _)) if neutral == 0:
+                return self.differs(a, 0.0)
+            case Apply(function=word, args=(a, *_)) if neutral == 0 and word in _KEEPS_ZERO:
+                return self.differs(a, 0.0)
+            case Apply(function="exp", args=(a,)) if neutral == 0:
+                return self.differs(a, -math.inf)
+            case Softmax(value=inner, log=False) if neutral == 0:
+                return self.differs(inner, -math.inf)
+            case Read(value=inner, fill=fill) if fill == neutral:
+                return preimage(value, self.differs(inner, neutral), extents)
+            case ParamValue(index=index):
+                return self._stored(index, neutral)
+            case _:
+                return FULL
+
+    def _stored(self, index: int, neutral: float) -> Region:
+        """Through a buffer: what one launch stored, another reads."""
+        source = self.graph.sources[index]
+        made = self.graph.buffers.get(source.buffer)
+        if not isinstance(made, Made) or not isinstance(source.type, TensorType):
+            return FULL
+        if neutral != 0 and made.type.elem.name not in ("f32", "f16", "bf16"):
+            return FULL
+        return through(self.differs(made.value, neutral), made.type, source.type, self.graph.extents)
+
+
+def _quotients(region: Region) -> list[str]:
+    return sorted({v for p in region for c in p.conditions for v, _ in c.terms if "/" in v})
+
+
+def _apart(names: tuple[str, ...]) -> dict[str, str]:
+    """Other names for the same coordinates, so that old and new ones can stand beside each other."""
+    return {n: f"{n}'" for n in names}
+
+
+def _tie(position: Position, scaled: Linear, at: Linear) -> Linear:
+    offset = position.at.offset
+    assert isinstance(offset, Fixed)  # `graph_of` has evaluated it
+    return scaled.times(position.scale).plus(at, -1).plus(linear((), offset.value), -1)
+
+
+def preimage(node: Read, inner: Region, extents: Mapping[str, int]) -> Region:
+    """The points of a read whose position exists and lies in a region of the value that is read."""
+    apart = _apart(tuple(p.dim for p in node.positions))
+    ties = [_tie(p, variable(apart[p.dim]), linear(p.at.terms)) for p in node.positions]
+    wide = {**extents, **{new: extents[old] for old, new in apart.items()}}
+    region = both(where(equal=ties), rename(inner, apart), wide)
+    return project(region, apart.values(), wide)
+
+
+def image(node: Read, outer: Region, extents: Mapping[str, int]) -> Region:
+    """The elements of the value that the points of a region read."""
+    positioned = {p.dim for p in node.positions}
+    kept = {d for d in node.value.dims if d not in positioned}
+    apart = _apart(tuple(d for d in node.dims if d not in kept))
+    ties = [
+        _tie(p, variable(p.dim), linear((apart.get(d, d), c) for d, c in p.at.terms)) for p in node.positions
+    ]
+    wide = {**extents, **{new: extents[old] for old, new in apart.items()}}
+    region = both(where(equal=ties), rename(outer, apart), wide)
+    return project(region, apart.values(), wide)
+
+
+def through(region: Region, old: TensorType, new: TensorType, extents: Mapping[str, int]) -> Region:
+    """A region under the names of one type, under those of another type of the same memory."""
+    if region in (FULL, EMPTY):
+        return region
+    names = tuple(d for axis in old.axes for d in axis.dims)
+    apart = _apart(names)
+    wide = {**extents, **{apart[n]: extents[n] for n in names}}
+    ties = []
+    for before, after in zip(old.axes, new.axes, strict=True):
+        place = _place(tuple(apart[d] for d in before.dims), wide)
+        ties.append(place.plus(_place(after.dims, wide), -1))
+    moved = both(where(equal=ties), rename(region, apart), wide)
+    return project(moved, apart.values(), wide)
+
+
+def _place(dims: tuple[str, ...], extents: Mapping[str, int]) -> Linear:
+    """The coordinate along a memory axis of several names, the first outermost."""
+    place = linear(())
+    for d in dims:
+        place = place.times(extents[d]).plus(variable(d))
+    return place

@@ -1,0 +1,141 @@
+"""The work of a `.ucu` program for concrete extents: operator by operator, and as one whole.
+
+`compulsory` counts what any kernel must do that computes the program as it is written, in the lanes
+that it names: needed elements of every value once, parameters read once, results written once.
+Elements that the text masks, windows that fall outside, and products with a zero that the text gives
+are not counted, and neither is an element-wise operation that can be folded into its neighbours.
+It takes the program's own algorithm: fewer multiplications (Strassen, Winograd) are another program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from ucutlass.elements import F32
+from ucutlass.ir import (
+    Apply,
+    Constant,
+    Dot,
+    Program,
+    Reduce,
+    Scan,
+    Softmax,
+    TensorType,
+    Value,
+)
+from ucutlass.sol.costs import SPECIAL, cost_of, dot_lane, folds, products_under
+from ucutlass.sol.counting import count
+from ucutlass.sol.demand import Demand, demand
+from ucutlass.sol.graph import Graph, Opaque, axis_length, graph_of, ordered
+from ucutlass.sol.regions import project
+from ucutlass.sol.work import Work, total
+
+Data = Literal["least", "most"]
+"""What data decides, a gather's coordinates or a mask of data: the fewest elements that may be
+needed, or the most."""
+
+
+def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least") -> Work:
+    """The operations and bytes of one kernel for the whole program.
+
+    `sizes` has every dimension's extent by name. With `least` the counts bound every input's
+    from below: a gather reads one element of its dimension, and neither arm of a `where` on data
+    is needed. With `most` every gathered coordinate differs and both arms are needed.
+    """
+    graph = graph_of(program, sizes)
+    needed = demand(graph, may=data == "most")
+    fixed = fixed_values(graph)
+    parts = [
+        work_of("", operations_of(node, needed, folded=True))
+        for node in ordered(graph)
+        if id(node) not in fixed
+    ]
+    parts += [torch_stage(name, b, graph) for name, b in graph.buffers.items() if isinstance(b, Opaque)]
+    written = sum(graph.bytes_of(graph.types[name]) for name in graph.results)
+    operations = total("", parts).operations
+    return Work(program.name, operations, sum(needed.read_bytes().values()), written)
+
+
+def fixed_values(graph: Graph) -> set[int]:
+    """Values that the text and the extents alone decide: known before the launch."""
+    found: set[int] = set()
+    for node in reversed(ordered(graph)):
+        match node:
+            case Constant():
+                found.add(id(node))
+            case Apply(args=args) if all(id(a) in found for a in args):
+                found.add(id(node))
+            case _:
+                pass
+    return found
+
+
+def work_of(label: str, operations: Iterable[tuple[str, int]], read: int = 0, written: int = 0) -> Work:
+    counted: dict[str, int] = {}
+    for lane, n in operations:
+        if n > 0:
+            counted[lane] = counted.get(lane, 0) + n
+    return Work(label, counted, read, written)
+
+
+def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[str, int]]:
+    """Each lane's operations of one node, over its needed elements. `folded`: without those that
+    may vanish into their neighbours."""
+    if not needed.of(node):
+        return
+    match node:
+        case Dot():
+            yield dot_lane(node), 2 * needed.terms(node)
+        case Apply():
+            cost = cost_of(node)
+            if cost.special:
+                yield SPECIAL, cost.special * needed.count(node)
+            if cost.f32 and not (folded and folds(node)):
+                yield "f32", cost.f32 * needed.count(node)
+        case Reduce() if node.value.elem.kind == "float":
+            yield from _reduction(node, needed.reduced(node), needed.count(node), folded)
+        case Softmax(over=over, log=log):
+            taken, rows = needed.reduced(node), _rows(node, over, needed)
+            yield SPECIAL, taken + (rows if log else 0)
+            yield "f32", taken - rows
+        case Scan(along=along) if node.elem.kind == "float":
+            yield "f32", needed.reduced(node) - _rows(node, (along,), needed)
+        case _:
+            return
+
+
+def _rows(node: Value, over: Sequence[str], needed: Demand) -> int:
+    """Rows of a softmax or scan of which anything is needed."""
+    extents = needed.graph.extents
+    rows = project(needed.of(node), over, extents)
+    return count(rows, [d for d in node.dims if d not in over], extents)
+
+
+def _reduction(node: Reduce, taken: int, results: int, folded: bool) -> Iterator[tuple[str, int]]:
+    """n - 1 additions for n terms; a variance squares too, a logsumexp takes exponentials."""
+    match node.op:
+        case "sum" | "mean" | "prod":
+            yield "f32", taken - results + (taken if folded and products_under(node) else 0)
+        case "var":
+            yield "f32", 2 * taken - results
+        case "logsumexp":
+            yield SPECIAL, taken + results
+            yield "f32", taken - results
+        case _:
+            return
+
+
+def torch_stage(name: str, opaque: Opaque, graph: Graph) -> Work:
+    """A torch function reads its arguments and writes its result. Its operations are known for a
+    matrix product; of others none are counted."""
+    arguments = [graph.types[a] for a in opaque.arguments if isinstance(a, str)]
+    read = sum(graph.bytes_of(a) for a in arguments)
+    operations = []
+    if opaque.call.function == "matmul" and isinstance(arguments[0], TensorType):
+        elem = arguments[0].elem
+        inner = axis_length(arguments[0].axes[-1], graph.extents)
+        results = graph.bytes_of(opaque.call.result) * 8 // opaque.call.result.elem.bits
+        operations = [("tf32x3" if elem is F32 else elem.name, 2 * results * inner)]
+    label, written = f"torch.{opaque.call.function} ({name})", graph.bytes_of(opaque.call.result)
+    return work_of(label, operations, read, written)

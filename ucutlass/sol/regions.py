@@ -1,0 +1,255 @@
+"""Sets of coordinates: which elements of a value are needed, as linear conditions, counted exactly.
+
+A region is a union of pieces; a piece is the points at which some choice of its inner
+variables meets all of its linear conditions. Every variable is a whole number from 0 to below its
+extent. Triangles, sliding windows, strides, padding and the positions that a transposed convolution
+reads are such sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from math import gcd
+from typing import TypeAlias
+
+Extents: TypeAlias = Mapping[str, int]
+
+MOST_PIECES = 4
+MOST_CONDITIONS = 24
+"""Beyond these a region is cut down to a part of itself, so that counts stay lower bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`sum(c * v for v, c in terms) + constant`; names in order, no zero coefficient."""
+
+    terms: tuple[tuple[str, int], ...]
+    constant: int
+
+    def coefficient(self, name: str) -> int:
+        return next((c for v, c in self.terms if v == name), 0)
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        """`self + factor * other`."""
+        return linear(
+            chain(self.terms, ((v, factor * c) for v, c in other.terms)),
+            self.constant + factor * other.constant,
+        )
+
+    def times(self, factor: int) -> Linear:
+        return linear(((v, factor * c) for v, c in self.terms), factor * self.constant)
+
+    def renamed(self, names: Mapping[str, str]) -> Linear:
+        return linear(((names.get(v, v), c) for v, c in self.terms), self.constant)
+
+    def put(self, name: str, value: Linear) -> Linear:
+        """`value` in the place of a variable."""
+        factor = self.coefficient(name)
+        rest = Linear(tuple(t for t in self.terms if t[0] != name), self.constant)
+        return rest.plus(value, factor) if factor else self
+
+    def span(self, extents: Extents) -> tuple[int, int]:
+        """Its smallest and largest value."""
+        reach = [(c * (extents[v] - 1)) for v, c in self.terms]
+        return (
+            self.constant + sum(r for r in reach if r < 0),
+            self.constant + sum(r for r in reach if r > 0),
+        )
+
+
+def linear(terms: Iterable[tuple[str, int]], constant: int = 0) -> Linear:
+    """The sum of these terms, in normal form."""
+    total: dict[str, int] = {}
+    for name, factor in terms:
+        total[name] = total.get(name, 0) + factor
+    return Linear(tuple(sorted((v, c) for v, c in total.items() if c)), constant)
+
+
+def variable(name: str) -> Linear:
+    return Linear(((name, 1),), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The points for which inner variables exist such that every `atleast` is >= 0 and every
+    `equal` is 0. Inner variable i is called `?i` and has extent `inner[i]`."""
+
+    atleast: frozenset[Linear] = frozenset()
+    equal: frozenset[Linear] = frozenset()
+    inner: tuple[int, ...] = ()
+
+    @property
+    def conditions(self) -> tuple[Linear, ...]:
+        return (*self.atleast, *self.equal)
+
+    def extents(self, outer: Extents) -> dict[str, int]:
+        return {**outer, **{_inner(i): n for i, n in enumerate(self.inner)}}
+
+    def renamed(self, names: Mapping[str, str]) -> Piece:
+        return Piece(
+            frozenset(c.renamed(names) for c in self.atleast),
+            frozenset(c.renamed(names) for c in self.equal),
+            self.inner,
+        )
+
+
+Region: TypeAlias = tuple[Piece, ...]
+
+FULL: Region = (Piece(),)
+EMPTY: Region = ()
+
+
+def _inner(i: int) -> str:
+    return f"?{i}"
+
+
+def where(atleast: Iterable[Linear] = (), equal: Iterable[Linear] = ()) -> Region:
+    """The points that meet these conditions."""
+    return (Piece(frozenset(atleast), frozenset(equal)),)
+
+
+def both(left: Region, right: Region, extents: Extents) -> Region:
+    """The intersection."""
+    if left == FULL:
+        return right
+    if right == FULL:
+        return left
+    return _tidy((_conjoin(a, b) for a in left for b in right), extents)
+
+
+def either(left: Region, right: Region, extents: Extents) -> Region:
+    """The union."""
+    return _tidy((*left, *right), extents)
+
+
+def rename(region: Region, names: Mapping[str, str]) -> Region:
+    """The region with other names for its variables, all changed at once."""
+    return tuple(p.renamed(names) for p in region)
+
+
+def project(region: Region, away: Iterable[str], extents: Extents) -> Region:
+    """The points for which coordinates along `away` exist that lie in the region."""
+    gone = tuple(away)
+    return _tidy((_hide(p, gone, extents) for p in region), extents)
+
+
+def _conjoin(a: Piece, b: Piece) -> Piece:
+    shift = {_inner(i): _inner(i + len(a.inner)) for i in range(len(b.inner))}
+    other = b.renamed(shift)
+    return Piece(a.atleast | other.atleast, a.equal | other.equal, a.inner + b.inner)
+
+
+def _hide(piece: Piece, away: tuple[str, ...], extents: Extents) -> Piece:
+    used = {v for c in piece.conditions for v, _ in c.terms}
+    hidden = [v for v in away if v in used]
+    names = {v: _inner(len(piece.inner) + i) for i, v in enumerate(hidden)}
+    made = piece.renamed(names)
+    return Piece(made.atleast, made.equal, piece.inner + tuple(extents[v] for v in hidden))
+
+
+def _tidy(pieces: Iterable[Piece], extents: Extents) -> Region:
+    """Simplified pieces, each once and none inside another that is seen to hold it."""
+    found: list[Piece] = []
+    for piece in pieces:
+        simple = simplify(piece, extents)
+        if simple == Piece():
+            return FULL
+        if simple is None or any(_inside(simple, kept) for kept in found):
+            continue
+        found = [kept for kept in found if not _inside(kept, simple)] + [simple]
+    return tuple(found[:MOST_PIECES])
+
+
+def _inside(small: Piece, large: Piece) -> bool:
+    return not large.inner and large.atleast <= small.atleast and large.equal <= small.equal
+
+
+# --- one piece ---------------------------------------------------------------------
+
+
+def simplify(piece: Piece, extents: Extents) -> Piece | None:
+    """The same points with fewer conditions and inner variables; None for no points at all."""
+    while True:
+        plain = _drop(piece, extents)
+        if plain is None:
+            return None
+        eliminated = _eliminate(plain, extents)
+        if eliminated is None:
+            return _renumbered(plain)
+        piece = eliminated
+
+
+def _drop(piece: Piece, extents: Extents) -> Piece | None:
+    """Without conditions that always hold; None where one never does."""
+    known = piece.extents(extents)
+    atleast, equal = set(), set()
+    for condition in piece.atleast:
+        low, high = condition.span(known)
+        if high < 0:
+            return None
+        if low < 0:
+            atleast.add(condition)
+    for condition in piece.equal:
+        low, high = condition.span(known)
+        step = gcd(*(c for _, c in condition.terms)) if condition.terms else 0
+        if not low <= 0 <= high or (step and condition.constant % step):
+            return None
+        if condition.terms:
+            equal.add(condition)
+    return Piece(frozenset(atleast), frozenset(equal), piece.inner)
+
+
+def _eliminate(piece: Piece, extents: Extents) -> Piece | None:
+    """One inner variable fewer, where that is exact over whole numbers; None where it is not."""
+    for i, extent in enumerate(piece.inner):
+        name = _inner(i)
+        equal = sorted((c for c in piece.equal if c.coefficient(name)), key=repr)
+        unit = next((c for c in equal if abs(c.coefficient(name)) == 1), None)
+        if unit is not None:
+            # c * v + rest = 0 with c = 1 or -1 says v = -c * rest.
+            value = unit.plus(variable(name), -unit.coefficient(name)).times(-unit.coefficient(name))
+            bounds = {value, linear((), extent - 1).plus(value, -1)}
+            return Piece(
+                frozenset(c.put(name, value) for c in piece.atleast | bounds),
+                frozenset(c.put(name, value) for c in piece.equal - {unit}),
+                piece.inner,
+            )
+        if not equal and any(c.coefficient(name) for c in piece.atleast):
+            made = _fourier_motzkin(piece, name, extents)
+            if made is not None:
+                return made
+    return None
+
+
+def _fourier_motzkin(piece: Piece, name: str, extents: Extents) -> Piece | None:
+    """Every lower limit of a variable against every upper one; exact if one side's factors are all 1."""
+    bounds = {variable(name), linear(((name, -1),), piece.extents(extents)[name] - 1)}
+    lower = [c for c in piece.atleast | bounds if c.coefficient(name) > 0]
+    upper = [c for c in piece.atleast | bounds if c.coefficient(name) < 0]
+    exact = all(c.coefficient(name) == 1 for c in lower) or all(c.coefficient(name) == -1 for c in upper)
+    if not exact or len(lower) * len(upper) > MOST_CONDITIONS:
+        return None
+    rest = frozenset(c for c in piece.atleast if not c.coefficient(name))
+    pairs = frozenset(
+        low.times(-high.coefficient(name)).plus(high, low.coefficient(name))
+        for low in lower
+        for high in upper
+    )
+    made = Piece(rest | pairs, piece.equal, piece.inner)
+    return None if too_far(made.atleast, piece.extents(extents)) else made
+
+
+def too_far(conditions: Iterable[Linear], extents: Extents) -> bool:
+    """Whether a condition's value may leave what 64-bit arithmetic holds."""
+    return any(max(map(abs, c.span(extents))) > 2**60 for c in conditions)
+
+
+def _renumbered(piece: Piece) -> Piece:
+    """Inner variables that no condition uses are gone: each can be 0."""
+    used = {v for c in piece.conditions for v, _ in c.terms}
+    kept = [i for i in range(len(piece.inner)) if _inner(i) in used]
+    names = {_inner(i): _inner(k) for k, i in enumerate(kept)}
+    made = piece.renamed(names)
+    return Piece(made.atleast, made.equal, tuple(piece.inner[i] for i in kept))
