@@ -1,4 +1,4 @@
-"""What can go wrong while building, caching and isolating; one class per mistake.
+"""What can go wrong while building, caching, isolating and keeping evidence; one class per mistake.
 
 `MachineError` and below: the machine is at fault (exit status 3 of `ucc`); each names the one act
 that mends it. `BuildError`: nvcc refused a source. `SwitchError`: the caller's environment holds
@@ -98,6 +98,37 @@ class CacheUnusable(CacheError):
 
 class LockTimeout(CacheError):
     """Another process holds an entry's lock for longer than the caller would wait."""
+
+
+# --- evidence --------------------------------------------------------------------
+
+
+class StoreError(MachineError):
+    """The evidence store cannot be used as asked."""
+
+
+class StoreReadOnly(StoreError):
+    """The store's folder cannot be written; records already in it are still read where they can be."""
+
+
+class StoreFull(StoreError):
+    """No space, or no quota, left for the store."""
+
+
+class StoreBusy(StoreError):
+    """Other processes hold the store for longer than the caller would wait."""
+
+
+class StoreNewer(StoreError):
+    """A newer version of this package wrote the store."""
+
+
+class StoreForeign(StoreError):
+    """The file is a database of something else; it is left alone."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be used for another reason; `what` holds the system's words."""
 
 
 # --- build -----------------------------------------------------------------------

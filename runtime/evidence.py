@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 Kind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "advice"]
 
@@ -19,8 +20,9 @@ Kind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "a
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What was looked at. `program`, `algorithm`, `source` and `binary` are hex SHA-256 of the
-    file's text, of the kernel without its schedules, of the emitted code and of the library;
-    empty where there is none, as for a baseline of PyTorch. `sizes` has every extent by name."""
+    file's text, of the computation (no names, no schedules), of the emitted code and of the library;
+    empty where there is none, as for a baseline of PyTorch. `sizes` has every extent by name.
+    `ucutlass.runtime.subject` makes them."""
 
     kernel: str
     program: str
@@ -60,14 +62,15 @@ class Record:
     id: str = ""
 
 
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
 def seal(record: Record) -> str:
     """Hex SHA-256 of everything in the record but its `id`.
 
     Raises ValueError for a NaN or infinity, TypeError for what is no JSON: neither is evidence.
     """
-    content = asdict(replace(record, id=""))
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_text(_content(replace(record, id=""))).encode()).hexdigest()
 
 
 def sealed(record: Record) -> Record:
@@ -78,3 +81,96 @@ def sealed(record: Record) -> Record:
 def intact(record: Record) -> bool:
     """Whether the record still is what was sealed."""
     return record.id == seal(record)
+
+
+# --- as text ---------------------------------------------------------------------
+
+
+def to_json(record: Record) -> str:
+    """The record as one line of JSON: sorted keys, no blanks, ASCII. Raises as `seal`."""
+    return _text(_content(record))
+
+
+def from_json(text: str) -> Record:
+    """The record that `to_json` wrote; its seal is not checked.
+
+    Raises ValueError, with the field, for a text that is no such record: other fields, other types,
+    a NaN or infinity.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("the text nests too deeply") from None
+    facts = _fields(value, "record", Record)
+    facts["subject"] = Subject(**_fields(facts["subject"], "subject", Subject))
+    facts["machine"] = Machine(**_fields(facts["machine"], "machine", Machine))
+    facts["parents"] = tuple(facts["parents"])
+    if facts["kind"] not in KINDS:
+        raise ValueError(f"kind is {facts['kind']!r}, not one of {', '.join(KINDS)}")
+    return Record(**facts)
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _content(record: Record) -> dict[str, Any]:
+    return {name: _plain(getattr(record, name), name) for name in _names(Record)}
+
+
+def _plain(value: Any, where: str) -> Any:
+    """As JSON reads it back: mappings with text for keys, lists. Keys that are not text would be
+    written as text and then sort, and seal, otherwise."""
+    match value:
+        case Subject() | Machine():
+            return {name: _plain(getattr(value, name), name) for name in _names(type(value))}
+        case Mapping():
+            if wrong := [key for key in value if not isinstance(key, str)]:
+                raise TypeError(f"a key in {where} is {wrong[0]!r}: JSON takes text alone")
+            return {key: _plain(inner, key) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner, where) for inner in value]
+        case _:
+            return value
+
+
+def _names(kind: type[Record] | type[Subject] | type[Machine]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
+_MAPPINGS: Mapping[str, type] = {"sizes": int, "versions": str, "protocol": object, "result": object}
+_INNER = ("subject", "machine")
+
+
+def _fields(value: Any, what: str, kind: type[Record] | type[Subject] | type[Machine]) -> dict[str, Any]:
+    names = _names(kind)
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise ValueError(f"the {what} has not the fields {', '.join(names)}")
+    for name, inner in value.items():
+        if not _right(name, inner):
+            raise ValueError(f"{what}: {name} is {str(inner)[:80]!r}, which it cannot be")
+    return value
+
+
+def _right(name: str, value: Any) -> bool:
+    if name in _INNER:
+        return True
+    if name == "parents":
+        return isinstance(value, list) and all(isinstance(v, str) for v in value)
+    if name in _MAPPINGS:
+        inner = _MAPPINGS[name]
+        return isinstance(value, dict) and all(
+            isinstance(v, inner) and not (inner is int and isinstance(v, bool)) for v in value.values()
+        )
+    return isinstance(value, str)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no evidence")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        _refuse(digits)
+    return value

@@ -17,12 +17,14 @@ CACHE_DIR = "UCUTLASS_CACHE_DIR"
 CACHE_SIZE = "UCUTLASS_CACHE_SIZE"
 BUILD_JOBS = "UCUTLASS_BUILD_JOBS"
 CUDA_HOME = "UCUTLASS_CUDA_HOME"
+DATA_DIR = "UCUTLASS_DATA_DIR"
 
 DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
     CACHE_SIZE: "size from which the least recently used kernels are removed, such as 500M (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
     CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
+    DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
 }
 """Name to meaning, for help texts."""
 
@@ -38,6 +40,7 @@ class Switches:
     cache_bytes: int
     jobs: int | None
     cuda_home: Path | None
+    data_dir: Path
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
@@ -51,6 +54,7 @@ def read(environ: Mapping[str, str] | None = None) -> Switches:
         cache_bytes=_bytes(env, CACHE_SIZE, _DEFAULT_CACHE_BYTES),
         jobs=_count(env, BUILD_JOBS),
         cuda_home=_folder(env, CUDA_HOME),
+        data_dir=_folder(env, DATA_DIR) or platformdirs.user_data_path("ucutlass", appauthor=False),
     )
 
 

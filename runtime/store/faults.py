@@ -1,0 +1,61 @@
+"""What SQLite and the system say when the evidence store cannot be used, and what mends it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ucutlass.runtime import switches
+from ucutlass.runtime.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnusable
+
+_WORDS: Mapping[str, type[StoreError]] = {
+    "database or disk is full": StoreFull,
+    "attempt to write a readonly database": StoreReadOnly,
+    "database is locked": StoreBusy,
+}
+"""SQLite's own messages (sqlite3ErrStr in main.c); Python 3.10 does not pass on the codes."""
+
+DAMAGED = ("file is not a database", "database disk image is malformed")
+
+_CODES: Mapping[int, type[StoreError]] = {
+    errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly, errno.EPERM: StoreReadOnly,
+    errno.ENOSPC: StoreFull, errno.EDQUOT: StoreFull,
+}  # fmt: skip
+
+
+def damaged(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that the file is not what it wrote."""
+    return any(words in str(error) for words in DAMAGED)
+
+
+def other_folder() -> str:
+    return f"set {switches.DATA_DIR} to a folder with room that you may write"
+
+
+@contextmanager
+def guarded(path: Path) -> Iterator[None]:
+    """Raises a StoreError for whatever SQLite or the system refuses inside."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        said = next((kind for words, kind in _WORDS.items() if words in str(error)), StoreUnusable)
+        if "unable to open" in str(error) and path.exists() and not os.access(path.parent, os.W_OK):
+            said = StoreReadOnly  # there is no place for the log
+        raise _fault(said, path, error) from error
+    except OSError as error:
+        raise _fault(_CODES.get(error.errno or 0, StoreUnusable), path, error) from error
+
+
+def _fault(kind: type[StoreError], path: Path, error: Exception) -> StoreError:
+    if kind is StoreBusy:
+        return StoreBusy(f"the evidence store {path} is held by another process ({error})",
+                         "let that process end, or end it")  # fmt: skip
+    what = {
+        StoreFull: f"no space left for the evidence store {path}",
+        StoreReadOnly: f"the evidence store {path} cannot be written",
+    }.get(kind, f"the evidence store {path} cannot be used")
+    return kind(f"{what} ({error})", other_folder())

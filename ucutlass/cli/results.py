@@ -1,0 +1,296 @@
+"""`ucc results`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import json_option
+from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
+from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
+from ucutlass.runtime.store.compare import Compared, Incomparable, compare, time_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("results")
+def command() -> None:
+    """List, compare and carry the evidence that this user's runs left.
+
+    The store lies in the folder UCUTLASS_DATA_DIR; one can only add to it.
+    """
+
+
+# --- options ---------------------------------------------------------------------
+
+
+def _since(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    if value is None:
+        return None
+    if m := re.fullmatch(r"(\d{1,5})([mhd])", value, re.ASCII):
+        unit = {"m": "minutes", "h": "hours", "d": "days"}[m[2]]
+        return datetime.now(timezone.utc) - timedelta(**{unit: int(m[1])})
+    try:
+        moment = datetime.fromisoformat(re.sub("Z$", "+00:00", value))
+    except ValueError:
+        takes = "30m, 12h, 7d, 2026-03-01 or 2026-03-01T12:00 (UTC)"
+        raise click.BadParameter(f"{value!r} is no time; it takes {takes}", ctx, param) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _filters(limit: int | None) -> Callable[[F], F]:
+    options = (
+        click.option("--kind", type=click.Choice(KINDS), help="Records of this kind."),
+        click.option("--kernel", metavar="NAME", help="Records of kernels of this name."),
+        click.option("--device", metavar="TEXT", help="A part of the device's name, or a GPU's uuid."),
+        click.option("--since", callback=_since, help="From then on: 30m, 12h, 7d, or a date in UTC."),
+        click.option("--limit", type=click.IntRange(1), default=limit, show_default=limit is not None,
+                     help="The latest records, this many at most."),
+    )  # fmt: skip
+
+    def decorated(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+@contextmanager
+def _told(as_json: bool) -> Iterator[None]:
+    """Failures in their words and exit status; what the store warns of, as lines on stderr."""
+    with reported(as_json), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except (NoSuchRecord, Incomparable) as problem:
+            fail(Status.CALL, str(problem), as_json)
+        except NotIntact as problem:
+            fail(Status.MACHINE, str(problem), as_json)
+        finally:
+            for warning in said:
+                click.echo(f"ucc: {warning.message}", err=True)
+
+
+# --- commands --------------------------------------------------------------------
+
+
+@command.command("list")
+@_filters(20)
+@json_option
+def list_(
+    kind: Kind | None, kernel: str | None, device: str | None, since: datetime | None,
+    limit: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """The latest records first."""
+    with _told(as_json):
+        store = Store.open()
+        found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
+    rows = [_row(r) for r in found]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo(f"no records in {store.path}" + ("" if not store.path.exists() else " answer to that"))
+    else:
+        _table(rows)
+
+
+@command.command("show")
+@click.argument("id")
+@json_option
+def show_(id: str, as_json: bool) -> None:
+    """One record with everything in it; the first digits of its id suffice."""
+    with _told(as_json):
+        record = Store.open().get(id)
+    content = json.loads(to_json(record))
+    if as_json:
+        click.echo(json.dumps(content, indent=2))
+        return
+    order = ("id", "kind", "created", "subject", "machine", "harness", "parents", "protocol", "result")
+    rows = [line for name in order for line in _flat(name, content[name])]
+    show.table(("field", "value"), [(_plain(name), _plain(value)) for name, value in rows])
+
+
+@command.command("compare")
+@click.argument("a")
+@click.argument("b")
+@json_option
+def compare_(a: str, b: str, as_json: bool) -> None:
+    """Two bench records: the ratio of their medians, and what may be said of it.
+
+    'faster' is said only of records that one comparison measured in turns. Records of other lanes,
+    devices, sizes, regimes or clocks are refused.
+    """
+    with _told(as_json):
+        store = Store.open()
+        records = store.get(a), store.get(b)
+        said = compare(*records)
+    if as_json:
+        click.echo(json.dumps({"records": [r.id for r in records], **asdict(said)}, indent=2))
+        return
+    show.table(("", "record", "kernel", "schedule", "time"), _sides(records, said))
+    click.echo(f"a takes {said.medians:.3f} of b's median")
+    if said.ratio is not None:
+        interval = f"{said.ratio.low:.3f} to {said.ratio.high:.3f} over {said.ratio.blocks} blocks A B B A"
+        click.echo(f"in turns {said.ratio.median:.3f}, 95% interval {interval}")
+    if said.verdict is not None:
+        click.echo(f"verdict: {'a is ' if said.verdict != 'no difference' else ''}{said.verdict}")
+    for caution in said.cautions:
+        click.echo(f"note: {_plain(caution)}")
+
+
+@command.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+@_filters(None)
+@json_option
+def export_(
+    file: Path, kind: Kind | None, kernel: str | None, device: str | None, since: datetime | None,
+    limit: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Records as JSON lines, the oldest first; `-` writes to standard output."""
+    with _told(as_json):
+        store = Store.open()
+        found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
+        lines = list(store.export(reversed(found)))
+        if str(file) == "-":
+            click.echo("".join(f"{line}\n" for line in lines), nl=False)
+            return
+        _replace(file, "".join(f"{line}\n" for line in lines))
+    counts = {"exported": len(lines), "file": str(file)}
+    click.echo(json.dumps(counts) if as_json else f"{_counted(len(lines))} to {file}")
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@json_option
+def import_(file: Path, as_json: bool) -> None:
+    """Adds the records of an export, each if its seal holds; exit status 2 where one does not."""
+    with _told(as_json):
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        # Only line feeds end lines; bytes that are no text break a seal and are told of.
+        done = Store.open().import_(data.decode(errors="replace").split("\n"))
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+    else:
+        click.echo(f"{_counted(done.added)} added, {done.known} here already, {len(done.refused)} refused")
+        for refused in done.refused:
+            click.echo(f"ucc: {file}:{refused.line}: {_plain(refused.reason)}", err=True)
+    if done.refused:
+        sys.exit(Status.CALL)
+
+
+@command.command("check")
+@json_option
+def check_(as_json: bool) -> None:
+    """Hashes every record anew; exit status 3 where one is not what was sealed."""
+    with _told(as_json):
+        store = Store.open()
+        broken = store.check()
+        count = 0 if broken else len(store.find())
+    if as_json:
+        click.echo(json.dumps([asdict(b) for b in broken], indent=2))
+    elif broken:
+        rows = [(str(b.number), _plain(str(b.id)[:16]), _plain(b.reason)) for b in broken]
+        show.table(("number", "record", "problem"), rows)
+    else:
+        click.echo(f"{_counted(count)}, all as sealed")
+    if broken:
+        sys.exit(Status.MACHINE)
+
+
+# --- rows ------------------------------------------------------------------------
+
+
+def _counted(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"
+
+
+def _row(record: Record) -> dict[str, str]:
+    s = record.subject
+    return {
+        "id": record.id[:16],
+        "created": record.created[:19].replace("T", " "),
+        "kind": record.kind,
+        "kernel": s.kernel,
+        "sizes": ",".join(f"{d}={n}" for d, n in s.sizes.items()),
+        "lane": s.lane,
+        "device": record.machine.device or "CPU",
+        "said": _headline(record),
+    }
+
+
+def _headline(record: Record) -> str:
+    """The one thing to know of a record, where it is there in a known form."""
+    if record.kind == "bench":
+        try:
+            return f"{time_of(record).median:.2f} us"
+        except Incomparable:
+            return "no time"
+    match record.result:
+        case {"verdict": str(words)}:
+            return words
+        case {"ok": bool(ok)}:
+            return "ok" if ok else "failed"
+        case _:
+            return ""
+
+
+def _sides(records: Sequence[Record], said: Compared) -> list[tuple[str, ...]]:
+    return [
+        (name, r.id[:12], _plain(r.subject.kernel), _plain(r.subject.schedule),
+         f"{t.median:.2f} us ({t.p10:.2f} to {t.p90:.2f})")
+        for name, r, t in zip("ab", records, (said.a, said.b), strict=True)
+    ]  # fmt: skip
+
+
+_LONG = 8
+"""Lists longer than this are counted, not shown; `--json` has them all."""
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    match value:
+        case Mapping() if value:
+            for key, inner in cast(Mapping[str, Any], value).items():
+                yield from _flat(f"{name}.{key}", inner)
+        case list() if len(value) > _LONG:
+            yield name, f"{len(value)} values"
+        case [dict(), *_]:
+            for at, inner in enumerate(value):
+                yield from _flat(f"{name}[{at}]", inner)
+        case str():
+            yield name, value
+        case _:
+            yield name, json.dumps(value)
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> None:
+    show.table(tuple(rows[0]), [tuple(_plain(v) for v in row.values()) for row in rows])
+
+
+def _plain(text: str) -> str:
+    """Records may come from elsewhere: nothing in them reaches the terminal as a command."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _replace(file: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="ascii")
+        part.replace(file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
