@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ucutlass.elements import Element
+from ucutlass.elements import F16
 from ucutlass.ir import (
     Cast,
+    Dims,
     Dot,
     Gather,
     Kernel,
@@ -23,8 +23,11 @@ from ucutlass.ir import (
     Pipeline,
     Program,
     Read,
+    Reduce,
     ScalarType,
+    Scan,
     Segment,
+    Softmax,
     TensorType,
     Value,
     children,
@@ -32,30 +35,43 @@ from ucutlass.ir import (
 from ucutlass.reference.accumulation import ACCUMULATORS
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import Argument
-from ucutlass.reference.rounding import FORMATS, RANGES, outer_dtype, store
+from ucutlass.reference.rounding import outer_dtype, store
+from ucutlass.runtime.distributions import (
+    DISTRIBUTIONS,
+    EXACT,
+    MEANINGS,
+    Distribution,
+    floats,
+    integers,
+)
 from ucutlass.shapes import complete
 
-Distribution: TypeAlias = Literal["normal", "uniform", "integer", "positive", "zeros", "one_hot", "wide"]
-"""`normal`: variance 1. `uniform`: -1 to 1. `integer`: small whole numbers, sparse where needed, whose
-dots no accumulator rounds, so that the bound is 0 and results must be equal bit by bit.
-`positive`: 4 to 8, sums without cancellation. `one_hot`: a single 1 in each row of the last axis.
-`wide`: normal times powers of two from 2**-8 to 2**8, as far as the element reaches."""
-
-DISTRIBUTIONS: tuple[Distribution, ...] = (
-    "normal", "uniform", "integer", "positive", "zeros", "one_hot", "wide",
-)
-
+__all__ = ["DISTRIBUTIONS", "MEANINGS", "Distribution", "Role", "generate", "roles_of"]
 
 @dataclass(frozen=True, slots=True)
 class Role:
     """What the program does with a parameter. `below`: its values are coordinates along that
     dimension; `offsets_of`: it cuts that dimension into segments; `exact`: it meets a dot whose
-    accumulator adds integers up to this exactly; `over`: that dot's summed dimensions."""
+    accumulator adds integers up to this exactly; `over`: that dot's summed dimensions; `right`:
+    it is that dot's right operand."""
 
     below: str | None = None
     offsets_of: str | None = None
     exact: float = math.inf
     over: tuple[str, ...] = ()
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Draw:
+    """One call of `generate`: `starts` has the first coordinate that may be non-zero, along the
+    dimensions whose front is to be 0; `scale` multiplies one-sided numbers."""
+
+    sizes: Mapping[str, int]
+    distribution: Distribution
+    random: torch.Generator
+    starts: Mapping[str, int]
+    scale: float
 
 
 def generate(
@@ -66,15 +82,22 @@ def generate(
     seed: int = 0,
     device: torch.device | str = "cpu",
     scalars: Mapping[str, float] | None = None,
+    tile: Mapping[str, int] | None = None,
 ) -> list[Argument]:
     """One argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
-    unless `scalars` names them. The same seed gives the same numbers on every device.
+    unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
+    residue distributions fill the last of; 1 where it does not name one. The same seed gives the same
+    numbers on every device.
 
     Raises ShapeError where `sizes` does not fit the program.
     """
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     roles = roles_of(program)
-    random = torch.Generator().manual_seed(seed)
+    draw = _Draw(
+        full, distribution, torch.Generator().manual_seed(seed),
+        _starts(program, full, distribution, tile or {}), _headroom(program, full),
+    )
+    dots = any(role.over for role in roles.values())
     out: list[Argument] = []
     for decl in program.params:
         match decl.type:
@@ -82,7 +105,10 @@ def generate(
                 number = (scalars or {}).get(decl.name, 0.5 if elem.kind == "float" else 1)
                 out.append(number if elem.kind == "float" else int(number))
             case TensorType():
-                made = _tensor(decl.type, roles.get(decl.name, Role()), full, distribution, random)
+                role = roles.get(decl.name, Role())
+                made = _tensor(decl.type, role, draw)
+                if role.over or not dots:
+                    made = _residue(made, decl.type, draw)
                 out.append(made.to(device))
     return out
 
@@ -107,7 +133,6 @@ def roles_of(program: Program) -> dict[str, Role]:
 
 def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
     found: dict[str, Role] = {}
-    seen: set[Value] = set()
 
     def mark(value: Value, role: Role) -> None:
         while isinstance(value, (Cast, Read)) or (isinstance(value, Gather) and role.over):
@@ -115,10 +140,7 @@ def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
         if isinstance(value, ParamValue):
             found[kernel.params[value.index].name] = role
 
-    def visit(node: Value) -> None:
-        if node in seen:
-            return
-        seen.add(node)
+    for node in nodes_of(kernel):
         match node:
             case Gather(dim=dim, ids=ids):
                 mark(ids, Role(below=dim))
@@ -126,41 +148,125 @@ def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
                 mark(offsets, Role(offsets_of=dim))
             case Dot(lane=lane, accumulate=accumulate, over=over, left=left, right=right):
                 known = ACCUMULATORS.get((lane.name, accumulate))
-                for side in (left, right):
-                    mark(side, Role(exact=known.exact if known else math.inf, over=over))
-        for child in children(node):
-            visit(child)
-
-    for result in kernel.results:
-        visit(result.value)
+                limit = known.exact if known else math.inf
+                mark(right, Role(exact=limit, over=over, right=True))
+                mark(left, Role(exact=limit, over=over))
     return found
+
+
+def nodes_of(program: Program) -> list[Value]:
+    """Every value of the program once."""
+    seen: dict[Value, None] = {}
+
+    def visit(node: Value) -> None:
+        if node not in seen:
+            seen[node] = None
+            for child in children(node):
+                visit(child)
+
+    kernels = [program] if isinstance(program, Kernel) else [s.call for s in program.stages]
+    for kernel in kernels:
+        for result in kernel.results if isinstance(kernel, Kernel) else ():
+            visit(result.value)
+    return list(seen)
+
+
+def result_types(program: Program) -> tuple[TensorType, ...]:
+    """What each result is stored as, in order."""
+    match program:
+        case Kernel():
+            return tuple(r.type for r in program.results)
+        case Pipeline():
+            return tuple(kind for _, kind in program.results)
+
+
+def residue_dims(program: Program, distribution: Distribution) -> tuple[Dims, ...]:
+    """Groups of dimensions whose last tile alone a residue distribution fills; empty for others."""
+    if distribution == "residue":
+        return tuple(dict.fromkeys(over for node in nodes_of(program) if (over := _summed(node))))
+    shapes = [kind.dims for kind in result_types(program) if kind.dims]
+    match distribution:
+        case "residue_rows":
+            return tuple(dict.fromkeys(dims[-2:-1] for dims in shapes if len(dims) > 1))
+        case "residue_columns":
+            return tuple(dict.fromkeys(dims[-1:] for dims in shapes))
+        case _:
+            return ()
+
+
+def _summed(node: Value) -> Dims:
+    match node:
+        case Dot(over=over) | Reduce(over=over) | Softmax(over=over):
+            return over
+        case Scan(along=along):
+            return (along,)
+        case _:
+            return ()
+
+
+def _starts(
+    program: Program, sizes: Mapping[str, int], distribution: Distribution, tile: Mapping[str, int]
+) -> dict[str, int]:
+    """Where the last tile begins along each dimension that a residue distribution cuts: of several
+    summed together those that the tile names, or the last."""
+    found: dict[str, int] = {}
+    for dims in residue_dims(program, distribution):
+        for d in [d for d in dims if tile.get(d, 1) > 1] or dims[-1:]:
+            step = tile.get(d, 1)
+            found[d] = (sizes[d] - 1) // step * step
+    return found
+
+
+_MOST_F16 = 2.0**14
+"""A quarter of f16's range: what one-sided dots may come to, so that an epilogue has room."""
+
+
+def _headroom(program: Program, sizes: Mapping[str, int]) -> float:
+    """The power of two that keeps dots of numbers up to 8 within f16, where f16 holds them."""
+    dots = [node for node in nodes_of(program) if isinstance(node, Dot)]
+    narrow = any(kind.elem is F16 for kind in result_types(program)) or any(
+        node.accumulate == F16.name for node in dots
+    )
+    if not narrow or not dots:
+        return 1.0
+    longest = max(math.prod(sizes.get(d, 1) for d in node.over) for node in dots)
+    excess = 64.0 * longest / _MOST_F16
+    return 1.0 if excess <= 1 else 2.0 ** -math.ceil(math.log2(excess) / 2)
 
 
 # --- numbers -------------------------------------------------------------------------
 
 
-def _tensor(
-    kind: TensorType,
-    role: Role,
-    sizes: Mapping[str, int],
-    distribution: Distribution,
-    random: torch.Generator,
-) -> Tensor:
-    shape = shape_of(kind, sizes)
+def _tensor(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
+    shape = shape_of(kind, draw.sizes)
     dtype = outer_dtype(kind.elem)
+    random, distribution = draw.random, draw.distribution
     if role.below is not None:
-        return torch.randint(0, sizes[role.below], shape, generator=random).to(dtype)
+        return torch.randint(0, draw.sizes[role.below], shape, generator=random).to(dtype)
     if role.offsets_of is not None:
-        return _offsets(shape, sizes[role.offsets_of], random).to(dtype)
+        return _offsets(shape, draw.sizes[role.offsets_of], random).to(dtype)
     match kind.elem.kind:
         case "bool":
             return torch.randint(0, 2, shape, generator=random).bool()
         case "int":
-            return _integers(kind.elem, shape, distribution, random).to(dtype)
-        case "float" if distribution == "integer":
-            return store(_exact(kind, role, sizes, random), kind.elem)
+            return integers(kind.elem, shape, distribution, random).to(dtype)
+        case "float" if distribution in EXACT or (distribution == "denormal" and role.right):
+            return store(_exact(kind, role, draw), kind.elem)
         case "float":
-            return store(_floats(kind.elem, shape, distribution, random), kind.elem)
+            scale = draw.scale if distribution in ("positive", "negated") else 1.0
+            return store(floats(kind.elem, shape, distribution, random) * scale, kind.elem)
+
+
+def _residue(made: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
+    """0 in front of the last tile along each of `draw.starts`; an operand that has none of these
+    dimensions stays as it is."""
+    names = kind.dims
+    if not draw.starts.keys() & set(names):
+        return made
+    view = made.view([draw.sizes[d] for d in names])
+    for i, d in enumerate(names):
+        view.narrow(i, 0, draw.starts.get(d, 0)).zero_()
+    return made
 
 
 def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tensor:
@@ -170,72 +276,24 @@ def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tens
     return torch.cat((torch.tensor([0]), inner, torch.tensor([extent])))[:count].reshape(tuple(shape))
 
 
-def _integers(
-    elem: Element, shape: Sequence[int], distribution: Distribution, random: torch.Generator
-) -> Tensor:
-    low, high = RANGES[elem.name]
-    low, high = max(low, -1000), min(high, 1000)
-    match distribution:
-        case "zeros":
-            return torch.zeros(tuple(shape), dtype=torch.int64)
-        case "one_hot":
-            return _one_hot(shape, random).to(torch.int64)
-        case "positive":
-            return torch.randint(high // 2, high + 1, tuple(shape), generator=random)
-        case _:
-            return torch.randint(low, high + 1, tuple(shape), generator=random)
-
-
-def _floats(
-    elem: Element, shape: Sequence[int], distribution: Distribution, random: torch.Generator
-) -> Tensor:
-    size = tuple(shape)
-    match distribution:
-        case "normal":
-            return torch.randn(size, generator=random, dtype=torch.float64)
-        case "uniform":
-            return torch.rand(size, generator=random, dtype=torch.float64) * 2 - 1
-        case "positive":
-            return torch.rand(size, generator=random, dtype=torch.float64) * 4 + 4
-        case "one_hot":
-            return _one_hot(shape, random)
-        case "wide":
-            reach = min(8, -FORMATS[elem.name].smallest // 2) if elem.name in FORMATS else 8
-            powers = torch.randint(-reach, reach + 1, size, generator=random).to(torch.float64)
-            return torch.randn(size, generator=random, dtype=torch.float64) * 2.0**powers
-        case _:
-            return torch.zeros(size, dtype=torch.float64)
-
-
-def _one_hot(shape: Sequence[int], random: torch.Generator) -> Tensor:
-    out = torch.zeros(tuple(shape), dtype=torch.float64)
-    if not shape or not out.numel():
-        return out + 1
-    rows = out.reshape(-1, shape[-1])
-    rows[torch.arange(len(rows)), torch.randint(0, shape[-1], (len(rows),), generator=random)] = 1.0
-    return out
-
-
-def _exact(kind: TensorType, role: Role, sizes: Mapping[str, int], random: torch.Generator) -> Tensor:
+def _exact(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
     """Whole numbers of at most 4 whose dot cannot reach the accumulator's limit: smaller ones for
     long dots, then zeros along the summed dimensions."""
-    shape = shape_of(kind, sizes)
-    steps = math.prod(sizes[d] for d in role.over)
+    shape = shape_of(kind, draw.sizes)
+    steps = math.prod(draw.sizes[d] - draw.starts.get(d, 0) for d in role.over)
     room = role.exact / max(steps, 1)
     largest = max(1, min(4, math.isqrt(int(room)))) if math.isfinite(room) else 4
-    values = torch.randint(-largest, largest + 1, tuple(shape), generator=random).to(torch.float64)
+    values = torch.randint(-largest, largest + 1, tuple(shape), generator=draw.random).to(torch.float64)
     if room >= 1:
         return values
-    named = [sizes[d] for d in kind.dims]
-    return (values.reshape(named or [1]) * _thinned(kind, role, sizes, room, random)).reshape(tuple(shape))
+    named = [draw.sizes[d] for d in kind.dims]
+    return (values.reshape(named or [1]) * _thinned(kind, role, draw, room)).reshape(tuple(shape))
 
 
-def _thinned(
-    kind: TensorType, role: Role, sizes: Mapping[str, int], room: float, random: torch.Generator
-) -> Tensor:
+def _thinned(kind: TensorType, role: Role, draw: _Draw, room: float) -> Tensor:
     """1 for as many coordinates of the longest summed dimension as there is room for, else 0."""
-    longest = max(role.over, key=lambda d: sizes[d])
-    keep = max(1, int(sizes[longest] * room))
-    mask = torch.zeros(sizes[longest], dtype=torch.float64)
-    mask[torch.randperm(sizes[longest], generator=random)[:keep]] = 1.0
+    longest = max(role.over, key=lambda d: draw.sizes[d])
+    length = draw.sizes[longest]
+    mask = torch.zeros(length, dtype=torch.float64)
+    mask[torch.randperm(length, generator=draw.random)[: max(1, int(length * room))]] = 1.0
     return mask.reshape([-1 if d == longest else 1 for d in kind.dims])

@@ -82,6 +82,23 @@ Outcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Ex
 """`output` is the last 64 KiB of what the process printed, both streams together."""
 
 
+def lost(outcome: Outcome, what: str) -> str:
+    """Why there is no answer, in words; `what` names whose process it was, as in "the kernel"."""
+    match outcome:
+        case Raised(kind, message):
+            return f"{kind}: {message}"
+        case Crashed(name):
+            return f"{what}'s process was ended by {name}"
+        case TimedOut(seconds):
+            return f"{what}'s process did not end within {seconds:.0f} s and was killed"
+        case TooMuchMemory(limit):
+            return f"{what}'s process passed {limit} bytes of memory and was killed"
+        case Exited(status):
+            return f"{what}'s process ended by itself with status {status}"
+        case Returned():
+            return f"{what}'s process answered what was not asked"
+
+
 def run(
     target: str,
     arguments: Mapping[str, Any],

@@ -1,0 +1,155 @@
+"""Cases judged one after the other in this process, each written down as it ends.
+
+This runs where a kernel may take the process with it: what is in the journal survives that.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ucutlass.ir import Program
+from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, CUTLASS_BASE, LaunchError
+from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.verify.evidence import CaseResult, Outcome, plain, verdict_of
+from ucutlass.runtime.verify.guards import shifted
+from ucutlass.runtime.verify.jitter import copies
+from ucutlass.runtime.verify.judge import Exposed, Launch, Verdict, check
+from ucutlass.runtime.verify.suite import Case
+from ucutlass.shapes import complete
+
+_SHIFT = 16
+"""Bytes: the alignment that kernels may count on (`Access.align`), and no more."""
+
+Make: TypeAlias = Callable[[tuple[int, ...]], "Launch | Exposed"]
+"""The launch for every extent in the program's order. May raise LaunchError."""
+
+
+def judge_case(program: Program, make: Make, case: Case, tile: Mapping[str, int], device: str) -> Verdict:
+    """Runs and judges one case. Raises what the launch and the reference raise; a refusal where it is
+    allowed is a verdict without comparisons."""
+    extents = complete(program, case.sizes)
+    arguments = _arguments(program, case, case.seed, tile, device)
+    match case.kind:
+        case "values":
+            return check(program, make(extents), arguments, tile=tile, repeats=case.repeats)
+        case "repeats":
+            around = copies(torch.device(device), case.seed)
+            launch = make(extents)
+            return check(program, launch, arguments, tile=tile, repeats=case.repeats, jitter=around)
+        case "refilled":
+            launch = make(extents)
+            first = check(program, launch, arguments, tile=tile, repeats=case.repeats)
+            others = _arguments(program, case, case.seed + 1, tile, device)
+            for old, new in zip(arguments, others, strict=True):
+                if isinstance(old, Tensor):
+                    assert isinstance(new, Tensor)
+                    old.copy_(new)
+            again = check(program, launch, arguments, tile=tile, repeats=case.repeats)
+            return Verdict(first.comparisons + again.comparisons, first.problems + again.problems)
+        case "shifted":
+            moved = [shifted(a, _SHIFT) if isinstance(a, Tensor) else a for a in arguments]
+            return check(program, make(extents), moved, tile=tile, repeats=case.repeats, offset=_SHIFT)
+        case "edge" | "refusal" | "misaligned":
+            off = case.kind == "misaligned"
+            moved = [shifted(a, a.element_size()) if off and isinstance(a, Tensor) else a for a in arguments]
+            try:
+                return check(program, make(extents), moved, tile=tile, repeats=case.repeats)
+            except LaunchError as error:
+                if not _refused(error.code):
+                    raise
+                return Verdict((), ())
+
+
+def _arguments(program: Program, case: Case, seed: int, tile: Mapping[str, int], device: str) -> list[Any]:
+    return list(generate(program, case.sizes, case.distribution, seed=seed, device=device, tile=tile))
+
+
+def _refused(code: int) -> bool:
+    """The entry, or CUTLASS's own check, would not take the arguments; nothing was launched."""
+    return code == BAD_ARGUMENTS or code > CUTLASS_BASE
+
+
+# --- the journal ---------------------------------------------------------------------
+
+
+def judge_all(
+    program: Program,
+    make: Make,
+    cases: Sequence[Mapping[str, Any]],
+    journal: str,
+    *,
+    tile: Mapping[str, int],
+    device: str,
+    case_seconds: float,
+) -> str:
+    """Judges `cases` (as `asdict` makes them) until one raises, and writes the beginning and the
+    end of each into the file `journal`. Returns how it ended, for a person.
+
+    A case that takes longer than `case_seconds` ends this process by SIGALRM, even while it waits for a
+    device; a case that raises ends the batch, because the device's context may be broken.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with Path(journal).open("a") as file:
+
+        def write(entry: Mapping[str, Any]) -> None:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+
+        for number, made in enumerate(cases):
+            case = Case(**made)
+            write({"begun": number})
+            signal.setitimer(signal.ITIMER_REAL, case_seconds)
+            began = time.monotonic()
+            raised = ""
+            verdict: Verdict | None = None
+            try:
+                verdict = judge_case(program, make, case, tile, device)
+            except Exception as error:
+                # Whatever it is, it is this case's loss, and says so in the evidence.
+                raised = f"{type(error).__name__}: {error}"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            seconds = round(time.monotonic() - began, 3)
+            write({"ended": number, "verdict": plain(verdict), "raised": raised, "seconds": seconds})
+            if raised:
+                return f"stopped after {case.name}"
+    return "all cases ran"
+
+
+def as_json(case: Case) -> dict[str, Any]:
+    """What `judge_all` takes."""
+    return asdict(case)
+
+
+def read_journal(journal: Path, cases: Sequence[Case]) -> tuple[dict[int, CaseResult], set[int]]:
+    """The results by the case's number, and the numbers of those that began. A last line that is cut
+    short counts for nothing."""
+    ended: dict[int, CaseResult] = {}
+    begun: set[int] = set()
+    for line in journal.read_text().splitlines() if journal.exists() else ():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        match entry:
+            case {"begun": int(number)}:
+                begun.add(number)
+            case {"ended": int(number), "verdict": verdict, "raised": str(raised), "seconds": seconds}:
+                ended[number] = _result(cases[number], verdict, raised, float(seconds))
+    return ended, begun
+
+
+def _result(case: Case, made: Mapping[str, Any] | None, raised: str, seconds: float) -> CaseResult:
+    if made is None:
+        return CaseResult(case, "lost", None, raised, seconds)
+    verdict = verdict_of(made)
+    outcome: Outcome = "right" if verdict.ok else "wrong"
+    return CaseResult(case, outcome, verdict, "", seconds)

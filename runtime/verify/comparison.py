@@ -1,0 +1,139 @@
+"""One result against its reference, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FEWEST = 64
+"""Elements below which a root mean square says nothing of a distribution: a single result may well
+be wrong by all that its bound allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One result against its reference.
+
+    `worst` is the largest error over its bound: 0 where all are equal, infinite where the bound is 0
+    or a NaN or infinity is not the reference's. `index` is where; `in_tile` that index modulo
+    the tile, over the last two axes. `bad` counts elements beyond their bound, `exact` those that had
+    to be equal, `unbounded` those whose bound is infinite: they must only be finite. `rms` is the
+    root mean square of error over bound where both are finite, None where all must be exact or
+    there are fewer than FEWEST. `varies` and `reference_varies` tell whether not all elements are equal.
+    """
+
+    name: str
+    ok: bool
+    worst: float
+    index: tuple[int, ...]
+    in_tile: tuple[int, int] | None
+    out: float
+    reference: float
+    bound: float
+    bad: int
+    elements: int
+    exact: int
+    unbounded: int
+    rms: float | None = None
+    varies: bool = True
+    reference_varies: bool = True
+
+    def __str__(self) -> str:
+        place = f"at {list(self.index)}" + (f", tile position {self.in_tile}" if self.in_tile else "")
+        beyond = f"{self.bad} of {self.elements} elements beyond the bound"
+        verdict = "within the bound" if self.ok else beyond
+        return (
+            f"{self.name or 'result'}: {verdict}; worst error is {self.worst:.3g} of the bound {place}: "
+            f"{self.out:.9g}, reference {self.reference:.9g} +- {self.bound:.3g}"
+        )
+
+
+def compare(
+    out: Tensor,
+    reference: Tensor,
+    bound: Tensor,
+    *,
+    tile: tuple[int, int] | None = None,
+    name: str = "",
+    overflows: Tensor | None = None,
+) -> Comparison:
+    """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
+
+    NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
+    `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype.
+    `tile` gives the tile's extents along the last two axes. Raises ValueError where the shapes differ.
+    """
+    if not out.shape == reference.shape == bound.shape:
+        raise ValueError(
+            f"out has shape {tuple(out.shape)}, the reference {tuple(reference.shape)}, "
+            f"the bound {tuple(bound.shape)}"
+        )
+    ratio = _ratios(out, reference, bound, overflows)
+    bad = int((ratio > 1).sum())
+    at = int(ratio.argmax()) if ratio.numel() else -1
+    index = unravel(at, out.shape) if at >= 0 else ()
+    picked = [float(t[index].double()) if at >= 0 else 0.0 for t in (out, reference, bound)]
+    return Comparison(
+        name=name,
+        ok=bad == 0,
+        worst=float(ratio.reshape(-1)[at]) if at >= 0 else 0.0,
+        index=index,
+        in_tile=(index[-2] % tile[0], index[-1] % tile[1]) if tile and len(index) > 1 else None,
+        out=picked[0],
+        reference=picked[1],
+        bound=picked[2],
+        bad=bad,
+        elements=out.numel(),
+        exact=int((bound == 0).sum()),
+        unbounded=int(bound.isinf().sum()),
+        rms=_rms(ratio, bound),
+        varies=_varies(out),
+        reference_varies=_varies(reference),
+    )
+
+
+def _rms(ratio: Tensor, bound: Tensor) -> float | None:
+    """Elements that must be exact count: where results are coarse, those with a bound are the ones
+    near a tie, which an honest kernel may round either way."""
+    both = ratio[bound.isfinite() & ratio.isfinite()]
+    if both.numel() < FEWEST or not bool((bound > 0).any()):
+        return None
+    return float(both.square().mean().sqrt())
+
+
+def _varies(values: Tensor) -> bool:
+    """Whether not all elements are equal; NaN equals NaN."""
+    flat = values.reshape(-1)
+    wide = flat.to(torch.float64) if flat.is_floating_point() else flat
+    first = wide[:1]
+    return not bool(((wide == first) | (wide.isnan() & first.isnan())).all())
+
+
+def _ratios(out: Tensor, reference: Tensor, bound: Tensor, overflows: Tensor | None) -> Tensor:
+    """Error over bound; infinite where a NaN or infinity is not the reference's."""
+    if reference.dtype == torch.float64:
+        a, b = out.to(torch.float64), reference
+        if overflows is not None:
+            largest = torch.finfo(out.dtype).max
+            a, b = (torch.where(overflows, v.clamp(-largest, largest), v) for v in (a, b))
+        equal = (a == b) | (a.isnan() & b.isnan())
+        strange = ~equal & ~(a.isfinite() & b.isfinite())
+    else:
+        a, b = out.to(torch.int64), reference.to(torch.int64)
+        equal = a == b
+        strange = torch.zeros_like(equal)
+    error = (a - b).abs().to(torch.float64)
+    ratio = torch.where(equal, 0.0, error / bound)
+    return torch.where(strange | (~equal & (bound == 0)), torch.inf, ratio)
+
+
+def unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of an element that comes `flat`-th in row-major order."""
+    index: list[int] = []
+    for extent in reversed(shape):
+        index.append(flat % extent)
+        flat //= extent
+    return tuple(reversed(index))

@@ -1,0 +1,149 @@
+"""What came of a suite: the verdict of every case, as a value that can be stored.
+
+Missing evidence is failure: a case that did not run, or whose process was lost, is as bad as a
+wrong result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeAlias
+
+from ucutlass.runtime.sanitize import Report
+from ucutlass.runtime.verify.comparison import Comparison
+from ucutlass.runtime.verify.judge import Problem, Verdict
+from ucutlass.runtime.verify.suite import Case, LeftOut, Suite
+
+Outcome: TypeAlias = Literal["right", "wrong", "lost", "not run"]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """`lost`: the case raised, or its process ended, hung or was killed; `message` says how.
+    `verdict` is None unless the case was judged; `seconds` is what it took."""
+
+    case: Case
+    outcome: Outcome
+    verdict: Verdict | None
+    message: str = ""
+    seconds: float = 0.0
+
+    @property
+    def worst(self) -> Comparison | None:
+        """The comparison with the largest error over its bound."""
+        found = self.verdict.comparisons if self.verdict else ()
+        return max(found, key=lambda c: c.worst, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A whole suite's outcome. `results` has an entry for every case of the suite, in its order;
+    `sanitizers` one for every tool that was asked for."""
+
+    seed: int
+    results: tuple[CaseResult, ...]
+    left_out: tuple[LeftOut, ...]
+    sanitizers: tuple[Report, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a case, every case is right, and every sanitizer ran and found nothing."""
+        return bool(self.results) and not self.failures()
+
+    @property
+    def worst(self) -> Comparison | None:
+        """The largest error over its bound of all cases; at most 1 where all are right."""
+        found = [r.worst for r in self.results if r.worst is not None]
+        return max(found, key=lambda c: c.worst, default=None)
+
+    def failures(self) -> tuple[str, ...]:
+        """One line for everything that stands against the kernel, evidence that is missing too."""
+        return tuple(self._failures())
+
+    def _failures(self) -> Iterator[str]:
+        if not self.results:
+            yield "no case: nothing was verified"
+        for result in self.results:
+            if result.outcome != "right":
+                yield f"{result.case.name}: {result.outcome}: {result.message or _words(result.verdict)}"
+        for report in self.sanitizers:
+            if not report.ok:
+                yield f"{report.tool}: {report.message}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON: numbers that are not finite become "inf", "-inf" and "nan"."""
+        return {
+            "ok": self.ok,
+            "seed": self.seed,
+            "cases": [_case_json(r) for r in self.results],
+            "left_out": plain(self.left_out),
+            "sanitizers": plain(self.sanitizers),
+            "failures": list(self.failures()),
+        }
+
+
+def _case_json(result: CaseResult) -> dict[str, Any]:
+    """A case with its verdict. `worst` and `rms` are the largest of its comparisons; whether the
+    output and the reference vary is said of all of them."""
+    compared = result.verdict.comparisons if result.verdict else ()
+    case: dict[str, Any] = plain(result.case)
+    return case | {
+        "outcome": result.outcome,
+        "ok": result.outcome == "right",
+        "worst": plain(max((c.worst for c in compared), default=None)),
+        "rms": plain(max((c.rms for c in compared if c.rms is not None), default=None)),
+        "varies": all(c.varies for c in compared),
+        "reference_varies": all(c.reference_varies for c in compared),
+        "problems": [str(p) for p in (result.verdict.problems if result.verdict else ())],
+        "comparisons": plain(compared),
+        "message": result.message,
+        "seconds": result.seconds,
+    }
+
+
+def _words(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "no verdict"
+    return "; ".join([*map(str, verdict.problems), *(str(c) for c in verdict.comparisons if not c.ok)])
+
+
+def evidence_of(
+    suite: Suite, results: Sequence[CaseResult], sanitizers: Sequence[Report] = ()
+) -> Evidence:
+    """Joins a suite with what was seen; cases without a result did not run."""
+    known = {r.case.name: r for r in results}
+    every = (known.get(c.name) or CaseResult(c, "not run", None, "it has no result") for c in suite.cases)
+    return Evidence(suite.seed, tuple(every), suite.left_out, tuple(sanitizers))
+
+
+# --- as JSON -------------------------------------------------------------------------
+
+
+def plain(value: object) -> Any:
+    """Dataclasses, mappings and sequences as JSON values."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {str(k): plain(v) for k, v in value.items()}
+        case tuple() | list():
+            return [plain(v) for v in value]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        case _:
+            return value
+
+
+def verdict_of(made: Mapping[str, Any]) -> Verdict:
+    """The verdict that `plain` made this of."""
+    return Verdict(
+        tuple(_comparison(c) for c in made["comparisons"]), tuple(Problem(**p) for p in made["problems"])
+    )
+
+
+def _comparison(made: Mapping[str, Any]) -> Comparison:
+    floats = {n: float(made[n]) for n in ("worst", "out", "reference", "bound", "rms") if made[n] is not None}
+    in_tile = None if made["in_tile"] is None else tuple(made["in_tile"])
+    return Comparison(**{**made, **floats, "index": tuple(made["index"]), "in_tile": in_tile})

@@ -1,0 +1,68 @@
+"""How a plan cuts a program's dimensions: what the shapes of a suite are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ucutlass.emit import gemv
+from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
+from ucutlass.runtime.verify.suite import Grain
+
+
+def grain_of(plan: GemmPlan, dims: Sequence[str], splits: int = 1) -> Grain:
+    """A plan's grain; `dims` names the program's dimensions by position, as `Kernel.dims` does.
+    `splits` is that of the launch: each part of K has a pipeline of its own to fill.
+
+    Of a mode that is several dimensions, the innermost has the tile. Steps make every stride that a
+    vector access relies on a multiple of its `Access.align`.
+    """
+    (m, n, k), stages = _tile(plan), _stages(plan)
+    problem = plan.problem
+    tile: dict[str, int] = {}
+    for product, extent in ((problem.m, m), (problem.n, n), (problem.k[-1], k)):
+        if product:
+            tile[dims[product[-1]]] = extent
+    depth = {dims[problem.k[-1][-1]]: k * stages * max(1, splits)} if problem.k[-1] else {}
+    return Grain(tile, {dims[i]: step for i, step in _steps(plan).items()}, depth)
+
+
+def _tile(plan: GemmPlan) -> tuple[int, int, int]:
+    match plan.schedule:
+        case Sm90Schedule(tile=tile) | Sm80Schedule(tile=tile):
+            return tile
+        case GemvSchedule(columns=columns) as schedule:
+            how = gemv.shape(plan.problem, schedule)
+            vector = how.vector if how.order == "k" else 1
+            return how.tile_m, columns, how.threads_k * how.unroll * vector
+
+
+def _stages(plan: GemmPlan) -> int:
+    match plan.schedule:
+        case Sm90Schedule(stages=stages) | Sm80Schedule(stages=stages):
+            return stages
+        case GemvSchedule():
+            return 1
+
+
+def _steps(plan: GemmPlan) -> dict[int, int]:
+    """By dimension. A product of several extents puts its factor on the innermost, unless
+    another one of them carries it already."""
+    found: dict[int, int] = {}
+    needs = sorted(_needs(plan), key=lambda need: len(need[0]))
+    for product, align in needs:
+        if not any(found.get(i, 1) % align == 0 for i in product):
+            found[product[-1]] = max(found.get(product[-1], 1), align)
+    return found
+
+
+def _needs(plan: GemmPlan) -> Iterator[tuple[Product, int]]:
+    """Strides that must be multiples, and of what. Aligns are powers of two."""
+    problem = plan.problem
+    accesses = [problem.a, problem.b, *problem.inputs, *(o.access for o in problem.outputs)]
+    for access in accesses:
+        if access.align > 1:
+            yield from ((stride, access.align) for stride in _strides(access) if stride)
+
+
+def _strides(access: Access) -> list[Product | None]:
+    return [access.m, access.n, *access.k, *access.batch]

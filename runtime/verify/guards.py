@@ -1,0 +1,59 @@
+"""Poisoned memory between canaries: what outputs and workspaces of a judged run are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GUARD = 4096
+"""Bytes of canary before and after each output and workspace."""
+
+CANARY = 0xA5
+POISONS = (0xFF, 0x3C)
+"""Bytes that memory holds before a run: all ones, which is NaN in every float type, then a
+finite pattern (1.06 in f16, 0.0115 in bf16 and f32)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guarded:
+    """A tensor in the middle of a larger buffer, `start` bytes behind its beginning."""
+
+    buffer: Tensor
+    result: Tensor
+    start: int = GUARD
+
+    def overruns(self) -> list[int]:
+        """Offsets in bytes, from the tensor's first byte, of canaries that changed (at most one
+        before and one behind)."""
+        inside = self.result.numel() * self.result.element_size()
+        front, back = self.buffer[: self.start], self.buffer[self.start + inside :]
+        hit = [(front != CANARY).nonzero()[-1:] - self.start, (back != CANARY).nonzero()[:1] + inside]
+        return [int(h) for part in hit for h in part.reshape(-1)]
+
+    def bytes(self) -> Tensor:
+        """The tensor's bytes, one row an element."""
+        size = self.result.element_size()
+        return self.buffer[self.start : self.start + self.result.numel() * size].view(-1, size)
+
+
+def guarded(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, poison: int, offset: int = 0
+) -> Guarded:
+    """A poisoned tensor between canaries; on CUDA devices its address is `offset` bytes, a multiple of
+    the element's, past a multiple of 256."""
+    inside = math.prod(shape) * torch.empty((), dtype=dtype).element_size()
+    start = GUARD + offset
+    buffer = torch.full((start + inside + GUARD,), CANARY, dtype=torch.uint8, device=device)
+    buffer[start : start + inside] = poison
+    return Guarded(buffer, buffer[start : start + inside].view(dtype).view(tuple(shape)), start)
+
+
+def shifted(tensor: Tensor, offset: int) -> Tensor:
+    """A copy that begins `offset` bytes, a multiple of the element's, past where memory is allocated."""
+    inside = tensor.numel() * tensor.element_size()
+    room = torch.empty(offset + inside, dtype=torch.uint8, device=tensor.device)
+    return room[offset:].view(tensor.dtype).view(tensor.shape).copy_(tensor)

@@ -1,0 +1,231 @@
+"""One launch, run several times and judged.
+
+Evidence that is missing counts against the kernel: elements that nothing wrote, writes past an
+output or the workspace, inputs that changed, runs that differ and results that depend on
+what memory held before are findings of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ucutlass.ir import Program, TensorType
+from ucutlass.reference import Expected, expect
+from ucutlass.reference.interpreter import Argument, device_of
+from ucutlass.reference.rounding import outer_dtype
+from ucutlass.runtime.inputs import result_types
+from ucutlass.runtime.verify.comparison import Comparison, compare, unravel
+from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded
+
+Launch: TypeAlias = Callable[[Sequence[Argument], Sequence[Tensor]], None]
+"""Runs the program's kernels on arguments and fills the given results, in program order. It may
+return before the device is done; it raises where it cannot launch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exposed:
+    """A launch that takes its workspace from the caller: `workspace` bytes, None where that is 0."""
+
+    run: Callable[[Sequence[Argument], Sequence[Tensor], Tensor | None], None]
+    workspace: int
+
+
+Jitter: TypeAlias = Callable[[int], AbstractContextManager[object]]
+"""What goes on around the run of that number, such as copies on another stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a run besides its numbers."""
+
+    kind: Literal["unwritten", "overrun", "input changed", "not repeatable", "reads poison"]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`ok` is true where every comparison is and there is no problem."""
+
+    comparisons: tuple[Comparison, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and all(c.ok for c in self.comparisons)
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.problems), *map(str, self.comparisons)])
+
+
+_PATTERNS = ((0, 0), (1, 1), (0, 1), (1, 0))
+"""Which of POISONS outputs and workspace hold, run by run; later runs repeat the first. The
+third and fourth tell whether a difference between the first two came from either."""
+
+
+def check(
+    program: Program,
+    launch: Launch | Exposed,
+    arguments: Sequence[Argument],
+    *,
+    tile: tuple[int, int] | Mapping[str, int] | None = None,
+    deterministic: bool = True,
+    expected: Sequence[Expected] | None = None,
+    repeats: int = 2,
+    jitter: Jitter | None = None,
+    offset: int = 0,
+) -> Verdict:
+    """Runs `launch` `repeats` times (at least 2), on outputs and, where it is Exposed, a workspace
+    poisoned with NaN and with a finite pattern, and judges all runs.
+
+    `deterministic=False` allows the runs to differ (atomic sums): each must then be within the bound.
+    `tile` locates the worst error: extents along a result's last two axes, or by dimension's name.
+    `offset` bytes is how far results begin past a multiple of 256.
+    `expected` saves computing the reference again for the same arguments. Errors of the launch
+    and of the reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
+    """
+    if repeats < 2:
+        raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
+    wanted = tuple(expected) if expected is not None else expect(program, arguments)
+    snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+    tiles = [_tile_of(kind, tile) for kind in result_types(program)]
+    runs: list[list[Guarded]] = []
+    differs: list[bool] = []
+    problems: list[Problem] = []
+    compared: list[Comparison] = []
+    for number in range(repeats):
+        with nullcontext() if jitter is None else jitter(number):
+            outputs, found = _run(launch, arguments, wanted, _pattern(number), offset)
+        problems += found
+        if number < 2:
+            runs.append(outputs)
+        if number == 0 or not deterministic:
+            compared += [
+                compare(o.result, e.reference, e.bound, tile=t, name=e.name, overflows=e.overflows)
+                for e, o, t in zip(wanted, outputs, tiles, strict=True)
+            ]
+        differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
+    problems += _changed(program, arguments, snapshot)
+    for e, first, second in zip(wanted, *runs, strict=True):
+        problems += _unwritten(e, first, second)
+    if deterministic and not problems and any(differs):
+        problems += _unsteady(wanted, runs, differs, isinstance(launch, Exposed) and launch.workspace > 0)
+    return Verdict(tuple(compared), tuple(dict.fromkeys(problems)))
+
+
+def _pattern(number: int) -> tuple[int, int]:
+    return _PATTERNS[number] if number < len(_PATTERNS) else _PATTERNS[0]
+
+
+def _tile_of(kind: TensorType, tile: tuple[int, int] | Mapping[str, int] | None) -> tuple[int, int] | None:
+    if not isinstance(tile, Mapping):
+        return tile
+    if len(kind.axes) < 2:
+        return None
+    rows, columns = ((axis.dims or ("",))[-1] for axis in kind.axes[-2:])
+    return tile.get(rows, 1), tile.get(columns, 1)
+
+
+def _run(
+    launch: Launch | Exposed,
+    arguments: Sequence[Argument],
+    wanted: Sequence[Expected],
+    pattern: tuple[int, int],
+    offset: int,
+) -> tuple[list[Guarded], list[Problem]]:
+    device = device_of(arguments)
+    out, work = (POISONS[i] for i in pattern)
+    outputs = [guarded(e.reference.shape, outer_dtype(e.elem), device, out, offset) for e in wanted]
+    results = [o.result for o in outputs]
+    scratch: Guarded | None = None
+    match launch:
+        case Exposed(run, workspace):
+            if workspace:
+                scratch = guarded((workspace,), torch.uint8, device, work)
+            run(arguments, results, None if scratch is None else scratch.result)
+        case _:
+            launch(arguments, results)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    named = [(e.name or "the result", o) for e, o in zip(wanted, outputs, strict=True)]
+    named += [("the workspace", scratch)] if scratch is not None else []
+    return outputs, [
+        Problem("overrun", f"{name} was written past: first canary hit at byte {at} of it")
+        for name, memory in named
+        for at in memory.overruns()
+    ]
+
+
+def _changed(program: Program, arguments: Sequence[Argument], snapshot: Sequence[Argument]) -> list[Problem]:
+    found: list[Problem] = []
+    for decl, now, before in zip(program.params, arguments, snapshot, strict=True):
+        if isinstance(now, Tensor) and isinstance(before, Tensor):
+            differs = (_raw(now) != _raw(before)).nonzero()
+            if differs.numel():
+                at = int(differs[0, 0])
+                found.append(Problem("input changed", f"{decl.name} changed, first at byte {at}"))
+    return found
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    # Axes of length 1 may have any stride, which a view as bytes would refuse.
+    dense = tensor.contiguous()
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+
+
+def _unwritten(e: Expected, first: Guarded, second: Guarded) -> list[Problem]:
+    """Elements that hold the poison after both runs: no one value is both patterns."""
+    untouched = (first.bytes() == POISONS[0]).all(dim=1) & (second.bytes() == POISONS[1]).all(dim=1)
+    count = int(untouched.sum())
+    if not count:
+        return []
+    at = unravel(int(untouched.to(torch.uint8).argmax()), e.reference.shape)
+    total = e.reference.numel()
+    name = e.name or "the result"
+    return [Problem("unwritten", f"{count} of {total} elements of {name}, first {list(at)}")]
+
+
+def _differ(first: Guarded, second: Guarded) -> bool:
+    return first is not second and not torch.equal(first.bytes(), second.bytes())
+
+
+def _unsteady(
+    wanted: Sequence[Expected], runs: Sequence[Sequence[Guarded]], differs: Sequence[bool], workspace: bool
+) -> list[Problem]:
+    """Why runs differ: what memory held before, or nothing that the judge did."""
+    culprit = None
+    if len(differs) >= len(_PATTERNS) and not any(differs[len(_PATTERNS) :]):
+        match differs[1:4]:
+            case [True, True, False] if workspace:
+                culprit = "the workspace"
+            case [True, False, True]:
+                culprit = "the results"
+    if culprit is not None:
+        what = f"what was written depends on what {culprit} held before the launch"
+        return [Problem("reads poison", what)]
+    found = [p for e, a, b in zip(wanted, *runs, strict=True) for p in _unrepeatable(e, a, b)]
+    number = differs.index(True)
+    return found or [Problem("not repeatable", f"run {number + 1} of {len(differs)} differs from the first")]
+
+
+def _unrepeatable(e: Expected, first: Guarded, second: Guarded) -> list[Problem]:
+    differs = (first.bytes() != second.bytes()).any(dim=1)
+    count = int(differs.sum())
+    if not count:
+        return []
+    at = unravel(int(differs.to(torch.uint8).argmax()), e.reference.shape)
+    return [
+        Problem(
+            "not repeatable",
+            f"{count} of {e.reference.numel()} elements of {e.name or 'the result'} differ bitwise between "
+            f"two runs, first {list(at)}",
+        )
+    ]

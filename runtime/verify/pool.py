@@ -1,0 +1,95 @@
+"""Cases in processes that may be lost: a hang, a crash or a broken context costs one case.
+
+One process judges case after case; where it is lost, the case that it was at is, too, and the next
+one begins in a fresh process.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ucutlass.runtime import isolate
+from ucutlass.runtime.verify.batch import as_json, read_journal
+from ucutlass.runtime.verify.evidence import CaseResult
+from ucutlass.runtime.verify.suite import Case
+
+START_SECONDS = 300.0
+"""What a fresh process may take before its first case: importing torch, a CUDA context, a kernel's
+library."""
+
+MOST_LOSSES = 6
+"""Lost cases after which the rest is not run: a kernel that loses this many needs no more."""
+
+
+def run(
+    target: str,
+    shared: Mapping[str, Any],
+    cases: Sequence[Case],
+    *,
+    case_seconds: float = 120.0,
+    start_seconds: float = START_SECONDS,
+    memory_bytes: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    most_losses: int = MOST_LOSSES,
+    on_result: Callable[[CaseResult], None] = lambda _: None,
+) -> tuple[CaseResult, ...]:
+    """A result for every case, in order. `target` (`package.module:function`) takes `shared` and the
+    keywords `cases`, `journal` and `case_seconds`, and calls `batch.judge_all` with them; it should end
+    itself by SIGALRM where it takes longer than `start_seconds` to get there."""
+    rest = list(cases)
+    results: list[CaseResult] = []
+    losses = 0
+
+    def add(result: CaseResult) -> None:
+        results.append(result)
+        on_result(result)
+
+    with tempfile.TemporaryDirectory(prefix="ucutlass-verify-") as folder:
+        while rest:
+            journal = Path(folder) / f"{len(results)}.jsonl"
+            outcome = isolate.run(
+                target,
+                {
+                    **shared, "cases": [as_json(c) for c in rest], "journal": str(journal),
+                    "case_seconds": case_seconds,
+                },
+                limit_seconds=start_seconds + case_seconds * len(rest),
+                memory_bytes=memory_bytes,
+                environ=environ,
+            )  # fmt: skip
+            ended, begun = read_journal(journal, rest)
+            seen = next(number for number in count() if number not in ended)
+            for number in range(seen):
+                add(ended[number])
+                losses += ended[number].outcome == "lost"
+            if seen in begun:
+                add(CaseResult(rest[seen], "lost", None, _how(outcome, case_seconds)))
+                losses, seen = losses + 1, seen + 1
+            rest = rest[seen:]
+            if seen == 0 or (losses >= most_losses and rest):
+                why = _how(outcome, start_seconds) if seen == 0 else f"{losses} cases before it were lost"
+                for case in rest:
+                    add(CaseResult(case, "not run", None, why))
+                break
+    return tuple(results)
+
+
+def _how(outcome: isolate.Outcome, limit: float) -> str:
+    match outcome:
+        case isolate.Crashed("SIGALRM"):
+            return f"it did not end within {limit:g} s and was killed"
+        case isolate.Returned():
+            return "its process ended without a word about it"
+        case isolate.Raised():
+            return isolate.lost(outcome, "")
+        case _:
+            return isolate.lost(outcome, "the case") + _tail(outcome.output)
+
+
+def _tail(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return f"; it last printed {lines[-1][:200]!r}" if lines else ""

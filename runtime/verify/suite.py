@@ -1,0 +1,294 @@
+"""Which launches a kernel must stand: distributions at the asked extents, then extents at tile edges.
+
+A suite is data: it can be printed, recorded, repeated from its seed, and run case by case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.ir import Dot, Kernel, Program, TensorType
+from ucutlass.reference.binding import shape_of
+from ucutlass.runtime.distributions import MEANINGS, Distribution
+from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types
+from ucutlass.shapes import ShapeError, complete, free_dims
+
+Kind: TypeAlias = Literal["values", "refilled", "repeats", "shifted", "edge", "refusal", "misaligned"]
+"""`values`: one set of arguments. `refilled`: then other numbers in the same buffers, which a result
+kept from before would miss. `repeats`: ten runs while another stream copies. `shifted`: every tensor
+begins at an odd multiple of 16 bytes. `edge`: extents beside those asked for, which the kernel may
+refuse. `refusal`: extents that break its steps; `misaligned`: tensors that begin one element off: it
+should refuse both. Whatever a kernel does not refuse it must compute rightly."""
+
+REPEATS = 10
+"""Bitwise repeats of a `repeats` case; other cases run twice, `refilled` twice for each filling."""
+
+FEWEST_RUNS = 4
+"""Runs of a case at the asked extents: as many as tell apart what memory held before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that is run and judged. `sizes` has the free dimensions; `why` says what the extents
+    are for; the arguments come from `distribution` and `seed` alone."""
+
+    name: str
+    kind: Kind
+    sizes: Mapping[str, int]
+    distribution: Distribution
+    seed: int
+    why: str
+    repeats: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What the suite would have held, and why it does not."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """`seed` makes all its cases again, for the same program, extents and limits."""
+
+    cases: tuple[Case, ...]
+    left_out: tuple[LeftOut, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How a kernel cuts a program's dimensions, by name. `tile`: its tile's extents, 1 where it has
+    none; `step`: what extents must be multiples of; `depth`: summed extents that fill its
+    pipeline, stages times the tile's. Names that are missing count as 1."""
+
+    tile: Mapping[str, int]
+    step: Mapping[str, int]
+    depth: Mapping[str, int]
+
+
+NO_GRAIN = Grain({}, {}, {})
+
+
+def suite(
+    program: Program,
+    sizes: Mapping[str, int],
+    grain: Grain = NO_GRAIN,
+    *,
+    seed: int,
+    distributions: Sequence[Distribution] = (),
+    most: int = 64,
+    memory_bytes: int = 16 << 30,
+    refusals: bool = True,
+) -> Suite:
+    """The cases of a program at `sizes`, in the order of what they are worth.
+
+    First the asked extents with every distribution (those of `distributions` where it names any),
+    exact integers first; then other numbers in the same buffers, and repeats under jitter; then a
+    tile more or less, single elements, primes and short sums, one dimension at a time, with exact
+    integers and every second time normal numbers; last, extents that break a step. Of these at most
+    `most` are kept, and none but the asked extents that would take more than `memory_bytes`. What is
+    not kept is in `left_out` with its reason.
+
+    Raises ShapeError where `sizes` does not fit the program.
+    """
+    complete(program, sizes)
+    asked = {d: sizes[d] for d in free_dims(program)}
+    wanted = tuple(distributions) or tuple(MEANINGS)
+    left_out: list[LeftOut] = []
+    cases: list[Case] = []
+    for draft in [
+        *_asked(program, asked, wanted, left_out),
+        *_neighbours(program, asked, grain, wanted, left_out),
+        *(_refusals(program, asked, grain) if refusals else ()),
+    ]:
+        size = memory_of(program, draft.sizes)
+        if len(cases) >= most:
+            left_out.append(LeftOut(draft.name, f"a suite has at most {most} cases"))
+        elif draft.sizes != asked and size > memory_bytes:
+            left_out.append(LeftOut(draft.name, f"about {size >> 20} MiB, of at most {memory_bytes >> 20}"))
+        else:
+            cases.append(_seeded(draft, seed))
+    return Suite(tuple(cases), tuple(left_out), seed)
+
+
+def _seeded(case: Case, seed: int) -> Case:
+    """A case's own seed: nobody who knows one case's numbers knows another's."""
+    digest = hashlib.sha256(f"{seed}/{case.name}".encode()).digest()
+    own = int.from_bytes(digest[:8], "big") >> 1
+    return Case(case.name, case.kind, case.sizes, case.distribution, own, case.why, case.repeats)
+
+
+def memory_of(program: Program, sizes: Mapping[str, int]) -> int:
+    """Bytes that judging a case takes, about: every tensor in its own type and in float64, and
+    twelve float64 numbers for each element of the largest value (reference, bound, comparisons)."""
+    full = dict(zip(program.dims, complete(program, sizes), strict=True))
+    tensors = [p.type for p in program.params if isinstance(p.type, TensorType)]
+    tensors += result_types(program)
+    stored = sum(math.prod(shape_of(t, full)) * (8 + 3 * max(1, t.elem.bytes)) for t in tensors)
+    nodes = (math.prod(full.get(d, 1) for d in node.dims) for node in nodes_of(program))
+    return int(stored + 96 * max(nodes, default=0))
+
+
+# --- the asked extents ---------------------------------------------------------------
+
+
+def _draft(
+    kind: Kind, sizes: Mapping[str, int], distribution: Distribution, why: str, repeats: int = 2
+) -> Case:
+    shown = ",".join(f"{d}={n}" for d, n in sizes.items())
+    prefix = "" if kind in ("values", "edge") else f"{kind} "
+    return Case(f"{prefix}{distribution} {shown}", kind, dict(sizes), distribution, 0, why, repeats)
+
+
+def _asked(
+    program: Program, asked: Mapping[str, int], wanted: Sequence[Distribution], left_out: list[LeftOut]
+) -> Iterator[Case]:
+    why = "the asked extents"
+    for distribution in (d for d in MEANINGS if d in wanted):
+        if reason := _unfit(program, distribution):
+            left_out.append(LeftOut(distribution, reason))
+        else:
+            yield _draft("values", asked, distribution, why, FEWEST_RUNS)
+    again: Distribution = "normal" if "normal" in wanted else wanted[0]
+    yield _draft("refilled", asked, again, "other numbers in the same buffers")
+    yield _draft("repeats", asked, again, "bitwise repeats while another stream copies", REPEATS)
+    yield _draft("shifted", asked, again, "tensors begin at odd multiples of 16 bytes")
+
+
+_OVERFLOWING: frozenset[Distribution] = frozenset({"wide", "powers"})
+
+
+def _unfit(program: Program, distribution: Distribution) -> str:
+    """Why a distribution says nothing about a program; "" where it does."""
+    if distribution.startswith("residue") and not residue_dims(program, distribution):
+        return "the program has no such dimension"
+    narrow = any(isinstance(n, Dot) and n.accumulate == "f16" for n in nodes_of(program))
+    if narrow and distribution in _OVERFLOWING:
+        return "sums kept in f16 overflow in an order that is the kernel's own"
+    return ""
+
+
+# --- extents at tile edges -----------------------------------------------------------
+
+RESIDUES: tuple[Distribution, ...] = ("residue", "residue_rows", "residue_columns")
+_PRIME = 13
+
+
+def _neighbours(
+    program: Program,
+    asked: Mapping[str, int],
+    grain: Grain,
+    wanted: Sequence[Distribution],
+    left_out: list[LeftOut],
+) -> Iterator[Case]:
+    """Each shape once, with exact integers; every second one with normal numbers as well."""
+    first: Distribution = "integer" if "integer" in wanted else wanted[0]
+    seen = [dict(asked)]
+    for why, sizes in _shapes(program, asked, grain):
+        if sizes in seen:
+            continue
+        seen.append(sizes)
+        try:
+            complete(program, sizes)
+        except ShapeError as error:
+            left_out.append(LeftOut(why, str(error)))
+            continue
+        yield _draft("edge", sizes, first, why)
+        if len(seen) % 2 == 0 and "normal" in wanted and first != "normal":
+            yield _draft("edge", sizes, "normal", why)
+        if len(seen) == 2:  # the asked extents may end with a whole tile
+            for residue in (d for d in RESIDUES if d in wanted and not _unfit(program, d)):
+                yield _draft("edge", sizes, residue, why)
+
+
+def _shapes(
+    program: Program, asked: Mapping[str, int], grain: Grain
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Extents with what they are for. The dimensions that are not varied take little more than a
+    tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
+    summed = {d for node in nodes_of(program) if isinstance(node, Dot) for d in node.over}
+    least = {d: _step(grain, d) for d in asked}
+    base = {d: min(n, _up(max(grain.tile.get(d, 1), 1) + 1, least[d])) for d, n in asked.items()}
+    yield "a tile and a little of the next in every dimension", dict(base)
+    for d, n in asked.items():
+        for what, value in _values(d, n, grain, d in summed):
+            yield f"{d} is {what}", {**base, d: value}
+    yield "the least of every dimension", dict(least)
+    for d, n in asked.items():
+        yield f"the asked extents, {d} a step longer", {**asked, d: n + least[d]}
+
+
+def _values(d: str, asked: int, grain: Grain, summed: bool) -> Iterator[tuple[str, int]]:
+    tile, step = grain.tile.get(d, 1), _step(grain, d)
+    by = "" if step == 1 else f" times {step}"
+    yield ("1" if step == 1 else f"{step}, the least"), step
+    if tile > step:
+        yield "less than a tile by a step", _up(tile, step) - step
+        yield "one tile", _up(tile, step)
+        yield "more than a tile by a step", _down(tile, step) + step
+    prime = _PRIME if tile < _PRIME * step else _PRIME * 7 + 6  # 97
+    yield f"a prime, {prime}{by}", prime * step
+    if summed and tile > step:
+        yield "half of a tile", _up(tile // 2, step)
+        depth = max(grain.depth.get(d, tile), tile)
+        yield "more than the pipeline's depth by a tile and a step", _up(depth + tile, step) + step
+    if asked > 2 * tile > 2:
+        yield "two tiles", _up(2 * tile, step)
+
+
+def _step(grain: Grain, d: str) -> int:
+    return grain.step.get(d, 1)
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _down(value: int, step: int) -> int:
+    return value // step * step
+
+
+def _refusals(program: Program, asked: Mapping[str, int], grain: Grain) -> Iterator[Case]:
+    """One extent that is not a multiple of its step, for each dimension that has one; tensors that
+    begin where no vector may."""
+    if any(_step(grain, d) > 1 for d in asked):
+        yield _draft("misaligned", asked, "normal", "tensors begin one element off: the kernel should refuse")
+    for d, n in asked.items():
+        step = _step(grain, d)
+        if step == 1 or not isinstance(program, Kernel):
+            continue
+        sizes = {**asked, d: n + 1 if (n + 1) % step else n + 2}
+        try:
+            complete(program, sizes)
+        except ShapeError:
+            continue
+        yield _draft("refusal", sizes, "normal", f"{d} is no multiple of {step}: the kernel should refuse it")
+
+
+# --- reduced extents, for tools that are slow ------------------------------------------
+
+
+def reduced(
+    program: Program, sizes: Mapping[str, int], grain: Grain = NO_GRAIN, *, seed: int
+) -> tuple[Case, ...]:
+    """A few cases of little work that still pass every edge: a tile and a little of the next, a summed
+    extent longer than the pipeline, single elements. Raises ShapeError where `sizes` does not fit."""
+    complete(program, sizes)
+    asked = {d: sizes[d] for d in free_dims(program)}
+    wanted = ("a tile and a little", "pipeline's depth", "the least of every")
+    found: list[Case] = []
+    for why, shape in _shapes(program, asked, grain):
+        if any(w in why for w in wanted) and shape not in [c.sizes for c in found]:
+            try:
+                complete(program, shape)
+            except ShapeError:
+                continue
+            found.append(_seeded(_draft("edge", shape, "normal", why), seed))
+    return tuple(found)

@@ -1,0 +1,148 @@
+"""The verifier on a GPU: emitted kernels stand; a kernel with a mistake falls, and costs its case alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from ucutlass import frontend
+from ucutlass.backend import build_kernel
+from ucutlass.hardware import arch_for, device_named
+from ucutlass.runtime.sanitize import Tool
+from ucutlass.runtime.verify import Case, Suite
+from ucutlass.runtime.verify.suite import Grain, reduced, suite
+from ucutlass.shapes import complete
+from ucutlass.trials import verified
+from ucutlass.trials.verify import facts
+
+pytestmark = pytest.mark.gpu
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+MULTISTAGE = "schedule sm90a { warps multistage }"
+SPLIT = "schedule sm90a { warps multistage  split_k 4 }"
+
+
+def _gemm(elem: str, out: str, value: str = "dot[K](x, w)", schedule: str = "", more: str = "") -> str:
+    head = f"kernel k(x: {elem}[M, K], w: {elem}[N, K]{more}) -> {out}"
+    return f"{head} {{ return {value} {schedule} }}"
+
+
+KERNELS: dict[str, tuple[str, dict[str, int]]] = {
+    "sm90": (
+        _gemm("bf16", "bf16[M, N]", "relu(dot[K](x, w) + b)", more=", b: bf16[N]"),
+        {"M": 520, "N": 768, "K": 1032},
+    ),
+    "multistage": (_gemm("f16", "f16[M, N]", schedule=MULTISTAGE), {"M": 257, "N": 200, "K": 333}),
+    "split": (_gemm("bf16", "f32[M, N]", schedule=SPLIT), {"M": 64, "N": 128, "K": 4096}),
+    "f32": (_gemm("f32", "f32[M, N]"), {"M": 130, "N": 96, "K": 512}),
+    "fp8": (_gemm("e4m3", "bf16[M, N]"), {"M": 256, "N": 256, "K": 512}),
+    "vector": (_gemm("bf16", "bf16[M, N]"), {"M": 1, "N": 512, "K": 1024}),
+    "top": (
+        _gemm("bf16", "(y: bf16[M, N], top: f32[M])", "y = dot[K](x, w), top = max[N](dot[K](x, w))"),
+        {"M": 256, "N": 256, "K": 256},
+    ),
+}
+
+
+def _planned(text: str, sizes: dict[str, int]) -> verified.Plan:
+    checked = frontend.read_text(text)
+    program = frontend.kernel(checked)
+    name = torch.cuda.get_device_name(0)
+    arch = arch_for(torch.cuda.get_device_capability(0))
+    assert arch is not None
+    extents = complete(program, sizes)
+    built = build_kernel(checked, program, extents, arch.name, device=device_named(name))
+    return verified.plan(checked, program, built, dict(zip(program.dims, extents, strict=True)), seed=20)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_emitted_kernels_stand(name: str) -> None:
+    evidence = verified.run(_planned(*KERNELS[name]))
+    assert evidence.ok, "\n".join(evidence.failures())
+
+
+@pytest.mark.parametrize("name", ["sm90", "multistage", "split"])
+def test_emitted_kernels_are_clean_under_the_sanitizer(name: str) -> None:
+    for report in verified.sanitizers(_planned(*KERNELS[name]), ("memcheck", "initcheck")):
+        if report.status == "not available":
+            pytest.skip(report.message)
+        assert report.ok, (report.message, report.findings)
+
+
+# --- a kernel with a mistake ----------------------------------------------------------------
+
+BROKEN = "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }"
+SIZES = {"M": 30, "K": 50, "N": 20}
+
+
+def _broken(bug: int, folder: Path) -> verified.Plan:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    library = folder / "broken.so"
+    source = Path(__file__).with_name("broken.cu")
+    flags = ["-std=c++17", "-arch=native", f"-DBUG={bug}", "-shared", "-Xcompiler=-fPIC", "-w"]
+    subprocess.run([nvcc, *flags, str(source), "-o", str(library)], check=True)
+    program = frontend.kernel(frontend.read_text(BROKEN))
+    grain = Grain({"M": 16, "N": 16, "K": 16}, {}, {})
+    return verified.Plan(
+        facts(BROKEN, "<text>", "k", str(library), "ucc_broken", ()), grain,
+        suite(program, SIZES, grain, seed=3), reduced(program, SIZES, grain, seed=3),
+    )  # fmt: skip
+
+
+def _few(plan: verified.Plan) -> verified.Plan:
+    """Two cases of one row among others."""
+    rows = [c for c in plan.suite.cases if c.sizes["M"] == 1][:2]
+    others: list[Case] = [c for c in plan.suite.cases if c.sizes["M"] != 1][:3]
+    cases = (others[0], rows[0], others[1], rows[1], others[2])
+    return verified.Plan(plan.kernel, plan.grain, Suite(cases, (), 3), plan.reduced)
+
+
+def test_the_kernel_without_a_mistake_stands(tmp_path: Path) -> None:
+    evidence = verified.run(_broken(0, tmp_path))
+    assert evidence.ok, "\n".join(evidence.failures())
+
+
+@pytest.mark.parametrize(("bug", "words"), [(1, "illegal memory access"), (2, "did not end within 20 s")])
+def test_a_fault_of_the_device_costs_its_case_alone(bug: int, words: str, tmp_path: Path) -> None:
+    evidence = verified.run(_few(_broken(bug, tmp_path)), case_seconds=20.0)
+    assert [r.outcome for r in evidence.results] == ["right", "lost", "right", "lost", "right"]
+    assert words in evidence.results[1].message
+
+
+@pytest.mark.parametrize(("bug", "words"), [(3, "the result was written past"), (4, "nan, reference")])
+def test_a_wrong_access_falls(bug: int, words: str, tmp_path: Path) -> None:
+    evidence = verified.run(_broken(bug, tmp_path))
+    assert not evidence.ok
+    assert all(r.outcome == "wrong" for r in evidence.results if r.case.kind != "refusal")
+    assert any(words in line for line in evidence.failures())
+
+
+@pytest.mark.parametrize(
+    ("bug", "tool", "words"),
+    [
+        (3, "memcheck", "Invalid __global__ write of size 4 bytes"),
+        (4, "initcheck", "Uninitialized __global__ memory read of size 4 bytes"),
+        (5, "racecheck", "Race reported between"),
+        (6, "synccheck", "Barrier error detected"),
+    ],
+)
+def test_the_sanitizer_finds_it(bug: int, tool: Tool, words: str, tmp_path: Path) -> None:
+    (report,) = verified.sanitizers(_broken(bug, tmp_path), (tool,))
+    if report.status == "not available":
+        pytest.skip(report.message)
+    assert report.status == "findings", report
+    assert any(words in f.error and "broken" in f.kernel for f in report.findings), report.findings
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "initcheck", "racecheck", "synccheck"])
+def test_the_sanitizer_finds_nothing_where_there_is_nothing(tool: Tool, tmp_path: Path) -> None:
+    (report,) = verified.sanitizers(_broken(0, tmp_path), (tool,))
+    if report.status == "not available":
+        pytest.skip(report.message)
+    assert report.ok, report

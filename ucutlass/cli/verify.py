@@ -1,0 +1,180 @@
+"""`ucc verify`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.backend import Built, build_kernel
+from ucutlass.cli import gpu, show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.schedule import show as show_schedule
+from ucutlass.shapes import complete, parse_sizes
+
+# Written out, because the table of distributions needs torch, and `ucc verify --help` does not.
+_DISTRIBUTIONS = (
+    "integer", "residue", "residue_rows", "residue_columns", "normal", "uniform", "large", "small",
+    "positive", "negated", "zeros", "one_hot", "powers", "wide", "denormal", "special",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    seed: int
+    distributions: tuple[str, ...]
+    most: int
+    limit: float
+    wait: float
+    sanitize: bool
+
+
+@click.command("verify")
+@file_argument
+@sizes_option
+@kernel_option
+@arch_option(None)
+@click.option("--seed", type=click.IntRange(0), help="Repeat this seed's run; by default a fresh one.")
+@click.option(
+    "--distribution", "distributions", multiple=True, type=click.Choice(_DISTRIBUTIONS),
+    help="Only these numbers at the asked extents; may be repeated.",
+)
+@click.option("--cases", "most", default=64, show_default=True, type=click.IntRange(1), help="Cases at most.")
+@click.option("--sanitize", is_flag=True, help="Also run reduced extents under compute-sanitizer's tools.")
+@click.option("--limit", default=120.0, show_default=True, help="Seconds that a case may take.")
+@click.option(
+    "--wait", default=600.0, show_default=True, help="Seconds to wait for another process that times."
+)
+@json_option
+def command(
+    file: Path,
+    sizes: tuple[str, ...],
+    name: str | None,
+    arch: str | None,
+    seed: int | None,
+    distributions: tuple[str, ...],
+    most: int,
+    limit: float,
+    wait: float,
+    sanitize: bool,
+    as_json: bool,
+) -> None:
+    """Hold FILE's kernel against the float64 reference, on many inputs and extents.
+
+    Every case runs on poisoned, guarded memory in a process that it may crash. The verdict is
+    kept as an evidence record. Needs an NVIDIA GPU: without one nothing is verified, and the exit
+    status is 3.
+    """
+    chosen = secrets.randbits(63) if seed is None else seed
+    options = _Options(chosen, distributions, most, limit, wait, sanitize)
+    with reported(as_json):
+        checked = frontend.read(file)
+        program = frontend.kernel(checked, name)
+        given = parse_sizes(sizes)
+        extents = complete(program, given)
+        found = gpu.at_hand()
+        if found is None:
+            words = "nothing was verified: there is no NVIDIA GPU here that a compile target serves"
+            fail(Status.MACHINE, words, as_json)
+        target = arch or found.arch.name
+        with show.building(program.name) as progress:
+            built = build_kernel(
+                checked, program, extents, target, device=found.device, on_progress=progress
+            )
+        row = _verify(checked, program, built, dict(zip(program.dims, extents, strict=True)), options)
+    _report(row, as_json)
+    if not row["ok"]:
+        sys.exit(_status(row))
+
+
+def _status(row: dict[str, Any]) -> Status:
+    """The machine's fault where all that is missing is a tool that does not run here."""
+    right = all(case["ok"] for case in row["cases"]) and row["cases"]
+    tools = all(s["status"] in ("clean", "not available") for s in row["sanitizers"])
+    return Status.MACHINE if right and tools else Status.PROGRAM
+
+
+def _lane(wait: float) -> AbstractContextManager[None]:
+    """The GPU's timing lane: a comparison that is being timed must not share the device with this."""
+    from ucutlass.runtime.bench.lane import gpu_uuid, held
+
+    def waiting(holder: str) -> None:
+        click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+
+    return held(gpu_uuid(), timeout_seconds=wait, on_wait=waiting)
+
+
+def _verify(
+    checked: frontend.Checked, program: ir.Kernel, built: Built, sizes: dict[str, int], options: _Options
+) -> dict[str, Any]:
+    from ucutlass.runtime import store
+    from ucutlass.trials import verified
+    from ucutlass.trials.subjects import subject_of_built
+
+    subject = subject_of_built(checked, program, built)
+    plan = verified.plan(
+        checked, program, built, sizes,
+        seed=options.seed, distributions=options.distributions, most=options.most,
+    )  # fmt: skip
+    with _lane(options.wait):
+        machine = verified.machine(built)
+        evidence = verified.run(plan, case_seconds=options.limit, sanitize=options.sanitize)
+    result = evidence.to_json()
+    protocol = verified.protocol(plan, options.limit)
+    kept = store.record("verify", subject, machine, protocol, result)
+    store.Store.open().add(kept)
+    return {
+        "kernel": program.name,
+        "sizes": sizes,
+        "arch": built.planned.plan.arch,
+        "schedule": show_schedule(built.planned.request),
+        "device": machine.device,
+        "record": kept.id,
+        **result,
+    }
+
+
+# --- words -------------------------------------------------------------------------------
+
+
+def _report(row: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    columns = ("case", "extents", "error / bound", "at", "tile position", "")
+    show.table(columns, [_line(case) for case in row["cases"]])
+    lines = [(f"sanitizer {s['tool']}", f"{s['status']}: {s['message']}") for s in row["sanitizers"]]
+    lines += [("left out", f"{one['what']}: {one['why']}") for one in row["left_out"]]
+    lines += [("against it", words) for words in row["failures"]]
+    right = sum(case["ok"] for case in row["cases"])
+    verdict = "right" if row["ok"] else "not verified"
+    lines += [
+        ("kernel", f"{row['kernel']} {row['arch']}: {row['schedule']}"),
+        ("ran on", row["device"]),
+        ("verdict", f"{verdict}: {right} of {len(row['cases'])} cases right"),
+        ("repeat with", f"--seed {row['seed']}"),
+        ("record", row["record"]),
+    ]
+    show.table(("", ""), lines)
+
+
+def _line(case: dict[str, Any]) -> Sequence[str]:
+    kind = "" if case["kind"] in ("values", "edge") else f"{case['kind']} "
+    extents = " ".join(f"{d}={n}" for d, n in case["sizes"].items())
+    worst = max(case["comparisons"], key=lambda c: float(c["worst"]), default=None)
+    if worst is None:
+        ending = "refused" if case["ok"] else case["outcome"]
+        return f"{kind}{case['distribution']}", extents, "-", "-", "-", ending
+    place = ",".join(map(str, worst["index"]))
+    tile = "-" if worst["in_tile"] is None else ",".join(map(str, worst["in_tile"]))
+    error = f"{float(worst['worst']):.3g}"
+    return f"{kind}{case['distribution']}", extents, error, place, tile, case["outcome"]

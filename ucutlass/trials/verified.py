@@ -1,0 +1,135 @@
+"""Verifying a built kernel from outside: the suite, the processes it runs in, the tools on top.
+
+`ucutlass.trials.verify` has what runs inside those processes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from ucutlass import frontend, ir
+from ucutlass.backend import Built
+from ucutlass.runtime import isolate, sanitize
+from ucutlass.runtime.errors import MachineError
+from ucutlass.runtime.evidence import Machine
+from ucutlass.runtime.verify import pool
+from ucutlass.runtime.verify.evidence import CaseResult, Evidence, evidence_of
+from ucutlass.runtime.verify.grain import grain_of
+from ucutlass.runtime.verify.guards import GUARD, POISONS
+from ucutlass.runtime.verify.suite import Case, Grain, Suite, reduced, suite
+from ucutlass.trials.verify import START_SECONDS, facts
+
+_SANITIZED = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from ucutlass.trials.verify import sanitized; sanitized(sys.argv[1])"
+)
+
+
+class DeviceUnusable(MachineError):
+    """A process that only looked at the GPU did not come back with an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run: the kernel as `ucutlass.trials.verify.facts`, its suite and reduced cases.
+    `device` is "cpu" for an emulated kernel."""
+
+    kernel: Mapping[str, Any]
+    grain: Grain
+    suite: Suite
+    reduced: tuple[Case, ...]
+    device: str = "cuda"
+
+
+def plan(
+    checked: frontend.Checked,
+    program: ir.Kernel,
+    built: Built,
+    sizes: Mapping[str, int],
+    *,
+    seed: int,
+    distributions: Sequence[str] = (),
+    most: int = 64,
+) -> Plan:
+    """The suite of a built kernel at `sizes`. Raises ShapeError where these do not fit the program."""
+    grain = grain_of(built.planned.plan, tuple(program.dims), built.planned.knobs.splits)
+    artifact = built.artifact
+    knobs = tuple(int(k) for k in astuple(built.planned.knobs))
+    kernel = facts(
+        checked.source, checked.file, program.name, str(artifact.library), artifact.entry, knobs
+    )
+    chosen: Any = tuple(distributions)
+    cases = suite(program, sizes, grain, seed=seed, distributions=chosen, most=most)
+    return Plan(kernel, grain, cases, reduced(program, sizes, grain, seed=seed))
+
+
+def run(
+    plan: Plan,
+    *,
+    case_seconds: float = 120.0,
+    sanitize: bool = False,
+    on_result: Callable[[CaseResult], None] = lambda _: None,
+) -> Evidence:
+    """Judges every case on the first GPU that torch sees; a lost case costs itself alone."""
+    shared = {"kernel": dict(plan.kernel), "tile": dict(plan.grain.tile), "device": plan.device}
+    results = pool.run(
+        "ucutlass.trials.verify:judged", shared, plan.suite.cases,
+        case_seconds=case_seconds, start_seconds=START_SECONDS, on_result=on_result,
+    )  # fmt: skip
+    return evidence_of(plan.suite, results, sanitizers(plan) if sanitize else ())
+
+
+def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> tuple[sanitize.Report, ...]:
+    """Every tool's report on one launch of each reduced case."""
+    found = sanitize.find()
+    if found is None:
+        return tuple(sanitize.absent(tool) for tool in tools)
+    with tempfile.TemporaryDirectory(prefix="ucutlass-sanitize-") as name:
+        folder = Path(name)
+        request, receipt = folder / "request.json", folder / "receipt.json"
+        wanted = {
+            "kernel": dict(plan.kernel), "tile": dict(plan.grain.tile),
+            "cases": [asdict(c) for c in plan.reduced], "receipt": str(receipt), "device": plan.device,
+        }  # fmt: skip
+        request.write_text(json.dumps(wanted))
+        path = json.dumps([str(Path(p).absolute()) for p in sys.path])
+        command = [sys.executable, "-I", "-c", _SANITIZED, str(request), path]
+        return tuple(
+            sanitize.check(tool, found, command, receipt, len(plan.reduced), folder=folder) for tool in tools
+        )
+
+
+def machine(built: Built) -> Machine:
+    """The machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
+    outcome = isolate.run(
+        "ucutlass.trials.verify:machine", {"built_with": dict(built.artifact.versions)},
+        limit_seconds=START_SECONDS,
+    )  # fmt: skip
+    match outcome:
+        case isolate.Returned(dict(made)):
+            return Machine(**made)
+        case isolate.Raised(kind, message):
+            words = f"{kind}: {message}"
+        case _:
+            words = f"its process ended so: {type(outcome).__name__} {outcome.output[-300:].strip()}".rstrip()
+    raise DeviceUnusable(f"the GPU cannot be used: {words}", "see `ucc doctor` and `nvidia-smi`")
+
+
+def protocol(plan: Plan, case_seconds: float) -> dict[str, Any]:
+    """How it was verified, for the record."""
+    return {
+        "seed": plan.suite.seed,
+        "reference": "float64 interpreter, component-wise derived bounds",
+        "poisons": list(POISONS),
+        "guard_bytes": GUARD,
+        "tile": dict(plan.grain.tile),
+        "step": dict(plan.grain.step),
+        "case_seconds": case_seconds,
+        "sanitized_extents": [dict(c.sizes) for c in plan.reduced],
+    }

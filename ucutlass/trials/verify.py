@@ -1,0 +1,124 @@
+"""Judging a built kernel's cases, and launching it for compute-sanitizer, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ucutlass.ir import Kernel
+    from ucutlass.runtime.verify.judge import Exposed
+
+START_SECONDS = 300.0
+"""What a process may take before its first case."""
+
+
+def judged(
+    kernel: Mapping[str, Any],
+    tile: Mapping[str, int],
+    cases: Sequence[Mapping[str, Any]],
+    journal: str,
+    case_seconds: float,
+    device: str = "cuda",
+) -> str:
+    """Judges cases: see `ucutlass.runtime.verify.batch.judge_all`. `kernel` is `facts`; its library
+    may be an emulated one for the device "cpu"."""
+    # A driver or a library that hangs before the first case must not hold the device for hours.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
+
+    from ucutlass.runtime.verify.batch import judge_all
+
+    loaded = _Loaded(kernel, device)
+    return judge_all(
+        loaded.program, loaded.launch, cases, journal, tile=tile, device=device, case_seconds=case_seconds
+    )
+
+
+def sanitized(request: str) -> None:
+    """Launches every case of a request's file once and writes how many ended into its receipt.
+
+    For compute-sanitizer: nothing but the kernel and copies runs on the device, and what the launch
+    leaves undefined stays undefined, so that initcheck may see it.
+    """
+    import torch
+
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.verify.suite import Case
+    from ucutlass.shapes import complete
+
+    wanted = json.loads(Path(request).read_text())
+    loaded = _Loaded(wanted["kernel"], wanted["device"])
+    device = torch.device(wanted["device"])
+    for number, made in enumerate(wanted["cases"], 1):
+        case = Case(**made)
+        extents = complete(loaded.program, case.sizes)
+        arguments = generate(
+            loaded.program, case.sizes, case.distribution, seed=case.seed, device=device, tile=wanted["tile"]
+        )
+        launch = loaded.launch(extents)
+        workspace = torch.empty(launch.workspace, dtype=torch.uint8, device=device)
+        launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        Path(wanted["receipt"]).write_text(json.dumps(number))
+
+
+def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `runtime.evidence.Machine` for the GPU that the cases run on."""
+    from dataclasses import asdict
+
+    import torch
+
+    from ucutlass.runtime.subject import machine_of
+
+    return asdict(machine_of(torch.cuda.current_device(), built_with))
+
+
+def facts(text: str, file: str, name: str, library: str, entry: str, knobs: Sequence[int]) -> dict[str, Any]:
+    """What the processes need of a built kernel: its program's text and its library."""
+    return {
+        "text": text, "file": file, "name": name, "library": library, "entry": entry, "knobs": list(knobs)
+    }
+
+
+class _Loaded:
+    """A built kernel, loaded from its library: what is judged is the very file that is kept."""
+
+    program: Kernel
+
+    def __init__(self, kernel: Mapping[str, Any], device: str) -> None:
+        import torch
+
+        from ucutlass import frontend
+        from ucutlass.runtime.declaration import spec_of
+        from ucutlass.runtime.launch import Bound
+        from ucutlass.runtime.library import load_entry
+
+        self.program = frontend.kernel(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
+        self._spec = spec_of(self.program)
+        entry = load_entry(Path(kernel["library"]), kernel["entry"])
+        self._bound = Bound(entry.address, tuple(kernel["knobs"]), 0, entry)
+        number = torch.cuda.current_device() if device == "cuda" else 0
+        self._device = torch.device(device, number)
+
+    def launch(self, extents: tuple[int, ...]) -> Exposed:
+        """Raises LaunchError where the kernel does not serve the extents."""
+        from ucutlass.runtime import bare
+
+        bound = bare.rebound(self._spec, self._bound, extents, self._device)
+        return bare.exposed(self._spec, bound, extents)
+
+    def results(self, extents: tuple[int, ...]) -> list[Any]:
+        """Tensors for the results, whose content is undefined."""
+        import torch
+
+        from ucutlass.runtime.declaration import dtype_of, shape_of
+
+        return [
+            torch.empty(shape_of(self._spec, r, extents), dtype=dtype_of(r.elem), device=self._device)
+            for r in self._spec.results
+        ]
