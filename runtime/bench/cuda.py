@@ -1,0 +1,194 @@
+"""The real device: torch for graphs, events and the profiler, the driver for the stamp and the L2."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ucutlass.runtime.bench import nvml
+from ucutlass.runtime.bench.frequency import STAMP, SmTimes
+from ucutlass.runtime.bench.gpu import CaptureRefused, Launch, Outputs, Replay, Session
+from ucutlass.runtime.bench.trace import DeviceEvent, parse
+
+_STAMP_FILE = Path(__file__).parent.parent / "native" / "clock_stamp.ptx"
+_SLOTS = 1024
+"""SMs that a stamp has room for: more than any GPU has."""
+
+_SETTLE_SECONDS = 0.02
+"""Waited before the profiler stops, for work that a candidate left to another thread."""
+
+_OPEN_SECONDS = 0.002
+"""Waited once the profiler runs: it drops what its clock puts before its start."""
+
+_PERSISTING_LIMIT = 6
+"""CU_LIMIT_PERSISTING_L2_CACHE_SIZE of CUlimit, cuda.h."""
+
+
+class DriverRefused(Exception):
+    """A call of the CUDA driver failed; the message has its name for the error."""
+
+
+class Cuda:
+    """The current CUDA device of this process."""
+
+    def __init__(self) -> None:
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        torch.cuda.synchronize()  # makes the context that the driver's calls below run in
+        self.l2: int = properties.L2_cache_size
+        self.device = "cuda"
+        self.uuid = f"GPU-{properties.uuid}"
+        self._sms: int = properties.multi_processor_count
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._sampler = nvml.sampler(self.uuid)
+
+    # --- profiler and stamps
+
+    @cached_property
+    def _stamp(self) -> ctypes.c_void_p:
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        text = _STAMP_FILE.read_bytes() + b"\0"
+        self._call("cuModuleLoadData", ctypes.byref(module), text)
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, STAMP.encode())
+        return function
+
+    def no_profiler(self) -> str:
+        return self._no_profiler
+
+    @cached_property
+    def _no_profiler(self) -> str:
+        if torch.profiler.ProfilerActivity.CUDA not in torch.profiler.supported_activities():  # type: ignore[no-untyped-call]
+            return "this torch was built without CUPTI"
+        try:
+            seen = self.session(lambda stamp: stamp(), 1, True)
+        except DriverRefused as error:
+            return f"the stamp cannot be launched: {error}"
+        if not seen.events or not any(e.name == STAMP for e in seen.events):
+            return "the profiler recorded no kernel: CUPTI is missing here, or another tool holds it"
+        return ""
+
+    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+        slots = torch.zeros((stamps, _SLOTS, 2), dtype=torch.int64, device="cuda")
+        count = 0
+
+        def stamp() -> None:
+            nonlocal count
+            self._launch_stamp(slots[count])
+            count += 1
+
+        self.idle()
+        events = self._watched(lambda: work(stamp)) if watch else None
+        if not watch:
+            work(stamp)
+            self.idle()
+        return Session(events, tuple(_times(row) for row in slots[:count].tolist()))
+
+    def _watched(self, work: Callable[[], None]) -> tuple[DeviceEvent, ...]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            time.sleep(_OPEN_SECONDS)
+            work()
+            self.idle()
+            time.sleep(_SETTLE_SECONDS)
+            self.idle()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            profile.export_chrome_trace(str(file))
+            return parse(file.read_text())
+
+    def _launch_stamp(self, slots: torch.Tensor) -> None:
+        pointer, count = ctypes.c_uint64(slots.data_ptr()), ctypes.c_uint32(_SLOTS)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(pointer), ctypes.addressof(count))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._call("cuLaunchKernel", self._stamp, 2 * self._sms, 1, 1, 1024, 1, 1, 0, stream, arguments, None)
+
+    # --- launches
+
+    def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
+        graph = torch.cuda.CUDAGraph()
+        kept: dict[int, Outputs] = {}
+        self.idle()
+        try:
+            with torch.cuda.graph(graph):
+                for i in order:
+                    kept[i] = launch(i)
+        except RuntimeError as error:
+            self.idle()
+            raise CaptureRefused(str(error).partition("\n")[0][:300]) from error
+        return Replay(graph.replay, len(order), kept.__getitem__)
+
+    def events(self, work: Callable[[], None]) -> float:
+        start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.idle()
+        work()  # keeps the device busy while the host enqueues what is timed
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        passed = float(start.elapsed_time(end)) * 1000.0
+        self.idle()
+        return passed
+
+    def wall(self, work: Callable[[], None]) -> float:
+        self.idle()
+        began = time.perf_counter_ns()
+        work()
+        self.idle()
+        return (time.perf_counter_ns() - began) / 1000.0
+
+    def idle(self) -> None:
+        torch.cuda.synchronize()
+
+    def poison(self, outputs: Outputs) -> None:
+        for tensor in outputs:
+            if tensor.is_contiguous():
+                tensor.view(-1).view(torch.uint8).fill_(0xFF)
+            else:
+                tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
+
+    # --- state of the device
+
+    def reset_persisting(self) -> str:
+        done = []
+        for name, arguments in (
+            ("cuCtxResetPersistingL2Cache", ()),
+            ("cuCtxSetLimit", (ctypes.c_int(_PERSISTING_LIMIT), ctypes.c_size_t(0))),
+        ):
+            try:
+                self._call(name, *arguments)
+                done.append(name)
+            except DriverRefused as error:
+                done.append(f"{name} refused: {error}")
+        return "; ".join(done)
+
+    def persisting(self) -> int:
+        size = ctypes.c_size_t()
+        try:
+            self._call("cuCtxGetLimit", ctypes.byref(size), ctypes.c_int(_PERSISTING_LIMIT))
+        except DriverRefused:
+            return 0  # a device without a carve-out: `reset_persisting` has said so
+        return size.value
+
+    def sample(self) -> nvml.Sample | None:
+        return None if isinstance(self._sampler, nvml.NoNvml) else self._sampler()
+
+    def no_nvml(self) -> str:
+        return self._sampler.reason if isinstance(self._sampler, nvml.NoNvml) else ""
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._driver, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorName(status, ctypes.byref(text))
+            words = text.value.decode(errors="replace") if text.value else f"error {status}"
+            raise DriverRefused(f"{name}: {words}")
+
+
+def _times(slots: list[list[int]]) -> SmTimes:
+    return {sm: (ns, cycles) for sm, (ns, cycles) in enumerate(slots) if ns}

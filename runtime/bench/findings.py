@@ -1,0 +1,54 @@
+"""What a measurement found out about itself, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Level: TypeAlias = Literal["trust", "note"]
+"""`trust`: the time must not be believed. `note`: it may be, read with this in mind."""
+
+LEVELS: dict[str, Level] = {
+    "no-kernel": "trust",
+    "names-changed": "trust",
+    "off-stream": "trust",
+    "escaped": "trust",
+    "span-beyond-events": "trust",
+    "wall-short": "trust",
+    "wrong-output": "trust",
+    "beyond-bound": "trust",
+    "not-cold": "trust",
+    "persisting-l2": "trust",
+    "unaudited": "note",
+    "direct-launch": "note",
+    "capture-differs": "note",
+    "launch-overhead": "note",
+    "event-gaps": "note",
+    "launch-floor": "note",
+    "clock-unknown": "note",
+    "noisy": "note",
+    "throttled": "note",
+    "no-nvml": "note",
+    "unsettled": "note",
+}
+"""Every finding there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`message` has the numbers."""
+
+    name: str
+    message: str
+
+    @property
+    def level(self) -> Level:
+        return LEVELS[self.name]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+def trusted(findings: tuple[Finding, ...]) -> bool:
+    """Whether none of them forbids to believe the time."""
+    return all(f.level == "note" for f in findings)

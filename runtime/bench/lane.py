@@ -1,0 +1,54 @@
+"""One timing lane per GPU: a comparison holds it from its first launch to its last.
+
+The lock is the system's, on a file named after the GPU's UUID, so it goes with the process that held it
+and does not depend on CUDA_VISIBLE_DEVICES. It is between processes of one user on one machine;
+those of other users and containers are not seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import MachineError
+
+
+class NoGpu(MachineError):
+    """There is no CUDA device to time on."""
+
+
+@contextmanager
+def held(
+    gpu: str, *, timeout_seconds: float, on_wait: Callable[[str], None], folder: Path | None = None
+) -> Iterator[None]:
+    """Holds the lane of the GPU with this UUID. `on_wait` is told once who holds it.
+
+    Raises LockTimeout, and CacheError where the lock's folder cannot be written.
+    """
+    # Not the cache's own folder: two caches must not make two lanes.
+    root = folder if folder is not None else Path(tempfile.gettempdir()) / f"ucutlass-{os.getuid()}"
+    with Cache(root, 0).locked(f"lane-{gpu}", timeout_seconds=timeout_seconds, on_wait=on_wait):
+        yield
+
+
+def gpu_uuid() -> str:
+    """`GPU-...` of the first CUDA device that this process sees. Makes no context. Raises NoGpu."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise NoGpu(f"no NVIDIA driver: {error}", "run on a machine with an NVIDIA GPU") from error
+    device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    for name, arguments in (
+        ("cuInit", (0,)),
+        ("cuDeviceGet", (ctypes.byref(device), 0)),
+        ("cuDeviceGetUuid_v2", (raw, device)),
+    ):
+        if status := getattr(cuda, name)(*arguments):
+            raise NoGpu(f"{name} gave CUDA error {status}", "see `nvidia-smi`, and CUDA_VISIBLE_DEVICES")
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"

@@ -1,0 +1,214 @@
+"""The conductor: audits candidates, warms up, times them in turns, validates, and stops.
+
+The first candidate is the one in question; the others are its baselines. A baseline that fails is
+left out from then on and its words are kept; the first one's failure ends the measurement.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ucutlass.runtime.bench import clocks, protocol
+from ucutlass.runtime.bench.findings import Finding
+from ucutlass.runtime.bench.frequency import sm_clock
+from ucutlass.runtime.bench.gpu import Gpu, Replay, Session
+from ucutlass.runtime.bench.nvml import Sample, throttled
+from ucutlass.runtime.bench.outcome import Candidate, Failed, Lost, Measurement, Timed, Turn, Workload
+from ucutlass.runtime.bench.prepare import launch_all, persisting, prepare, validate
+from ucutlass.runtime.bench.protocol import Block, Protocol
+from ucutlass.runtime.bench.spans import AttributionError, iterations, windows
+from ucutlass.runtime.statistics import summary
+
+
+def measure(
+    candidates: Sequence[Candidate],
+    workload: Workload,
+    gpu: Gpu,
+    chosen: Protocol,
+    *,
+    bandwidth: float | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> Measurement:
+    """Times all candidates against the first. `bandwidth` of the device's memory in bytes per second
+    convicts times that no cold launch can have.
+
+    Raises nothing that a candidate does wrong: that is in the outcomes. A sticky error of the
+    device is raised as torch raises it.
+    """
+    l2_reset = gpu.reset_persisting()
+    outcomes: dict[str, Timed | Failed] = {}
+    turns: list[Turn] = []
+    for candidate in candidates:
+        try:
+            turns.append(prepare(candidate, workload, gpu, chosen))
+        except Lost as lost:
+            outcomes[candidate.name] = lost.failed
+            if candidate is candidates[0]:
+                turns = []
+                break
+    rounds, seconds, settled, samples = 0, 0.0, False, list[Sample]()
+    if turns:
+        _warm_up(turns[0], chosen.warmup, gpu, now)
+        began = now()
+        while not settled and (seconds < chosen.max_seconds or rounds == 0):
+            lost_here = _round(turns, workload, gpu, chosen, samples)
+            for failed in lost_here:
+                outcomes[failed.name] = failed
+            if candidates[0].name in outcomes:
+                break
+            turns = [t for t in turns if t.name not in outcomes]
+            rounds = len(turns[0].blocks) // 2
+            seconds = now() - began
+            settled = protocol.settled([[b.median for b in t.blocks] for t in turns], seconds, chosen)
+    if candidates[0].name not in outcomes:
+        outcomes |= {turn.name: _timed(turn, gpu, chosen, bandwidth) for turn in turns}
+    order = [outcomes[c.name] for c in candidates if c.name in outcomes]
+    general = _general(samples, settled, seconds, gpu) if turns else ()
+    return Measurement(tuple(order), rounds, seconds, settled, l2_reset, gpu.no_profiler(), general)
+
+
+# --- rounds --------------------------------------------------------------------------
+
+
+def _warm_up(turn: Turn, seconds: float, gpu: Gpu, now: Callable[[], float]) -> None:
+    until = now() + seconds
+    while now() < until:
+        for _ in range(8):
+            turn.replay.play()
+        gpu.idle()
+
+
+def _round(
+    turns: list[Turn], workload: Workload, gpu: Gpu, chosen: Protocol, samples: list[Sample]
+) -> list[Failed]:
+    """One palindrome of blocks, its results validated, then the other clocks; the candidates that it
+    lost. Blocks of a round whose results were not validated are kept of none."""
+    order = protocol.palindrome(len(turns))
+    read: list[list[tuple[list[float], list[float], Block]]] = [[] for _ in turns]
+
+    def played() -> None:
+        watch = not gpu.no_profiler()
+        session, events = _blocks([turns[i] for i in order], gpu, watch, samples)
+        for place, i in enumerate(order):
+            clock = _clock(session, place)
+            spans, totals = _spans(session, place, len(order), turns[i]) if watch else (events[place], [])
+            read[i].append((spans, totals, protocol.block_of(spans, clock)))
+
+    try:
+        validate(turns, workload, gpu, played)
+    except Lost as lost:
+        return [lost.failed]
+    except AttributionError as error:
+        at = turns[order[error.block] if error.block is not None else 0]
+        return [Failed(at.name, "timing", str(error), (Finding(error.finding, str(error)),))]
+    for turn, parts in zip(turns, read, strict=True):
+        for spans, totals, block in parts:
+            turn.spans += spans
+            turn.totals += totals
+            turn.blocks.append(block)
+    return [failed for turn in turns if (failed := _other_clocks(turn, workload, gpu, chosen))]
+
+
+def _other_clocks(turn: Turn, workload: Workload, gpu: Gpu, chosen: Protocol) -> Failed | None:
+    """Events and the host's clock, in every round: all three clocks must see the same SM clock."""
+    plays = -(-chosen.launches // turn.replay.launches)
+    plain = [i % workload.sets for i in range(chosen.wall_launches)]
+    try:
+        passed = gpu.events(partial(_play, turn.replay, plays))
+        wall = gpu.wall(partial(launch_all, turn.candidate, plain))
+    except Exception as error:  # a baseline's own failure, kept in its words
+        return Failed(turn.name, "plain launches", f"{type(error).__name__}: {error}"[:500])
+    turn.events.append(passed / (plays * turn.replay.launches))
+    turn.walls.append(wall / len(plain))
+    return None
+
+
+def _play(replay: Replay, plays: int) -> None:
+    for _ in range(plays):
+        replay.play()
+
+
+_PLAYS = 3
+"""Replays in a block where events are the clock: its median and spread need several values."""
+
+
+def _blocks(
+    turns: Sequence[Turn], gpu: Gpu, watch: bool, samples: list[Sample]
+) -> tuple[Session, list[list[float]]]:
+    events: list[list[float]] = []
+
+    def work(stamp: Callable[[], None]) -> None:
+        for turn in turns:
+            stamp()
+            if watch:
+                turn.replay.play()
+            else:
+                taken = [gpu.events(turn.replay.play) / turn.replay.launches for _ in range(_PLAYS)]
+                events.append(taken)
+            stamp()
+            # While the block runs: idle GPUs report other clocks and reasons.
+            if (sample := gpu.sample()) is not None:
+                samples.append(sample)
+
+    return gpu.session(work, 2 * len(turns), watch), events
+
+
+def _clock(session: Session, place: int) -> float | None:
+    if len(session.stamps) < 2 * place + 2:
+        return None
+    return sm_clock(session.stamps[2 * place], session.stamps[2 * place + 1])
+
+
+def _spans(session: Session, place: int, blocks: int, turn: Turn) -> tuple[list[float], list[float]]:
+    """Microseconds of every iteration of the block at `place`: spans and sums."""
+    found, outside = windows(session.events or ())
+    if len(found) != blocks:
+        raise AttributionError("escaped", f"{blocks} blocks were run, {len(found)} are in the trace")
+    if outside:
+        raise AttributionError("escaped", f"{outside[0].name[:80]} began outside of every block")
+    try:
+        each = iterations(found[place].events, turn.period, turn.replay.launches)
+    except AttributionError as error:
+        raise AttributionError(error.finding, str(error), place) from error
+    return [i.span / 1000.0 for i in each], [i.total / 1000.0 for i in each]
+
+
+# --- after ---------------------------------------------------------------------------
+
+
+def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> Timed:
+    span, passed, wall = summary(turn.spans), summary(turn.events), summary(turn.walls)
+    watched = not gpu.no_profiler()
+    readings = clocks.Readings(
+        span.median if watched else None, passed.median, wall.median, max(1, len(turn.period)),
+        max(chosen.launches, turn.replay.launches),
+    )  # fmt: skip
+    findings = [*turn.findings, *clocks.disagreements(readings), *persisting(gpu)]
+    if bandwidth is not None and turn.candidate.moved is not None and chosen.regime == "cold":
+        findings += clocks.beyond_bound(span.median, turn.candidate.moved, bandwidth)
+    known = [b.clock for b in turn.blocks if b.clock is not None]
+    if not known:
+        findings.append(Finding("clock-unknown", "the SM clock could not be read inside the blocks"))
+    loud = sum(b.spread > chosen.spread for b in turn.blocks)
+    if 2 * loud > len(turn.blocks):
+        findings.append(
+            Finding("noisy", f"{loud} of {len(turn.blocks)} blocks spread by more than {chosen.spread:.0%}")
+        )
+    return Timed(
+        turn.name, "cupti" if watched else "events", span,
+        summary(turn.totals) if turn.totals else None, passed, wall, turn.period, turn.replay.launches,
+        tuple(turn.blocks), summary(known).median if known else None, tuple(findings),
+    )  # fmt: skip
+
+
+def _general(samples: list[Sample], settled: bool, seconds: float, gpu: Gpu) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    if reason := gpu.no_nvml():
+        found.append(Finding("no-nvml", reason))
+    if reasons := throttled(samples):
+        found.append(Finding("throttled", ", ".join(reasons)))
+    if not settled:
+        found.append(Finding("unsettled", f"medians still moved when {seconds:.1f} s were over"))
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""What is timed, what came of it, and what the conductor keeps of each candidate meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol as Interface
+
+from ucutlass.runtime.bench.findings import Finding
+from ucutlass.runtime.bench.gpu import Launch, Outputs, Replay
+from ucutlass.runtime.bench.protocol import Block
+from ucutlass.runtime.statistics import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something to time. `check` says what is wrong with the results of a set, empty if nothing is;
+    `moved` counts the bytes that a cold launch must fetch and store at least, None if unknown."""
+
+    name: str
+    launch: Launch
+    check: Callable[[int, Outputs], str]
+    moved: int | None = None
+
+
+class Workload(Interface):
+    """The buffers that all candidates share."""
+
+    sets: int
+    """How many rotate."""
+
+    def refresh(self) -> int:
+        """Puts other content into one set's operands, chosen at random; gives its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A candidate's times, in microseconds a launch.
+
+    `clock` says which one `span` is: `cupti` or, where there is no profiler, `events`. `total` sums
+    the durations of a launch's kernels, `events` and `wall` are the other clocks. `blocks` are in
+    order of measurement, two a round. `sm_clock` is the median over blocks, in Hz.
+    """
+
+    name: str
+    clock: str
+    span: Summary
+    total: Summary | None
+    events: Summary
+    wall: Summary
+    kernels: tuple[str, ...]
+    launches: int
+    blocks: tuple[Block, ...]
+    sm_clock: float | None
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A candidate without a time: where it failed, and in which words."""
+
+    name: str
+    stage: str
+    words: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Outcomes in the order of the candidates; the state of the device with what was done to it."""
+
+    outcomes: tuple[Timed | Failed, ...]
+    rounds: int
+    seconds: float
+    settled: bool
+    l2_reset: str
+    no_profiler: str
+    findings: tuple[Finding, ...]
+
+
+class Lost(Exception):
+    """A candidate cannot be timed."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.words)
+        self.failed = failed
+
+
+@dataclass(slots=True)
+class Turn:
+    """A candidate with what was measured of it so far."""
+
+    candidate: Candidate
+    replay: Replay
+    period: tuple[str, ...]
+    findings: list[Finding]
+    spans: list[float] = field(default_factory=list)
+    totals: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    events: list[float] = field(default_factory=list)
+    walls: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name

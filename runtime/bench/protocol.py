@@ -1,0 +1,96 @@
+"""Every number of the measurement's protocol, and the pure decisions that hang on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.runtime.statistics import MIN_BLOCKS, quantile, relative_error_of_median
+
+Regime: TypeAlias = Literal["cold", "warm"]
+"""`cold`: operands come from memory, sets of buffers rotate through more than twice the L2. `warm`:
+every launch takes the same buffers, so that what fits is in the L2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Seconds, but where a name says otherwise.
+
+    `warmup`: of the candidate's own load before the first measurement; clocks settle in about
+    3 s of matrix products (CUTLASS, media/docs/cpp, on methodology). A round is one palindrome of
+    blocks A B B A; rounds go on until both `min_rounds` and `min_seconds` are reached and every
+    candidate's median has a relative error below `error`, or until `max_seconds`.
+    `block_us`: how long a block should take at least, so that the SM clock can be read from it.
+    `launches`: fewest in a block and between two events. `audits`: sets that the audit visits, twice
+    each. `wall_launches`: plain launches between two looks at the host's clock. `drift` and `spread`:
+    see `comparable`. `resolution`: see `statistics.verdict`.
+    """
+
+    regime: Regime = "cold"
+    warmup: float = 3.0
+    min_rounds: int = MIN_BLOCKS
+    min_seconds: float = 1.0
+    max_seconds: float = 20.0
+    error: float = 0.005
+    block_us: float = 3000.0
+    launches: int = 20
+    most_launches: int = 4096
+    audits: int = 3
+    wall_launches: int = 20
+    drift: float = 0.01
+    spread: float = 0.05
+    resolution: float = 0.01
+    seed: int = 0
+
+
+def launches_for(launch_us: float, sets: int, protocol: Protocol) -> int:
+    """Launches in a block: a multiple of the sets, enough for `block_us`, and at least `launches` unless
+    those would take ten times as long: then what fits into that, and one of each set at least."""
+    launch_us = max(launch_us, 0.5)
+    fewest = min(protocol.launches, math.ceil(10 * protocol.block_us / launch_us))
+    wanted = min(max(fewest, math.ceil(protocol.block_us / launch_us)), protocol.most_launches)
+    return math.ceil(max(wanted, 3) / sets) * sets
+
+
+def palindrome(count: int) -> tuple[int, ...]:
+    """The order of a round: 0 1 .. n-1 n-1 .. 1 0, so that every pair of candidates is met as A B B A
+    and a drift that is linear in time meets all alike."""
+    return (*range(count), *reversed(range(count)))
+
+
+def settled(blocks: Sequence[Sequence[float]], seconds: float, protocol: Protocol) -> bool:
+    """Whether measuring may stop: `blocks` are each candidate's medians of blocks so far."""
+    enough = all(len(b) >= 2 * protocol.min_rounds for b in blocks) and seconds >= protocol.min_seconds
+    return enough and all(relative_error_of_median(b) < protocol.error for b in blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One candidate's turn: median microseconds a launch over its iterations, their spread (the
+    interquartile range over the median), the mean SM clock in Hz while it ran, None if unknown."""
+
+    median: float
+    spread: float
+    clock: float | None
+
+
+def block_of(spans: Sequence[float], clock: float | None) -> Block:
+    """From microseconds of each iteration."""
+    ordered = sorted(spans)
+    median = quantile(ordered, 0.5)
+    return Block(median, (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / median, clock)
+
+
+def comparable(a: Sequence[Block], b: Sequence[Block], protocol: Protocol) -> bool:
+    """Whether the blocks A, A and B, B of one round may be compared: the SM clock of the two sides
+    agrees within `drift`, and no block spreads by more than `spread` (the contract that
+    agents.md 4.2.14 quotes). An unknown clock cannot disagree; the measurement says so elsewhere."""
+    if any(x.spread > protocol.spread for x in (*a, *b)):
+        return False
+    clocks = [[x.clock for x in side if x.clock is not None] for side in (a, b)]
+    if not all(clocks):
+        return True
+    one, other = (quantile(sorted(side), 0.5) for side in clocks)
+    return abs(one - other) <= protocol.drift * max(one, other)

@@ -1,0 +1,110 @@
+"""What a measurement says: every time with its spread, every ratio with its interval, or why none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ucutlass.runtime.bench.clocks import FLOOR_US
+from ucutlass.runtime.bench.findings import Finding, trusted
+from ucutlass.runtime.bench.outcome import Failed, Measurement, Timed
+from ucutlass.runtime.bench.protocol import Block, Protocol, comparable
+from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, Summary, Verdict, paired_ratio, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """The candidate against a baseline. `ratio` is the candidate's time over the baseline's, below 1
+    where the candidate is the faster; None with `verdict` where `reason` says why. `accepted` of
+    `rounds` could be compared."""
+
+    baseline: str
+    ratio: Ratio | None
+    verdict: Verdict | None
+    reason: str
+    accepted: int
+    rounds: int
+
+
+def versus(candidate: Timed, baseline: Timed, chosen: Protocol) -> Versus:
+    """'faster' or 'slower' only where the interval excludes 1, over rounds whose clocks agree."""
+    pairs = list(zip(_rounds(candidate.blocks), _rounds(baseline.blocks), strict=True))
+    taken = [(a, b) for a, b in pairs if comparable(a, b, chosen)]
+
+    def without(reason: str) -> Versus:
+        return Versus(baseline.name, None, None, reason, len(taken), len(pairs))
+
+    for side in (candidate, baseline):
+        if not trusted(side.findings):
+            wrong = next(f for f in side.findings if f.level == "trust")
+            return without(f"{side.name} cannot be trusted: {wrong.name}")
+    if len(taken) < MIN_BLOCKS:
+        return without(
+            f"{len(taken)} of {len(pairs)} rounds were comparable (spread within {chosen.spread:.0%}, SM "
+            f"clocks within {chosen.drift:.0%}), {MIN_BLOCKS} are needed"
+        )
+    if max(candidate.span.median, baseline.span.median) < FLOOR_US:
+        return without(f"both are below {FLOOR_US:g} us: launch floor, no ratio")
+    ours, theirs = ([b.median for pair in taken for b in pair[side]] for side in (0, 1))
+    ratio = paired_ratio(ours, theirs, chosen.seed)
+    return Versus(baseline.name, ratio, verdict(ratio, chosen.resolution), "", len(taken), len(pairs))
+
+
+def _rounds(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
+    return list(zip(blocks[::2], blocks[1::2], strict=True))
+
+
+def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:
+    """The first outcome against each other one that has a time; nothing where the first has none."""
+    if not measured.outcomes or not isinstance(first := measured.outcomes[0], Timed):
+        return ()
+    return tuple(versus(first, o, chosen) for o in measured.outcomes[1:] if isinstance(o, Timed))
+
+
+# --- as JSON -------------------------------------------------------------------------
+
+
+def to_json(measured: Measurement, chosen: Protocol, refused: Sequence[Failed] = ()) -> dict[str, Any]:
+    """Everything, as JSON values, for a record and for another process; `refused` are baselines that
+    could not even be made."""
+    return {
+        "protocol": asdict(chosen),
+        "outcomes": [_outcome(o) for o in (*measured.outcomes, *refused)],
+        "versus": [asdict(v) for v in against_all(measured, chosen)],
+        "rounds": measured.rounds,
+        "seconds": measured.seconds,
+        "settled": measured.settled,
+        "l2_reset": measured.l2_reset,
+        "no_profiler": measured.no_profiler,
+        "findings": findings_to_json(measured.findings),
+    }
+
+
+def _outcome(outcome: Timed | Failed) -> dict[str, Any]:
+    match outcome:
+        case Failed(name, stage, words, findings):
+            return {"name": name, "failed": stage, "words": words, "findings": findings_to_json(findings)}
+        case Timed():
+            return {
+                "name": outcome.name,
+                "clock": outcome.clock,
+                "span": _summary(outcome.span),
+                "total": _summary(outcome.total),
+                "events": _summary(outcome.events),
+                "wall": _summary(outcome.wall),
+                "kernels": list(outcome.kernels),
+                "launches": outcome.launches,
+                "blocks": [asdict(b) for b in outcome.blocks],
+                "sm_clock": outcome.sm_clock,
+                "trusted": trusted(outcome.findings),
+                "findings": findings_to_json(outcome.findings),
+            }
+
+
+def _summary(given: Summary | None) -> dict[str, Any] | None:
+    return None if given is None else asdict(given)
+
+
+def findings_to_json(found: Sequence[Finding]) -> list[dict[str, str]]:
+    return [{"name": f.name, "level": f.level, "message": f.message} for f in found]

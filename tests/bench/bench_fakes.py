@@ -1,0 +1,172 @@
+"""A device with a time line of its own: kernels take the time that the test says, results are cells."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ucutlass.runtime.bench.frequency import STAMP, SmTimes
+from ucutlass.runtime.bench.gpu import CaptureRefused, Launch, Outputs, Replay, Session
+from ucutlass.runtime.bench.nvml import Sample
+from ucutlass.runtime.bench.outcome import Candidate
+from ucutlass.runtime.bench.trace import DeviceEvent
+
+MAIN, SIDE = 7, 13
+"""CUPTI's numbers of the timed stream and of another."""
+
+Effect = Callable[[], None]
+
+
+def nothing() -> None:
+    pass
+
+
+@dataclass
+class FakeGpu:
+    """`gap`: microseconds between kernels, `host`: what a plain launch costs the host."""
+
+    l2: int = 50_000_000
+    device: str = "cpu"
+    gap: float = 1.0
+    host: float = 2.0
+    clock: float = 1.9e9
+    watched: bool = True
+    reasons: int = 0
+    jitter: float = 0.0
+    now_ns: int = 0
+    seen: list[DeviceEvent] = field(default_factory=list)
+    pending: list[tuple[str, float, Effect]] = field(default_factory=list)
+    recording: list[tuple[str, float, int, Effect]] | None = None
+    refuse: str = ""
+    carved: int = 0
+    random: random.Random = field(default_factory=lambda: random.Random(0))
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    # --- what candidates do
+
+    def run(self, name: str, us: float, effect: Effect = nothing, stream: int = MAIN) -> None:
+        if self.recording is not None:
+            self.recording.append((name, us, stream, effect))
+            return
+        took = us * (1 + self.jitter * self.random.random())
+        start = self.now_ns + round(self.gap * 1000)
+        end = start + round(took * 1000)
+        self.seen.append(DeviceEvent(name, "kernel", start, end, stream, next(self.numbers)))
+        if stream == MAIN:
+            self.now_ns = end
+        effect()
+
+    def later(self, name: str, us: float, effect: Effect = nothing) -> None:
+        """Work that another thread launches once the candidate has returned."""
+        self.pending.append((name, us, effect))
+
+    # --- the seam
+
+    def no_profiler(self) -> str:
+        return "" if self.watched else "no CUPTI here"
+
+    def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
+        if self.refuse:
+            raise CaptureRefused(self.refuse)
+        self.recording, kept = [], dict[int, Outputs]()
+        for i in order:
+            kept[i] = launch(i)
+        recorded, self.recording = self.recording, None
+
+        def play() -> None:
+            for name, us, stream, effect in recorded:
+                self.run(name, us, effect, stream)
+
+        return Replay(play, len(order), kept.__getitem__)
+
+    def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+        self.idle()
+        self.seen.clear()
+        taken: list[SmTimes] = []
+
+        def stamp() -> None:
+            self.run(STAMP, 1.0)
+            cycles = round(self.now_ns * self.clock / 1e9)
+            taken.append({sm: (self.now_ns, cycles + sm) for sm in range(4)})
+
+        work(stamp)
+        self.idle()
+        assert len(taken) == stamps
+        return Session(tuple(self.seen) if watch else None, tuple(taken))
+
+    def events(self, work: Callable[[], None]) -> float:
+        began = self.now_ns
+        work()
+        return (self.now_ns - began) / 1000.0
+
+    def wall(self, work: Callable[[], None]) -> float:
+        began, launched = self.now_ns, len(self.seen)
+        work()
+        self.idle()
+        device = (self.now_ns - began) / 1000.0
+        return max(device, self.host * (len(self.seen) - launched))
+
+    def idle(self) -> None:
+        waiting, self.pending = self.pending, []
+        for name, us, effect in waiting:
+            self.run(name, us, effect)
+        self.now_ns += 5000
+
+    def poison(self, outputs: Outputs) -> None:
+        for cell in outputs:
+            cell[0] = None
+
+    def reset_persisting(self) -> str:
+        self.carved = 0
+        return "reset"
+
+    def persisting(self) -> int:
+        return self.carved
+
+    def sample(self) -> Sample | None:
+        return Sample(self.clock, self.reasons)
+
+    def no_nvml(self) -> str:
+        return ""
+
+
+@dataclass
+class Cells:
+    """A workload whose sets each hold one number, which is also the right result."""
+
+    sets: int = 4
+    held: list[int] = field(default_factory=list)
+    random: random.Random = field(default_factory=lambda: random.Random(1))
+    numbers: Any = field(default_factory=lambda: itertools.count(100))
+
+    def __post_init__(self) -> None:
+        self.held = [next(self.numbers) for _ in range(self.sets)]
+
+    def refresh(self) -> int:
+        at = self.random.randrange(self.sets)
+        self.held[at] = next(self.numbers)
+        return at
+
+    def candidate(
+        self, name: str, launch: Callable[[int, list[Any]], None], moved: int | None = None
+    ) -> Candidate:
+        """`launch` fills the cell that it is given for a set."""
+        cells: list[list[Any]] = [[None] for _ in range(self.sets)]
+
+        def called(at: int) -> Outputs:
+            launch(at, cells[at])
+            return (cells[at],)
+
+        return Candidate(name, called, self.check, moved)
+
+    def check(self, at: int, outputs: Outputs) -> str:
+        return "" if outputs[0][0] == self.held[at] else f"{outputs[0][0]} instead of {self.held[at]}"
+
+    def honest(self, gpu: FakeGpu, name: str, us: float, moved: int | None = None) -> Candidate:
+        def launch(at: int, cell: list[Any]) -> None:
+            gpu.run(f"{name}_kernel", us, lambda: cell.__setitem__(0, self.held[at]))
+
+        return self.candidate(name, launch, moved)

@@ -1,0 +1,279 @@
+"""The conductor on a device of the tests' own: honest kernels get their times, tricks their names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bench_fakes import SIDE, Cells, FakeGpu
+
+from ucutlass.runtime.bench.measure import measure
+from ucutlass.runtime.bench.outcome import Candidate, Failed, Measurement, Timed
+from ucutlass.runtime.bench.protocol import Protocol
+from ucutlass.runtime.bench.report import against_all, to_json
+
+FAST = Protocol(warmup=0.0, min_seconds=0.0, block_us=600.0)
+
+
+def ticking() -> Callable[[], float]:
+    """A host clock that moves by a hundredth of a second a look."""
+    count = itertools.count()
+    return lambda: next(count) / 100
+
+
+def timed(
+    gpu: FakeGpu, cells: Cells, *candidates: Candidate, chosen: Protocol = FAST, **more: Any
+) -> Measurement:
+    return measure(candidates, cells, gpu, chosen, now=ticking(), **more)
+
+
+def names(outcome: Timed | Failed) -> set[str]:
+    return {f.name for f in outcome.findings}
+
+
+def test_an_honest_kernel_gets_its_time() -> None:
+    gpu, cells = FakeGpu(), Cells()
+    (found,) = timed(gpu, cells, cells.honest(gpu, "ours", 25.0)).outcomes
+    assert isinstance(found, Timed)
+    assert found.clock == "cupti"
+    assert found.span.median == pytest.approx(25.0)
+    assert found.events.median == pytest.approx(26.0)
+    assert found.kernels == ("ours_kernel",)
+    assert found.sm_clock == pytest.approx(1.9e9, rel=1e-3)
+    assert found.launches >= 20 and found.launches % cells.sets == 0
+    assert found.findings == ()
+
+
+def test_span_and_total_part_where_a_launch_has_several_kernels() -> None:
+    gpu, cells = FakeGpu(gap=2.0), Cells()
+
+    def launch(at: int, cell: list[Any]) -> None:
+        gpu.run("product", 20.0)
+        gpu.run("epilogue", 10.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    (found,) = timed(gpu, cells, cells.candidate("two", launch)).outcomes
+    assert isinstance(found, Timed) and found.total is not None
+    assert found.span.median == pytest.approx(32.0)
+    assert found.total.median == pytest.approx(30.0)
+    assert found.kernels == ("product", "epilogue")
+
+
+def test_faster_slower_and_no_difference() -> None:
+    gpu, cells = FakeGpu(jitter=0.01), Cells()
+    made = [
+        cells.honest(gpu, n, us) for n, us in (("a", 30.0), ("slow", 33.0), ("fast", 27.0), ("same", 30.0))
+    ]
+    measured = timed(gpu, cells, *made)
+    found = {v.baseline: v for v in against_all(measured, FAST)}
+    assert {n: v.verdict for n, v in found.items()} == {
+        "slow": "faster",
+        "fast": "slower",
+        "same": "no difference",
+    }
+    slow = found["slow"].ratio
+    assert slow is not None and slow.low < 30 / 33 * 1.01 and slow.high < 1
+    assert found["slow"].accepted == measured.rounds >= 10
+
+
+# --- tricks ----------------------------------------------------------------------------
+
+
+def caught(launch: Callable[[FakeGpu, Cells, int, list[Any]], None], gpu: FakeGpu | None = None) -> Failed:
+    gpu, cells = gpu or FakeGpu(), Cells()
+    trick = cells.candidate("trick", lambda at, cell: launch(gpu, cells, at, cell))
+    (found,) = timed(gpu, cells, trick, cells.honest(gpu, "honest", 30.0)).outcomes
+    assert isinstance(found, Failed)
+    return found
+
+
+def test_a_result_of_the_first_call_is_no_launch() -> None:
+    first: dict[int, int] = {}
+
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        if at not in first:
+            gpu.run("product", 30.0)
+            first[at] = cells.held[at]
+        cell[0] = first[at]
+
+    found = caught(trick)
+    assert names(found) >= {"no-kernel"} or names(found) >= {"names-changed"}
+
+
+def test_a_copy_of_the_first_result_is_a_wrong_result() -> None:
+    first: dict[int, int] = {}
+
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        kept = first.setdefault(at, cells.held[at])
+        gpu.run("Memcpy DtoD", 3.0, lambda: cell.__setitem__(0, kept))
+
+    assert "wrong-output" in names(caught(trick))
+
+
+def test_work_on_another_stream_is_seen() -> None:
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]), stream=SIDE)
+        gpu.run("nothing", 1.0)
+
+    found = caught(trick)
+    assert names(found) == {"off-stream"} and "product" in found.words and str(SIDE) in found.words
+
+
+def test_work_after_the_return_is_seen() -> None:
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        gpu.run("nothing", 1.0)
+        gpu.later("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    assert "escaped" in names(caught(trick))
+
+
+def test_one_small_buffer_for_all_sets_is_a_wrong_result() -> None:
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        gpu.run("product", 10.0, lambda: cell.__setitem__(0, cells.held[0]))
+
+    assert "wrong-output" in names(caught(trick))
+
+
+def test_a_kernel_that_changes_between_calls_is_seen() -> None:
+    calls = itertools.count()
+
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        name = "product" if next(calls) < 5 else "cheaper"
+        gpu.run(name, 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    assert "names-changed" in names(caught(trick))
+
+
+def test_a_result_that_is_right_at_first_only_is_seen_later() -> None:
+    """A phase detector: honest until it was called often enough, in launches that no graph replaces."""
+    calls = itertools.count()
+
+    def trick(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        honest = next(calls) < 200
+        gpu.run("product", 30.0, (lambda: cell.__setitem__(0, cells.held[at])) if honest else lambda: None)
+
+    found = caught(trick, FakeGpu(refuse="not now"))
+    assert found.stage == "validation" and "wrong-output" in names(found)
+
+
+def test_a_time_that_memory_cannot_give_is_not_trusted() -> None:
+    """The operands lay in the L2: 100 MB in 10 us are 10 TB/s."""
+    gpu, cells = FakeGpu(), Cells()
+    (found,) = timed(gpu, cells, cells.honest(gpu, "resident", 10.0, 100_000_000), bandwidth=4.8e12).outcomes
+    assert names(found) == {"beyond-bound"}
+    warm = Protocol(regime="warm", warmup=0.0, min_seconds=0.0, block_us=600.0)
+    (found,) = timed(
+        gpu, cells, cells.honest(gpu, "resident", 10.0, 100_000_000), bandwidth=4.8e12, chosen=warm
+    ).outcomes
+    assert names(found) == set()
+
+
+def test_a_carve_out_of_the_l2_is_seen_whenever_it_is_made() -> None:
+    def at_once(gpu: FakeGpu, cells: Cells, at: int, cell: list[Any]) -> None:
+        gpu.carved = 30_000_000
+        gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    assert names(caught(at_once)) == {"persisting-l2"}
+    gpu, cells, calls = FakeGpu(refuse="no"), Cells(), itertools.count()
+
+    def later(at: int, cell: list[Any]) -> None:
+        gpu.carved = 30_000_000 if next(calls) > 200 else 0
+        gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    (found,) = timed(gpu, cells, cells.candidate("later", later)).outcomes
+    assert isinstance(found, Timed) and "persisting-l2" in names(found)
+
+
+def test_a_carve_out_is_not_left_to_the_next() -> None:
+    gpu, cells = FakeGpu(), Cells()
+
+    def carves(at: int, cell: list[Any]) -> None:
+        gpu.carved = 30_000_000
+        gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    ours, bad, other = timed(
+        gpu, cells, cells.honest(gpu, "ours", 25.0), cells.candidate("bad", carves),
+        cells.honest(gpu, "other", 25.0),
+    ).outcomes  # fmt: skip
+    assert isinstance(bad, Failed) and isinstance(ours, Timed) and isinstance(other, Timed)
+    assert names(ours) == names(other) == set()
+
+
+# --- degraded --------------------------------------------------------------------------
+
+
+def test_without_a_profiler_events_are_the_clock_and_it_is_said() -> None:
+    gpu, cells = FakeGpu(watched=False), Cells()
+    measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0), cells.honest(gpu, "other", 50.0))
+    ours = measured.outcomes[0]
+    assert isinstance(ours, Timed) and ours.clock == "events" and ours.kernels == ()
+    assert ours.span.median == pytest.approx(26.0)
+    assert names(ours) == {"unaudited"}
+    assert measured.no_profiler == "no CUPTI here"
+    assert against_all(measured, FAST)[0].verdict == "faster"
+
+
+def test_a_refused_capture_is_said_and_launched_one_by_one() -> None:
+    gpu, cells = FakeGpu(refuse="operation not permitted when stream is capturing"), Cells()
+    (found,) = timed(gpu, cells, cells.honest(gpu, "ours", 25.0)).outcomes
+    assert isinstance(found, Timed) and names(found) == {"direct-launch"}
+    assert found.span.median == pytest.approx(25.0)
+
+
+def test_a_baseline_that_raises_is_kept_with_its_words() -> None:
+    gpu, cells = FakeGpu(), Cells()
+
+    def broken(at: int, cell: list[Any]) -> None:
+        raise RuntimeError("no kernel image is available")
+
+    measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0), cells.candidate("broken", broken))
+    ours, failed = measured.outcomes
+    assert isinstance(ours, Timed)
+    assert failed == Failed("broken", "first calls", "RuntimeError: no kernel image is available")
+    assert to_json(measured, FAST)["outcomes"][1]["failed"] == "first calls"
+
+
+def test_a_baseline_that_turns_wrong_is_dropped_and_the_rest_goes_on() -> None:
+    gpu, cells = FakeGpu(refuse="no"), Cells()
+    calls = itertools.count()
+
+    def turns(at: int, cell: list[Any]) -> None:
+        right = next(calls) < 200
+        gpu.run("k", 30.0, (lambda: cell.__setitem__(0, cells.held[at])) if right else lambda: None)
+
+    measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0), cells.candidate("turns", turns))
+    ours, failed = measured.outcomes
+    assert isinstance(ours, Timed) and len(ours.blocks) == 2 * measured.rounds
+    assert isinstance(failed, Failed) and failed.stage == "validation"
+
+
+def test_a_failed_candidate_ends_the_measurement() -> None:
+    gpu, cells = FakeGpu(), Cells()
+
+    def broken(at: int, cell: list[Any]) -> None:
+        raise RuntimeError("illegal memory access")
+
+    measured = timed(gpu, cells, cells.candidate("broken", broken), cells.honest(gpu, "other", 25.0))
+    assert [type(o) for o in measured.outcomes] == [Failed] and measured.rounds == 0
+    assert against_all(measured, FAST) == ()
+
+
+def test_throttling_and_unsettled_medians_are_said() -> None:
+    gpu, cells = FakeGpu(reasons=0x001 | 0x040, jitter=0.6), Cells()
+    short = Protocol(warmup=0.0, min_seconds=0.0, max_seconds=0.03, block_us=600.0)
+    measured = timed(gpu, cells, cells.honest(gpu, "a", 25.0), cells.honest(gpu, "b", 25.0), chosen=short)
+    said = {f.name: f.message for f in measured.findings}
+    assert said["throttled"] == "hardware thermal slowdown"
+    assert "unsettled" in said and not measured.settled
+    (found,) = against_all(measured, short)
+    assert found.verdict is None and "10 are needed" in found.reason
+    assert "noisy" in names(measured.outcomes[0])
+
+
+def test_launches_at_the_floor_have_no_ratio() -> None:
+    gpu, cells = FakeGpu(host=2.0), Cells()
+    measured = timed(gpu, cells, cells.honest(gpu, "a", 2.0), cells.honest(gpu, "b", 3.0))
+    (found,) = against_all(measured, FAST)
+    assert found.verdict is None and "launch floor" in found.reason
+    assert "launch-floor" in names(measured.outcomes[0])

@@ -1,0 +1,296 @@
+"""`ucc bench`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.backend import Built, build_kernel
+from ucutlass.cli import gpu, show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.diagnostics import ProgramError
+from ucutlass.hardware import Device
+from ucutlass.runtime import isolate
+from ucutlass.runtime.bench import lane
+from ucutlass.runtime.bench.protocol import Protocol, Regime
+from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.evidence import Machine, Subject
+from ucutlass.runtime.store import Store, record
+from ucutlass.schedule import show as show_schedule
+from ucutlass.shapes import ShapeError, complete, parse_sizes
+from ucutlass.sol.bounds import bounds
+from ucutlass.trials.subjects import subject_of_built
+
+NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
+"""As `ucutlass.runtime.bench.baselines.BASELINES`, which takes torch to import."""
+
+_REGIMES: Mapping[str, tuple[Regime, ...]] = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
+
+
+def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if value not in NAMES and not value.endswith(".ucu"):
+            raise click.BadParameter(f"{value!r} is none of {', '.join(NAMES)}, and no .ucu file")
+        if value not in NAMES and not Path(value).is_file():
+            raise click.BadParameter(f"there is no file {value}")
+    return tuple(dict.fromkeys(values))
+
+
+@click.command("bench")
+@file_argument
+@sizes_option
+@kernel_option
+@arch_option(None)
+@click.option(
+    "--baseline",
+    "baselines",
+    multiple=True,
+    callback=_names,
+    metavar="NAME|FILE",
+    help=f"What to compare with: {', '.join(NAMES)}, or another .ucu file; may be repeated.",
+)
+@click.option(
+    "--regime",
+    type=click.Choice(tuple(_REGIMES)),
+    default="cold",
+    show_default=True,
+    help="Operands from memory, from the L2 as far as they fit, or one after the other.",
+)
+@click.option("--seconds", default=20.0, show_default=True, help="Most seconds of measuring, each regime.")
+@click.option("--seed", default=0, help="Seed of the random arguments.")
+@click.option(
+    "--limit", default=600.0, show_default=True, help="Seconds that the comparison's own process may take."
+)
+@click.option(
+    "--wait", default=600.0, show_default=True, help="Seconds to wait for another process that times."
+)
+@json_option
+def command(
+    file: Path, sizes: tuple[str, ...], name: str | None, arch: str | None,
+    baselines: tuple[str, ...], regime: str, seconds: float, seed: int, limit: float,
+    wait: float, as_json: bool,
+) -> None:  # fmt: skip
+    """Time FILE's kernel on the GPU against baselines, in turns.
+
+    The kernel is verified first: a wrong one has no speed. Times are of the kernels on the device (CUPTI),
+    checked by CUDA events and the host's clock. 'faster' is said where a 95 % interval says so.
+    Every comparison becomes a record (`ucc results`).
+    """
+    with reported(as_json):
+        given = parse_sizes(sizes)
+        checked = frontend.read(file)
+        complete(frontend.kernel(checked, name), given)  # the call's mistakes before the machine's
+        found = gpu.at_hand()
+        if found is None:
+            fail(Status.MACHINE, "no GPU here that our kernels run on: nothing was timed", as_json)
+        target = arch or found.arch.name
+        device = found.device
+        ours = _made(checked, name, given, target, device)
+        asked = [_baseline(b) for b in baselines]
+        files = _files(asked, given, target, device)
+        protocols = [
+            Protocol(regime=r, max_seconds=seconds, seed=seed, min_seconds=min(1.0, seconds))
+            for r in _REGIMES[regime]
+        ]
+        arguments = {
+            "text": checked.source, "file": checked.file, "name": ours.program.name, "sizes": given,
+            "arch": target, "seed": seed, "baselines": asked,
+            "protocols": [asdict(p) for p in protocols],
+            "bandwidth": device.bandwidth if device else None,
+        }  # fmt: skip
+        with lane.held(lane.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
+            outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=limit)
+        row = _describe(ours) | _answered(outcome, ours.program.name, as_json)
+        for report in row["regimes"]:
+            _share(report, ours, device)
+        row["records"] = _recorded(row, ours, files)
+    _report(row, as_json)
+    if not _ok(row):
+        sys.exit(Status.PROGRAM)
+
+
+def _baseline(name: str) -> dict[str, str]:
+    """As the comparison's process takes it; a file goes as its text. Raises ProgramError, OSError."""
+    if name in NAMES:
+        return {"name": name}
+    return {"name": name, "text": frontend.decoded(Path(name).read_bytes(), name)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A kernel that was built, with what it was built from."""
+
+    checked: frontend.Checked
+    program: ir.Kernel
+    built: Built
+
+    @property
+    def subject(self) -> Subject:
+        return subject_of_built(self.checked, self.program, self.built)
+
+
+def _made(
+    checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str, device: Device | None
+) -> _Made:
+    """Raises ProgramError, ShapeError, and what `build_kernel` raises."""
+    program = frontend.kernel(checked, name)
+    extents = complete(program, sizes)
+    with show.building(program.name) as progress:
+        built = build_kernel(checked, program, extents, arch, device=device, on_progress=progress)
+    return _Made(checked, program, built)
+
+
+def _files(
+    asked: Sequence[Mapping[str, str]], sizes: Mapping[str, int], arch: str, device: Device | None
+) -> dict[str, _Made]:
+    """The baselines that are files, built before the GPU is taken. One that cannot be built is left to
+    the comparison's process, which reports it in its words."""
+    found: dict[str, _Made] = {}
+    for one in asked:
+        if "text" in one:
+            with suppress(ProgramError, ShapeError, BuildError):
+                checked = frontend.read_text(one["text"], one["name"])
+                found[one["name"]] = _made(checked, None, sizes, arch, device)
+    return found
+
+
+def _announce(holder: str) -> None:
+    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+
+
+def _describe(made: _Made) -> dict[str, Any]:
+    planned = made.built.planned
+    return {
+        "kernel": made.program.name,
+        "sizes": dict(zip(made.program.dims, planned.sizes, strict=True)),
+        "arch": planned.plan.arch,
+        "schedule": show_schedule(planned.request),
+    }
+
+
+def _answered(outcome: isolate.Outcome, kernel: str, as_json: bool) -> dict[str, Any]:
+    """What the process found; ends the command where it was lost."""
+    if not isinstance(outcome, isolate.Returned):
+        fail(Status.PROGRAM, f"{kernel}: {isolate.lost(outcome, 'the comparison')}", as_json)
+    assert isinstance(outcome.value, dict)
+    return outcome.value
+
+
+# --- evidence ------------------------------------------------------------------------
+
+
+def _share(report: dict[str, Any], made: _Made, device: Device | None) -> None:
+    """Adds the fused bound in microseconds, at the data sheet's clock and at the one that was measured:
+    memory has a clock of its own, everything else runs at the SMs'."""
+    report["bound"] = report["bound_at_clock"] = None
+    if device is None:
+        return
+    sizes = dict(zip(made.program.dims, made.built.planned.sizes, strict=True))
+    fused = bounds(made.program, sizes, device, regime=report["protocol"]["regime"]).fused
+    report["bound"] = fused.seconds * 1e6
+    clock = next((o["sm_clock"] for o in report["outcomes"][:1] if o.get("sm_clock")), None)
+    if clock:
+        scale = device.clock / clock
+        limits = [t.seconds * (1.0 if t.name == "memory" else scale) for t in fused.limits]
+        report["bound_at_clock"] = max(limits) * 1e6
+
+
+def _recorded(row: Mapping[str, Any], ours: _Made, files: Mapping[str, _Made]) -> list[str]:
+    """The ids of the new records in the user's store: one a regime for the kernel, and one for each file
+    that was timed with it; those of one regime share a `comparison`."""
+    machine = Machine(**row["machine"])
+    machine = replace(machine, versions={**ours.built.artifact.versions, **machine.versions})
+    store = Store.open()
+    made = []
+    for report in row["regimes"]:
+        protocol = report["protocol"] | {"comparison": uuid.uuid4().hex}
+        result = {k: v for k, v in report.items() if k != "protocol"} | {"verified": row["verified"]}
+        own = store.add(record("bench", ours.subject, machine, protocol, result))
+        made.append(own)
+        for place, outcome in enumerate(report["outcomes"]):
+            if place and "failed" not in outcome and outcome["name"] in files:
+                theirs = _theirs(result, place)
+                subject = files[outcome["name"]].subject
+                made.append(store.add(record("bench", subject, machine, protocol, theirs, (own,))))
+    return made
+
+
+def _theirs(result: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A result as the baseline's own: its outcome alone. Ratios, bound and verification are the kernel's."""
+    kept = ("rounds", "seconds", "settled", "l2_reset", "no_profiler", "findings", "buffers")
+    return {k: result[k] for k in kept} | {"outcomes": [result["outcomes"][place]]}
+
+
+def _ok(row: Mapping[str, Any]) -> bool:
+    """Whether the kernel was right and has a time that can be trusted in every regime."""
+    firsts = [r["outcomes"][0] for r in row["regimes"]]
+    return all(v["ok"] for v in row["verified"]) and all(o.get("trusted") for o in firsts)
+
+
+# --- words ---------------------------------------------------------------------------
+
+
+def _report(row: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    sizes = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
+    head = [("kernel", f"{row['kernel']} {sizes}"), ("schedule", f"{row['arch']}: {row['schedule']}")]
+    head.append(("device", row["device"]))
+    if wrong := [v for v in row["verified"] if not v["ok"]]:
+        head += [(f"wrong, {v['case']}", v["words"].replace("\n", "; ")) for v in wrong]
+        head.append(("time", "none: a wrong kernel has no speed"))
+    show.table(("", ""), head)
+    for report in row["regimes"]:
+        _regime(report)
+    for made in row["records"]:
+        click.echo(f"record\t{made[:16]}")
+
+
+def _regime(report: Mapping[str, Any]) -> None:
+    rotated = report["buffers"]
+    click.echo(
+        f"{report['protocol']['regime']}: {rotated['sets']} sets of {rotated['bytes_per_set'] / 1e6:.1f} MB, "
+        f"{report['rounds']} rounds in {report['seconds']:.1f} s"
+    )
+    versus = {v["baseline"]: v for v in report["versus"]}
+    show.table(
+        ("", "median", "p10 to p90", "clock", "SM", "of the bound", "ratio", "verdict"),
+        [_line(o, report, versus.get(o["name"])) for o in report["outcomes"]],
+    )
+    for outcome in report["outcomes"]:
+        for finding in outcome["findings"]:
+            click.echo(f"{finding['level']}\t{outcome['name']}: {finding['name']}: {finding['message']}")
+    for finding in report["findings"]:
+        click.echo(f"{finding['level']}\t{finding['name']}: {finding['message']}")
+
+
+def _line(
+    outcome: Mapping[str, Any], report: Mapping[str, Any], versus: Mapping[str, Any] | None
+) -> Sequence[str]:
+    if "failed" in outcome:
+        return (outcome["name"], f"failed in {outcome['failed']}: {outcome['words']}", *[""] * 6)
+    span, clock = outcome["span"], outcome["sm_clock"]
+    bound = report["bound_at_clock"] or report["bound"]
+    ratio = versus["ratio"] if versus else None
+    verdict = (versus["verdict"] or versus["reason"]) if versus else ""
+    return (
+        outcome["name"],
+        f"{span['median']:.2f} us",
+        f"{span['p10']:.2f} to {span['p90']:.2f}",
+        outcome["clock"],
+        f"{clock / 1e6:.0f} MHz" if clock else "unknown",
+        f"{bound / span['median']:.0%}" if bound else "",
+        f"{ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]" if ratio else "",
+        verdict,
+    )
