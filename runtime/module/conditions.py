@@ -1,0 +1,108 @@
+"""Where a kernel may do less than the operators of a module spell: the bound then holds on conditions.
+
+Each is decided from the graph alone, and told with the operator that it concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ucutlass.runtime.module.count import Counted
+from ucutlass.runtime.module.graph import Graph, Node, Ref, Tensor
+from ucutlass.runtime.module.operators import VIEWS, is_in
+from ucutlass.runtime.module.regions import Region, reads, union
+
+_LINEAR = frozenset(f"aten.{n}" for n in ("add", "sub", "mul", "div", "neg", "clone", "_to_copy", "rsub"))
+_SUMS = frozenset(
+    f"aten.{n}" for n in ("sum", "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d",
+                          "_adaptive_avg_pool3d")
+)  # fmt: skip
+_MASKS = frozenset(f"aten.{n}" for n in ("masked_fill", "where", "triu", "tril"))
+
+
+def conditions(
+    graph: Graph,
+    nodes: list[Node],
+    tensors: Mapping[Ref, Tensor],
+    shown: Mapping[Ref, Region],
+    counted: Mapping[str, Counted | None],
+) -> tuple[str, ...]:
+    """In words, each once: direct convolutions, products that are summed or masked at once, and values
+    of which a part is used."""
+    users: dict[Ref, list[Node]] = {}
+    for node in nodes:
+        for base in {shown[ref].base for ref in node.refs}:
+            users.setdefault(base, []).append(node)
+    given = frozenset(Ref(source.name) for source in graph.sources)
+    found: list[str] = []
+    for node in nodes:
+        if is_in(node.op, VIEWS):
+            continue
+        count = counted[node.name]
+        if count is not None and count.products:
+            found += _of_a_product(node, count, users, tensors, shown, given)
+        if count is None or count.products or count.arithmetic or count.special:
+            found += _of_a_part(node, graph, users, tensors, shown)
+    return tuple(dict.fromkeys(found))
+
+
+def _of_a_product(
+    node: Node, count: Counted, users: Mapping[Ref, list[Node]], tensors: Mapping[Ref, Tensor],
+    shown: Mapping[Ref, Region], given: frozenset[Ref],
+) -> Iterable[str]:  # fmt: skip
+    what = f"{node.op} {tensors[Ref(node.name)]}"
+    if count.kind == "convolution" and any(extent > 1 for extent in _filter(node, tensors)):
+        yield "convolutions count as direct sums: Winograd and FFT forms do fewer multiplications"
+    ends = _ends(node, users, shown, given)
+    if any(is_in(end.op, _SUMS) for end in ends):
+        yield f"{what} is summed with only linear steps between: summing an operand first does far less"
+    if any(is_in(end.op, _MASKS) for end in ends):
+        yield f"{what} is masked: what the mask replaces need not be computed"
+
+
+def _filter(node: Node, tensors: Mapping[Ref, Tensor]) -> tuple[int, ...]:
+    weight = node.arguments.get("weight")
+    return tensors[weight].shape[2:] if isinstance(weight, Ref) else ()
+
+
+def _ends(
+    node: Node, users: Mapping[Ref, list[Node]], shown: Mapping[Ref, Region], given: frozenset[Ref]
+) -> list[Node]:
+    """The first operators after a product that are not linear in it, or that sum. `given`: the sources."""
+    ends: list[Node] = []
+    seen: set[str] = set()
+    front = [node]
+    while front:
+        current = front.pop()
+        for user in users.get(Ref(current.name), ()):
+            if user.name in seen:
+                continue
+            seen.add(user.name)
+            if is_in(user.op, VIEWS):
+                continue  # users of the view are users of its base
+            if is_in(user.op, _LINEAR) and _of_one(user, Ref(current.name), shown, given):
+                front.append(user)
+            else:
+                ends.append(user)
+    return ends
+
+
+def _of_one(node: Node, through: Ref, shown: Mapping[Ref, Region], given: frozenset[Ref]) -> bool:
+    """Linear in one operand: a product with a number or a weight is, with another computed value not."""
+    if is_in(node.op, ("aten.add", "aten.sub", "aten.rsub")):
+        return True
+    bases = [shown[ref].base for ref in node.refs]
+    return bases.count(through) == 1 and all(base in given for base in bases if base != through)
+
+
+def _of_a_part(
+    node: Node, graph: Graph, users: Mapping[Ref, list[Node]], tensors: Mapping[Ref, Tensor],
+    shown: Mapping[Ref, Region],
+) -> Iterable[str]:  # fmt: skip
+    ref = Ref(node.name)
+    if ref not in tensors:
+        return
+    parts = [p for user in users.get(ref, ()) for p in reads(user, tensors, shown) if p.base == ref]
+    parts += [shown[r.ref] for r in graph.results if shown[r.ref].base == ref]
+    if parts and (used := union(parts)) < tensors[ref].elements:
+        yield f"only {used} of {tensors[ref].elements} values of {node.op} {tensors[ref]} are used"

@@ -1,0 +1,257 @@
+"""Which elements of a tensor are used: views followed back to the memory that they show.
+
+A bound may count a byte only if every kernel must move it, so what is sliced away, gathered from or
+overwritten is not counted, and a view that repeats elements counts each once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ucutlass.runtime.module.count import Call, convolution_windows, pooled, resolve, touched
+from ucutlass.runtime.module.graph import Graph, Node, Ref, Tensor
+from ucutlass.runtime.module.operators import CREATES, VIEWS, is_in
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Part of the tensor `base`: at most `elements` of those in `box`, half-open intervals, one for each
+    dimension of the base. `dims` maps the view's dimensions to the base's, None where a dimension
+    is no longer one of those."""
+
+    base: Ref
+    elements: int
+    box: tuple[tuple[int, int], ...]
+    dims: tuple[int | None, ...]
+
+
+def whole(ref: Ref, tensor: Tensor) -> Region:
+    box = tuple((0, extent) for extent in tensor.shape)
+    return Region(ref, tensor.elements, box, tuple(range(len(box))))
+
+
+def regions(graph: Graph) -> dict[Ref, Region]:
+    """For every tensor of the graph, what it shows of the source or result of an operator behind it."""
+    tensors = graph.tensors()
+    found = {Ref(s.name): whole(Ref(s.name), s.tensor) for s in graph.sources}
+    for node in graph.nodes:
+        refs = [Ref(node.name, i) for i, t in enumerate(node.outputs) if t is not None]
+        if is_in(node.op, VIEWS) and node.refs:
+            for ref in refs:
+                first = node.refs[0]
+                found[ref] = _view(node, ref.index, found[first], tensors[first], tensors[ref])
+        else:
+            found |= {ref: whole(ref, tensors[ref]) for ref in refs}
+    return found
+
+
+def union(parts: Iterable[Region]) -> int:
+    """Elements that the parts of one tensor cover, at least: parts that may overlap count as the largest."""
+    taken: list[Region] = []
+    for part in sorted(parts, key=lambda part: -part.elements):
+        if all(_apart(part, other) for other in taken):
+            taken.append(part)
+    return sum(part.elements for part in taken)
+
+
+def _apart(a: Region, b: Region) -> bool:
+    return any(ah <= bl or bh <= al for (al, ah), (bl, bh) in zip(a.box, b.box, strict=True))
+
+
+# --- views ------------------------------------------------------------------------
+
+
+def _view(node: Node, index: int, source: Region, given: Tensor, out: Tensor) -> Region:
+    """Of a view's result `index`, whose operand is `given`."""
+    moved = _moved(node, index, source, given, out)
+    size = math.prod(high - low for low, high in moved.box)
+    return replace(moved, elements=min(source.elements, out.elements, size))
+
+
+def _moved(node: Node, index: int, source: Region, given: Tensor, out: Tensor) -> Region:
+    a = node.arguments
+    dims, rank = list(source.dims), len(source.dims)
+    match node.packet.removeprefix("aten."):
+        case "slice":
+            return _slice(source, a["dim"] % rank, a.get("start"), a.get("step") or 1, out)
+        case "select":
+            return _select(source, a["dim"] % rank, a["index"])
+        case "unbind":
+            return _select(source, a["dim"] % rank, index)
+        case "split" | "split_with_sizes" | "chunk":
+            d = a["dim"] % rank
+            before = [t.shape[d] for t in node.outputs[:index] if t is not None]
+            return _narrow(source, d, sum(before), sum(before) + out.shape[d])
+        case "permute":
+            return replace(source, dims=tuple(dims[d] for d in a["dims"]))
+        case "transpose":
+            one, other = a["dim0"], a["dim1"]
+            dims[one], dims[other] = dims[other], dims[one]
+            return replace(source, dims=tuple(dims))
+        case "t":
+            return replace(source, dims=tuple(reversed(dims)))
+        case "unsqueeze":
+            dims.insert(a["dim"] % (rank + 1), None)
+            return replace(source, dims=tuple(dims))
+        case "squeeze":
+            return replace(source, dims=_squeezed(dims, given.shape, a.get("dim")))
+        case "view" | "reshape" | "_unsafe_view":
+            return replace(source, dims=_reshaped(dims, given.shape, out.shape))
+        case "expand":
+            fresh = len(out.shape) - rank
+            return replace(source, dims=(*[None] * fresh, *dims))
+        case "alias" | "detach" | "lift_fresh":
+            return source
+        case _:
+            return replace(source, dims=(None,) * len(out.shape))
+
+
+def _squeezed(dims: list[int | None], shape: tuple[int, ...], chosen: Any) -> tuple[int | None, ...]:
+    asked = range(len(shape)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
+    gone = {d % len(shape) for d in asked if shape and shape[d] == 1}
+    return tuple(dim for d, dim in enumerate(dims) if d not in gone)
+
+
+def _reshaped(
+    dims: list[int | None], before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[int | None, ...]:
+    """Leading and trailing dimensions that a reshape leaves alone keep what they show."""
+    found: list[int | None] = [None] * len(after)
+    shorter = min(len(before), len(after))
+    for d in range(shorter):
+        if before[d] != after[d]:
+            break
+        found[d] = dims[d]
+    for d in range(1, shorter + 1):
+        if before[-d] != after[-d]:
+            break
+        found[-d] = dims[-d]
+    return tuple(found)
+
+
+def _select(source: Region, dim: int, index: int) -> Region:
+    extent = _extent(source, dim)
+    at = index if index >= 0 or extent is None else index + extent
+    narrowed = _narrow(source, dim, at, at + 1)
+    return replace(narrowed, dims=(*source.dims[:dim], *source.dims[dim + 1 :]))
+
+
+def _slice(source: Region, dim: int, start: int | None, step: int, out: Tensor) -> Region:
+    extent = _extent(source, dim)
+    at = start or 0
+    if at < 0 and extent is not None:
+        at = max(0, at + extent)
+    stop = at + (out.shape[dim] - 1) * step + 1 if out.shape[dim] else at
+    narrowed = _narrow(source, dim, at, stop)
+    dims = narrowed.dims if step == 1 else (*source.dims[:dim], None, *source.dims[dim + 1 :])
+    return replace(narrowed, dims=dims)
+
+
+def _extent(source: Region, dim: int) -> int | None:
+    base = source.dims[dim]
+    return None if base is None else source.box[base][1] - source.box[base][0]
+
+
+def _narrow(source: Region, dim: int, start: int, stop: int) -> Region:
+    base = source.dims[dim]
+    if base is None:
+        return source
+    low, high = source.box[base]
+    box = list(source.box)
+    box[base] = (min(low + start, high), min(low + stop, high))
+    return replace(source, box=tuple(box))
+
+
+# --- what an operator reads -------------------------------------------------------
+
+_SCATTERED = ("src", "values", "value")
+
+
+def scattered(node: Node, tensors: Mapping[Ref, Tensor]) -> int:
+    """Elements that an operator of SCATTERS writes over, at most all."""
+    whole_of = tensors[Ref(node.name)].elements
+    if is_in(node.op, ("aten.fill", "aten.copy")):
+        return whole_of
+    if is_in(node.op, ("aten.scatter",)):
+        index = node.arguments["index"]
+        return min(whole_of, tensors[index].elements) if isinstance(index, Ref) else whole_of
+    if is_in(node.op, ("aten.index_put",)):
+        rows = math.prod(_broadcast(node.arguments["indices"], tensors))
+        return min(whole_of, rows * _row(node.arguments["self"], node.arguments["indices"], tensors))
+    values = next((node.arguments[n] for n in _SCATTERED if isinstance(node.arguments.get(n), Ref)), None)
+    return whole_of if values is None else min(whole_of, tensors[values].elements)
+
+
+def reads(node: Node, tensors: Mapping[Ref, Tensor], shown: Mapping[Ref, Region]) -> list[Region]:
+    """The regions that an operator must read, one for each tensor argument; none for a view."""
+    if is_in(node.op, VIEWS) or is_in(node.op, CREATES):
+        return []
+    call = Call({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs)
+    found: list[Region] = []
+    for name, value in node.arguments.items():
+        for ref in [value] if isinstance(value, Ref) else _inner(value):
+            region, needed = shown[ref], _needed(node, name, call, tensors, ref)
+            found.append(replace(region, elements=min(region.elements, needed)))
+    return found
+
+
+def _inner(value: Any) -> list[Ref]:
+    return [item for item in value if isinstance(item, Ref)] if isinstance(value, list | tuple) else []
+
+
+def _needed(node: Node, name: str, call: Call, tensors: Mapping[Ref, Tensor], ref: Ref) -> int:
+    """Elements of one argument that any kernel must read: rows that are gathered may all be one."""
+    everything = tensors[ref].elements
+    a = node.arguments
+    match node.packet.removeprefix("aten."), name:
+        case "embedding", "weight":
+            return tensors[ref].shape[-1]
+        case "index_select", "self":
+            return everything // max(1, tensors[ref].shape[int(a["dim"])])
+        case "gather", "self":
+            return 1
+        case "index", "self":
+            return _row(ref, a["indices"], tensors)
+        case "nll_loss_forward", "self":
+            return call.tensor("target").elements
+        case "nll_loss_forward", "weight":
+            return 1
+        case "convolution", "input" if not a["transposed"]:
+            x = call.tensor("input").shape
+            return x[0] * x[1] * math.prod(touched(*window) for window in convolution_windows(call))
+        case ("triu" | "tril") as which, "self":
+            *batch, rows, columns = tensors[ref].shape
+            return math.prod(batch) * triangle(rows, columns, int(a.get("diagonal", 0)), which == "triu")
+        case "copy" | "fill", "self":
+            return 0
+        case "slice_scatter" | "select_scatter" | "index_put" | "scatter", "self":
+            return everything - scattered(node, tensors)
+        case "constant_pad_nd" | "upsample_nearest1d" | "upsample_nearest2d" | "upsample_nearest3d", "self":
+            return min(everything, call.out.elements)
+        case pool, "self" if "_pool" in pool and "adaptive" not in pool:
+            return pooled(call)
+        case _:
+            return everything
+
+
+def _row(ref: Ref, indices: Any, tensors: Mapping[Ref, Tensor]) -> int:
+    """Elements under one choice of the indexed dimensions."""
+    taken = [i for i, index in enumerate(indices) if index is not None]
+    return math.prod(extent for i, extent in enumerate(tensors[ref].shape) if i not in taken)
+
+
+def _broadcast(indices: Any, tensors: Mapping[Ref, Tensor]) -> tuple[int, ...]:
+    shapes = [tensors[index].shape for index in indices if isinstance(index, Ref)]
+    rank = max(map(len, shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(max(extents) for extents in zip(*padded, strict=True))
+
+
+def triangle(rows: int, columns: int, diagonal: int, upper: bool) -> int:
+    """Elements on and above (below) a diagonal of a matrix."""
+    if upper:
+        return sum(min(columns, max(0, columns - (row + diagonal))) for row in range(rows))
+    return sum(min(columns, max(0, row + diagonal + 1)) for row in range(rows))

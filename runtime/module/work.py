@@ -1,0 +1,217 @@
+"""The work of a PyTorch module: operations by lane, and bytes that any kernel must move.
+
+Fused: every operation, with what is used of inputs, parameters and buffers read once and every result
+written once. Unfused: operator after operator with nothing kept on the chip. Both are of the
+operators as written; `conditions` says where a kernel may do less, `not_counted` what is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+from ucutlass.runtime.module.conditions import conditions
+from ucutlass.runtime.module.count import Call, Counted, resolve
+from ucutlass.runtime.module.graph import Graph, Node, Ref, Tensor
+from ucutlass.runtime.module.operators import SCATTERS, VIEWS, counter, is_in
+from ucutlass.runtime.module.regions import Region, reads, regions, scattered, union
+from ucutlass.sol.costs import SPECIAL
+from ucutlass.sol.work import Work, total
+
+LanePolicy: TypeAlias = Literal["pytorch", "f32", "tf32", "f16", "bf16"]
+"""In which lane float32 products count. `pytorch`: as its defaults compute them, matrix products in f32
+and convolutions in tf32 (torch.backends.cuda.matmul.allow_tf32 False, cudnn.allow_tf32 True). In
+lane f32 they count as `tf32x3`, three tf32 passes or f32, whichever a device does faster."""
+
+POLICIES: tuple[str, ...] = get_args(LanePolicy)
+
+_LANES: Mapping[str, str] = MappingProxyType(
+    {
+        "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8",
+        "uint8": "s8",
+    }
+)  # fmt: skip
+"""Element type to the entry of `Device.peaks` that its products are done in."""
+
+_PACKED: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {"float32": (1, 1), "float16": (4, 2), "bfloat16": (4, 2), "float8_e4m3fn": (4, 2), "float8_e5m2": (4, 2)}
+)
+"""How many operations, and how many special functions, count as one of float32: packed 16-bit
+arithmetic is at most four times as fast (A100: 78 against 19.5 TFLOP/s, its data sheet), packed
+special functions twice (ex2.approx.f16x2, PTX ISA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWork:
+    """`operators` is the unfused work in order, views and dead code left out; `products` counts the
+    operations of matrix products and convolutions alone. `not_counted` names operators whose
+    operations are missing, with how often they occur; their bytes do count. `method` and `attempts`
+    say how the graph was exported."""
+
+    fused: Work
+    operators: tuple[Work, ...]
+    products: int
+    conditions: tuple[str, ...]
+    not_counted: Mapping[str, int]
+    policy: LanePolicy
+    method: str
+    attempts: tuple[str, ...]
+
+    @property
+    def unfused(self) -> Work:
+        return total("unfused", self.operators)
+
+
+def count(graph: Graph, policy: LanePolicy = "pytorch", label: str = "module") -> ModuleWork:
+    """The work of a module's graph."""
+    tensors, shown = graph.tensors(), regions(graph)
+    nodes = _live(graph)
+    used = {shown[ref] for node in nodes for ref in node.refs} | {shown[r.ref] for r in graph.results}
+    wanted = {region.base for region in used}
+    counts = [_counted(node, tensors) for node in nodes]
+    missing: Counter[str] = Counter()
+    works: list[Work] = []
+    for node, counted in zip(nodes, counts, strict=True):
+        operations = None if counted is None else _operations(node, counted, tensors, policy)
+        if operations is None:
+            missing[_missing_name(node, counted, tensors)] += 1
+        if not is_in(node.op, VIEWS):
+            moved = _read(reads(node, tensors, shown), node, tensors)
+            written = _written(node, wanted, tensors)
+            works.append(Work(_label(node, tensors), operations or {}, moved, written))
+    fused = Work(
+        label, dict(total(label, works).operations), _compulsory_reads(graph, nodes, tensors, shown),
+        _results(graph, nodes, tensors, shown),
+    )  # fmt: skip
+    found = conditions(graph, nodes, tensors, shown, dict(zip((n.name for n in nodes), counts, strict=True)))
+    products = sum(c.products for c in counts if c is not None)
+    return ModuleWork(
+        fused, tuple(w for w in works if w.operations or w.bytes), products, found,
+        MappingProxyType(dict(sorted(missing.items()))), policy, graph.method, graph.attempts,
+    )  # fmt: skip
+
+
+def _live(graph: Graph) -> list[Node]:
+    """The nodes on which a result depends, in order: what the module computes and drops is not work."""
+    wanted = {r.ref.name for r in graph.results}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if node.name in wanted:
+            kept.append(node)
+            wanted |= {ref.name for ref in node.refs}
+    return kept[::-1]
+
+
+# --- operations -------------------------------------------------------------------
+
+
+def _counted(node: Node, tensors: Mapping[Ref, Tensor]) -> Counted | None:
+    function = counter(node.op)
+    if function is None:
+        return None
+    return function(Call({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs))
+
+
+_OPERANDS = ("input", "mat1", "batch1", "query", "x1", "self")
+
+
+def operand_dtype(node: Node, tensors: Mapping[Ref, Tensor]) -> str | None:
+    """Element type of the first operand that is multiplied, or of the first tensor; None without one."""
+    named = (node.arguments.get(name) for name in _OPERANDS)
+    ref = next((value for value in named if isinstance(value, Ref)), next(iter(node.refs), None))
+    return None if ref is None else tensors[ref].dtype
+
+
+def _operations(
+    node: Node, counted: Counted, tensors: Mapping[Ref, Tensor], policy: LanePolicy
+) -> dict[str, int] | None:
+    """Operations by lane; None where the element type has no lane. Whole numbers and truth values
+    cost none: an index or a comparison is not what a kernel waits for, and none is safe to say."""
+    if not (counted.products or counted.arithmetic or counted.special):
+        return {}
+    dtype = operand_dtype(node, tensors)
+    found: dict[str, int] = {}
+    if counted.products:
+        lane = _product_lane(dtype or "", counted.kind, policy)
+        if lane is None:
+            return None
+        found[lane] = counted.products
+    if packed := _PACKED.get(dtype or ""):
+        arithmetic, special = packed
+        found["f32"] = found.get("f32", 0) + counted.arithmetic // arithmetic
+        found[SPECIAL] = counted.special // special
+    elif dtype in ("float64", "complex64", "complex128"):
+        return None
+    return {lane: n for lane, n in found.items() if n}
+
+
+def _product_lane(dtype: str, kind: str, policy: LanePolicy) -> str | None:
+    if dtype != "float32":
+        return _LANES.get(dtype)
+    lane = {"matmul": "f32", "convolution": "tf32"}[kind] if policy == "pytorch" else policy
+    return "tf32x3" if lane == "f32" else lane
+
+
+def _missing_name(node: Node, counted: Counted | None, tensors: Mapping[Ref, Tensor]) -> str:
+    return node.op if counted is None else f"{node.op} of {operand_dtype(node, tensors)}"
+
+
+def _label(node: Node, tensors: Mapping[Ref, Tensor]) -> str:
+    return " ".join([node.op, *(str(tensors[ref]) for ref in node.refs)])
+
+
+# --- bytes ------------------------------------------------------------------------
+
+
+def _bytes(parts: Iterable[Region], tensors: Mapping[Ref, Tensor]) -> int:
+    by_base: dict[Ref, list[Region]] = {}
+    for part in parts:
+        by_base.setdefault(part.base, []).append(part)
+    return sum(union(found) * tensors[base].item for base, found in by_base.items())
+
+
+def _read(parts: list[Region], node: Node, tensors: Mapping[Ref, Tensor]) -> int:
+    """One operator's reads; what it writes over in place it need not read."""
+    return _bytes(parts[1:] if is_in(node.op, SCATTERS) else parts, tensors)
+
+
+def _written(node: Node, wanted: set[Ref], tensors: Mapping[Ref, Tensor]) -> int:
+    if is_in(node.op, SCATTERS):
+        return scattered(node, tensors) * tensors[Ref(node.name)].item
+    refs = [Ref(node.name, i) for i, t in enumerate(node.outputs) if t is not None]
+    return sum(tensors[r].elements * tensors[r].item for r in refs if r in wanted)
+
+
+def _compulsory_reads(
+    graph: Graph, nodes: list[Node], tensors: Mapping[Ref, Tensor], shown: Mapping[Ref, Region]
+) -> int:
+    """What is used of every source, once. What a mutation writes over in place is not read."""
+    in_place = {r.ref.name for r in graph.results if r.fate == "mutation"}
+    sources = {Ref(s.name) for s in graph.sources}
+    parts: list[Region] = []
+    for node in nodes:
+        found = reads(node, tensors, shown)
+        parts += found[1:] if node.name in in_place and is_in(node.op, SCATTERS) else found
+    return _bytes((part for part in parts if part.base in sources), tensors)
+
+
+def _results(
+    graph: Graph, nodes: list[Node], tensors: Mapping[Ref, Tensor], shown: Mapping[Ref, Region]
+) -> int:
+    """Every element that the module leaves behind, once; a view of a source costs nothing."""
+    by_name = {node.name: node for node in nodes}
+    parts: list[Region] = []
+    patched = 0
+    for result in graph.results:
+        region = shown[result.ref]
+        node = by_name.get(region.base.name)
+        if node is None:
+            continue
+        if result.fate == "mutation" and is_in(node.op, SCATTERS):
+            patched += scattered(node, tensors) * tensors[region.base].item
+        else:
+            parts.append(region)
+    return patched + _bytes(parts, tensors)

@@ -1,0 +1,110 @@
+"""`ucc calibrate`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import json_option
+from ucutlass.hardware import Device, device_named
+from ucutlass.runtime import isolate, system
+from ucutlass.runtime.bench.lane import NoGpu
+from ucutlass.runtime.calibrate import RATES, Calibration, Reading, best, calibration, save
+from ucutlass.runtime.store import Store
+
+
+@click.command("calibrate")
+@click.option("--device", "index", default=0, show_default=True, help="Which of the GPUs that CUDA sees.")
+@click.option("--limit", default=600.0, show_default=True, help="Seconds that measuring may take.")
+@click.option(
+    "--wait", default=300.0, show_default=True, help="Seconds to wait for another process that times there."
+)
+@json_option
+def command(index: int, limit: float, wait: float, as_json: bool) -> None:
+    """Measure the ceilings that this very GPU reaches, and keep them beside the data sheet.
+
+    Copy and read bandwidth, L2 reads, matrix products of each lane, and the launch floor, with the SM
+    clock during each, in a process of its own. `ucc sol` takes them from then on. Exit status 3
+    without a GPU.
+    """
+    with reported(as_json):
+        _present(index)
+        answer = _measured(index, limit, wait, as_json)
+        found, sealed = calibration(answer)
+        file = save(found)
+        Store.open().add(sealed)
+    if as_json:
+        click.echo(json.dumps(_as_json(found, file), indent=2))
+    else:
+        _report(found, file)
+
+
+def _present(index: int) -> None:
+    """Raises NoGpu where there is nothing to measure, BadParameter for an index beyond the last GPU."""
+    driver = system.driver()
+    if driver is None or not driver.gpus:
+        why = "no NVIDIA driver" if driver is None else driver.problem or "the driver sees no GPU"
+        raise NoGpu(f"no GPU to calibrate: {why}", "run `ucc calibrate` on a machine with an NVIDIA GPU")
+    count = len(driver.gpus)
+    if not 0 <= index < count:
+        raise click.BadParameter(f"{index} is none of the {count} GPUs here", param_hint="--device")
+
+
+def _measured(index: int, limit: float, wait: float, as_json: bool) -> dict[str, Any]:
+    outcome = isolate.run(
+        "ucutlass.trials.calibrate:measure",
+        {"index": index, "wait_seconds": wait},
+        limit_seconds=limit + wait,
+    )
+    if not isinstance(outcome, isolate.Returned):
+        fail(Status.MACHINE, isolate.lost(outcome, "the measurement"), as_json)
+    assert isinstance(outcome.value, dict)
+    return outcome.value
+
+
+def _as_json(found: Calibration, file: Path) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "ceilings": {
+            name: getattr(found.ceilings, name) for name in found.ceilings.__slots__ if name != "flops"
+        }
+        | {"flops": dict(found.ceilings.flops)},
+        "versions": dict(found.versions),
+        "readings": [asdict(r) for r in found.readings],
+        "refused": [asdict(r) for r in found.refused],
+    }
+
+
+def _report(found: Calibration, file: Path) -> None:
+    device = device_named(found.ceilings.device)
+    rows = [_row(r, device) for r in best(found.readings).values()]
+    show.table(("", "reached", "of the data sheet", "spread", "SM clock", "by"), rows)
+    for refused in found.refused:
+        click.echo(f"not measured\t{refused.quantity}\t{refused.name}: {refused.why}")
+    click.echo(f"kept\t{file}")
+
+
+def _row(reading: Reading, device: Device | None) -> tuple[str, ...]:
+    clock = "unknown" if reading.clock is None else f"{reading.clock / 1e6:.0f} MHz"
+    if reading.quantity == "launch_floor":
+        reached = f"{reading.seconds * 1e6:.2f} us"
+    elif reading.quantity in RATES:
+        reached = f"{reading.rate / 1e12:.3f} TB/s"
+    else:
+        reached = f"{reading.rate / 1e12:.1f} TFLOP/s"
+    sheet = _sheet(reading.quantity, device)
+    share = "" if sheet is None else f"{reading.rate / sheet:.0%}"
+    return reading.quantity, reached, share, f"{reading.spread:.1%}", clock, reading.name
+
+
+def _sheet(quantity: str, device: Device | None) -> float | None:
+    """What the data sheet says of a quantity; None where it says nothing."""
+    if device is None or quantity in ("l2", "launch_floor"):
+        return None
+    return device.bandwidth if quantity in RATES else device.peaks.get(quantity)
