@@ -1,0 +1,113 @@
+"""Edits: legal neighbours of a plan, found by freeing fields of its schedule.
+
+The planner enumerates what it would put in the freed fields and shows every candidate to the
+legality rules, so nothing here can propose a kernel that does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ucutlass.advice.facts import Facts
+from ucutlass.advice.finding import Edit, Expected
+from ucutlass.planner import Planned, candidates, plan
+from ucutlass.schedule import Request, differing, show, without
+
+PAYS = 0.95
+"""An edit is offered where the cost model gives at most this part of the time. Of the 24,274 ordered
+pairs of schedules of one shape in benchmarks/data/h200_bf16.json that the model tells apart by 3 %
+or more, 73 % of those at 0.90 to 0.97 were faster on the H200, and 95 % of those below 0.90
+(`python -m benchmarks.advice --data`). The model was fitted to the same recording."""
+
+MODEL_LOW, MODEL_HIGH = 0.70, 1.24
+"""Measured over predicted ratio of those pairs: 10th and 90th percentile (median 0.95)."""
+
+MOST_EDITS = 2
+
+Keep = Callable[[Planned], bool]
+
+_TIED = {"tile": ("tile", "stages", "swizzle", "warp_tile"), "warps": ("warps", "stages")}
+"""Fields whose values only made sense beside another's: freed with it."""
+
+
+def anything(_: Planned) -> bool:
+    return True
+
+
+def neighbours(
+    facts: Facts, *free: str, keep: Keep = anything, pays: float | None = PAYS,
+    expected: Expected | None = None, **fixed: Any,
+) -> tuple[Edit, ...]:
+    """The best legal kernels with these fields freed (and others fixed), at most two, best first.
+
+    `keep` judges a candidate by its plan. `pays` bounds the cost model's ratio; None where the model
+    does not price what the rule is about, and then `expected` must say what to hope for.
+    """
+    freed = {tied for name in free for tied in _TIED.get(name, (name,))}
+    return of_request(facts, replace(without(facts.planned.request, *freed), **fixed), keep, pays, expected)
+
+
+def of_request(
+    facts: Facts, asked: Request, keep: Keep = anything, pays: float | None = PAYS,
+    expected: Expected | None = None,
+) -> tuple[Edit, ...]:
+    """As `neighbours`, for a request written out."""
+    found: list[Edit] = []
+    for planned in _legal(facts, asked):
+        ratio = planned.estimate.seconds / facts.analytic.seconds
+        if pays is not None and ratio > pays:
+            break
+        edit = edit_to(facts, planned, expected)
+        if edit.changes and keep(planned) and all(_differ(edit, e) for e in found):
+            found.append(edit)
+        if len(found) == MOST_EDITS:
+            break
+    return tuple(found)
+
+
+def _legal(facts: Facts, asked: Request) -> Iterator[Planned]:
+    p = facts.planned
+    yield from candidates(facts.problem, p.sizes, p.candidate.arch, p.device, asked)
+
+
+def _differ(one: Edit, other: Edit) -> bool:
+    """Two edits are worth showing together where they change the kernel differently, beyond knobs."""
+    names = ("warps", "tile", "cluster", "swap", "split_k", "math")
+    return any(getattr(one.request, n) != getattr(other.request, n) for n in names)
+
+
+def exactly(facts: Facts, expected: Expected | None = None, **fixed: Any) -> tuple[Edit, ...]:
+    """The plan with these fields changed and nothing else, where that is legal."""
+    p = facts.planned
+    made = plan(facts.problem, p.sizes, p.candidate.arch, p.device, replace(p.request, **fixed))
+    if not isinstance(made, Planned) or made.request == p.request:
+        return ()
+    return (edit_to(facts, made, expected),)
+
+
+def edit_to(facts: Facts, planned: Planned, expected: Expected | None = None) -> Edit:
+    """The edit that leads to a plan."""
+    ratio = planned.estimate.seconds / facts.analytic.seconds
+    return Edit(
+        planned.request,
+        show(planned.request),
+        differing(facts.planned.request, planned.request),
+        ratio,
+        expected or from_model(ratio),
+    )
+
+
+def from_model(ratio: float) -> Expected:
+    """The cost model's ratio with the band in which 80 % of recorded pairs lay."""
+    return Expected(ratio * MODEL_LOW, ratio * MODEL_HIGH, f"from the cost model's {ratio:.2f}")
+
+
+def best(*groups: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """The two best of several proposals that differ, by the cost model."""
+    chosen: list[Edit] = []
+    for edit in sorted((e for group in groups for e in group), key=lambda e: e.ratio):
+        if len(chosen) < MOST_EDITS and all(_differ(edit, c) for c in chosen):
+            chosen.append(edit)
+    return tuple(chosen)

@@ -1,0 +1,126 @@
+"""Rules on the epilogue: whether it is hidden, what its functions cost, how it reaches memory."""
+
+from __future__ import annotations
+
+from ucutlass.advice.edits import best, neighbours
+from ucutlass.advice.facts import Facts
+from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.plan import GemvSchedule, Sm90Schedule
+
+EXPOSED = 0.15
+"""Of the time, the epilogue's part that is worth hiding."""
+
+XU_BUSY, TENSOR_LEAST, TENSOR_MOST = 0.60, 0.20, 0.80
+
+SIDE_PATH = 0.10
+"""Of the bytes, the part beside TMA that may matter."""
+
+SECTORS = 1.2
+"""Sectors a request over the four that a warp's 128 bytes need."""
+
+CONFLICTS = 0.10
+
+SHORT_STALL = 0.10
+"""Of the stalls, short scoreboard's part from which shared memory is felt."""
+
+
+def _pingpong(f: Facts) -> tuple[Edit, ...]:
+    if f.planned.request.warps != "cooperative":
+        return ()
+    return best(
+        neighbours(f, "tile", "cluster", "split_k", warps="pingpong"),
+        neighbours(f, "cluster", "split_k", warps="pingpong", stages=None),
+    )
+
+
+def exposed(f: Facts) -> Verdict | None:
+    """Rule 10. Measured against the same kernel without an epilogue where that was timed."""
+    t = f.timing
+    bare = t.bare_seconds if t else None
+    share = f.analytic.epilogue_share if t is None or bare is None else max(0.0, 1 - bare / t.seconds)
+    if share <= EXPOSED or isinstance(f.planned.candidate.schedule, GemvSchedule):
+        return None
+    edits = _pingpong(f)
+    if not edits:
+        return None
+    return Verdict(
+        "analytic" if bare is None else "timing",
+        (Evidence("epilogue's share of a tile", share, "%", ">", EXPOSED),),
+        f"the multipliers rest while the epilogue of a tile runs, {share:.0%} of the time; pingpong runs it "
+        "under the other warp group's multiplications",
+        edits,
+    )
+
+
+def special_functions(f: Facts) -> Verdict | None:
+    """Rule 23."""
+    a, c = f.analytic, f.counters
+    xu, tensor = (c.xu, c.tensor) if c else (None, None)
+    if xu is not None and tensor is not None:
+        if xu < XU_BUSY or not TENSOR_LEAST <= tensor <= TENSOR_MOST:
+            return None
+        evidence = Evidence("special-function unit", xu, "%", ">", XU_BUSY)
+    elif a.function_share > EXPOSED:
+        evidence = Evidence("functions' share of a tile", a.function_share, "%", ">", EXPOSED)
+    else:
+        return None
+    edits = _pingpong(f)
+    return Verdict(
+        "counters" if xu is not None else "analytic",
+        (evidence,),
+        "the functions of the epilogue take as long as a good part of the multiplications",
+        edits,
+        "a cheaper function (gelu_tanh for gelu) computes something else: change it only where the "
+        "program may",
+    )
+
+
+def side_path(f: Facts) -> Verdict | None:
+    """Rule 24: whole tensors of the epilogue that threads move, or move narrowly."""
+    a, b, c = f.analytic, f.build, f.counters
+    if not isinstance(f.planned.candidate.schedule, Sm90Schedule):
+        return None
+    share = a.direct_bytes / f.bound.bytes
+    if share <= SIDE_PATH:
+        return None
+    evidence = [Evidence("bytes beside TMA", share, "%", ">", SIDE_PATH)]
+    tier = "analytic"
+    if b is not None and b.narrow_accesses and b.global_accesses:
+        tier = "build"
+        narrow = b.narrow_accesses / b.global_accesses
+        evidence.append(Evidence("global accesses of at most 8 bytes", narrow, "%", ">", 0.5))
+    if c is not None and c.load_sectors and c.load_requests:
+        ratio = c.load_sectors / c.load_requests / 4
+        if ratio > SECTORS:
+            tier = "counters"
+            evidence.append(Evidence("sectors a request over the ideal 4", ratio, "", ">", SECTORS))
+    return Verdict(
+        "counters" if tier == "counters" else "build" if tier == "build" else "analytic",
+        tuple(evidence),
+        f"{a.direct_bytes / 1e6:.3g} MB of the epilogue's tensors are moved by threads, not by TMA",
+        (),
+        "give the tensor rows of a multiple of 16 bytes (its contiguous extent), or pad it to that",
+    )
+
+
+def bank_conflicts(f: Facts) -> Verdict | None:
+    """Rule 25. wgmma's own reads do not pass the counted path."""
+    c = f.counters
+    if c is None or c.shared_conflicts is None or not c.shared_wavefronts:
+        return None
+    share = c.shared_conflicts / c.shared_wavefronts
+    felt = c.stall_short_scoreboard is not None and c.stall_total and (
+        c.stall_short_scoreboard / c.stall_total > SHORT_STALL
+    )
+    if share <= CONFLICTS or not felt:
+        return None
+    swapped = {"pingpong": "cooperative", "cooperative": "pingpong"}.get(f.planned.request.warps or "")
+    hope = Expected(1 - share, 1.0, "at most the conflicts' own share of shared memory's time")
+    edits = neighbours(f, "stages", warps=swapped, pays=1.05, expected=hope) if swapped else ()
+    return Verdict(
+        "counters",
+        (Evidence("conflicts over wavefronts", share, "%", ">", CONFLICTS),),
+        "threads of a warp meet in shared memory's banks; the epilogue's subtile decides how",
+        edits,
+        "" if edits else "another tile N changes the epilogue's subtile",
+    )

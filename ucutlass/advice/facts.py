@@ -1,0 +1,247 @@
+"""What is known of a kernel when advice is given, by tier: counted, built, timed, counted by hardware.
+
+The lowest tier is always there. A field of a higher tier is None where nobody looked: unknown,
+never zero, so that a rule which needs it stays silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from ucutlass.hardware import cluster_slots
+from ucutlass.heuristic import DEFAULT, Constants, epilogue_cycles
+from ucutlass.plan import GemmProblem, GemvSchedule, Sm90Schedule
+from ucutlass.planner import Planned
+from ucutlass.rules.memory import memory_of
+from ucutlass.rules.tiles import accumulators_per_thread
+from ucutlass.schedule import Request
+from ucutlass.sol import SpeedOfLight, speed_of_light
+from ucutlass.sol.bounds import l2_bytes
+from ucutlass.transpose import transpose
+
+Tier: TypeAlias = Literal["analytic", "build", "timing", "counters"]
+
+TIERS: tuple[Tier, ...] = ("analytic", "build", "timing", "counters")
+"""From what is always known to what needs hardware counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analytic:
+    """Counted from the plan, no GPU. Seconds and cycles are the cost model's.
+
+    `slots`: thread blocks that run at a time; `sms` of the device. `part_steps`: steps of K that one
+    part does (all of them where K is not split). `most_stages`: stages that would fit. `l2_bytes`:
+    what tiles read from L2, with multicast; `l2_seconds` the time L2 needs for it. `epilogue_share`:
+    of a tile's cycles, those of its epilogue; `function_share` those of its arithmetic.
+    `step_cycles`: SM cycles of a step of K. `floor_share`: of the estimate, the launch floor.
+    `direct_bytes`: of whole epilogue tensors that threads move, not TMA.
+    """
+
+    seconds: float
+    tiles: int
+    slots: int
+    sms: int
+    cluster_slots: int
+    waves: float
+    quantisation: float
+    padding: float
+    steps: int
+    part_steps: int
+    stages: int | None
+    most_stages: int | None
+    accumulators: int
+    dram_bytes: float
+    dram_seconds: float
+    power_seconds: float
+    l2_bytes: float
+    l2_seconds: float
+    epilogue_share: float
+    function_share: float
+    step_cycles: float
+    floor_share: float
+    direct_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """From ptxas and the disassembly of the built library. Bytes a thread; instruction counts are
+    static. `serialised`: what ptxas said of wgmma that waits for the last one (C7509 to C7518).
+    `narrow_accesses`: global loads and stores of at most 8 bytes, of all `global_accesses`."""
+
+    registers: int | None = None
+    spill_bytes: int | None = None
+    serialised: tuple[str, ...] | None = None
+    tensor_instructions: int | None = None
+    wgmma_instructions: int | None = None
+    local_accesses: int | None = None
+    global_accesses: int | None = None
+    narrow_accesses: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another schedule of the same problem, measured beside this one. Seconds and joules a launch."""
+
+    request: Request
+    seconds: float
+    joules: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Measured. `seconds` a launch on the device, `wall_seconds` a call from the host, `spread` its
+    interquartile range over the median. `bare_seconds`: the same kernel with its epilogue's
+    arithmetic and operands left out. `clock` and `start_clock` in Hz, inside the window and before
+    it. `copy_bandwidth`: bytes per second that a copy reaches on this device. `joules` a launch, idle
+    power not subtracted. `power_capped`: whether the driver said that power held the clock."""
+
+    seconds: float
+    spread: float | None = None
+    wall_seconds: float | None = None
+    bare_seconds: float | None = None
+    clock: float | None = None
+    start_clock: float | None = None
+    copy_bandwidth: float | None = None
+    joules: float | None = None
+    power_capped: bool | None = None
+    rivals: tuple[Rival, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Hardware counters of one launch. Shares are fractions of peak (0 to 1), `_active` where the
+    unit's own active cycles are the whole; bytes and counts are sums. Stalls are warps held for that
+    reason per issue. None: not collected, or this architecture has no such counter."""
+
+    tensor: float | None = None
+    tensor_active: float | None = None
+    fma: float | None = None
+    xu: float | None = None
+    sm: float | None = None
+    memory: float | None = None
+    dram: float | None = None
+    dram_bytes: float | None = None
+    l2: float | None = None
+    l2_hit: float | None = None
+    tma_bytes: float | None = None
+    local_accesses: float | None = None
+    load_sectors: float | None = None
+    load_requests: float | None = None
+    shared_conflicts: float | None = None
+    shared_wavefronts: float | None = None
+    stall_barrier: float | None = None
+    stall_long_scoreboard: float | None = None
+    stall_short_scoreboard: float | None = None
+    stall_gmma: float | None = None
+    stall_total: float | None = None
+    clusters_active: float | None = None
+    sm_cycles_most: float | None = None
+    sm_cycles_mean: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A plan and what is known of it. `bound` is the problem's speed of light on the device."""
+
+    planned: Planned
+    bound: SpeedOfLight
+    analytic: Analytic
+    build: Build | None = None
+    timing: Timing | None = None
+    counters: Counters | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Measured where it was, else estimated."""
+        return self.timing.seconds if self.timing else self.analytic.seconds
+
+    @property
+    def problem(self) -> GemmProblem:
+        """The problem as the program wrote it, whichever way the plan turns it."""
+        c = self.planned.candidate
+        return transpose(c.problem) if c.swapped else c.problem
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers that something is known of."""
+        known = (self.analytic, self.build, self.timing, self.counters)
+        return tuple(t for t, k in zip(TIERS, known, strict=True) if k is not None)
+
+
+def facts_of(
+    planned: Planned,
+    *,
+    build: Build | None = None,
+    timing: Timing | None = None,
+    counters: Counters | None = None,
+    constants: Constants = DEFAULT,
+) -> Facts:
+    """The facts of a plan: the analytic ones counted here, the others as given."""
+    c = planned.candidate
+    bound = speed_of_light(c.problem, c.sizes, planned.device)
+    return Facts(planned, bound, analytic(planned, constants), build, timing, counters)
+
+
+def analytic(planned: Planned, k: Constants = DEFAULT) -> Analytic:
+    """What counting gives of a plan, with the cost model's constants."""
+    c, e, device = planned.candidate, planned.estimate, planned.device
+    steps, parts = c.k_tiles, max(1, c.knobs.splits)
+    memory = memory_of(c)
+    cluster = c.schedule.cluster if isinstance(c.schedule, Sm90Schedule) else (1, 1)
+    room = c.arch.shared_memory - memory.epilogue - memory.barriers
+    tiled = not isinstance(c.schedule, GemvSchedule)
+    crossed = l2_bytes(planned)
+    epilogue, arithmetic, whole = _epilogue(planned, k)
+    return Analytic(
+        seconds=e.seconds,
+        tiles=e.tiles,
+        slots=e.slots,
+        sms=device.sms,
+        cluster_slots=cluster_slots(device, cluster[0] * cluster[1]),
+        waves=e.waves,
+        quantisation=e.quantisation,
+        padding=e.padding,
+        steps=steps,
+        part_steps=-(-steps // parts),
+        stages=memory.stages if tiled else None,
+        most_stages=room // memory.stage if tiled else None,
+        accumulators=accumulators_per_thread(c),
+        dram_bytes=e.dram_bytes,
+        dram_seconds=e.dram_seconds,
+        power_seconds=e.power_seconds,
+        l2_bytes=crossed,
+        l2_seconds=crossed / (k.l2_bytes * device.sms * device.clock * k.clock),
+        epilogue_share=epilogue / whole,
+        function_share=arithmetic / whole,
+        step_cycles=(whole - epilogue) / max(1, -(-steps // parts)),
+        floor_share=device.launch_floor / e.seconds,
+        direct_bytes=_direct_bytes(planned),
+    )
+
+
+def _epilogue(planned: Planned, k: Constants) -> tuple[float, float, float]:
+    """SM cycles of a tile's epilogue, of its arithmetic alone, and of the whole tile, by shares of
+    the cost model: the main loop is what is left of the busiest slot's time."""
+    c, e, device = planned.candidate, planned.estimate, planned.device
+    match c.schedule:
+        case GemvSchedule():
+            return 0.0, 0.0, 1.0
+        case schedule:
+            elements = schedule.tile[0] * schedule.tile[1]
+    epilogue = epilogue_cycles(c, elements, k)
+    arithmetic = epilogue - epilogue_cycles(c, elements, replace(k, function=0.0))
+    beside = min(max(1, e.slots // device.sms), -(-e.tiles // device.sms))
+    turns = -(-e.tiles // e.slots) * beside
+    whole = e.sm_seconds * device.clock * k.clock / turns
+    return epilogue, arithmetic, max(whole, epilogue, 1.0)
+
+
+def _direct_bytes(planned: Planned) -> int:
+    """Bytes of whole epilogue tensors that threads move themselves."""
+    c = planned.candidate
+    return sum(
+        c.shape.m * c.shape.n * c.shape.batch * t.elem.bytes
+        for t, route in zip(c.tensors, c.routes, strict=True)
+        if route == "direct" and t.shape == "full"
+    )

@@ -1,0 +1,116 @@
+"""What advice is made of: evidence, edits that may be pasted, findings, and the rules' own type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.advice.facts import Facts, Tier
+from ucutlass.schedule import Request, Value
+
+Bottleneck: TypeAlias = Literal["multiplications", "memory", "latency", "launch"]
+"""What decides the time: the multipliers, bytes from memory, neither (too little in flight), or
+the cost of starting a kernel at all."""
+
+Group: TypeAlias = Literal["legality", "quantisation", "class", "specific", "tie"]
+
+GROUPS: tuple[Group, ...] = ("legality", "quantisation", "class", "specific", "tie")
+"""The order in which findings are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One number beside the threshold it is held against. `relation` reads value RELATION threshold,
+    as `<` or `>`; a fraction has the unit `%` and is shown as such."""
+
+    name: str
+    value: float
+    unit: str
+    relation: Literal["<", ">", "="]
+    threshold: float
+
+    def __str__(self) -> str:
+        other = _number(self.threshold, self.unit)
+        against = "" if self.relation == "=" else f" ({_WORDS[self.relation]} {other})"
+        return f"{self.name} {_number(self.value, self.unit)}{against}"
+
+
+_WORDS = {"<": "below", ">": "above"}
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{value:.0%}"
+    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{text} {unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The range of the new time over the old. `basis` says where it is from."""
+
+    low: float
+    high: float
+    basis: str
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f} to {self.high:.2f} of the time, {self.basis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A legal change of the schedule. `request` fixes every field, `schedule` is its text, ready to
+    paste into a block; `changes` are the fields that differ, with their new values (None: the new
+    kernel has no such field). `ratio` is what the cost model says of the times."""
+
+    request: Request
+    schedule: str
+    changes: Mapping[str, Value | None]
+    ratio: float
+    expected: Expected
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A rule that spoke: with which numbers, what they mean, what to do. `act` is advice that no
+    schedule can carry out, in words; `tier` is the highest one that took part."""
+
+    rule: int
+    name: str
+    tier: Tier
+    evidence: tuple[Evidence, ...]
+    diagnosis: str
+    edits: tuple[Edit, ...] = ()
+    act: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule's function returns: a finding that does not know its rule's number and name yet."""
+
+    tier: Tier
+    evidence: tuple[Evidence, ...]
+    diagnosis: str
+    edits: tuple[Edit, ...] = ()
+    act: str = ""
+
+
+Check: TypeAlias = Callable[[Facts], Verdict | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An advice rule. `classes` are the bottlenecks it belongs to; all four make it universal.
+    `tiers` are those that can trigger it. A rule without a `check` is decided before any advice, by
+    the legality rules whose codes `legality` lists. `source` says where trigger and range come
+    from, and what was changed for this project's own measurements."""
+
+    number: int
+    name: str
+    group: Group
+    tiers: tuple[Tier, ...]
+    classes: frozenset[Bottleneck]
+    source: str
+    check: Check | None
+    legality: tuple[str, ...] = ()

@@ -1,0 +1,307 @@
+"""Rules on the main loop: the unit that multiplies, its registers, its ring of stages, its loads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ucutlass.advice.edits import best, edit_to, exactly, neighbours, of_request
+from ucutlass.advice.facts import Analytic, Facts, analytic
+from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.planner import Planned, plan
+from ucutlass.rules.candidate import ceil_div
+from ucutlass.rules.tiles import accumulators_per_thread
+from ucutlass.schedule import Request
+from ucutlass.search import LINE
+
+LEAST_STAGES = 3
+
+RING_STALL, DRAM_BUSY = 0.20, 0.70
+
+L2_BUSY, TENSOR_BUSY = 0.60, 0.80
+
+SHORT_K = 8
+"""Steps of K below which filling and draining the ring, and the epilogue, are not paid off."""
+
+BIG_TILE, BIG_MULTISTAGE = (128, 256), (128, 128)
+"""Tiles that reach the multipliers' roof: wgmma's, and mma.sync's (CUTLASS's own defaults)."""
+
+FULL_TENSOR = 0.85
+
+NO_TENSOR = 0.05
+
+LATENCY = 479.0
+"""Cycles from a load to its data in DRAM on an idle H100 (arXiv 2402.13499, table of memory
+latencies). A loaded memory system answers later; the range below takes once and twice this."""
+
+_NONE: tuple[Edit, ...] = ()
+
+_SPILL = Expected(0.67, 1.0, "from KernelPro: 18 % of this rule's uses gained more than 1.5 times")
+_SERIAL = Expected(0.08, 1.0, "from CUTLASS issue 3372: 532 to 898 TFLOP/s fell to 43 to 90")
+
+
+def serialised(f: Facts) -> Verdict | None:
+    """Rule 2."""
+    if f.build is None or not f.build.serialised:
+        return None
+    said = f.build.serialised
+    return Verdict(
+        "build",
+        (Evidence("serialisation messages of ptxas", len(said), "", ">", 0),),
+        f"ptxas makes each wgmma wait for the last one: {said[0]}",
+        _fewer_registers(f, _SERIAL),
+        "fewer operands in the epilogue also lower the pressure that causes it",
+    )
+
+
+def spills(f: Facts) -> Verdict | None:
+    """Rule 3. Sources: ptxas, then the disassembly, then the counter."""
+    b, c = f.build, f.counters
+    seen = [
+        (tier, name, value, unit)
+        for tier, name, value, unit in (
+            ("counters", "local loads and stores", c.local_accesses if c else None, ""),
+            ("build", "bytes spilled", b.spill_bytes if b else None, "a thread"),
+            ("build", "local instructions", b.local_accesses if b else None, ""),
+        )
+        if value
+    ]
+    if not seen:
+        return None
+    tier, name, value, unit = seen[0]
+    return Verdict(
+        "counters" if tier == "counters" else "build",
+        (Evidence(name, float(value or 0), unit, ">", 0),),
+        f"registers run out at {f.analytic.accumulators} accumulators a thread, and values go through memory",
+        _fewer_registers(f, _SPILL),
+        "fewer operands in the epilogue also need fewer registers",
+    )
+
+
+def _fewer_registers(f: Facts, expected: Expected) -> tuple[Edit, ...]:
+    def keep(p: Planned) -> bool:
+        return accumulators_per_thread(p.candidate) < f.analytic.accumulators
+
+    return best(
+        neighbours(f, "tile", keep=keep, pays=None, expected=expected),
+        neighbours(f, "warps", "tile", keep=keep, pays=None, expected=expected),
+    )
+
+
+def multicast(f: Facts) -> Verdict | None:
+    """Rule 6: neighbours in a cluster load a shared operand once."""
+    a, c = f.analytic, f.counters
+    if isinstance(f.planned.candidate.schedule, GemvSchedule):
+        return None
+    counted = c is not None and c.l2 is not None and c.tensor is not None
+    l2 = c.l2 if c and c.l2 is not None else a.l2_seconds / f.seconds
+    tensor = c.tensor if c and c.tensor is not None else f.bound.compute_seconds / f.seconds
+    if l2 <= L2_BUSY or tensor >= TENSOR_BUSY:
+        return None
+
+    def keep(p: Planned) -> bool:
+        return analytic(p).l2_bytes < 0.95 * a.l2_bytes
+
+    edits = best(neighbours(f, "cluster", keep=keep), neighbours(f, "cluster", "tile", keep=keep))
+    if not edits:
+        return None
+    return Verdict(
+        "counters" if counted else "timing" if f.timing else "analytic",
+        (
+            Evidence("L2 used", min(l2, 1.0), "%", ">", L2_BUSY),
+            Evidence("multipliers used", tensor, "%", "<", TENSOR_BUSY),
+        ),
+        f"tiles read {a.l2_bytes / 1e6:,.0f} MB from L2, {a.l2_bytes / f.bound.bytes:.0f} times the "
+        "problem's own bytes; larger tiles, and clusters, read an operand less often",
+        edits,
+    )
+
+
+def few_stages(f: Facts) -> Verdict | None:
+    """Rule 7. The aggregate stall counters include the producer warp, which waits by design, so
+    on a warp-specialised kernel they speak only where stages are left to take."""
+    a, c = f.analytic, f.counters
+    if a.stages is None or a.most_stages is None or a.stages >= a.most_stages:
+        return None
+    stall = _ring_stall(f)
+    dram = c.dram if c else None
+    starved = stall is not None and stall > RING_STALL and dram is not None and dram < DRAM_BUSY
+    if (a.stages >= LEAST_STAGES and not starved) or a.most_stages < LEAST_STAGES:
+        return None
+    evidence = [Evidence("stages", a.stages, "", "<", LEAST_STAGES)] if a.stages < LEAST_STAGES else []
+    if starved and stall is not None and dram is not None:
+        evidence += [
+            Evidence("warps waiting for the ring", stall, "%", ">", RING_STALL),
+            Evidence("memory used", dram, "%", "<", DRAM_BUSY),
+        ]
+    made = _planned(f, replace(f.planned.request, stages=None))
+    if made is None or analytic(made).stages == a.stages:
+        return None
+    edit = edit_to(f, made, _latency_range(f, made))
+    return Verdict(
+        "counters" if starved else "analytic",
+        tuple(evidence),
+        f"with {a.stages} stages a load has {(a.stages - 1) * a.step_cycles:.0f} cycles to arrive; "
+        f"{a.most_stages} stages fit",
+        (edit,),
+    )
+
+
+def _ring_stall(f: Facts) -> float | None:
+    c = f.counters
+    if c is None or c.stall_barrier is None or c.stall_long_scoreboard is None or not c.stall_total:
+        return None
+    return (c.stall_barrier + c.stall_long_scoreboard) / c.stall_total
+
+
+def capped_stages(f: Facts) -> Verdict | None:
+    """Rule 8: shared memory beside the epilogue holds fewer than three stages."""
+    a, s = f.analytic, f.planned.candidate.schedule
+    if a.most_stages is None or a.most_stages >= LEAST_STAGES or isinstance(s, GemvSchedule):
+        return None
+    m, n, k = s.tile
+    edits: list[Edit] = []
+    for request in (
+        replace(f.planned.request, tile=(m, n, k // 2), stages=None),
+        replace(f.planned.request, tile=(m, n // 2, k), stages=None),
+        replace(f.planned.request, tile=(m // 2, n, k), stages=None),
+    ):
+        made = _planned(f, request)
+        if made is not None and (analytic(made).stages or 0) >= LEAST_STAGES:
+            edits.append(edit_to(f, made, _latency_range(f, made)))
+    other = neighbours(f, "warps", "tile", keep=lambda p: (analytic(p).stages or 0) >= LEAST_STAGES)
+    chosen = best(other, tuple(sorted(edits, key=lambda e: e.expected.low)[:1]))
+    if not chosen:
+        return None
+    return Verdict(
+        "analytic",
+        (Evidence("stages that fit", a.most_stages, "", "<", LEAST_STAGES),),
+        f"a {m}x{n}x{k} tile and its epilogue leave room for {a.most_stages} stages: a load has one step "
+        "of K to arrive",
+        chosen,
+    )
+
+
+def _planned(f: Facts, request: Request) -> Planned | None:
+    p = f.planned
+    if request.tile is not None and min(request.tile) < 1:
+        return None
+    made = plan(f.problem, p.sizes, p.candidate.arch, p.device, request)
+    return made if isinstance(made, Planned) else None
+
+
+def _latency_range(f: Facts, made: Planned) -> Expected:
+    """Little's law: a step cannot be shorter than the latency over the loads in flight. The range
+    is for the latency of an idle and of a loaded memory system, times the model's own ratio."""
+    ratio = made.estimate.seconds / f.analytic.seconds
+    new = analytic(made)
+    low, high = (ratio * _stretch(new, t) / _stretch(f.analytic, t) for t in (2 * LATENCY, LATENCY))
+    words = f"from Little's law at {LATENCY:.0f} to {2 * LATENCY:.0f} cycles of latency"
+    return Expected(min(low, high), max(low, high), words)
+
+
+def _stretch(a: Analytic, latency: float) -> float:
+    flying = max(1, (a.stages or 1) - 1)
+    return max(1.0, latency / flying / a.step_cycles) if a.step_cycles > 0 else 1.0
+
+
+def short_loop(f: Facts) -> Verdict | None:
+    """Rule 9."""
+    a = f.analytic
+    if a.stages is None or a.part_steps >= SHORT_K:
+        return None
+    split = a.part_steps < a.steps
+    edits = best(
+        neighbours(f, "split_k", keep=lambda p: analytic(p).part_steps > a.part_steps) if split else (),
+        neighbours(f, "warps", "tile", "cluster", "split_k"),
+    )
+    if not edits:
+        return None
+    cause = f"; K was split into {f.planned.candidate.knobs.splits} parts" if split else ""
+    return Verdict(
+        "analytic",
+        (Evidence("steps of K", a.part_steps, "", "<", SHORT_K),),
+        f"a part has {a.part_steps} steps of K: filling the ring and the epilogue weigh as much as the "
+        f"multiplications{cause}",
+        edits,
+    )
+
+
+def big_tile(f: Facts) -> Verdict | None:
+    """Rule 11."""
+    s, c = f.planned.candidate.schedule, f.counters
+    if isinstance(s, GemvSchedule) or f.bound.intensity <= 2 * f.bound.ridge:
+        return None
+    big = BIG_TILE if isinstance(s, Sm90Schedule) else BIG_MULTISTAGE
+    shape, device = f.planned.candidate.shape, f.planned.device
+    tiles = ceil_div(shape.m, big[0]) * ceil_div(shape.n, big[1]) * shape.batch
+    if math.prod(s.tile[:2]) >= math.prod(big) or tiles < 2 * device.sms:
+        return None
+    if c is not None and c.tensor is not None and c.tensor >= FULL_TENSOR:
+        return None
+    edits, more = _larger(f, big), _loaded(s.tile[:2]) / _loaded(big)
+    if not edits:
+        return None
+    return Verdict(
+        "counters" if c is not None and c.tensor is not None else "analytic",
+        (
+            Evidence("FLOP per byte", f.bound.intensity, "", ">", 2 * f.bound.ridge),
+            Evidence("elements of a tile", math.prod(s.tile[:2]), "", "<", math.prod(big)),
+        ),
+        f"the multipliers decide, and {s.tile[0]}x{s.tile[1]} tiles load {more:.1f} times what "
+        f"{big[0]}x{big[1]} tiles load for the same work",
+        edits,
+    )
+
+
+def _loaded(tile: tuple[int, int]) -> float:
+    """What a tile loads for a multiplication, relatively."""
+    return 1 / tile[0] + 1 / tile[1]
+
+
+def _larger(f: Facts, big: tuple[int, int]) -> tuple[Edit, ...]:
+    """On Hopper the two big cooperative tiles with a cluster of two; else the best larger tile."""
+    if not isinstance(f.planned.candidate.schedule, Sm90Schedule):
+        return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
+    depth = LINE // f.problem.lane.bytes
+    asked = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
+    return best(*(of_request(f, request) for request in asked))
+
+
+def _area(p: Planned) -> int:
+    s = p.candidate.schedule
+    return 0 if isinstance(s, GemvSchedule) else s.tile[0] * s.tile[1]
+
+
+def wrong_pipe(f: Facts) -> Verdict | None:
+    """Rule 16: a slower unit multiplies although a faster one may."""
+    p, b, c = f.planned, f.build, f.counters
+    s = p.candidate.schedule
+    if isinstance(s, GemvSchedule):
+        return None
+    unit, edits = "", _NONE
+    if isinstance(s, Sm80Schedule) and s.math == "simt":
+        unit = "FFMA multiplies, not the tensor cores"
+        edits = exactly(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
+    elif isinstance(s, Sm80Schedule) and p.candidate.arch.wgmma:
+        unit = "mma.sync multiplies, which reaches a part of what Hopper's wgmma does"
+        edits = best(of_request(f, Request(warps="cooperative")), of_request(f, Request(warps="pingpong")))
+    evidence = [Evidence("wgmma kernel", 0, "", "<", 1)] if edits else []
+    tier = "analytic"
+    ffma = isinstance(s, Sm80Schedule) and s.math == "simt"
+    if b is not None and b.tensor_instructions == 0 and not ffma:
+        unit, tier = "the built kernel holds no tensor instruction", "build"
+        evidence.append(Evidence("tensor instructions in SASS", 0, "", "<", 1))
+    if c is not None and c.tensor is not None and c.fma is not None and c.tensor < NO_TENSOR < c.fma:
+        tier = "counters"
+        evidence += [
+            Evidence("tensor pipe", c.tensor, "%", "<", NO_TENSOR),
+            Evidence("FMA pipe", c.fma, "%", ">", NO_TENSOR),
+        ]
+        unit = unit or "the tensor cores rest while FFMA works"
+    if not evidence:
+        return None
+    act = "" if edits else "check the compile target, and the lane: `dot` over bf16, f16 or tf32 casts"
+    return Verdict("counters" if tier == "counters" else "build" if tier == "build" else "analytic",
+                   tuple(evidence), unit, edits, act)

@@ -1,0 +1,118 @@
+"""From facts to advice: the class, every rule of it, and at most three findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ucutlass.advice.classify import Classified, classify
+from ucutlass.advice.facts import Facts, Tier
+from ucutlass.advice.finding import GROUPS, Edit, Finding, Rule
+from ucutlass.advice.rules import BY_NUMBER, RULES
+from ucutlass.schedule import Request
+from ucutlass.sol import SpeedOfLight
+
+MOST_FINDINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HitRate:
+    """How often a rule's edit made a kernel faster, of the times it was tried on a device."""
+
+    tried: int
+    faster: int
+
+    def __str__(self) -> str:
+        return f"{self.faster} of {self.tried} tries were faster" if self.tried else "no record yet"
+
+
+NO_RECORD = HitRate(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`findings` in the order to read them; `tiers` spoke. `rates` has the past of each shown rule."""
+
+    classified: Classified
+    bound: SpeedOfLight
+    seconds: float
+    findings: tuple[Finding, ...]
+    tiers: tuple[Tier, ...]
+    rates: Mapping[int, HitRate]
+
+
+def advise(facts: Facts, rates: Mapping[int, HitRate] | None = None) -> Advice:
+    """Runs every rule of the kernel's class; deterministic. `rates` is the ledger's, by rule."""
+    found = classify(facts, facts.bound)
+    past = rates or {}
+    spoken = [(rule, f) for rule in RULES if found.bottleneck in rule.classes and (f := finding(rule, facts))]
+    ranked = sorted(spoken, key=lambda pair: _place(pair[0], pair[1], past))
+    shown = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
+    known = {f.rule: past.get(f.rule, NO_RECORD) for f in shown}
+    return Advice(found, facts.bound, facts.seconds, shown, facts.tiers(), known)
+
+
+def finding(rule: Rule, facts: Facts) -> Finding | None:
+    """What one rule says of a kernel, whatever its class."""
+    verdict = rule.check(facts) if rule.check else None
+    if verdict is None:
+        return None
+    return Finding(
+        rule.number, rule.name, verdict.tier, verdict.evidence, verdict.diagnosis, verdict.edits, verdict.act
+    )
+
+
+def _place(rule: Rule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[int, float, int]:
+    """By group; within it the largest promised gain first, weighed by how often the rule kept it."""
+    rate = rates.get(rule.number, NO_RECORD)
+    kept = (rate.faster + 1) / (rate.tried + 2)
+    gain = 1 - min((e.ratio for e in f.edits), default=1.0)
+    return GROUPS.index(rule.group), -gain * kept, rule.number
+
+
+def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """An edit is shown once, under the first finding that has it; a finding whose every edit was
+    shown already adds nothing and goes."""
+    shown: set[Request] = set()
+    kept: list[Finding] = []
+    for f in findings:
+        fresh: tuple[Edit, ...] = tuple(e for e in f.edits if e.request not in shown)
+        if f.edits and not fresh:
+            continue
+        shown |= {e.request for e in fresh}
+        kept.append(replace(f, edits=fresh))
+    return tuple(kept)
+
+
+def to_json(advice: Advice) -> dict[str, Any]:
+    """Plain JSON values of everything that is shown."""
+    return {
+        "class": asdict(advice.classified),
+        "bound": {"microseconds": advice.bound.seconds * 1e6, "limit": advice.bound.limit},
+        "microseconds": advice.seconds * 1e6,
+        "tiers": list(advice.tiers),
+        "findings": [_finding_json(f, advice.rates[f.rule]) for f in advice.findings],
+    }
+
+
+def _finding_json(f: Finding, rate: HitRate) -> dict[str, Any]:
+    return {
+        "rule": f.rule,
+        "name": f.name,
+        "tier": f.tier,
+        "evidence": [asdict(e) | {"words": str(e)} for e in f.evidence],
+        "diagnosis": f.diagnosis,
+        "act": f.act,
+        "edits": [
+            {
+                "schedule": e.schedule,
+                "changes": dict(e.changes),
+                "expected": asdict(e.expected),
+                "model_ratio": e.ratio,
+            }
+            for e in f.edits
+        ],
+        "hit_rate": {"tried": rate.tried, "faster": rate.faster, "words": str(rate)},
+        "source": BY_NUMBER[f.rule].source,
+    }

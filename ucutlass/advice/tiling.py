@@ -1,0 +1,177 @@
+"""Rules on how the tiles of a result cover the machine: waves, clusters, padding, balance."""
+
+from __future__ import annotations
+
+from ucutlass.advice.edits import best, exactly, neighbours
+from ucutlass.advice.facts import Facts
+from ucutlass.advice.finding import Edit, Evidence, Verdict
+from ucutlass.hardware import cluster_slots
+from ucutlass.plan import Sm90Schedule
+from ucutlass.planner import Planned
+
+BUSY = 0.85
+"""Of the busiest slot's time, how long the average slot must work."""
+
+FEW_WAVES = 4
+"""From so many waves on, the last one matters little."""
+
+USEFUL = 0.90
+"""Of the multiplications, the part that must lie inside the result."""
+
+USABLE = 0.95
+"""Of the SMs, the part that clusters must be able to fill."""
+
+BALANCE = 1.2
+"""Most over mean of the SMs' active cycles."""
+
+LOW = 0.6
+"""Below this share of its limit a resource does not decide the time (nvidia's rule constants)."""
+
+_BETTER = 0.05
+
+
+def wave_quantisation(f: Facts) -> Verdict | None:
+    """Rule 4."""
+    a = f.analytic
+    if a.stages is None or a.quantisation >= BUSY or a.waves >= FEW_WAVES:
+        return None
+    edits = _fuller(f)
+    if not edits:
+        return None
+    idle = f"the average one of {a.slots} slots works {a.quantisation:.0%} of the busiest one's time"
+    return Verdict(
+        "analytic",
+        (
+            Evidence("slots busy", a.quantisation, "%", "<", BUSY),
+            Evidence("waves", a.waves, "", "<", FEW_WAVES),
+        ),
+        f"{a.tiles} tiles do not divide over {a.slots} slots: {idle}",
+        edits,
+    )
+
+
+def _fuller(f: Facts) -> tuple[Edit, ...]:
+    def keep(p: Planned) -> bool:
+        return p.estimate.quantisation > f.analytic.quantisation + _BETTER
+
+    return best(
+        neighbours(f, "tile", "split_k", "cluster", keep=keep),
+        neighbours(f, "warps", "tile", "split_k", "cluster", keep=keep),
+    )
+
+
+def idle_clusters(f: Facts) -> Verdict | None:
+    """Rule 5. The counter's `clusters_active` is the driver's own maximum for this kernel."""
+    a, s = f.analytic, f.planned.candidate.schedule
+    if not isinstance(s, Sm90Schedule) or s.cluster == (1, 1):
+        return None
+    size = s.cluster[0] * s.cluster[1]
+    seen = (f.counters.clusters_active if f.counters else None) or None  # the tool writes 0 for "none"
+    usable = a.cluster_slots if seen is None else seen * size
+    if usable >= USABLE * a.sms:
+        return None
+    device = f.planned.device
+
+    def keep(p: Planned) -> bool:
+        other = p.candidate.schedule
+        return isinstance(other, Sm90Schedule) and cluster_slots(device, _size(other)) > usable
+
+    edits = best(neighbours(f, "cluster", keep=keep), exactly(f, cluster=(2, 1)) if size > 2 else ())
+    if not edits:
+        return None
+    return Verdict(
+        "analytic" if seen is None else "counters",
+        (Evidence("SMs that clusters can fill", usable / a.sms, "%", "<", USABLE),),
+        f"clusters of {size} fit only {usable:.0f} of {a.sms} SMs, because each lies within one GPC",
+        edits,
+    )
+
+
+def _size(s: Sm90Schedule) -> int:
+    return s.cluster[0] * s.cluster[1]
+
+
+def padding(f: Facts) -> Verdict | None:
+    """Rule 22."""
+    a = f.analytic
+    if a.padding >= USEFUL:
+        return None
+
+    def keep(p: Planned) -> bool:
+        return p.estimate.padding > a.padding + _BETTER
+
+    if a.stages is None:
+        edits = neighbours(f, "columns", keep=keep)
+    else:
+        edits = best(
+            neighbours(f, "tile", "cluster", keep=keep),
+            neighbours(f, "warps", "tile", "cluster", "swap", "split_k", keep=keep),
+        )
+    if not edits:
+        return None
+    shape = f.planned.candidate.shape
+    return Verdict(
+        "analytic",
+        (Evidence("useful multiplications", a.padding, "%", "<", USEFUL),),
+        f"{1 - a.padding:.0%} of the multiplications fall outside the {shape.m} x {shape.n} result",
+        edits,
+    )
+
+
+def too_little_at_work(f: Facts) -> Verdict | None:
+    """Rule 20: neither limit is near, and there are not enough thread blocks to go round."""
+    a = f.analytic
+    compute, memory = _shares(f)
+    if a.waves >= 1 or compute >= LOW or memory >= LOW:
+        return None
+
+    def keep(p: Planned) -> bool:
+        return p.estimate.waves > a.waves
+
+    if a.stages is None:
+        edits = neighbours(f, "rows", "threads", keep=keep)
+    else:
+        edits = best(
+            neighbours(f, "tile", "split_k", "cluster", keep=keep),
+            neighbours(f, "warps", "tile", "split_k", "cluster", "swap", keep=keep),
+        )
+    if not edits:
+        return None
+    known = f.counters is not None and f.counters.sm is not None
+    return Verdict(
+        "counters" if known else "timing" if f.timing else "analytic",
+        (
+            Evidence("multipliers used", compute, "%", "<", LOW),
+            Evidence("memory used", memory, "%", "<", LOW),
+            Evidence("waves", a.waves, "", "<", 1),
+        ),
+        f"{a.tiles} thread blocks leave most of {a.slots} slots empty, and latency is not hidden",
+        edits,
+    )
+
+
+def _shares(f: Facts) -> tuple[float, float]:
+    """Of the peak rates, what multipliers and memory reach: counters, or the bound over the time."""
+    c = f.counters
+    compute = c.tensor if c and c.tensor is not None else f.bound.compute_seconds / f.seconds
+    memory = c.dram if c and c.dram is not None else f.bound.memory_seconds / f.seconds
+    return compute, memory
+
+
+def imbalance(f: Facts) -> Verdict | None:
+    """Rule 26, as the hardware sees it. Groups of unequal size do not exist in any family yet."""
+    c = f.counters
+    if c is None or c.sm_cycles_most is None or not c.sm_cycles_mean:
+        return None
+    ratio = c.sm_cycles_most / c.sm_cycles_mean
+    if ratio <= BALANCE:
+        return None
+    edits = _fuller(f)
+    if not edits:
+        return None
+    return Verdict(
+        "counters",
+        (Evidence("busiest SM over the mean", ratio, "", ">", BALANCE),),
+        "SMs work unequally long: some take more tiles than others",
+        edits,
+    )

@@ -1,0 +1,150 @@
+"""Rules on bytes: the roof itself, excess traffic, the order of tiles, skinny problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ucutlass.advice.edits import best, exactly, neighbours, of_request
+from ucutlass.advice.facts import Facts, Tier
+from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.plan import GemvSchedule
+from ucutlass.planner import Planned
+from ucutlass.rules.candidate import ceil_div
+from ucutlass.schedule import Request
+
+SKINNY = 128
+
+BANDWIDTH = 0.70
+"""Of the data sheet's bandwidth, what a skinny kernel should reach (NVIDIA/cutlass issue 1139)."""
+
+AT_ROOF = 0.90
+
+EXCESS, EXCESS_ORDER = 1.2, 1.3
+"""Bytes from memory over compulsory bytes, for tiles that are too small and for their order."""
+
+_DRAM_FELT = 0.5
+"""Of the time, DRAM's part from which its bytes are worth saving."""
+
+_LOST, _NOISE = 0.75, 1.02
+"""Of the time: what the right order may leave (NVIDIA/cutlass pull request 3373: 8 to 10 % won by it, 25 %
+lost by the wrong one), and what it may cost where it does not matter."""
+
+_ORDER = Expected(_LOST, _NOISE, "from CUTLASS pull request 3373")
+
+PANELS = 1.15
+"""Bytes that a wave of tiles reads in the forced order over those in the other one."""
+
+
+def skinny(f: Facts) -> Verdict | None:
+    """Rule 12: few rows (or columns), so that reading the matrix is all the work."""
+    a, shape = f.analytic, f.planned.candidate.shape
+    few, used = min(shape.m, shape.n), f.bound.memory_seconds / f.seconds
+    if few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
+        return None
+    edits = of_request(f, Request())
+    if not edits:
+        return None
+    return Verdict(
+        "timing" if f.timing else "analytic",
+        (
+            Evidence("smaller side", few, "", "<", SKINNY + 1),
+            Evidence("bandwidth used", used, "%", "<", BANDWIDTH),
+        ),
+        f"a side of {few}: reading the matrix is all the work, and {a.tiles} thread blocks on {a.slots} "
+        "slots do not ask for it fast enough",
+        edits,
+    )
+
+
+def at_the_roof(f: Facts) -> Verdict | None:
+    """Rule 18: nothing but fewer bytes helps."""
+    t, c = f.timing, f.counters
+    if t is not None and t.copy_bandwidth is not None:
+        share = f.bound.bytes / t.seconds / t.copy_bandwidth
+        evidence = Evidence("of the bandwidth that a copy reaches", share, "%", ">", AT_ROOF)
+    elif c is not None and c.dram is not None:
+        share = c.dram
+        evidence = Evidence("of the memory's peak bandwidth", share, "%", ">", AT_ROOF)
+    else:
+        return None
+    if share < AT_ROOF:
+        return None
+    return Verdict(
+        "timing" if t is not None and t.copy_bandwidth is not None else "counters",
+        (evidence,),
+        "memory is at its roof: this kernel is done",
+        (),
+        "stop tuning; fuse a producer or consumer, use a narrower element, or read less",
+    )
+
+
+def excess(f: Facts) -> Verdict | None:
+    """Rule 19."""
+    a, c = f.analytic, f.counters
+    counted = c.dram_bytes if c else None
+    moved = a.dram_bytes if counted is None else counted
+    ratio = moved / f.bound.bytes
+    if ratio <= EXCESS or (counted is None and a.dram_seconds < _DRAM_FELT * f.seconds):
+        return None
+
+    def keep(p: Planned) -> bool:
+        return p.estimate.dram_bytes < 0.95 * a.dram_bytes
+
+    edits = best(neighbours(f, "tile", keep=keep), neighbours(f, "warps", "tile", "cluster", keep=keep))
+    if not edits:
+        return None
+    return Verdict(
+        "analytic" if counted is None else "counters",
+        (Evidence("bytes from memory over compulsory", ratio, "", ">", EXCESS),),
+        f"{moved / 1e6:,.0f} MB cross the memory interface for {f.bound.bytes / 1e6:,.0f} MB of tensors: "
+        "larger tiles read operands less often",
+        edits,
+    )
+
+
+def order(f: Facts) -> Verdict | None:
+    """Rule 13. Without counters only a raster that was forced against CUTLASS's own choice speaks."""
+    a, c = f.analytic, f.counters
+    shape = f.planned.candidate.shape
+    outgrown = shape.operand_bytes // shape.batch > f.planned.device.l2
+    if a.stages is None or a.waves < 2 or not outgrown:
+        return None
+    counted = c.dram_bytes if c else None
+    forced = _forced(f)
+    ratio = a.dram_bytes / f.bound.bytes if counted is None else counted / f.bound.bytes
+    if forced <= PANELS and (counted is None or ratio <= EXCESS_ORDER):
+        return None
+    if forced > PANELS:
+        source = "from the bytes a wave reads and CUTLASS pull request 3373"
+        hope = Expected(max(_LOST, 1 / forced), _NOISE, source)
+        evidence = [Evidence("bytes a wave reads over the other order's", forced, "", ">", PANELS)]
+        edits = exactly(f, hope, raster="heuristic")
+        why = "the raster runs along the longer side, so a wave of tiles reads more different operands"
+    else:
+        evidence, edits = [], _wider(f)
+        why = "neighbouring tiles do not find each other's operands in L2"
+    if counted is not None:
+        evidence.append(Evidence("bytes from memory over compulsory", ratio, "", ">", EXCESS_ORDER))
+    tier: Tier = "analytic" if counted is None else "counters"
+    return Verdict(tier, tuple(evidence), why, edits) if edits else None
+
+
+def _forced(f: Facts) -> float:
+    """Where the schedule forces a raster: bytes of operands that a wave of tiles reads in it, over those
+    in the other. Along M the tiles of a wave fill columns of the grid, along N rows. 1 for none."""
+    c, s, raster = f.planned.candidate, f.planned.candidate.schedule, f.planned.request.raster
+    if isinstance(s, GemvSchedule) or raster not in ("along_m", "along_n"):
+        return 1.0
+    (m, n, _), slots = s.tile, f.analytic.slots
+    rows, columns = ceil_div(c.shape.m, m), ceil_div(c.shape.n, n)
+    along_m = min(rows, slots) * m + min(columns, ceil_div(slots, rows)) * n
+    along_n = min(columns, slots) * n + min(rows, ceil_div(slots, columns)) * m
+    return along_m / along_n if raster == "along_m" else along_n / along_m
+
+
+def _wider(f: Facts) -> tuple[Edit, ...]:
+    """The next wider swizzles that add no tiles, and the other raster."""
+    now = f.planned.request.swizzle or 1
+    wider = [e for s in (2, 4, 8) if s > now for e in exactly(f, _ORDER, swizzle=s) if e.ratio <= 1.001]
+    other = "along_n" if f.planned.request.raster == "along_m" else "along_m"
+    return (*wider[:1], *exactly(f, replace(_ORDER, high=1.25), raster=other))[:2]

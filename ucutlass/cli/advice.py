@@ -1,0 +1,45 @@
+"""How advice looks on a terminal, with each rule's own past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ucutlass.advice import Advice, HitRate
+from ucutlass.advice.rules import BY_NUMBER
+from ucutlass.hardware import Device
+from ucutlass.runtime.profile.ledger import hit_rates, tallies
+from ucutlass.runtime.store import Store
+
+
+def past(device: Device) -> Mapping[int, HitRate]:
+    """What the ledger of this user's evidence store knows of each rule on a device.
+
+    Raises StoreError where the store is there and cannot be read.
+    """
+    return hit_rates(Store.open().find(kind="advice"), device)
+
+
+def rows(advice: Advice) -> list[tuple[str, str]]:
+    """Labels and words. What follows `try` can be pasted into a schedule block: `#` begins a comment."""
+    c = advice.classified
+    lines = [("bottleneck", f"{c.bottleneck}: {c.reason}")]
+    if c.disagreement:
+        lines.append(("disagreement", c.disagreement))
+    for number, f in enumerate(advice.findings, 1):
+        numbers = "; ".join(map(str, f.evidence))
+        lines.append((f"advice {number}", f"{f.diagnosis} [{numbers}]"))
+        lines += [("  try", f"{e.schedule}  # {e.expected}") for e in f.edits]
+        lines += [("  do", f.act)] if f.act else []
+        lines.append(("  rule", f"{f.rule}, {f.name}, by {f.tier}; {advice.rates[f.rule]}"))
+    return lines if advice.findings else [*lines, ("advice", "no rule found an edit that is worth trying")]
+
+
+def ledger_rows() -> list[tuple[str, int, str, int, int, int, float]]:
+    """Device, rule, its name, tries, those that were faster, those in the promised range, and the
+    median ratio of the times, by device and rule."""
+    found = tallies(Store.open().find(kind="advice"))
+    return [
+        (device, rule, BY_NUMBER[rule].name if rule in BY_NUMBER else "", t.rate.tried, t.rate.faster, t.kept,
+         round(t.median, 4))
+        for (device, rule), t in found.items()
+    ]  # fmt: skip

@@ -1,0 +1,342 @@
+"""`ucc profile`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.advice import Advice, Counters, Facts, Timing, advise, facts_of, select
+from ucutlass.backend import Built, build_kernel
+from ucutlass.cli import gpu, show
+from ucutlass.cli.advice import ledger_rows, past, rows
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import arch_option, json_option, kernel_option, sizes_option
+from ucutlass.hardware import Device, device_named
+from ucutlass.runtime import isolate, system
+from ucutlass.runtime.bench import lane
+from ucutlass.runtime.evidence import Machine, Record
+from ucutlass.runtime.profile import metrics, ncu, sass, tools
+from ucutlass.runtime.profile.ledger import Entry, to_result
+from ucutlass.runtime.statistics import paired_ratio
+from ucutlass.runtime.store import Store, record
+from ucutlass.schedule import show as show_schedule
+from ucutlass.shapes import complete, parse_sizes
+from ucutlass.trials.profile import AGREE, request_json, scheduled
+from ucutlass.trials.subjects import subject_of_built
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kernel to look at, built. `gpu` is None where there is none that runs it."""
+
+    checked: frontend.Checked
+    program: ir.Kernel
+    sizes: Mapping[str, int]
+    arch: str
+    built: Built
+    gpu: system.Gpu | None
+    seed: int
+    limit: float
+    wait: float
+
+    def trial(self) -> dict[str, Any]:
+        """The arguments that every trial of this job takes."""
+        return {
+            "text": self.checked.source, "file": self.checked.file, "name": self.program.name,
+            "sizes": dict(self.sizes), "arch": self.arch, "seed": self.seed,
+        }  # fmt: skip
+
+
+@click.command("profile")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@sizes_option
+@kernel_option
+@arch_option(None)
+@click.option("--counters/--no-counters", default=True, help="Read hardware counters with Nsight Compute.")
+@click.option("--energy", is_flag=True, help="Measure joules a launch, over 2 s of launches.")
+@click.option(
+    "--cache", type=click.Choice(("all", "none")), default="all", show_default=True,
+    help="Flush all caches before each pass of the counters, or none.",
+)  # fmt: skip
+@click.option("--try", "tried", is_flag=True, help="Build and time the first edit too, and keep the outcome.")
+@click.option("--ledger", is_flag=True, help="Show what each rule's edits brought so far, and do no more.")
+@click.option("--seed", default=0, help="Seed of the random arguments.")
+@click.option("--limit", default=300.0, show_default=True, help="Seconds that each process may take.")
+@click.option(
+    "--wait", default=600.0, show_default=True, help="Seconds to wait for another process that times."
+)
+@json_option
+def command(
+    file: Path | None, sizes: tuple[str, ...], name: str | None, arch: str | None, counters: bool,
+    energy: bool, cache: ncu.Cache, tried: bool, ledger: bool, seed: int, limit: float, wait: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Say what decides the time of FILE's kernel, and which edits of its schedule to try.
+
+    Looks as far as this machine allows: counted facts, then the built kernel (ptxas and its
+    disassembly), then timing on a GPU, then hardware counters; what could not be had is said with the
+    reason. At most three findings, each with its numbers. The kernel runs in processes of its own.
+    """
+    with reported(as_json):
+        if ledger:
+            _ledger(as_json)
+            return
+        if file is None:
+            fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
+        job = _job(frontend.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
+        found, row, missing = _look(job, counters, energy, cache)
+        advice = advise(found, past(job.built.planned.device))
+        row |= {"advice": select.to_json(advice), "unavailable": missing}
+        parent = _keep(job, row)
+        if tried:
+            row["tried"] = _try(job, advice, parent)
+        _report(job, row, advice, as_json)
+    if "lost" in row:
+        sys.exit(Status.PROGRAM)
+
+
+def _job(
+    checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str | None, seed: int,
+    limit: float, wait: float,
+) -> Job:
+    program = frontend.kernel(checked, name)
+    extents = complete(program, sizes)
+    found = gpu.at_hand()
+    target = arch or (found.arch.name if found else "sm90a")
+    device = found.device if found else None
+    with show.building(program.name) as progress:
+        built = build_kernel(checked, program, extents, target, device=device, on_progress=progress)
+    return Job(checked, program, sizes, target, built, found.gpu if found else None, seed, limit, wait)
+
+
+# --- looking ---------------------------------------------------------------------
+
+
+def _look(
+    job: Job, counters: bool, energy: bool, cache: ncu.Cache
+) -> tuple[Facts, dict[str, Any], dict[str, str]]:
+    """The facts, what was measured as JSON values, and why each missing tier is missing."""
+    planned, missing = job.built.planned, dict[str, str]()
+    row: dict[str, Any] = {
+        "kernel": job.program.name,
+        "sizes": dict(zip(job.program.dims, planned.sizes, strict=True)),
+        "arch": job.arch,
+        "schedule": show_schedule(planned.request),
+        "device": planned.device.name,
+    }
+    codes = _disassembled(job)
+    if isinstance(codes, sass.NoCode):
+        missing["disassembly"] = codes.reason
+    build = sass.build_facts(job.built.artifact.report, codes)
+    row["build"] = asdict(build)
+    facts = facts_of(planned, build=build)
+    if job.gpu is None:
+        absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
+        missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
+        return facts, row, missing
+    with _lane(job):
+        return _measured(job, facts, row, missing, counters, energy, cache)
+
+
+@contextmanager
+def _lane(job: Job) -> Iterator[None]:
+    """Alone on the GPU, as far as processes of ours go. Raises LockTimeout, CacheError."""
+
+    def announce(holder: str) -> None:
+        click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+
+    with lane.held(lane.gpu_uuid(), timeout_seconds=job.wait, on_wait=announce):
+        yield
+
+
+def _measured(
+    job: Job, facts: Facts, row: dict[str, Any], missing: dict[str, str], counters: bool, energy: bool,
+    cache: ncu.Cache,
+) -> tuple[Facts, dict[str, Any], dict[str, str]]:
+    answer = _timed(job, energy)
+    if "lost" in answer:
+        missing |= {"timing": answer["lost"], "counters": "the kernel does not run"}
+        return facts, row | {"lost": answer["lost"]}, missing
+    row["timing"] = answer
+    if "no_energy" in answer:
+        missing["energy"] = answer["no_energy"]
+    facts = replace(facts, timing=timing_of(answer))
+    if not counters:
+        return facts, row, missing | {"counters": "not asked for"}
+    match _counted(job, cache):
+        case ncu.NoCounters(reason):
+            missing["counters"] = reason
+        case ncu.Counted(kernel, values, dropped, _):
+            row["counters"] = {"kernel": kernel, "dropped": list(dropped), "cache": cache} | asdict(values)
+            facts = replace(facts, counters=values)
+            if none := _unknown(job, values):
+                missing["single counters"] = f"unknown on this GPU: {', '.join(none)}"
+    return facts, row, missing
+
+
+def _disassembled(job: Job) -> tuple[sass.Code, ...] | sass.NoCode:
+    tool = tools.find("cuobjdump", os.environ)
+    if tool is None:
+        return sass.NoCode("no cuobjdump in CUDA_HOME, PATH or beside nvcc")
+    return sass.read(job.built.artifact.library, tool)
+
+
+def _timed(job: Job, energy: bool) -> dict[str, Any]:
+    arguments = job.trial() | {
+        "request": request_json(job.built.planned.request),
+        "energy": energy,
+        "versions": dict(job.built.artifact.versions),
+    }
+    return _isolated("timed", arguments, job.limit)
+
+
+def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, Any]:
+    outcome = isolate.run(f"ucutlass.trials.profile:{what}", arguments, limit_seconds=limit)
+    if not isinstance(outcome, isolate.Returned):
+        return {"lost": isolate.lost(outcome, "the kernel")}
+    assert isinstance(outcome.value, dict)
+    return outcome.value
+
+
+def timing_of(answer: Mapping[str, Any]) -> Timing:
+    """The facts in what `trials.profile.timed` returned."""
+    energy = answer.get("energy") or {}
+    return Timing(
+        seconds=answer["microseconds"] / 1e6,
+        spread=answer["spread"],
+        wall_seconds=answer["wall_microseconds"] / 1e6,
+        copy_bandwidth=answer["copy_bandwidth"],
+        clock=energy.get("clock"),
+        start_clock=energy.get("start_clock"),
+        joules=energy.get("joules"),
+        power_capped="software power cap" in energy["throttled"] if energy else None,
+    )
+
+
+def _counted(job: Job, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
+    assert job.gpu is not None
+    table = metrics.table_for(job.gpu.capability)
+    if table is None:
+        return ncu.NoCounters("no table of metrics for compute capability {}.{}".format(*job.gpu.capability))
+    tool = tools.find("ncu", os.environ)
+    if tool is None:
+        return ncu.NoCounters("no ncu in CUDA_HOME, PATH or /opt/nvidia/nsight-compute")
+    kernels = [u.kernel for u in job.built.artifact.report.usage]
+    with tempfile.TemporaryDirectory(prefix="ucutlass-profile-") as folder:
+        request = Path(folder) / "request.json"
+        fields = request_json(job.built.planned.request)
+        request.write_text(json.dumps(job.trial() | {"request": fields}))
+        target = (sys.executable, "-m", "ucutlass.trials.profile", str(request))
+        # The tool starts the process in a folder of its own; this package must be found there too.
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
+        return ncu.count(tool, table, kernels, target, ncu.runner(environ, job.limit), cache)
+
+
+def _unknown(job: Job, values: Counters) -> tuple[str, ...]:
+    assert job.gpu is not None
+    table = metrics.table_for(job.gpu.capability)
+    return metrics.unknown(table, values) if table else ()
+
+
+# --- keeping ---------------------------------------------------------------------
+
+
+def _keep(job: Job, row: Mapping[str, Any]) -> Record | None:
+    """The record of what was measured; None where nothing was, or the kernel was lost."""
+    if "timing" not in row:
+        return None
+    machine = Machine(**row["timing"]["machine"])
+    protocol = {"clock": "events over graphs, rotated buffers", "counters": "ncu --clock-control none"}
+    subject = subject_of_built(job.checked, job.program, job.built)
+    made = record("profile", subject, machine, protocol, json.loads(json.dumps(row)))
+    Store.open().add(made)
+    return made
+
+
+def _try(job: Job, advice: Advice, parent: Record | None) -> dict[str, Any]:
+    """Builds the first finding's first edit, times it in turns with the kernel, and adds to the ledger."""
+    first = next(((f, e) for f in advice.findings for e in f.edits), None)
+    if first is None or job.gpu is None or parent is None:
+        return {"lost": "no edit to try" if first is None else "nothing is timed without a GPU"}
+    finding, edit = first
+    edited = scheduled(job.program, job.arch, edit.request)
+    extents = complete(job.program, job.sizes)
+    device: Device | None = device_named(job.gpu.name)
+    with show.building(f"{job.program.name}, edited") as progress:
+        build_kernel(job.checked, edited, extents, job.arch, device=device, on_progress=progress)
+    requests = {"now": request_json(job.built.planned.request), "edit": request_json(edit.request)}
+    versions = dict(job.built.artifact.versions)
+    with _lane(job):
+        answer = _isolated("compared", job.trial() | {"requests": requests, "versions": versions}, job.limit)
+    if "lost" in answer:
+        return {"schedule": edit.schedule, "lost": answer["lost"]}
+    if (apart := answer["differences"]["edit"]) > AGREE:
+        return {"schedule": edit.schedule, "lost": f"results differ by {apart:.3g} of their norm"}
+    ratio = paired_ratio(answer["times"]["edit"], answer["times"]["now"], job.seed)
+    entry = Entry(
+        finding.rule, advice.classified.bottleneck, show_schedule(job.built.planned.request), edit.schedule,
+        (edit.expected.low, edit.expected.high), ratio.median, ratio.low, ratio.high,
+    )  # fmt: skip
+    protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A", "blocks": ratio.blocks}
+    made = record("advice", parent.subject, parent.machine, protocol, to_result(entry), (parent.id,))
+    Store.open().add(made)
+    return to_result(entry)
+
+
+# --- saying ----------------------------------------------------------------------
+
+
+def _report(job: Job, row: dict[str, Any], advice: Advice, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    sizes = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
+    lines = [
+        ("kernel", f"{row['kernel']} {sizes}"),
+        ("schedule", f"{row['arch']} {{ {row['schedule']} }}"),
+        ("looked at", ", ".join(advice.tiers)),
+        *((f"no {what}", why) for what, why in row["unavailable"].items()),
+        ("bound", f"{advice.bound.seconds * 1e6:.2f} us on {row['device']}, by {advice.bound.limit}"),
+        _time(row, advice),
+    ]
+    if energy := row.get("timing", {}).get("energy"):
+        words = f"{energy['joules'] * 1e3:.3g} mJ a launch at {energy['watts']:.0f} W, idle not subtracted"
+        lines.append(("energy", words + "".join(f"; {t}" for t in energy["throttled"])))
+    lines += rows(advice)
+    if tried := row.get("tried"):
+        lines.append(("tried", tried["lost"] if "lost" in tried else _outcome(tried)))
+    show.table(("", ""), lines)
+
+
+def _time(row: Mapping[str, Any], advice: Advice) -> tuple[str, str]:
+    share = f"{advice.bound.seconds / advice.seconds:.0%} of the bound's speed"
+    if timing := row.get("timing"):
+        return "time", f"{timing['microseconds']:.2f} us, spread {timing['spread']:.1%}: {share}"
+    return "estimate", f"{advice.seconds * 1e6:.2f} us, nothing was timed: {share}"
+
+
+def _outcome(tried: Mapping[str, Any]) -> str:
+    low, high = tried["interval"]
+    return f"{tried['ratio']:.3f} of the time ({low:.3f} to {high:.3f}): {tried['edit']}"
+
+
+def _ledger(as_json: bool) -> None:
+    found = ledger_rows()
+    if as_json:
+        names = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
+        click.echo(json.dumps([dict(zip(names, line, strict=True)) for line in found], indent=2))
+    elif not found:
+        click.echo("no edit has been tried yet: ucc profile FILE -s .. --try adds one")
+    else:
+        head = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
+        show.table(head, [head, *([str(cell) for cell in line] for line in found)])
