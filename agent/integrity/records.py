@@ -1,0 +1,123 @@
+"""Typed evidence out of records: the one place that knows the fields of `ucc bench` and `ucc verify`.
+
+A field that is not there, or not of its type, makes the evidence `Missing`, with words that say what was
+looked for: what has no evidence counts as failed. Read are
+
+- of a bench record: `protocol.regime`; `result.outcomes[0]`, the candidate, with `span.median` in
+  microseconds, `sm_clock` in Hz or null, and `findings`, or with `failed`, `words` and `findings`; and
+  `result.findings` of the whole measurement (`runtime/bench/report.py`);
+- of a verify record: `result.ok`, `result.failures` and of every entry of `result.cases` its `name`, `ok`,
+  `worst`, `rms`, `varies` and `reference_varies` (`runtime/verify/evidence.py`);
+- of an audit record: `result.verdict`;
+- of all: `subject.source`, `subject.binary`, `harness`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ucutlass.agent.integrity.bundle import (
+    Ancestor,
+    Artefact,
+    Case,
+    ClockFinding,
+    Missing,
+    Proof,
+    Timing,
+    Untimed,
+)
+from ucutlass.agent.integrity.verdict import PRECEDENCE
+from ucutlass.runtime.evidence import Record
+
+
+def artefact_of(record: Record) -> Artefact:
+    return Artefact(record.subject.source, record.subject.binary, record.harness)
+
+
+def timing_of(record: Record) -> Timing | Untimed | Missing:
+    """What a bench record says of its candidate."""
+    match {**record.protocol, **record.result}:
+        case {
+            "regime": "cold" | "warm" as regime, "outcomes": [dict(first), *_], "findings": list(general)
+        }:  # fmt: skip
+            pass
+        case _:
+            return _lacks(record, "a regime, a first outcome and findings")
+    match first:
+        case {"failed": str(stage), "words": str(words), "findings": list(own)}:
+            found = _clock_findings([*own, *general])
+            if found is not None:
+                return Untimed(record.id, artefact_of(record), stage, words, found)
+        case {"span": {"median": span}, "sm_clock": clock, "findings": list(own)}:
+            found = _clock_findings([*own, *general])
+            if found is not None and _positive(span) and (clock is None or _positive(clock)):
+                return Timing(record.id, artefact_of(record), span * 1e-6, regime, clock, found)
+    return _lacks(record, "a positive span, an SM clock and findings with names")
+
+
+def proof_of(record: Record) -> Proof | Missing:
+    """What a verify record says."""
+    match record.result:
+        case {"ok": bool(ok), "failures": list(failures), "cases": list(cases)}:
+            read = [_case(c) for c in cases]
+            known = [c for c in read if c is not None]
+            if len(known) == len(read) and all(isinstance(f, str) for f in failures):
+                return Proof(record.id, artefact_of(record), ok, tuple(known), tuple(failures))
+    return _lacks(record, "a verdict, failures and cases with their errors")
+
+
+def ancestor_of(record: Record) -> Ancestor | Missing:
+    """What an audit record says."""
+    found: Any = record.result.get("verdict")
+    if record.kind == "audit" and found in PRECEDENCE:
+        return Ancestor(record.id, found)
+    return _lacks(record, "the verdict of an audit")
+
+
+def _lacks(record: Record, what: str) -> Missing:
+    return Missing(f"the {record.kind} record {record.id[:12]} lacks {what}: it counts as no evidence")
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _clock_findings(given: Sequence[Any]) -> tuple[ClockFinding, ...] | None:
+    found: list[ClockFinding] = []
+    for one in given:
+        match one:
+            case {"name": str(name), "message": str(message)}:
+                found.append(ClockFinding(name, message))
+            case _:
+                return None
+    return tuple(found)
+
+
+def _case(given: Any) -> Case | None:
+    match given:
+        case {
+            "name": str(name), "ok": bool(ok), "worst": worst, "rms": rms,
+            "varies": bool(varies), "reference_varies": bool(reference),
+        }:  # fmt: skip
+            try:
+                largest, mean = _number(worst), _number(rms)
+            except ValueError:
+                return None
+            return Case(name, ok, largest or 0.0, mean, varies, reference)
+        case _:
+            return None
+
+
+def _number(value: Any) -> float | None:
+    """A number as `plain` of runtime/verify/evidence.py writes it, None for null. Raises ValueError."""
+    match value:
+        case None:
+            return None
+        case "inf":
+            return math.inf
+        case int() | float() if not isinstance(value, bool):
+            return float(value)
+        case _:
+            raise ValueError(f"{value!r} is no number")

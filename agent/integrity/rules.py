@@ -1,0 +1,313 @@
+"""The audit's rules: one table of pure functions from a bundle to objections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ucutlass.agent.integrity import precision
+from ucutlass.agent.integrity.bundle import Artefact, Bundle, Limits, Missing, Proof, Timing, Untimed
+from ucutlass.agent.integrity.verdict import Finding, Report, Verdict, report
+from ucutlass.runtime.evidence import intact
+
+SLACK = 0.02
+"""By how much of a bound a reading may be below it: what the clock that is measured in the window
+and the median of a run are good for together (1 % each, the protocol's own limits)."""
+
+MOSTLY = 0.8
+"""Share of the work, by speed-of-light time of each launch, from which torch nodes are the candidate: a
+library's matrix product with an epilogue behind it is the library's."""
+
+SPENT = 0.5
+"""Root mean square of error over bound from which the tolerance counts as spent. The bound is a worst
+case over rounding's signs: errors of honest kernels add up like random walks and stay far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    verdict: Verdict
+    words: str
+    records: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`says` is the rule in one line; `patterns` are the rows of the gaming catalogue that it meets."""
+
+    name: str
+    says: str
+    patterns: tuple[int, ...]
+    check: Callable[[Bundle], Iterator[Objection]]
+
+
+def audit(bundle: Bundle, names: Collection[str] | None = None) -> Report:
+    """Runs every rule, or those of `names`; the worst objection is the verdict."""
+    chosen = [rule for rule in RULES if names is None or rule.name in names]
+    found = [Finding(r.name, o.verdict, o.words, o.records) for r in chosen for o in r.check(bundle)]
+    return report(found, [rule.name for rule in chosen])
+
+
+# --- evidence -------------------------------------------------------------------------
+
+
+def _seals(bundle: Bundle) -> Iterator[Objection]:
+    for record in bundle.records:
+        if not intact(record):
+            words = f"the {record.kind} record {record.id[:12]} is not what was sealed: it was changed"
+            yield Objection("gaming", words, (record.id,))
+
+
+def _evidence(bundle: Bundle) -> Iterator[Objection]:
+    looked = (bundle.timing, bundle.proof, bundle.limits, bundle.probe, bundle.kept, *bundle.ancestors)
+    for what in looked:
+        match what:
+            case Missing(why):
+                yield Objection("unproven", why)
+            case Untimed(record=record, stage=stage, words=words):
+                yield Objection("unproven", f"it could not be timed ({stage}): {words}", (record,))
+
+
+def _correct(bundle: Bundle) -> Iterator[Objection]:
+    proof = bundle.proof
+    if isinstance(proof, Proof) and not proof.ok:
+        words = "; ".join(proof.failures[:3]) or "the judge said no"
+        yield Objection("unproven", f"verification failed, so nothing is proven: {words}", (proof.record,))
+    elif isinstance(proof, Proof) and not proof.cases:
+        yield Objection("unproven", "the verify record holds no case", (proof.record,))
+
+
+def _artefact(bundle: Bundle) -> Iterator[Objection]:
+    """Timed against verified by the library, both against what is kept by all that it says."""
+    seen = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, Missing)]
+    if len(seen) == 2 and seen[0].of.binary != seen[1].of.binary:
+        one, other = (_short(e.of.binary) for e in seen)
+        words = f"the library that was timed ({one}) is not the one that was verified ({other})"
+        yield _foreign(words, seen[0].of, seen[1].of, tuple(e.record for e in seen))
+    if isinstance(bundle.kept, Missing):
+        return
+    for evidence in seen:
+        verb = "verified" if isinstance(evidence, Proof) else "timed"
+        pairs = {
+            "code": (evidence.of.source, bundle.kept.source),
+            "library": (evidence.of.binary, bundle.kept.binary),
+        }
+        for what, (measured, kept) in pairs.items():
+            if kept and measured != kept:
+                words = f"the {what} {verb} ({_short(measured)}) is not what is kept ({_short(kept)})"
+                yield _foreign(words, evidence.of, bundle.kept, (evidence.record,))
+
+
+def _foreign(words: str, one: Artefact, other: Artefact, records: tuple[str, ...]) -> Objection:
+    """Two versions of this package emit different code: that is a measurement that grew old."""
+    if one.harness == other.harness:
+        return Objection("gaming", words, records)
+    return Objection("unproven", f"{words}: another version of this package made it, measure again", records)
+
+
+def _short(digest: str) -> str:
+    return digest[:12] or "none"
+
+
+def _ancestors(bundle: Bundle) -> Iterator[Objection]:
+    for ancestor in bundle.ancestors:
+        if not isinstance(ancestor, Missing) and ancestor.verdict not in ("ok", "minor", "unproven"):
+            words = f"it descends from a candidate judged {ancestor.verdict} ({ancestor.record[:12]})"
+            yield Objection("gaming", words, (ancestor.record,))
+
+
+# --- time -----------------------------------------------------------------------------
+
+
+def _below_sol(bundle: Bundle) -> Iterator[Objection]:
+    """Against the data sheet at the measured clock. The compute bound holds warm and cold; the
+    bound of the memory interface does not hold for bytes that wait in the L2."""
+    timing, limits = bundle.timing, bundle.limits
+    if not isinstance(timing, Timing) or isinstance(limits, Missing):
+        return
+    clock = timing.clock or limits.boost
+    compute = limits.compute * limits.clock / clock
+    how = f"at {clock / 1e9:.3f} GHz" + ("" if timing.clock else ", the boost clock: none was measured")
+    if _beats(timing, compute):
+        words = f"{_us(timing.seconds)} is below the {limits.what}'s compute bound {_us(compute)} {how}"
+        yield Objection("below-sol", words, (timing.record,))
+    elif _beats(timing, limits.memory):
+        yield from _below_memory(timing, _with_measured_cache(limits, bundle.calibrated))
+    else:
+        yield from _above_calibrated(bundle, timing)
+
+
+def _with_measured_cache(limits: Limits, seen: Limits | Missing) -> Limits:
+    """A measured bandwidth of the L2 stands in for an estimate."""
+    if isinstance(seen, Missing) or seen.estimated or not limits.estimated:
+        return limits
+    return replace(limits, cache=seen.cache, estimated=False)
+
+
+def _below_memory(timing: Timing, limits: Limits) -> Iterator[Objection]:
+    memory = f"{_us(timing.seconds)} is below the {limits.what}'s memory bound {_us(limits.memory)}"
+    if timing.regime == "cold":
+        words = f"{memory}, though its buffers were rotated out of the L2: the protocol says cold"
+        yield Objection("below-sol", words, (timing.record,))
+    elif _beats(timing, limits.cache) and limits.estimated:
+        words = f"{memory}, and below the L2's {_us(limits.cache)}, an estimate: `ucc calibrate` measures it"
+        yield Objection("unproven", words, (timing.record,))
+    elif _beats(timing, limits.cache):
+        words = f"{memory} and, warm as it ran, below the L2's bound {_us(limits.cache)} too"
+        yield Objection("below-sol", words, (timing.record,))
+    else:
+        words = f"{memory}, as a warm run may: its bytes wait in the L2, whose bound is {_us(limits.cache)}"
+        yield Objection("minor", words, (timing.record,))
+
+
+def _above_calibrated(bundle: Bundle, timing: Timing) -> Iterator[Objection]:
+    """A calibrated ceiling is what this device was seen to reach: passing it is news, no crime."""
+    seen = bundle.calibrated
+    if isinstance(seen, Missing):
+        return
+    compute = seen.compute * seen.clock / (timing.clock or seen.boost)
+    bound = max(compute, seen.memory if timing.regime == "cold" else seen.cache)
+    if _beats(timing, bound):
+        words = (
+            f"{_us(timing.seconds)} is faster than the ceilings calibrated on this device allow "
+            f"({_us(bound)}), but not than its data sheet: calibrate again"
+        )
+        yield Objection("minor", words, (timing.record,))
+
+
+def _beats(timing: Timing, bound: float) -> bool:
+    return timing.seconds < bound * (1 - SLACK)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f} us"
+
+
+CLOCK_FINDINGS: Mapping[str, Verdict | None] = MappingProxyType(
+    {
+        "off-stream": "gaming",
+        "escaped": "gaming",
+        "span-beyond-events": "gaming",
+        "wrong-output": "gaming",
+        "beyond-bound": "below-sol",
+        "no-kernel": "unproven",
+        "names-changed": "unproven",
+        "wall-short": "unproven",
+        "not-cold": "unproven",
+        "persisting-l2": "unproven",
+        "unaudited": "minor",
+        "capture-differs": "minor",
+        "clock-unknown": "minor",
+        "throttled": "minor",
+        "noisy": "minor",
+        "unsettled": "minor",
+        "no-nvml": None,
+        "direct-launch": None,
+        "launch-overhead": None,
+        "event-gaps": None,
+        "launch-floor": None,
+    }
+)
+"""What each finding of `ucutlass.runtime.bench.findings` means here; None: nothing. One that is not
+here is new, and counts as `unproven` until it is."""
+
+
+def _clocks(bundle: Bundle) -> Iterator[Objection]:
+    if isinstance(bundle.timing, Missing):
+        return
+    for finding in bundle.timing.findings:
+        verdict = CLOCK_FINDINGS.get(finding.kind, "unproven")
+        if verdict is not None:
+            yield Objection(verdict, f"{finding.kind}: {finding.words}", (bundle.timing.record,))
+
+
+# --- what was computed ----------------------------------------------------------------
+
+
+def _library(bundle: Bundle) -> Iterator[Objection]:
+    total = sum(stage.seconds for stage in bundle.stages)
+    nodes = [stage for stage in bundle.stages if stage.library]
+    if not nodes:
+        return
+    share = sum(stage.seconds for stage in nodes) / total if total else 1.0
+    names = ", ".join(dict.fromkeys(stage.name for stage in nodes))
+    words = f"{names}: {len(nodes)} of {len(bundle.stages)} stages, {share:.0%} of the speed-of-light time"
+    yield Objection("library-only" if share >= MOSTLY else "minor", f"library calls do work here: {words}")
+
+
+_LOSES: Mapping[str, str] = MappingProxyType(
+    {"lane": "multiplies in", "accumulation": "accumulates in", "cast": "rounds to", "buffer": "is stored in"}
+)
+
+
+def _lane(bundle: Bundle) -> Iterator[Objection]:
+    own = precision.own_lane(bundle.program)
+    policy = bundle.lane or own
+    if policy is None:
+        return
+    given = f"the declared lane {policy}" if bundle.lane else f"the operands' own {policy}"
+    for loss in precision.losses(bundle.program, policy):
+        fine = bundle.lane is None or loss.at_end
+        hint = "" if bundle.lane else "; say which lane the problem allows with --lane"
+        words = f"{loss.where} {_LOSES[loss.kind]} {loss.name}, below {given}{hint}"
+        yield Objection("minor" if fine else "gaming", words)
+
+
+def _insensitive(bundle: Bundle) -> Iterator[Objection]:
+    if isinstance(bundle.probe, Missing):
+        return
+    at = " ".join(f"{name}={size}" for name, size in bundle.probe.sizes)
+    for result in bundle.probe.results:
+        name = result.name or "the result"
+        if result.constant:
+            words = f"one number passes for all of {name}, whatever the inputs ({at})"
+            yield Objection("flawed-problem", words)
+        elif result.fixed:
+            words = f"{name} does not depend on the inputs: one tensor passes ({at})"
+            yield Objection("flawed-problem", words)
+        elif result.flat:
+            words = f"one number passes for {name} within 1e-2 + 1e-2 |x| ({at}), though not within its bound"
+            yield Objection("minor", words)
+    for given in bundle.probe.inputs:
+        if not given.moves and given.share > 0:
+            verdict: Verdict = "flawed-problem" if given.share > 0.5 else "minor"
+            words = f"no result depends on {given.name}, {given.share:.0%} of the bytes to be read ({at})"
+            yield Objection(verdict, words)
+
+
+def _constant(bundle: Bundle) -> Iterator[Objection]:
+    if isinstance(bundle.proof, Missing):
+        return
+    for case in bundle.proof.cases:
+        # Without any error it is the reference, whose NaNs and zeros differ in bits alone.
+        if case.reference_varies and not case.varies and case.worst > 0:
+            words = f"{case.name}: the output is one number everywhere, the reference is not"
+            yield Objection("gaming", words, (bundle.proof.record,))
+
+
+def _tolerance(bundle: Bundle) -> Iterator[Objection]:
+    if isinstance(bundle.proof, Missing):
+        return
+    for case in bundle.proof.cases:
+        if case.ok and case.rms is not None and case.rms > SPENT:
+            words = (
+                f"{case.name}: errors are {case.rms:.2f} of the bound in root mean square (honest rounding "
+                f"stays below {SPENT}): cheaper arithmetic that just passes"
+            )
+            yield Objection("gaming", words, (bundle.proof.record,))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("seal", "every record is what was sealed", (56, 63, 71), _seals),
+    Rule("evidence", "every piece of evidence is there", (71,), _evidence),
+    Rule("correct", "the kernel was verified", (6, 11, 17, 18, 19, 23), _correct),
+    Rule("artefact", "what was timed is what was verified and what is kept", (70,), _artefact),
+    Rule("ancestors", "no ancestor was rejected", (69,), _ancestors),
+    Rule("below-sol", "no time is below what the device can do", (11, 40, 46, 48, 72), _below_sol),
+    Rule("clocks", "the clocks agree", (40, 41, 45, 49), _clocks),
+    Rule("library", "the work is not the library's", (2,), _library),
+    Rule("lane", "nothing is computed in less than the declared lane", (15, 16), _lane),
+    Rule("insensitive", "the problem's results depend on its inputs", (1, 13), _insensitive),
+    Rule("constant", "the output is not a constant", (1,), _constant),
+    Rule("tolerance", "errors are those of rounding", (14,), _tolerance),
+)

@@ -1,0 +1,97 @@
+"""Records as `ucc bench` and `ucc verify` make them, from their own code, on a device of the tests' own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from tests.bench.bench_fakes import SIDE, Cells, FakeGpu
+from ucutlass import frontend, ir
+from ucutlass.reference import evaluate
+from ucutlass.runtime import verify
+from ucutlass.runtime.bench.measure import Candidate, measure
+from ucutlass.runtime.bench.protocol import Protocol, Regime
+from ucutlass.runtime.bench.report import to_json
+from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
+from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.store import record
+from ucutlass.runtime.subject import subject_of
+from ucutlass.runtime.verify.evidence import CaseResult, evidence_of
+from ucutlass.runtime.verify.suite import suite
+
+H200 = Machine("NVIDIA H200", "GPU-0", {"driver": "570"})
+
+
+def bench(subject: Subject, us: float, regime: Regime = "cold", trick: bool = False) -> Record:
+    """A time of `us` microseconds, or of a trick on another stream that the protocol refuses."""
+    gpu, cells = FakeGpu(clock=1.83e9), Cells()
+    ticks = itertools.count()
+    chosen = Protocol(regime=regime, warmup=0.0, min_seconds=0.0, block_us=600.0)
+    made = _side(gpu, cells) if trick else cells.honest(gpu, "ours", us)
+    measured = measure([made], cells, gpu, chosen, now=lambda: next(ticks) / 100)
+    report = to_json(measured, chosen)
+    return record("bench", subject, H200, report.pop("protocol"), report)
+
+
+def _side(gpu: FakeGpu, cells: Cells) -> Candidate:
+    def launch(at: int, cell: list[Any]) -> None:
+        gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]), stream=SIDE)
+
+    return cells.candidate("ours", launch)
+
+
+def verified(subject: Subject, kernel: ir.Kernel, wrong: float = 0.0) -> Record:
+    """A suite's record, of a launch that copies the reference and adds `wrong` to one element."""
+    sizes = dict.fromkeys(subject.sizes, 8)
+    cases = suite(kernel, sizes, seed=1, distributions=("normal", "integer", "zeros"), most=4)
+
+    def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        for out, right in zip(outputs, evaluate(kernel, given), strict=True):
+            out.copy_(right)
+            out.reshape(-1)[0] += wrong
+
+    results = []
+    for case in cases.cases:
+        arguments = generate(kernel, case.sizes, case.distribution, seed=case.seed)
+        found = verify.check(kernel, launch, arguments)
+        results.append(CaseResult(case, "right" if found.ok else "wrong", found))
+    return record("verify", subject, H200, {}, evidence_of(cases, results).to_json())
+
+
+def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) -> Subject:
+    """Of the code that this package emits now for an H200."""
+    from ucutlass.backend import source_of
+    from ucutlass.hardware import DEVICES
+
+    kernel = frontend.kernel(checked)
+    extents = [sizes[d] for d in kernel.dims]
+    planned = frontend.plan_kernel(checked, kernel, extents, "sm90a", DEVICES["H200"]).planned
+    made = subject_of(
+        kernel, checked.source, extents, arch="sm90a", lane="bf16", schedule="auto",
+        code=source_of(checked, kernel, planned).code,
+    )  # fmt: skip
+    return replace(made, binary="b" * 64, **changes)
+
+
+def without(one: Record, *path: str) -> Record:
+    """The record, sealed anew, without a field of its result; numbers index lists."""
+    result: Any = _copied(one.result)
+    inner = result
+    for name in path[:-1]:
+        inner = inner[int(name)] if isinstance(inner, list) else inner[name]
+    del inner[path[-1]]
+    return sealed(replace(one, result=result, id=""))
+
+
+def _copied(value: Any) -> Any:
+    match value:
+        case dict():
+            return {k: _copied(v) for k, v in value.items()}
+        case list():
+            return [_copied(v) for v in value]
+        case _:
+            return value

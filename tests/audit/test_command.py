@@ -1,0 +1,201 @@
+"""`ucc audit` from the store to the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.audit.producers import bench, subject, verified, without
+from ucutlass import frontend
+from ucutlass.cli import main
+from ucutlass.hardware import DEVICES
+from ucutlass.runtime import calibrate, isolate
+from ucutlass.runtime.evidence import Subject
+from ucutlass.runtime.store import Store
+from ucutlass.sol.ceilings import Ceilings
+from ucutlass.trials.audit import probe
+
+SIZES = {"M": 2048, "N": 2048, "K": 2048}
+BOUND = 2 * 2048**3 / DEVICES["H200"].peaks["f16"] * 1e6
+"""Microseconds: 17.4."""
+
+TEXT = """kernel linear(x: bf16[M, K], w: bf16[N, K], b: f32[N]) -> f32[M, N] {
+  return relu(dot[K](x, w) + b)
+}
+"""
+CONSTANT = """kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] {
+  d = dot[K](tf32(x), tf32(w))
+  return d * 0.0 + 1.0
+}
+"""
+
+Audit = Callable[..., Result]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
+    return Store.open()
+
+
+@pytest.fixture(autouse=True)
+def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference is asked in this process, but for the test that asks as the command does."""
+
+    def run(target: str, arguments: dict[str, Any], **_: object) -> isolate.Outcome:
+        assert target == "ucutlass.trials.audit:probe"
+        return isolate.Returned(probe(**arguments), "")
+
+    if request.node.name != "test_without_evidence_nothing_is_proven":
+        monkeypatch.setattr(isolate, "run", run)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "linear.ucu"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def audit(store: Store, file: Path) -> Audit:
+    def run(*more: str, sizes: str = "M=2048,N=2048,K=2048", path: Path = file) -> Result:
+        return CliRunner().invoke(main, ["audit", str(path), "-s", sizes, *more])
+
+    return run
+
+
+def of(text: str = TEXT) -> Subject:
+    return subject(frontend.read_text(text), SIZES)
+
+
+def keep(store: Store, us: float, **more: Any) -> list[str]:
+    kernel = frontend.kernel(frontend.read_text(TEXT))
+    return [store.add(bench(of(), us, **more)), store.add(verified(of(), kernel))]
+
+
+def answer(result: Result) -> dict[str, Any]:
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_honest_evidence_is_accepted_and_the_verdict_kept(store: Store, audit: Audit) -> None:
+    ids = keep(store, 1.5 * BOUND)
+    result = audit("--json", "--lane", "bf16")
+    found = answer(result)
+    assert (found["verdict"], found["findings"], result.exit_code) == ("ok", [], 0)
+    kept = store.get(found["record"])
+    assert kept.kind == "audit" and kept.parents == tuple(ids) and kept.result["verdict"] == "ok"
+    assert kept.protocol["lane"] == "bf16" and len(kept.protocol["rules"]) == 12
+
+
+def test_without_evidence_nothing_is_proven(audit: Audit) -> None:
+    result = audit()
+    assert result.exit_code == 1
+    assert "there is no bench record" in result.stdout and "run `ucc verify`" in result.stdout
+    assert "verdict\tunproven" in result.stdout
+
+
+def test_evidence_of_other_extents_is_none(store: Store, audit: Audit) -> None:
+    ids = keep(store, 1.5 * BOUND)
+    assert answer(audit("--json", sizes="M=64,N=64,K=64"))["verdict"] == "unproven"
+    result = audit("--record", ids[0][:12], sizes="M=64,N=64,K=64")
+    assert "is of another text or of other extents" in result.stdout and result.exit_code == 1
+
+
+def test_a_time_below_the_bound(store: Store, audit: Audit) -> None:
+    ids = keep(store, 0.8 * BOUND)
+    result = audit("--json")
+    (finding,) = answer(result)["findings"]
+    assert (finding["verdict"], finding["rule"], finding["records"]) == ("below-sol", "below-sol", [ids[0]])
+    assert result.exit_code == 1
+
+
+def test_the_last_cold_time_is_judged(store: Store, audit: Audit) -> None:
+    keep(store, 0.5 * BOUND)
+    keep(store, 1.5 * BOUND)
+    keep(store, 0.5 * BOUND, regime="warm")
+    assert answer(audit("--json"))["verdict"] == "ok"
+
+
+def test_a_trick_that_the_bench_caught(store: Store, audit: Audit) -> None:
+    keep(store, 0.0, trick=True)
+    found = answer(audit("--json"))
+    assert found["verdict"] == "gaming" and "off-stream" in found["findings"][0]["words"]
+
+
+def test_a_lower_lane_than_declared(store: Store, audit: Audit) -> None:
+    keep(store, 1.5 * BOUND)
+    found = answer(audit("--json", "--lane", "f32"))
+    assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "lane")
+
+
+def test_the_library_that_is_kept(store: Store, audit: Audit, tmp_path: Path) -> None:
+    keep(store, 1.5 * BOUND)
+    library = tmp_path / "kernel.so"
+    library.write_bytes(b"another")
+    found = answer(audit("--json", "--library", str(library)))
+    assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "artefact")
+
+
+def test_a_rejected_ancestor(store: Store, audit: Audit) -> None:
+    keep(store, 0.5 * BOUND)
+    parent = answer(audit("--json"))["record"]
+    keep(store, 1.5 * BOUND)
+    assert answer(audit("--json"))["verdict"] == "ok"
+    found = answer(audit("--json", "--ancestor", parent[:16]))
+    assert (found["verdict"], found["findings"][0]["rule"]) == ("gaming", "ancestors")
+
+
+def test_a_field_that_is_missing(store: Store, audit: Audit) -> None:
+    keep(store, 1.5 * BOUND)
+    broken = store.add(without(bench(of(), 1.5 * BOUND), "outcomes", "0", "span"))
+    found = answer(audit("--json"))
+    assert found["verdict"] == "unproven" and broken[:12] in found["findings"][0]["words"]
+
+
+def test_a_calibrated_ceiling_is_told_apart(store: Store, audit: Audit) -> None:
+    keep(store, 1.1 * BOUND)
+    slow = Ceilings("NVIDIA H200", "GPU-0", {"bf16": 6e14}, 3e12, 4e12, 8e12, 2e-6, 1.83e9)
+    calibrate.save(calibrate.Calibration(slow, {}, {}, (), ()))
+    found = answer(audit("--json"))
+    assert found["verdict"] == "minor" and "calibrate again" in found["findings"][0]["words"]
+
+
+def test_a_problem_whose_answer_is_constant(audit: Audit, tmp_path: Path) -> None:
+    path = tmp_path / "constant.ucu"
+    path.write_text(CONSTANT)
+    found = answer(audit("--json", path=path))
+    assert found["verdict"] == "flawed-problem"
+    assert {f["rule"] for f in found["findings"]} == {"insensitive", "evidence", "lane"}
+
+
+def test_library_work(audit: Audit, tmp_path: Path) -> None:
+    path = tmp_path / "library.ucu"
+    path.write_text(
+        "pipeline p(x: f16[M, K], w: f16[K, N]) -> f16[M, N] {\n"
+        "  h: f16[M, N] = torch.matmul(x, w)\n  return relu(h)\n}\n"
+    )
+    assert answer(audit("--json", path=path))["verdict"] == "library-only"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--lane", "f17"), "is no lane"),
+        (("--lane", "bf16/f16"), "does not accumulate in"),
+        (("--record", "abcdef"), "no record in"),
+        (("--record", "no/../id"), "is no id"),
+        (("--kernel", "other"), "say which one"),
+    ],
+)
+def test_mistakes_of_the_call(audit: Audit, store: Store, more: tuple[str, ...], words: str) -> None:
+    keep(store, 1.5 * BOUND)
+    result = audit(*more)
+    assert result.exit_code == 2 and words in result.stderr

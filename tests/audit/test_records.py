@@ -1,0 +1,108 @@
+"""What the audit reads is what bench and verify write; a field that is not there is no evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.audit.bundles import program
+from tests.audit.producers import bench, subject, verified, without
+from ucutlass import frontend, ir
+from ucutlass.agent.integrity.bundle import Missing, Proof, Timing, Untimed
+from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
+from ucutlass.runtime.evidence import Record, Subject, sealed
+
+TEXT = """kernel linear(x: bf16[M, K], w: bf16[N, K], b: f32[N]) -> f32[M, N] {
+  return relu(dot[K](x, w) + b)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def of() -> Subject:
+    return subject(frontend.read_text(TEXT), {"M": 512, "N": 512, "K": 512})
+
+
+@pytest.fixture(scope="module")
+def time(of: Subject) -> Record:
+    return bench(of, 25.0)
+
+
+@pytest.fixture(scope="module")
+def proof(of: Subject) -> Record:
+    kernel = program(TEXT)
+    assert isinstance(kernel, ir.Kernel)
+    return verified(of, kernel)
+
+
+def test_a_time_is_read(time: Record, of: Subject) -> None:
+    found = timing_of(time)
+    assert isinstance(found, Timing)
+    assert found.seconds == pytest.approx(25e-6) and found.regime == "cold"
+    assert found.clock == pytest.approx(1.83e9, rel=1e-3)
+    assert (found.of.source, found.of.binary, found.of.harness) == (of.source, of.binary, time.harness)
+    assert found.findings == ()
+
+
+def test_the_regime_is_read(of: Subject) -> None:
+    found = timing_of(bench(of, 25.0, "warm"))
+    assert isinstance(found, Timing) and found.regime == "warm"
+
+
+def test_a_refusal_is_read_with_its_findings(of: Subject) -> None:
+    found = timing_of(bench(of, 0.0, trick=True))
+    assert isinstance(found, Untimed) and found.stage == "audit"
+    assert {f.kind for f in found.findings} == {"off-stream"}
+
+
+@pytest.mark.parametrize(
+    "path", [("outcomes",), ("findings",), ("outcomes", "0", "span"), ("outcomes", "0", "sm_clock"),
+             ("outcomes", "0", "findings")],
+)  # fmt: skip
+def test_a_time_without_a_field_is_no_evidence(time: Record, path: tuple[str, ...]) -> None:
+    found = timing_of(without(time, *path))
+    assert isinstance(found, Missing) and "counts as no evidence" in found.why
+
+
+@pytest.mark.parametrize("span", [0.0, -1.0, "25", True, None])
+def test_a_time_that_is_none_is_no_evidence(time: Record, span: object) -> None:
+    first = {**time.result["outcomes"][0], "span": {"median": span}}
+    changed = sealed(replace(time, result={**time.result, "outcomes": [first]}, id=""))
+    assert isinstance(timing_of(changed), Missing)
+
+
+def test_a_time_without_a_regime_is_no_evidence(time: Record) -> None:
+    assert isinstance(timing_of(replace(time, protocol={})), Missing)
+
+
+def test_a_proof_is_read(proof: Record) -> None:
+    found = proof_of(proof)
+    assert isinstance(found, Proof) and found.ok and len(found.cases) == 4 and found.failures == ()
+    zeros = next(c for c in found.cases if c.name.startswith("zeros"))
+    normal = next(c for c in found.cases if c.name.startswith("normal"))
+    assert not zeros.reference_varies and not zeros.varies
+    assert normal.reference_varies and normal.varies and normal.rms == 0.0
+
+
+def test_a_failed_proof_is_read(of: Subject) -> None:
+    kernel = program(TEXT)
+    assert isinstance(kernel, ir.Kernel)
+    found = proof_of(verified(of, kernel, wrong=100.0))
+    assert isinstance(found, Proof) and not found.ok and found.failures
+    assert any(case.worst > 1 for case in found.cases)
+
+
+@pytest.mark.parametrize(
+    "path", [("ok",), ("cases",), ("failures",), ("cases", "0", "ok"), ("cases", "0", "rms"),
+             ("cases", "0", "varies"), ("cases", "0", "worst")],
+)  # fmt: skip
+def test_a_proof_without_a_field_is_no_evidence(proof: Record, path: tuple[str, ...]) -> None:
+    assert isinstance(proof_of(without(proof, *path)), Missing)
+
+
+def test_an_ancestor_is_an_audit(time: Record) -> None:
+    made = sealed(replace(time, kind="audit", result={"verdict": "below-sol"}, id=""))
+    assert ancestor_of(made).verdict == "below-sol"  # type: ignore[union-attr]
+    assert isinstance(ancestor_of(time), Missing)
+    assert isinstance(ancestor_of(replace(made, result={"verdict": "splendid"})), Missing)

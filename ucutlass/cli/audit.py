@@ -1,0 +1,164 @@
+"""`ucc audit`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.agent.integrity import RULES, Report, audit
+from ucutlass.agent.integrity.bundle import Bundle, Missing
+from ucutlass.agent.integrity.gather import Candidate, gather, latest
+from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import file_argument, json_option, kernel_option, sizes_option
+from ucutlass.runtime.evidence import Record
+from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store, record
+from ucutlass.runtime.subject import machine_of, subject_of
+from ucutlass.shapes import ShapeError, complete, parse_sizes
+from ucutlass.sol.ceilings import CeilingsError
+
+
+@click.command("audit")
+@file_argument
+@sizes_option
+@kernel_option
+@click.option(
+    "--record", "ids", multiple=True, metavar="ID",
+    help="A bench or verify record to judge; may be repeated. By default the last ones of this text.",
+)
+@click.option(
+    "--lane", metavar="LANE",
+    help="The precision that the problem asks for, such as bf16, f32 or f16/f16 (sums in f16).",
+)
+@click.option(
+    "--ancestor", "ancestors", multiple=True, metavar="ID",
+    help="The audit record of a candidate that this one came from; may be repeated.",
+)
+@click.option(
+    "--library", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The library that is kept: what was measured must be this file.",
+)
+@click.option("--seed", default=0, help="Seed of the experiments with the reference.")
+@json_option
+def command(
+    file: Path, sizes: tuple[str, ...], name: str | None, ids: tuple[str, ...], lane: str | None,
+    ancestors: tuple[str, ...], library: Path | None, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Judge whether the numbers of FILE's kernel may be believed.
+
+    Takes its bench and verify records, the bounds of its device and experiments with the float64
+    reference, and runs every rule. Verdicts: ok, minor, gaming, flawed-problem, below-sol,
+    library-only, and unproven, where evidence is missing. Exit status 1 unless ok or minor. The
+    verdict is kept as a record. Needs no GPU.
+    """
+    with reported(as_json):
+        policy = _lane(lane, as_json)
+        checked = frontend.read(file)
+        program = _program(checked, name)
+        extents = complete(program, parse_sizes(sizes))
+        candidate = Candidate(checked, program, dict(zip(program.dims, extents, strict=True)))
+        store = Store.open()
+        records = _records(store, ids, as_json) if ids else latest(candidate, store)
+        try:
+            bundle = gather(
+                candidate, records,
+                lane=policy, ancestors=_records(store, ancestors, as_json), library=library, seed=seed,
+            )  # fmt: skip
+        except CeilingsError as problem:
+            fail(Status.MACHINE, str(problem), as_json)
+        found = audit(bundle)
+        kept = store.add(_record(candidate, bundle, found, records))
+    _report(candidate, bundle, found, kept, as_json)
+    if not found.accepted:
+        sys.exit(Status.PROGRAM)
+
+
+def _lane(text: str | None, as_json: bool) -> Declared | None:
+    try:
+        return None if text is None else declared(text)
+    except LaneUnknown as problem:
+        fail(Status.CALL, str(problem), as_json)
+
+
+def _program(checked: frontend.Checked, name: str | None) -> ir.Program:
+    """The kernel or pipeline of this name, or the file's only one. Raises ShapeError."""
+    known = {p.name: p for p in checked.module.programs}
+    if name is None and len(known) == 1:
+        (name,) = known
+    if name is None or name not in known:
+        words = f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME"
+        raise ShapeError("UC0601", words)
+    return known[name]
+
+
+def _records(store: Store, ids: Sequence[str], as_json: bool) -> tuple[Record, ...]:
+    try:
+        return tuple(store.get(one) for one in ids)
+    except NoSuchRecord as problem:
+        fail(Status.CALL, str(problem.args[0]), as_json)
+    except NotIntact as problem:
+        fail(Status.PROGRAM, f"gaming: {problem}", as_json)
+
+
+def _record(candidate: Candidate, bundle: Bundle, found: Report, records: Sequence[Record]) -> Record:
+    """The verdict, of the subject that was measured; of the text alone where nothing was."""
+    sizes = [candidate.sizes[d] for d in candidate.program.dims]
+    subject = next(
+        (r.subject for r in records),
+        subject_of(candidate.program, candidate.checked.source, sizes, arch="", lane="", schedule=""),
+    )
+    machine = next((r.machine for r in records), machine_of(None))
+    protocol = {"rules": list(found.checked), "lane": str(bundle.lane) if bundle.lane else None}
+    result = {
+        "verdict": found.verdict,
+        "accepted": found.accepted,
+        "findings": [asdict(f) | {"records": list(f.records)} for f in found.findings],
+    }
+    return record("audit", subject, machine, protocol, result, tuple(r.id for r in bundle.records))
+
+
+# --- words -------------------------------------------------------------------------------
+
+
+def _report(candidate: Candidate, bundle: Bundle, found: Report, kept: str, as_json: bool) -> None:
+    if as_json:
+        row: dict[str, Any] = {
+            "kernel": candidate.program.name,
+            "sizes": dict(candidate.sizes),
+            "verdict": found.verdict,
+            "accepted": found.accepted,
+            "findings": [asdict(f) for f in found.findings],
+            "rules": list(found.checked),
+            "records": [r.id for r in bundle.records],
+            "record": kept,
+        }
+        click.echo(json.dumps(row, indent=2))
+        return
+    columns = ("verdict", "rule", "", "evidence")
+    show.table(columns, [(f.verdict, f.rule, f.words, _ids(f.records)) for f in found.findings])
+    said = {f.rule for f in found.findings}
+    silent = [rule.name for rule in RULES if rule.name not in said]
+    calibration = bundle.calibrated.why if isinstance(bundle.calibrated, Missing) else "used"
+    sizes = " ".join(f"{d}={n}" for d, n in candidate.sizes.items())
+    show.table(
+        ("", ""),
+        [
+            ("kernel", f"{candidate.program.name} {sizes}"),
+            ("no objection, as far as evidence goes", ", ".join(silent) or "from no rule"),
+            ("calibration", calibration),
+            ("verdict", found.verdict),
+            ("record", kept[:16]),
+        ],
+    )
+
+
+def _ids(records: Sequence[str]) -> str:
+    return " ".join(r[:12] for r in records) or "-"
