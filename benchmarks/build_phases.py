@@ -1,6 +1,7 @@
 """Cold build of a kernel with nvcc: wall seconds, and how they split between compiler phases.
 
-    python -m benchmarks.build_phases [--out build_phases.json] [--repeats 5] [--schedule "warps pingpong"]
+    python -m benchmarks.build_phases [--out build_phases.json] [--repeats 5] [--seconds 120]
+    python -m benchmarks.build_phases --schedule "warps pingpong  tile 64x128x64"
 
 The flags are those of every build, with `--time` for nvcc's own account of its phases; nothing
 is taken from the cache. One build at a time; run it on an idle machine.
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import statistics
 import subprocess
 import tempfile
@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import budget
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.emit.text import Source
@@ -106,15 +107,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--schedule", help='in place of the example\'s own: "warps pingpong  tile 64x128x64"')
+    budget.add_option(parser)
     options = parser.parse_args()
+    deadline = budget.after(options.seconds)
     made, schedule = source(options.schedule)
     tools = toolchain()
-    runs = [cold_build(made, tools) for _ in range(options.repeats)]
     versions = {"nvcc": tools.nvcc.version, "host": tools.host.version, "cutlass": tools.cutlass.version}
+    runs: list[dict[str, float]] = []
+    # At least one; then only what the last one says there is time for.
+    while len(runs) < options.repeats and (not runs or runs[-1]["wall"] < deadline.left()):
+        runs.append(cold_build(made, tools))
+        if options.out is not None:
+            report = {"schedule": schedule, "arch": made.arch, "versions": versions, "runs": runs}
+            budget.write(options.out, report)
     print(f"linear_gelu, {made.arch}, {schedule}\n{versions}, {len(runs)} builds\n{table_of(runs)}")
-    if options.out is not None:
-        report = {"schedule": schedule, "arch": made.arch, "versions": versions, "runs": runs}
-        options.out.write_text(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

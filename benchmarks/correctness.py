@@ -1,27 +1,28 @@
 """Every operator, lane, operand order and epilogue function against the float64 reference.
 
-    python -m benchmarks.correctness --out FOLDER [--only GROUP,...] [--processes 4]
+    python -m benchmarks.correctness --out FOLDER [--only GROUP,...] [--processes 4] [--seconds 500]
     python -m benchmarks.correctness --plan                       # no GPU: check, plan and emit alone
 
 A run is a shape with one distribution of inputs. It is right where every element of every result
 lies within the bound that `ucutlass.reference` derives for it (which grows with K and the
 lane), nothing of the poisoned outputs is left or written past, no input changed and a second run
 gives the same bits. `exact` counts the runs in which that bound was 0 for every element, as it is
-for integer inputs through exact functions: those are compared bit by bit.
+for integer inputs through exact functions: those are compared bit by bit. The same command goes on where
+it stopped: cases with a row in FOLDER/rows.jsonl are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import budget
 from benchmarks.cases import cases
-from benchmarks.farm import Accepted, Case, Rejected, build, judge, plan
+from benchmarks.farm import GROUP_HELP, PROCESSES, Accepted, Case, Rejected, judge, plan
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ def summarise(accepted: Sequence[Accepted], rows: Iterable[dict[str, Any]]) -> l
     groups: dict[str, Group] = {}
     for a in accepted:
         group = groups.setdefault(group_of(a.case.name), Group(group_of(a.case.name)))
-        runs = found.get(a.case.name, {}).get("runs", [])
+        runs = found.get(a.case.name, {}).get("runs", ())
         group.cases += 1
         group.runs += len(a.case.shapes) * len(a.case.distributions)
         group.right += sum(run["ok"] for run in runs)
@@ -81,9 +82,12 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="names of groups, or their beginnings, with commas: lanes,orders"
     )
-    parser.add_argument("--processes", type=int, default=4, help="processes that judge side by side")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="processes that judge side by side")
+    parser.add_argument("--group", type=int, default=1, help=GROUP_HELP)
     parser.add_argument("--plan", action="store_true", help="check, plan and emit; build and run nothing")
+    budget.add_option(parser)
     options = parser.parse_args()
+    deadline = budget.after(options.seconds)
     starts = tuple(filter(None, options.only.split(",")))
     accepted, rejected = planned(c for c in cases() if not starts or c.name.startswith(starts))
     distinct = {source.code for a in accepted for source in a.sources()}
@@ -99,24 +103,24 @@ def main() -> None:
         parser.error("--out FOLDER is needed, or --plan")
     from benchmarks.report import machine
 
-    options.out.mkdir(parents=True, exist_ok=True)
-    unbuilt = build(accepted, options.out / "build.json")
-    for name, why in unbuilt.items():
+    judged = judge(
+        accepted, options.out, group=options.group, processes=options.processes, deadline=deadline
+    )
+    for name, why in judged.unbuilt.items():
         print("not built:", name, why[:300])
-    built = [a for a in accepted if a.case.name not in unbuilt]
-    rows = judge(built, options.out / "rows.jsonl", processes=options.processes)
-    groups = summarise(accepted, rows)
+    groups = summarise([a for a in accepted if a.case.name not in judged.left], judged.rows)
     texts = {a.case.name: a.case.text for a in accepted}
-    wrong = [row | {"text": texts[row["name"]]} for row in rows if not row["ok"]]
+    wrong = [row | {"text": texts[row["name"]]} for row in judged.rows if not row["ok"]]
     report = {
         "machine": machine(),
         "sources": len(distinct),
         "groups": [asdict(g) for g in groups],
         "wrong": wrong,
-        "unbuilt": unbuilt,
+        "unbuilt": judged.unbuilt,
+        "left": judged.left,
         "rejected": {r.case.name: r.message for r in rejected},
     }
-    (options.out / "report.json").write_text(json.dumps(report, indent=1))
+    budget.write(options.out / "report.json", report)
     print(table(groups))
     for row in wrong:
         print(
@@ -125,7 +129,10 @@ def main() -> None:
             row.get("at", ""),
             str(row.get("detail"))[:400].replace("\n", " | "),
         )
-    sys.exit(bool(wrong or unbuilt or rejected))
+    if judged.left:
+        print(f"{len(judged.left)} cases not run for lack of time; the same command goes on")
+        sys.exit(budget.OUT_OF_TIME)
+    sys.exit(bool(wrong or judged.unbuilt or rejected))
 
 
 if __name__ == "__main__":

@@ -179,6 +179,16 @@ EDGES: tuple[Edge, ...] = (
         _tiled(COOPERATIVE, (128, 128, 16)),
         _tiled(COOPERATIVE, (128, 128, 32)),
     ),
+    Edge(
+        "UC0417",
+        "tf32 along M and N, tile N 16",
+        F32.replace("(x, w)", "(tf32(x), tf32(w))")
+        .replace("[N, K]", "[K, N]")
+        .replace("x: f32[M, K]", "x: f32[K, M]"),
+        SQUARE,
+        _tiled(COOPERATIVE, (128, 16, 32)),
+        _tiled(COOPERATIVE, (128, 32, 32)),
+    ),
     Edge("UC0418", "row strides of 8 bytes modulo 16", PLAIN, SQUARE | {"K": 2044}, PINGPONG, cut=TMA_GUARD),
     Edge("UC0418", "addresses off by one element", PLAIN, SQUARE, PINGPONG, cut=TMA_GUARD, how="misaligned"),
     Edge("UC0419", "cooperative tile M 64", PLAIN, SQUARE, _tiled(COOPERATIVE, (64, 128, 64))),
@@ -187,6 +197,14 @@ EDGES: tuple[Edge, ...] = (
     Edge("UC0420", "tile N 8", PLAIN, SQUARE, _tiled(PINGPONG, (64, 8, 64)), _tiled(PINGPONG, (64, 16, 64))),
     Edge("UC0421", "tile K 24 of f16", PLAIN, SQUARE, _tiled(PINGPONG, (64, 128, 24))),
     Edge("UC0421", "tile K 320 of f16", PLAIN, SQUARE, _tiled(PINGPONG, (64, 64, 320))),
+    Edge(
+        "UC0421",
+        "tile K 256 of fp8 summed in f32",
+        E4M3,
+        SQUARE,
+        _tiled(PINGPONG, (64, 64, 256)),
+        why="it runs, but 256 products add up in the tensor core's 13 bits where the language promises 128",
+    ),
     Edge(
         "UC0423",
         "pingpong 128x256: 256 accumulators",
@@ -202,6 +220,16 @@ EDGES: tuple[Edge, ...] = (
         PLAIN,
         SQUARE,
         _tiled(COOPERATIVE, (256, 256, 32)),
+        _tiled(COOPERATIVE, (256, 128, 32)),
+    ),
+    Edge(
+        "UC0423",
+        "tf32 along M and N, cooperative 256x192: 192 accumulators beside A",
+        F32.replace("(x, w)", "(tf32(x), tf32(w))")
+        .replace("[N, K]", "[K, N]")
+        .replace("x: f32[M, K]", "x: f32[K, M]"),
+        SQUARE,
+        _tiled(COOPERATIVE, (256, 192, 32)),
         _tiled(COOPERATIVE, (256, 128, 32)),
     ),
     Edge(

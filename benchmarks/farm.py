@@ -1,35 +1,47 @@
 """Builds many kernels in parallel, then judges each on the GPU in processes that may die.
 
 A case is a program's text with shapes; a verdict is one JSON row. A case that crashes or hangs
-loses only itself: the next process goes on behind it.
+loses only itself: the next process goes on behind it (`benchmarks.relay`).
 """
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, TypeAlias
 
+from benchmarks import relay
+from benchmarks.budget import NEVER, Deadline, after, lines, write
+from benchmarks.relay import Row
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of, toolchain
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.families import Refused
 from ucutlass.planner import Planned
-from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.parallel import build_many
+from ucutlass.runtime.errors import BuildCancelled
+from ucutlass.runtime.parallel import Failure, build_many, jobs
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
+GROUP_HELP = "kernels in one run of the compiler: less work in all, and one that fails delays its group"
+
 PROCESSES = 4
 """Judging processes side by side: the reference and the launches of small cases leave a GPU idle."""
+
+CASE_SECONDS = 60.0
+"""What all runs of one case may take."""
+
+JUDGING_SECONDS = 25.0
+"""Kept of the time for judging what was built last: a fresh process and some cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,100 +99,165 @@ def plan(case: Case) -> Accepted | Rejected:
     return Accepted(case, checked, program, planned)
 
 
-def build(accepted: Sequence[Accepted], log: Path) -> dict[str, str]:
-    """Builds every kernel; the failures by case name."""
-    start = time.monotonic()
-    wanted = [(a.case.name, source) for a in accepted for source in a.sources()]
-    results = build_many([source for _, source in wanted], toolchain(), Cache.from_switches())
-    failed = {}
-    rows = []
-    for (name, _), result in zip(wanted, results, strict=True):
-        if isinstance(result, Artifact):
-            usage = result.report.usage
-            rows.append(
-                {
-                    "case": name,
-                    "key": result.key,
-                    "seconds": result.seconds,
-                    "registers": max((k.registers for k in usage), default=0),
-                    "findings": sorted({f.code for f in result.report.findings}),
-                    "spills": sum(k.spill_stores + k.spill_loads for k in usage),
-                }
-            )
-        else:
-            failed[name] = str(result)[:2000]
-    log.write_text(json.dumps({"wall": time.monotonic() - start, "failed": failed, "built": rows}, indent=1))
-    return failed
+@dataclass(slots=True)
+class Judged:
+    """What became of accepted cases: a row for each that was judged, why others were not built, and
+    the names of those that no time was left for."""
+
+    rows: list[Row] = field(default_factory=list)
+    unbuilt: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
 
 
 def judge(
-    accepted: Sequence[Accepted], rows: Path, limit_seconds: float = 120.0, processes: int = 1
-) -> list[dict[str, Any]]:
-    """Runs every case, in that many processes side by side; a row each, also for those that ended
-    their process."""
-    parts = [rows.with_name(f"{rows.stem}-{i}{rows.suffix}") for i in range(processes)]
-    with ThreadPoolExecutor(processes) as pool:
-        shares = [accepted[i::processes] for i in range(processes)]
-        judged = list(pool.map(_judge_share, shares, parts, [limit_seconds] * processes))
-    rows.write_text("".join(part.read_text() for part in parts))
-    for part in parts:
-        part.unlink()
-    return [row for share in judged for row in share]
+    accepted: Sequence[Accepted],
+    folder: Path,
+    *,
+    group: int = 1,
+    processes: int = PROCESSES,
+    deadline: Deadline = NEVER,
+) -> Judged:
+    """Builds and judges every case, the one beside the other: what is built is judged while the
+    compilers go on, each with up to `group` kernels at a time. Rows are in `folder`/rows.jsonl, builds
+    in `folder`/build.json; cases that have a row already are left alone.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = folder / "rows.jsonl"
+    known = {row["name"] for row in lines(rows)}
+    unbuilt: dict[str, str] = {}
+    builds = _Builds(folder / "build.json")
+    fresh = [a for a in accepted if a.case.name not in known]
+    for made in _build(fresh, group, deadline.before(JUDGING_SECONDS)):
+        built = []
+        for a, results in made:
+            if any(isinstance(r, BuildCancelled) for r in results):
+                continue
+            builds.add(a.case.name, results)
+            if wrong := [r for r in results if not isinstance(r, Artifact)]:
+                unbuilt[a.case.name] = str(wrong[0])[:2000]
+            else:
+                built.append(a)
+        builds.write()
+        relay.run(
+            "benchmarks.farm:judge_here", [asdict(a.case) for a in built], rows,
+            item_seconds=CASE_SECONDS, processes=processes, deadline=deadline,
+        )  # fmt: skip
+    found = {row["name"]: row for row in lines(rows)}
+    names = [a.case.name for a in accepted]
+    return Judged(
+        [found[n] for n in names if n in found], unbuilt,
+        [n for n in names if n not in found and n not in unbuilt],
+    )  # fmt: skip
 
 
-def _judge_share(accepted: Sequence[Accepted], rows: Path, limit_seconds: float) -> list[dict[str, Any]]:
-    rows.write_text("")
-    pending = [asdict(a.case) for a in accepted]
-    while pending:
-        outcome = isolate.run(
-            "benchmarks.farm:judge_here",
-            {"cases": pending, "rows": str(rows)},
-            limit_seconds=limit_seconds + 3.0 * sum(len(c["shapes"]) for c in pending),
-        )
-        done = {row["name"] for row in _read(rows)}
-        left = [c for c in pending if c["name"] not in done]
-        ended_itself = isinstance(outcome, isolate.Returned) and len(left) < len(pending)
-        if left and not ended_itself:
-            lost = {
-                "name": left[0]["name"],
-                "ok": False,
-                "worst": 0.0,
-                "runs": [],
-                "error": type(outcome).__name__,
-            }
-            with rows.open("a") as out:
-                out.write(json.dumps(lost | {"detail": str(outcome)[-800:]}) + "\n")
-            del left[0]
-        pending = left
-    return _read(rows)
+Results: TypeAlias = Sequence[Artifact | Failure]
 
 
-def _read(rows: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in rows.read_text().splitlines()]
+def _build(
+    accepted: Sequence[Accepted], group: int, deadline: Deadline
+) -> Iterator[list[tuple[Accepted, Results]]]:
+    """The cases with their sources' artifacts as they come, some at a time: compilers go on while the
+    caller works. What the deadline cuts short is BuildCancelled."""
+    stop = Event()
+    tools, cache, workers = toolchain(), Cache.from_switches(), jobs(group=group)
+
+    def one(unit: Sequence[Accepted]) -> list[tuple[Accepted, Results]]:
+        shares = [a.sources() for a in unit]
+        flat = [source for share in shares for source in share]
+        results = iter(build_many(flat, tools, cache, cancel=stop, max_jobs=1, group=group))
+        return [(a, [next(results) for _ in share]) for a, share in zip(unit, shares, strict=True)]
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = {pool.submit(one, unit) for unit in _units(accepted, group, workers)}
+        try:
+            while waiting:
+                timeout = None if math.isinf(deadline.at) else max(0.0, deadline.left())
+                done = _enough(waiting, min(workers, len(waiting)), timeout)
+                if deadline.passed:
+                    stop.set()
+                    done = waiting
+                waiting = waiting - done
+                yield [pair for future in done for pair in future.result()]
+        finally:
+            stop.set()
 
 
-def judge_here(cases: list[dict[str, Any]], rows: str) -> int:
-    """In the child: one row a case, written as soon as it is known. Ends early, with 1, where the
-    GPU's context is lost: the next process takes the rest."""
-    with Path(rows).open("a") as out:
-        for fields in cases:
-            row = _judge(Case(**fields))
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            os.fsync(out.fileno())
-            if row.get("sticky"):
-                return 1
-    return 0
+def _units(accepted: Sequence[Accepted], group: int, workers: int) -> list[Sequence[Accepted]]:
+    """Cases that one run of the compiler takes, no more than keep all compilers busy; the emitter's
+    includes decide which can meet, and the first case of each unit keeps its place."""
+    size = max(1, min(group, -(-len(accepted) // workers)))
+    if size == 1:
+        return [[a] for a in accepted]
+    open_units: dict[str, list[Accepted]] = {}
+    units: list[Sequence[Accepted]] = []
+    for a in accepted:
+        alike = a.sources()[0].preamble
+        unit = open_units.get(alike)
+        if unit is None or len(unit) == size:
+            unit = open_units[alike] = []
+            units.append(unit)
+        unit.append(a)
+    return units
 
 
-def _judge(case: Case) -> dict[str, Any]:
+def _enough(waiting: set[Future[Any]], count: int, timeout: float | None) -> set[Future[Any]]:
+    """As many futures that are done, or fewer where the time-out passes first."""
+    end = after(timeout)
+    done: set[Future[Any]] = set()
+    pending = waiting
+    while len(done) < count and not end.passed:
+        left = None if timeout is None else end.left()
+        more, pending = wait(pending, timeout=left, return_when=FIRST_COMPLETED)
+        done |= more
+    return done
+
+
+class _Builds:
+    """The builds' log: seconds, registers and ptxas findings of every kernel, also of runs before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        before = json.loads(path.read_text()) if path.exists() else {"wall": 0.0, "failed": {}, "built": {}}
+        self._wall, self._start = before["wall"], time.monotonic()
+        self._failed: dict[str, str] = before["failed"]
+        self._built: dict[str, list[dict[str, Any]]] = before["built"]
+
+    def add(self, name: str, results: Results) -> None:
+        self._built[name] = [_facts(r) for r in results if isinstance(r, Artifact)]
+        self._failed.pop(name, None)
+        for r in results:
+            if not isinstance(r, Artifact):
+                self._failed[name] = f"{type(r).__name__}: {r}"[:2000]
+
+    def write(self) -> None:
+        wall = self._wall + time.monotonic() - self._start
+        write(self._path, {"wall": wall, "failed": self._failed, "built": self._built})
+
+
+def _facts(made: Artifact) -> dict[str, Any]:
+    usage = made.report.usage
+    return {
+        "key": made.key,
+        "seconds": made.seconds,
+        "registers": max((k.registers for k in usage), default=0),
+        "findings": sorted({f.code for f in made.report.findings}),
+        "spills": sum(k.spill_stores + k.spill_loads for k in usage),
+    }
+
+
+def judge_here(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
+    """In the child of `relay.run`."""
+    return relay.serve(lambda item: _judge(Case(**item)), items, rows, item_seconds)
+
+
+def _judge(case: Case) -> Row:
     import torch
 
     import ucutlass
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
 
-    row: dict[str, Any] = {"name": case.name, "ok": True, "worst": 0.0, "runs": []}
+    row: Row = {"name": case.name, "ok": True, "worst": 0.0, "runs": []}
     try:
         k = ucutlass.loads(case.text, arch=case.arch)
 
@@ -212,46 +289,45 @@ def _judge(case: Case) -> dict[str, Any]:
         torch.cuda.synchronize()
     except Exception as error:  # the row is the report, whatever went wrong
         row |= {"ok": False, "error": type(error).__name__, "detail": str(error)[:1500]}
-        row["sticky"] = "CUDA error" in str(error)
+        row["sticky"] = relay.sticky(error)
     return row
 
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign of cases came to."""
+    """What a campaign of cases came to; `left` counts those that no time was left for."""
 
     accepted: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     unbuilt: dict[str, str] = field(default_factory=dict)
-    wrong: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[Row] = field(default_factory=list)
     right: int = 0
+    left: int = 0
     families: dict[str, int] = field(default_factory=dict)
 
 
-def campaign(cases: Iterable[Case], folder: Path) -> Report:
-    """Plans, builds and judges; details go to `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+def campaign(
+    planned: Iterable[Accepted | Rejected], folder: Path, *, group: int = 1, deadline: Deadline = NEVER
+) -> Report:
+    """Builds and judges; details go to `folder`."""
     report = Report()
     accepted: list[Accepted] = []
-    for case in cases:
-        match plan(case):
+    for answer in planned:
+        match answer:
             case Accepted() as found:
                 accepted.append(found)
                 report.families[found.family] = report.families.get(found.family, 0) + 1
             case Rejected(codes=codes):
                 report.rejected[codes[0]] = report.rejected.get(codes[0], 0) + 1
-    report.accepted = len(accepted)
-    report.unbuilt = build(accepted, folder / "build.json")
-    built = [a for a in accepted if a.case.name not in report.unbuilt]
-    schedules = {a.case.name: show(a.planned[0].request) for a in accepted}
-    texts = {a.case.name: a.case for a in accepted}
-    for row in judge(built, folder / "rows.jsonl", processes=PROCESSES):
+    judged = judge(accepted, folder, group=group, deadline=deadline)
+    report.accepted, report.unbuilt, report.left = len(accepted), judged.unbuilt, len(judged.left)
+    known = {a.case.name: a for a in accepted}
+    for row in judged.rows:
         if row["ok"]:
             report.right += 1
         else:
-            case = texts[row["name"]]
-            report.wrong.append(
-                row | {"schedule": schedules[row["name"]], "shapes": case.shapes, "text": case.text}
-            )
-    (folder / "report.json").write_text(json.dumps(asdict(report), indent=1))
+            a = known[row["name"]]
+            about = {"schedule": show(a.planned[0].request), "shapes": a.case.shapes, "text": a.case.text}
+            report.wrong.append(row | about)
+    write(folder / "report.json", asdict(report))
     return report

@@ -226,6 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "protocol": {"rounds": options.rounds, "batch": options.batch, "warmup_calls": WARMUP_CALLS},
             "results": results,
         }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 

@@ -1,27 +1,36 @@
 """Measures many schedules on many shapes: the table that the cost model is fitted to.
 
-    python -m benchmarks.record --out recorded.json
+    python -m benchmarks.record --out recorded.json [--dtype bf16] [--seconds 500]
+
+A shape's rows are timed in a process that may be lost with them, and lie in recorded.jsonl as soon as they
+are known. The same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import asdict
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import ucutlass
+from benchmarks import budget, relay
+from benchmarks.budget import Deadline
 from benchmarks.report import machine
-from benchmarks.speed import BATCHED, DTYPES, PLAIN, SHAPES, extents_of, tensors
+from benchmarks.speed import BATCHED, DTYPES, PLAIN, SHAPES, Shape, extents_of, tensors
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.diagnostics import ProgramError
+from ucutlass.emit.text import Source
+from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.parallel import build_many
+from ucutlass.runtime.errors import BuildCancelled
+from ucutlass.runtime.parallel import Failure, build_many
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
@@ -57,68 +66,131 @@ SCHEDULES: tuple[str, ...] = (
 )
 
 
+SHAPE_SECONDS = 240.0
+"""What all schedules of one shape may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule that is legal for a shape."""
+
+    text: str
+    planned: Planned
+    source: Source
+
+
+def plans(shape: Shape, dtype: str) -> dict[str, Plan]:
+    """By schedule, as the program writes it."""
+    base = (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
+    found = {}
+    for schedule in SCHEDULES:
+        text = base.removesuffix("}") + f" schedule sm90a {{ {schedule} }} }}"
+        checked = frontend.read_text(text)
+        program = frontend.kernel(checked)
+        try:
+            planned = frontend.plan_kernel(
+                checked, program, complete(program, extents_of(shape)), "sm90a"
+            ).planned
+        except ProgramError:
+            continue
+        found[schedule] = Plan(text, planned, source_of(checked, program, planned))
+    return found
+
+
+def build(wanted: Sequence[dict[str, Plan]], deadline: Deadline) -> dict[str, Artifact | Failure]:
+    """What became of each distinct source, by its code."""
+    sources = list({p.source.code: p.source for share in wanted for p in share.values()}.values())
+    results = build_many(sources, toolchain(), Cache.from_switches(), cancel=deadline.event())
+    return {source.code: result for source, result in zip(sources, results, strict=True)}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--dtype", default="bf16", choices=DTYPES)
+    parser.add_argument("--only", default="", help="names of shapes, with commas")
+    budget.add_option(parser)
     options = parser.parse_args()
-    t = options.dtype
-    plans: dict[tuple[str, str], Any] = {}
-    for shape in SHAPES:
-        base = (PLAIN if shape[1] == 1 else BATCHED).format(t=t)
-        for schedule in SCHEDULES:
-            text = base.removesuffix("}") + f" schedule sm90a {{ {schedule} }} }}"
-            checked = frontend.read_text(text)
-            program = frontend.kernel(checked)
-            try:
-                planned = frontend.plan_kernel(
-                    checked, program, complete(program, extents_of(shape)), "sm90a"
-                ).planned
-            except ProgramError:
-                continue
-            plans[shape[0], schedule] = (text, planned, source_of(checked, program, planned))
-    results = build_many([s for _, _, s in plans.values()], toolchain(), Cache.from_switches())
-    built = {key for key, r in zip(plans, results, strict=True) if isinstance(r, Artifact)}
-    failures = {
-        str(key): str(r)[:500] for key, r in zip(plans, results, strict=True) if not isinstance(r, Artifact)
-    }
-    rows = []
-    for name, b, m, n, k in SHAPES:
-        sets = sets_for((m * k + n * k + m * n) * 2 * b)
-        lead = () if b == 1 else (b,)
-        x, w, y = (tensors((*lead, *s), DTYPES[t], sets) for s in ((m, k), (n, k), (m, n)))
-        product = torch.mm if b == 1 else torch.bmm
-        candidates: dict[str, Any] = {"mm": lambda i: product(x[i], w[i].mT, out=y[i])}
-        for (shape_name, schedule), (text, _, _) in plans.items():
-            if shape_name == name and (shape_name, schedule) in built:
-                kernel = ucutlass.loads(text)
-                candidates[schedule] = lambda i, kernel=kernel: kernel(x[i], w[i], out=y[i])
-        times = {}
-        for candidate, launch in candidates.items():
-            try:
-                times |= compare({candidate: launch}, sets, rounds=3, window_us=1500)
-            except Exception as error:
-                failures[f"{name}: {candidate}"] = str(error)[:500]
-        for schedule, timing in times.items():
-            planned = plans[name, schedule][1] if schedule != "mm" else None
-            rows.append(
-                {
-                    "shape": name,
-                    "sizes": [b, m, n, k],
-                    "schedule": schedule,
-                    "us": timing.median,
-                    "spread": timing.spread,
-                    "request": asdict(planned.request) if planned else None,
-                    "estimate_us": planned.estimate.seconds * 1e6 if planned else None,
-                }
-            )
-        best = min((r for r in rows if r["shape"] == name and r["schedule"] != "mm"), key=lambda r: r["us"])
-        mm = next(r for r in rows if r["shape"] == name and r["schedule"] == "mm")
-        print(f"{name:14} mm {mm['us']:9.1f}  best {best['us']:9.1f}  {best['schedule']}", flush=True)
-        options.out.write_text(
-            json.dumps({"machine": machine(), "dtype": t, "rows": rows, "failures": failures}, indent=1)
+    deadline, only = budget.after(options.seconds), list(filter(None, options.only.split(",")))
+    shapes = [s for s in SHAPES if not only or s[0] in only]
+    journal = options.out.with_suffix(".jsonl")
+    known = {row["name"] for row in budget.lines(journal)}
+    fresh = {s: plans(s, options.dtype) for s in shapes if s[0] not in known}
+    results = build(list(fresh.values()), deadline)
+    items = []
+    for shape, found in fresh.items():
+        made = {schedule: results[plan.source.code] for schedule, plan in found.items()}
+        if any(isinstance(r, BuildCancelled) for r in made.values()):
+            continue
+        built = {s: found[s].text for s, r in made.items() if isinstance(r, Artifact)}
+        unbuilt = {s: str(r)[:500] for s, r in made.items() if s not in built}
+        item = {"name": shape[0], "shape": shape, "dtype": options.dtype, "texts": built}
+        items.append(item | {"unbuilt": unbuilt})
+    target = "benchmarks.record:shapes_here"
+    relay.run(target, items, journal, item_seconds=SHAPE_SECONDS, deadline=deadline)
+    rows = {row["name"]: row for row in budget.lines(journal)}
+    report = report_of([rows[s[0]] for s in shapes if s[0] in rows], options.dtype)
+    budget.write(options.out, report)
+    print(len(report["failures"]), "failures")
+    if left := [s[0] for s in shapes if s[0] not in rows]:
+        print(f"not timed for lack of time: {', '.join(left)}; the same command goes on")
+        sys.exit(budget.OUT_OF_TIME)
+
+
+def report_of(shapes: Sequence[relay.Row], dtype: str) -> dict[str, Any]:
+    failures: dict[str, str] = {}
+    for shape in shapes:
+        if not shape["ok"]:
+            failures[shape["name"]] = f"{shape['error']}: {shape['detail']}"
+        failures |= {f"{shape['name']}: {what}": why for what, why in shape.get("failures", {}).items()}
+    rows = [row for shape in shapes for row in shape.get("rows", ())]
+    return {"machine": machine(), "dtype": dtype, "rows": rows, "failures": failures}
+
+
+# --- in the other process ----------------------------------------------------------------
+
+
+def shapes_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
+    """In the child of `relay.run`."""
+    return relay.serve(shape_row, items, rows, item_seconds)
+
+
+def shape_row(item: relay.Item) -> relay.Row:
+    """Times every schedule that was built, and torch's product. A CUDA error that stays with the
+    process ends the shape; what was timed before it is kept."""
+    name, b, m, n, k = item["shape"]
+    dtype, planned = DTYPES[item["dtype"]], plans(item["shape"], item["dtype"])
+    sets = sets_for((m * k + n * k + m * n) * 2 * b)
+    lead = () if b == 1 else (b,)
+    x, w, y = (tensors((*lead, *s), dtype, sets) for s in ((m, k), (n, k), (m, n)))
+    product = torch.mm if b == 1 else torch.bmm
+    candidates: dict[str, Any] = {"mm": lambda i: product(x[i], w[i].mT, out=y[i])}
+    for schedule, text in item["texts"].items():
+        kernel = ucutlass.loads(text)
+        candidates[schedule] = lambda i, kernel=kernel: kernel(x[i], w[i], out=y[i])
+    failures, rows, lost = dict(item["unbuilt"]), [], False
+    for schedule, launch in candidates.items():
+        try:
+            (timing,) = compare({schedule: launch}, sets, rounds=3, window_us=1500).values()
+        except Exception as error:
+            failures[schedule] = f"{type(error).__name__}: {error}"[:500]
+            if lost := relay.sticky(error):
+                break
+            continue
+        chosen = planned[schedule].planned if schedule != "mm" else None
+        rows.append(
+            {
+                "shape": name,
+                "sizes": [b, m, n, k],
+                "schedule": schedule,
+                "us": timing.median,
+                "spread": timing.spread,
+                "request": asdict(chosen.request) if chosen else None,
+                "estimate_us": chosen.estimate.seconds * 1e6 if chosen else None,
+            }
         )
-    print(len(failures), "failures")
+    return {"rows": rows, "failures": failures, "sticky": lost}
 
 
 if __name__ == "__main__":

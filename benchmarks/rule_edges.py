@@ -1,29 +1,35 @@
 """For each legality rule, kernels just beyond it, forced past the checker: what becomes of them?
 
-    python -m benchmarks.rule_edges --out FOLDER [--only UC0423,UC0426]
+    python -m benchmarks.rule_edges --out FOLDER [--only UC0423,UC0426] [--seconds 500]
     python -m benchmarks.rule_edges --emit              # no GPU: force and emit alone
 
 A forced plan must fail to be emitted, compiled, launched or right, or fall off a cliff: spill or have
 its wgmma serialised by ptxas's report where the nearest legal kernel does not, or take at least 1.3
 times its time. Where nothing of that happens the rule is stricter than the hardware, and the
 table says why it stands. `no answer` is a failure of this script or machine, no evidence. Every
-launch runs in a process of its own.
+launch runs in a process of its own. The same command goes on where it stopped: edges in
+FOLDER/rule_edges.json are not tried again, but those without an answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from benchmarks import budget
+from benchmarks.budget import Deadline
 from benchmarks.edges import EDGES, Edge
+from benchmarks.relay import START_SECONDS
 from ucutlass import frontend, heuristic, ir
 from ucutlass.backend import Built, bind, toolchain
 from ucutlass.case import build as candidate_of
@@ -40,7 +46,7 @@ from ucutlass.rules.candidate import Candidate, request_of
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.errors import BuildCancelled, BuildError
 from ucutlass.runtime.parallel import build_many
 from ucutlass.schedule import Request
 from ucutlass.shapes import complete
@@ -49,7 +55,12 @@ if TYPE_CHECKING:
     from ucutlass.runtime.inputs import Distribution
 
 CLIFF = 1.3
-LIMIT_SECONDS = 90.0
+LIMIT_SECONDS = 45.0
+"""What a launch, its inputs and its reference may take, once the process has a CUDA context."""
+
+BATCH = 24
+"""Edges that are built together, judged and written down before the next ones."""
+
 SIDE_BY_SIDE = 6
 """Processes on the GPU at once while nothing is timed."""
 
@@ -131,6 +142,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="rule codes, with commas")
     parser.add_argument("--emit", action="store_true", help="build and run nothing")
+    budget.add_option(parser)
+    budget.add_option(parser)
     options = parser.parse_args()
     wanted = [i for i, e in enumerate(EDGES) if not options.only or e.code in options.only.split(",")]
     forced, done = _forced(wanted)
@@ -163,20 +176,52 @@ def main() -> None:
         sys.exit(bool(mistaken or untried))
     if options.out is None:
         parser.error("--out FOLDER is needed, or --emit")
-    built = built_by_code(forced.values())
-    runs = verified([i for i, f in forced.items() if isinstance(built[f.source.code], Artifact)])
-    # A neighbour is there to be timed against, which only a forced kernel that is right needs.
-    built |= built_by_code(f for i, f in beside.items() if right(runs.get(i)))
-    for i, f in forced.items():
-        neighbour = built.get(beside[i].source.code) if i in beside else None
-        done[i] = judge(i, f, built[f.source.code], neighbour, runs.get(i))
-        print(line_of(done[i]), flush=True)
-        _write(options.out, [done[n] for n in sorted(done)])
-    outcomes = [done[i] for i in wanted]
+    done = known(options.out, wanted) | done
+    left = [i for i in forced if i not in done]
+    deadline = budget.after(options.seconds)
+    for batch in [left[i : i + BATCH] for i in range(0, len(left), BATCH)]:
+        for i, outcome in tried(batch, forced, beside, deadline):
+            done[i] = outcome
+            print(line_of(outcome), flush=True)
+            _write(options.out, [done[n] for n in sorted(done)])
+    outcomes = [done[i] for i in wanted if i in done]
     print()
     print("\n".join(map(line_of, outcomes)))
+    if len(outcomes) < len(wanted):
+        print(f"{len(wanted) - len(outcomes)} edges not tried for lack of time; the same command goes on")
+        sys.exit(budget.OUT_OF_TIME)
     unexplained = [o for o in outcomes if o.kind == "no answer" or (o.kind == "nothing" and not o.why)]
     sys.exit(bool(unexplained or mistaken))
+
+
+def known(folder: Path, wanted: Sequence[int]) -> dict[int, Outcome]:
+    """What runs before found, by edge; without an answer is not found."""
+    path = folder / "rule_edges.json"
+    rows = json.loads(path.read_text())["outcomes"] if path.exists() else []
+    made = (Outcome(**row | {"broken": tuple(row["broken"])}) for row in rows)
+    answered = {(o.code, o.what): o for o in made if o.kind != "no answer"}
+    keys = {i: (EDGES[i].code, EDGES[i].what) for i in wanted}
+    return {i: answered[key] for i, key in keys.items() if key in answered}
+
+
+def tried(
+    batch: Sequence[int], forced: Mapping[int, Forced], beside: Mapping[int, Forced], deadline: Deadline
+) -> Iterator[tuple[int, Outcome]]:
+    """Builds, verifies and times these edges; those that the deadline leaves no time for are missing."""
+    stop = deadline.event()
+    built = built_by_code([forced[i] for i in batch], stop)
+    there = [i for i in batch if isinstance(built[forced[i].source.code], Artifact)]
+    runs = verified(there, deadline)
+    # A neighbour is there to be timed against, which only a forced kernel that is right needs.
+    built |= built_by_code([beside[i] for i in batch if i in beside and right(runs.get(i))], stop)
+    for i in batch:
+        made, run = built[forced[i].source.code], runs.get(i)
+        neighbour = built.get(beside[i].source.code) if i in beside else None
+        cut = any(isinstance(b, BuildCancelled) for b in (made, neighbour))
+        unverified = isinstance(made, Artifact) and run is None
+        if cut or unverified or (right(run) and deadline.passed):
+            continue
+        yield i, judge(i, forced[i], made, neighbour, run)
 
 
 def _forced(wanted: Sequence[int]) -> tuple[dict[int, Forced], dict[int, Outcome]]:
@@ -195,22 +240,22 @@ def _forced(wanted: Sequence[int]) -> tuple[dict[int, Forced], dict[int, Outcome
 def _write(folder: Path, outcomes: Sequence[Outcome]) -> None:
     from benchmarks.report import machine
 
-    folder.mkdir(parents=True, exist_ok=True)
     report = {"machine": machine(), "outcomes": [asdict(o) for o in outcomes]}
-    (folder / "rule_edges.json").write_text(json.dumps(report, indent=1))
+    budget.write(folder / "rule_edges.json", report)
 
 
 def line_of(o: Outcome) -> str:
     remark = ""
     if o.kind == "nothing":
         remark = f"; STRICTER than the hardware: {o.why or 'no reason given'}"
-    return f"{o.code}  {o.what:46}  {o.kind:12}  {o.detail}{remark}"
+    detail = o.detail.replace("\n", " | ")
+    return f"{o.code}  {o.what:46}  {o.kind:12}  {detail}{remark}"
 
 
-def built_by_code(wanted: Iterable[Forced]) -> dict[str, object]:
+def built_by_code(wanted: Iterable[Forced], stop: Event) -> dict[str, object]:
     """The artifact, or the failure, of each distinct source."""
     sources = list({f.source.code: f.source for f in wanted}.values())
-    results = build_many(sources, toolchain(), Cache.from_switches())
+    results = build_many(sources, toolchain(), Cache.from_switches(), cancel=stop)
     return {source.code: result for source, result in zip(sources, results, strict=True)}
 
 
@@ -218,16 +263,23 @@ def right(run: isolate.Outcome | None) -> bool:
     return isinstance(run, isolate.Returned) and run.value["ok"]
 
 
-def verified(indices: Sequence[int]) -> dict[int, isolate.Outcome]:
-    """Every edge in a process of its own, several at a time, but those that fill the GPU."""
+def verified(indices: Sequence[int], deadline: Deadline) -> dict[int, isolate.Outcome]:
+    """Every edge in a process of its own, several at a time, but those that fill the GPU. Those that the
+    deadline leaves no time for are missing."""
 
-    def run(index: int) -> isolate.Outcome:
-        return isolate.run("benchmarks.rule_edges:verify_here", {"index": index}, limit_seconds=LIMIT_SECONDS)
+    def run(index: int) -> isolate.Outcome | None:
+        return None if deadline.passed else _isolated("verify_here", index)
 
     small = [i for i in indices if EDGES[i].how != "huge"]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         runs = dict(zip(small, pool.map(run, small), strict=True))
-    return runs | {i: run(i) for i in indices if i not in runs}
+    runs |= {i: run(i) for i in indices if i not in runs}
+    return {i: outcome for i, outcome in runs.items() if outcome is not None}
+
+
+def _isolated(function: str, index: int) -> isolate.Outcome:
+    limit = START_SECONDS + LIMIT_SECONDS
+    return isolate.run(f"benchmarks.rule_edges:{function}", {"index": index}, limit_seconds=limit)
 
 
 def judge(
@@ -255,17 +307,17 @@ def judge(
             return outcome("not launched", message[:200])
         case isolate.Raised(message=message) if "CUDA error" in message:
             return outcome("faulted", message.splitlines()[0][:200])
-        case isolate.Crashed(signal=signal):
-            return outcome("crashed", signal)
-        case isolate.TimedOut(limit_seconds=seconds):
-            return outcome("hung", f"no end after {seconds:.0f} s")
+        case isolate.Crashed(signal="SIGALRM"):
+            return outcome("hung", f"no end after {LIMIT_SECONDS:.0f} s")
+        case isolate.Crashed(signal=name):
+            return outcome("crashed", name)
         case other:
             return outcome("no answer", f"{type(other).__name__}: {other}"[:300])
     if edge.beside is None:
         return outcome("nothing", "right")
     if not isinstance(neighbour, Artifact):
         return outcome("no answer", f"its neighbour was not built: {neighbour}"[:300])
-    timed = isolate.run("benchmarks.rule_edges:time_here", {"index": index}, limit_seconds=LIMIT_SECONDS)
+    timed = _isolated("time_here", index)
     if not isinstance(timed, isolate.Returned):
         return outcome("no answer", f"timing: {timed}"[:300])
     worse = " ".join(sorted(losses(built) - losses(neighbour)))
@@ -281,12 +333,23 @@ def losses(artifact: Artifact) -> set[str]:
 # --- in the other process ----------------------------------------------------------------
 
 
+def _begin() -> None:
+    """Makes the CUDA context; from then on SIGALRM ends a process that takes too long, even while it
+    waits for the device."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECONDS)
+
+
 def verify_here(index: int) -> dict[str, Any]:
     """Whether the forced kernel is right: integers bit by bit, normal values within their bound."""
     import torch
 
     from ucutlass.runtime import verify
 
+    _begin()
     edge = EDGES[index]
     forced = force(edge, edge.beyond, False)
     kernel = launcher(forced)
@@ -308,6 +371,7 @@ def time_here(index: int) -> float:
     """The forced kernel's time over its neighbour's."""
     from ucutlass.runtime.timing import compare, sets_for
 
+    _begin()
     edge = EDGES[index]
     assert edge.beside is not None
     forced = force(edge, edge.beyond, False)

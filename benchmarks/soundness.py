@@ -1,19 +1,21 @@
 """Soundness of the checker: random accepted programs must all compile, launch and be right.
 
-    python -m benchmarks.soundness --out FOLDER --accepted 300 [--seed 0] [--family sm90]
+    python -m benchmarks.soundness --out FOLDER --accepted 300 [--seed 0] [--family sm90] [--group 4]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.farm import Accepted, Case, campaign, plan
+from benchmarks import budget
+from benchmarks.farm import GROUP_HELP, Accepted, Case, Rejected, campaign, plan
 from benchmarks.random_programs import random_program
 
 
-def cases(first: int, wanted: int, family: str | None) -> Iterator[Case]:
+def planned(first: int, wanted: int, family: str | None) -> Iterator[Accepted | Rejected]:
     """Random programs from seed `first` on, until `wanted` were accepted; rejected ones count too."""
     accepted, seed = 0, first
     while accepted < wanted:
@@ -25,26 +27,36 @@ def cases(first: int, wanted: int, family: str | None) -> Iterator[Case]:
             if family and answer.family != family:
                 continue
             accepted += 1
-        yield case
+        yield answer
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--accepted", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--family", default=None)
+    parser.add_argument("--group", type=int, default=1, help=GROUP_HELP)
+    budget.add_option(parser)
     options = parser.parse_args()
-    report = campaign(cases(options.seed, options.accepted, options.family), options.out)
+    report = campaign(
+        planned(options.seed, options.accepted, options.family), options.out,
+        group=options.group, deadline=budget.after(options.seconds),
+    )  # fmt: skip
     print(
         f"accepted {report.accepted} {report.families}, rejected {sum(report.rejected.values())} "
         f"{report.rejected}"
     )
-    print(f"right {report.right}, wrong {len(report.wrong)}, not built {len(report.unbuilt)}")
+    print(
+        f"right {report.right}, wrong {len(report.wrong)}, not built {len(report.unbuilt)}, "
+        f"not run for lack of time {report.left}"
+    )
     for row in report.wrong[:40]:
         print(row["name"], row.get("error", ""), str(row.get("detail"))[:300].replace("\n", " | "))
     for name, why in list(report.unbuilt.items())[:10]:
         print(name, why[:600])
+    sys.exit(budget.OUT_OF_TIME if report.left else bool(report.wrong or report.unbuilt))
 
 
 if __name__ == "__main__":

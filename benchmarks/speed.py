@@ -1,30 +1,41 @@
 """Speed of heuristic schedules, nothing tuned, against cuBLAS (torch.mm), eager and torch.compile.
 
-    python -m benchmarks.speed --out speed.json [--fused] [--dtypes bf16,f16]
+    python -m benchmarks.speed --out speed.json [--fused] [--dtypes bf16,f16] [--only SHAPE,...]
+
+Rows are timed one after another, in a process that may be lost with one of them, and lie in speed.jsonl
+beside the report as soon as they are known. The same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 import ucutlass
+from benchmarks import budget, relay
+from benchmarks.budget import Deadline
 from benchmarks.report import geomean, machine
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
+from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.parallel import build_many
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
-SHAPES: tuple[tuple[str, int, int, int, int], ...] = (
+Shape: TypeAlias = tuple[str, int, int, int, int]
+"""Name, batch, M, N, K."""
+
+SHAPES: tuple[Shape, ...] = (
     ("square 2048", 1, 2048, 2048, 2048),
     ("square 4096", 1, 4096, 4096, 4096),
     ("square 8192", 1, 8192, 8192, 8192),
@@ -46,9 +57,9 @@ SHAPES: tuple[tuple[str, int, int, int, int], ...] = (
     ("batch 32", 32, 512, 512, 512),
     ("batch 16 thin", 16, 1024, 1024, 128),
 )
-"""Name, batch, M, N, K: the shapes that the cost model was fitted to."""
+"""The shapes that the cost model was fitted to."""
 
-HELD_OUT: tuple[tuple[str, int, int, int, int], ...] = (
+HELD_OUT: tuple[Shape, ...] = (
     ("M 8", 1, 8, 8192, 8192),
     ("M 32", 1, 32, 8192, 8192),
     ("M 256", 1, 256, 7168, 7168),
@@ -69,22 +80,62 @@ RESIDUAL = (
     "kernel k(x: {t}[M, K], w: {t}[N, K], r: {t}[M, N]) -> {t}[M, N] {{ return relu(dot[K](x, w) + r) }}"
 )
 
+ROW_SECONDS = 150.0
+"""What one row may take; torch.compile tries out its kernels within it."""
+
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
-def prebuild(texts: list[tuple[str, dict[str, int]]]) -> list[str]:
-    """Builds every kernel in parallel; the schedules that were chosen."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row. `kind` is `gemm`, or the epilogue of a fused kernel."""
+
+    kind: str
+    shape: Shape
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.dtype} {self.shape[0]}"
+
+    @property
+    def text(self) -> str:
+        plain = PLAIN if self.shape[1] == 1 else BATCHED
+        return {"gemm": plain, "bias+gelu": GELU, "residual+relu": RESIDUAL}[self.kind].format(t=self.dtype)
+
+    def item(self) -> relay.Item:
+        return {"name": self.name, **asdict(self)}
+
+
+def tasks(dtypes: Sequence[str], fused: bool) -> list[Task]:
+    """Plain products first; fused kernels in the first dtype alone."""
+    plain = [Task("gemm", s, t) for t in dtypes for s in SHAPES + HELD_OUT]
+    kinds = ("bias+gelu", "residual+relu") if fused else ()
+    return plain + [Task(kind, s, dtypes[0]) for s in SHAPES if s[0] in FUSED for kind in kinds]
+
+
+def prebuild(wanted: Sequence[Task], deadline: Deadline) -> tuple[dict[str, str], dict[str, str]]:
+    """Builds every kernel in parallel: the schedules of those that were built, by task, and why others
+    were not; those that the deadline cut short are in neither."""
     sources, shown = [], []
-    for text, sizes in texts:
-        checked = frontend.read_text(text)
+    for task in wanted:
+        checked = frontend.read_text(task.text)
         program = frontend.kernel(checked)
-        planned = frontend.plan_kernel(checked, program, complete(program, sizes), "sm90a").planned
+        sizes = complete(program, extents_of(task.shape))
+        planned = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
         sources.append(source_of(checked, program, planned))
         shown.append(show(planned.request))
-    for result in build_many(sources, toolchain(), Cache.from_switches()):
-        if isinstance(result, Exception):
-            raise result
-    return shown
+    results = build_many(sources, toolchain(), Cache.from_switches(), cancel=deadline.event())
+    built, unbuilt = {}, {}
+    for task, schedule, result in zip(wanted, shown, results, strict=True):
+        match result:
+            case Artifact():
+                built[task.name] = schedule
+            case BuildCancelled():
+                pass
+            case failure:
+                unbuilt[task.name] = str(failure)[:2000]
+    return built, unbuilt
 
 
 def tensors(shape: tuple[int, ...], dtype: torch.dtype, sets: int) -> list[torch.Tensor]:
@@ -156,56 +207,89 @@ def fused_row(name: str, kind: str, m: int, n: int, k: int, t: str) -> dict[str,
     }
 
 
+def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
+    """In the child of `relay.run`."""
+    return relay.serve(_row, items, rows, item_seconds)
+
+
+def _row(item: relay.Item) -> relay.Row:
+    name, b, m, n, k = item["shape"]
+    if item["kind"] == "gemm":
+        made = gemm_row(name, b, m, n, k, item["dtype"])
+    else:
+        made = fused_row(name, item["kind"], m, n, k, item["dtype"])
+    return {"kind": item["kind"], "schedule": item["schedule"]} | made
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--fused", action="store_true")
     parser.add_argument("--dtypes", default="bf16,f16")
+    parser.add_argument("--only", default="", help="names of shapes, with commas")
+    budget.add_option(parser)
     options = parser.parse_args()
-    dtypes = options.dtypes.split(",")
-    wanted = [
-        ((PLAIN if s[1] == 1 else BATCHED).format(t=t), extents_of(s))
-        for t in dtypes
-        for s in SHAPES + HELD_OUT
+    dtypes, only = options.dtypes.split(","), list(filter(None, options.only.split(",")))
+    wanted = [task for task in tasks(dtypes, options.fused) if not only or task.shape[0] in only]
+    report = run(wanted, options.out.with_suffix(".jsonl"), budget.after(options.seconds))
+    budget.write(options.out, report)
+    print(table(report, dtypes))
+    if report["left"]:
+        print(f"{len(report['left'])} rows not timed for lack of time; the same command goes on")
+        sys.exit(budget.OUT_OF_TIME)
+    sys.exit(bool(report["lost"] or report["unbuilt"]))
+
+
+def run(wanted: Sequence[Task], journal: Path, deadline: Deadline) -> dict[str, Any]:
+    """Builds, times and sorts: the report."""
+    known = {row["name"] for row in budget.lines(journal)}
+    fresh = [task for task in wanted if task.name not in known]
+    built, unbuilt = prebuild(fresh, deadline)
+    items = [task.item() | {"schedule": built[task.name]} for task in fresh if task.name in built]
+    relay.run("benchmarks.speed:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline)
+    found = {row["name"]: row for row in budget.lines(journal)}
+    names = [task.name for task in wanted]
+    done = [found[name] for name in names if name in found]
+    rows = [row for row in done if row["ok"]]
+    return {
+        "machine": machine(),
+        "gemm": [row for row in rows if row["kind"] == "gemm"],
+        "fused": [row for row in rows if row["kind"] != "gemm"],
+        "lost": [row for row in done if not row["ok"]],
+        "unbuilt": unbuilt,
+        "left": [name for name in names if name not in found and name not in unbuilt],
+    }
+
+
+def table(report: dict[str, Any], dtypes: Sequence[str]) -> str:
+    lines = [
+        f"{r['dtype']} {r['shape']:14} {r['ours']:9.1f} us  mm {r['mm']:9.1f}  ratio {r['ratio']:.3f}  "
+        f"spread {r['spread']:.3f}  {r['schedule']}"
+        for r in report["gemm"]
     ]
-    fused = [(s, kind) for s in SHAPES if s[0] in FUSED for kind in ("bias+gelu", "residual+relu")]
-    if options.fused:
-        wanted += [
-            ((GELU if kind == "bias+gelu" else RESIDUAL).format(t=t), extents_of(s))
-            for t in dtypes[:1]
-            for s, kind in fused
-        ]
-    schedules = prebuild(wanted)
-    report: dict[str, Any] = {"machine": machine(), "gemm": [], "fused": []}
-    for i, (t, s) in enumerate((t, s) for t in dtypes for s in SHAPES + HELD_OUT):
-        row = gemm_row(*s, t) | {"schedule": schedules[i]}
-        report["gemm"].append(row)
-        print(
-            f"{t} {s[0]:14} {row['ours']:9.1f} us  mm {row['mm']:9.1f}  ratio {row['ratio']:.3f}  spread "
-            f"{row['spread']:.3f}  {row['schedule']}",
-            flush=True,
-        )
-        options.out.write_text(json.dumps(report, indent=1))
     for t in dtypes:
         for label, group in (("fitted", SHAPES), ("held out", HELD_OUT), ("all", SHAPES + HELD_OUT)):
             names = {s[0] for s in group}
             ratios = [r["ratio"] for r in report["gemm"] if r["dtype"] == t and r["shape"] in names]
-            print(f"{t} {label}: geomean of mm / ours {geomean(ratios):.3f}, worst {min(ratios):.3f}")
-    for s, kind in fused if options.fused else []:
-        row = fused_row(s[0], kind, *s[2:], dtypes[0])
-        report["fused"].append(row)
-        print(
-            f"{kind:14} {s[0]:12} {row['ours']:9.1f} us  eager {row['over eager']:.3f}  compile "
-            f"{row['over compile']:.3f}",
-            flush=True,
-        )
-        options.out.write_text(json.dumps(report, indent=1))
-    for column in ("over eager", "over compile") if options.fused else ():
-        print(f"geomean {column}: {geomean([r[column] for r in report['fused']]):.3f}")
-    options.out.write_text(json.dumps(report, indent=1))
+            if ratios:
+                lines.append(
+                    f"{t} {label}: geomean of mm / ours {geomean(ratios):.3f}, worst {min(ratios):.3f}, "
+                    f"{len(ratios)} of {len(group)} shapes"
+                )
+    lines += [
+        f"{r['kind']:14} {r['shape']:12} {r['ours']:9.1f} us  eager {r['over eager']:.3f}  compile "
+        f"{r['over compile']:.3f}"
+        for r in report["fused"]
+    ]
+    for column in ("over eager", "over compile") if report["fused"] else ():
+        lines.append(f"geomean {column}: {geomean([r[column] for r in report['fused']]):.3f}")
+    lines += [f"lost: {r['name']}: {r['error']}: {r['detail'][:300]}" for r in report["lost"]]
+    lines += [f"not built: {name}: {why[:300]}" for name, why in report["unbuilt"].items()]
+    return "\n".join(lines)
 
 
-def extents_of(shape: tuple[str, int, int, int, int]) -> dict[str, int]:
+def extents_of(shape: Shape) -> dict[str, int]:
     _, b, m, n, k = shape
     return {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
 

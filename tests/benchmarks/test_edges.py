@@ -57,7 +57,8 @@ ENDS: tuple[tuple[object, isolate.Outcome | None, str], ...] = (
     (ARTIFACT, isolate.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", ""), "faulted"),
     (ARTIFACT, isolate.Raised("TypeError", "a mistake of the script", "", ""), "no answer"),
     (ARTIFACT, isolate.Crashed("SIGSEGV", ""), "crashed"),
-    (ARTIFACT, isolate.TimedOut(90.0, ""), "hung"),
+    (ARTIFACT, isolate.Crashed("SIGALRM", ""), "hung"),
+    (ARTIFACT, isolate.TimedOut(165.0, ""), "no answer"),
     (ARTIFACT, isolate.Exited(1, ""), "no answer"),
     (ARTIFACT, isolate.Returned({"ok": True, "detail": ""}, ""), "nothing"),
 )

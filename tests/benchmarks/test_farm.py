@@ -1,70 +1,109 @@
-"""What a campaign records when the processes that judge its cases end early."""
+"""What a campaign records when kernels are not built, cases are lost, or time runs out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from benchmarks import farm
-from benchmarks.farm import Accepted, Case, judge, plan
-from ucutlass.runtime import isolate
+from benchmarks.budget import Deadline, after, append
+from benchmarks.farm import Accepted, Case, campaign, judge, plan
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.errors import BuildCancelled, BuildError
+from ucutlass.runtime.ptxas import Report
 
 TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
 SHAPE = {"M": 64, "N": 64, "K": 64}
-
-Child = Callable[[str, dict[str, Any]], object]
+ARTIFACT = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
+REFUSED = BuildError("ucc_0", ("error: no",), Path("s"), Path("l"), "nvcc")
 
 
 def accepted(*names: str) -> list[Accepted]:
     found = [plan(Case(name, TEXT, (SHAPE,))) for name in names]
-    assert all(isinstance(a, Accepted) for a in found)
     return [a for a in found if isinstance(a, Accepted)]
 
 
-def child(ends_at: str, how: object) -> Callable[..., object]:
-    """A process that judges all cases right until it comes to `ends_at`."""
+class Farm:
+    """In place of compilers and processes: `fails` are not built, `crashes` lose their process."""
 
-    def run(target: str, arguments: dict[str, Any], *, limit_seconds: float) -> object:
-        with Path(arguments["rows"]).open("a") as out:
-            for case in arguments["cases"]:
-                if case["name"] == ends_at and not isinstance(how, isolate.Returned):
-                    return how
-                sticky = case["name"] == ends_at
-                out.write(
-                    json.dumps({"name": case["name"], "ok": not sticky, "runs": [], "sticky": sticky}) + "\n"
-                )
-                if sticky:
-                    return how
-        return isolate.Returned(0, "")
+    def __init__(self, fails: Sequence[int] = (), crashes: str = "", slow: bool = False) -> None:
+        self.fails, self.crashes, self.slow = fails, crashes, slow
+        self.builds, self.judged = 0, list[str]()
 
-    return run
+    def build_many(self, sources: Sequence[object], *_: object, cancel: Event, **__: object) -> list[object]:
+        if self.slow:
+            cancel.wait(60.0)
+        if cancel.is_set():
+            return [BuildCancelled("ucc_0") for _ in sources]
+        made = [REFUSED if self.builds + i in self.fails else ARTIFACT for i in range(len(sources))]
+        self.builds += len(sources)
+        return made
+
+    def run(self, target: str, items: list[dict[str, Any]], rows: Path, **_: object) -> None:
+        assert target == "benchmarks.farm:judge_here"
+        for item in items:
+            self.judged.append(item["name"])
+            append(rows, {"name": item["name"], "ok": item["name"] != self.crashes, "runs": []})
 
 
-@pytest.mark.parametrize(
-    "how", [isolate.Crashed("SIGSEGV", ""), isolate.TimedOut(1.0, ""), isolate.Returned(1, "")]
-)
-@pytest.mark.parametrize("processes", [1, 2])
-def test_only_the_case_that_ended_its_process_is_lost(
-    how: object, processes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(made: Farm) -> Farm:
+        monkeypatch.setattr(farm, "toolchain", lambda: None)
+        monkeypatch.setattr(farm, "jobs", lambda group=1: 1)
+        monkeypatch.setattr(farm, "build_many", made.build_many)
+        monkeypatch.setattr(farm.relay, "run", made.run)
+        return made
+
+    return use
+
+
+def test_a_kernel_that_is_not_built_loses_its_case_alone(use: Any, tmp_path: Path) -> None:
+    use(Farm(fails=[1]))
+    found = judge(accepted("a", "b", "c"), tmp_path)
+    assert [row["name"] for row in found.rows] == ["a", "c"]
+    assert list(found.unbuilt) == ["b"] and found.left == []
+    log = json.loads((tmp_path / "build.json").read_text())
+    assert set(log["failed"]) == {"b"} and len(log["built"]["a"]) == 1
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_every_case_is_judged_once_whatever_the_group(group: int, use: Any, tmp_path: Path) -> None:
+    made = use(Farm())
+    names = list("abcdefg")
+    assert [row["name"] for row in judge(accepted(*names), tmp_path, group=group).rows] == names
+    assert sorted(made.judged) == names
+
+
+def test_a_second_call_goes_on(use: Any, tmp_path: Path) -> None:
+    use(Farm(crashes="b"))
+    judge(accepted("a", "b"), tmp_path)
+    made = use(Farm())
+    found = judge(accepted("a", "b", "c"), tmp_path)
+    assert made.judged == ["c"]
+    assert [(row["name"], row["ok"]) for row in found.rows] == [("a", True), ("b", False), ("c", True)]
+    assert set(json.loads((tmp_path / "build.json").read_text())["built"]) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("deadline", [Deadline(0.0), after(farm.JUDGING_SECONDS + 0.5)])
+def test_what_the_deadline_cuts_off_is_left_and_not_blamed(
+    deadline: Deadline, use: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(farm.isolate, "run", child("b", how))
-    rows = judge(accepted("a", "b", "c", "d"), tmp_path / "rows.jsonl", processes=processes)
-    assert sorted((row["name"], row["ok"]) for row in rows) == [
-        ("a", True),
-        ("b", False),
-        ("c", True),
-        ("d", True),
-    ]
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 4
+    made = use(Farm(slow=True))
+    found = judge(accepted("a", "b"), tmp_path, deadline=deadline)
+    assert (found.rows, found.unbuilt, found.left) == ([], {}, ["a", "b"])
+    assert made.judged == []
 
 
-def test_a_process_that_does_nothing_does_not_hang_the_campaign(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(farm.isolate, "run", lambda *_, **__: isolate.Returned(0, ""))
-    rows = judge(accepted("a", "b"), tmp_path / "rows.jsonl")
-    assert [row["ok"] for row in rows] == [False, False]
+def test_a_campaign_tells_what_was_wrong_with_its_program(use: Any, tmp_path: Path) -> None:
+    use(Farm(crashes="b"))
+    answers = [*accepted("a", "b"), plan(Case("bad", "kernel k(", (SHAPE,)))]
+    report = campaign(answers, tmp_path)
+    assert (report.accepted, report.right, sum(report.rejected.values()), report.left) == (2, 1, 1, 0)
+    assert report.wrong[0]["text"] == TEXT and "warps" in report.wrong[0]["schedule"]
+    assert json.loads((tmp_path / "report.json").read_text())["right"] == 1

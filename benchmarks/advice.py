@@ -1,0 +1,378 @@
+"""Does advice pay? Kernels scheduled badly on purpose, and what the first finding's edit brings.
+
+    python -m benchmarks.advice --out DIR [--ledger]   on a GPU: builds, times in turns, writes the table
+    python -m benchmarks.advice --build                no GPU: builds the kernels of --out into the cache
+    python -m benchmarks.advice --dry                  no GPU: legality, findings, recorded times
+    python -m benchmarks.advice --data                 no GPU: each rule against the recorded H200 run
+    python -m benchmarks.advice --query                which metrics of the tables ncu here knows
+
+`--out` exits with 1 where fewer than three quarters of the edits are faster, each by the whole of
+its 95 % interval. `--ledger` adds every outcome to the evidence store, for `ucc profile --ledger`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.misscheduled import TABLE, Bad
+from ucutlass import frontend, ir
+from ucutlass.advice import RULES, Advice, Edit, Finding, advise, facts_of, finding
+from ucutlass.backend import source_of, toolchain
+from ucutlass.planner import Planned, plan
+from ucutlass.rules import legal
+from ucutlass.runtime import isolate
+from ucutlass.runtime.bench import lane
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.evidence import Machine
+from ucutlass.runtime.parallel import build_many
+from ucutlass.runtime.profile import metrics, ncu, tools
+from ucutlass.runtime.profile.ledger import Entry, to_result
+from ucutlass.runtime.statistics import paired_ratio
+from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.subject import subject_of
+from ucutlass.schedule import Request, show
+from ucutlass.shapes import complete
+from ucutlass.trials.profile import AGREE, request_json, request_of_json, scheduled
+
+RECORDED = Path(__file__).parent / "data" / "h200_bf16.json"
+
+ARCH = "sm90a"
+
+LIMIT_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A badly scheduled kernel with its advice; `first` is the finding whose edit is tried."""
+
+    bad: Bad
+    checked: frontend.Checked
+    program: ir.Kernel
+    planned: Planned
+    advice: Advice
+    first: Finding | None
+
+    @property
+    def edit(self) -> Edit | None:
+        return self.first.edits[0] if self.first else None
+
+    def spoke(self) -> bool:
+        """Whether the rule that the table expects spoke at all, shown or not."""
+        rule = next(r for r in RULES if r.number == self.bad.rule)
+        return finding(rule, facts_of(self.planned)) is not None
+
+
+def case_of(bad: Bad) -> Case:
+    """Checks and plans a kernel of the table. Raises ProgramError where its schedule is not legal."""
+    checked = frontend.read_text(bad.text, f"{bad.name}.ucu")
+    program = frontend.kernel(checked)
+    planned = frontend.plan_kernel(checked, program, complete(program, dict(bad.sizes)), ARCH).planned
+    advice = advise(facts_of(planned))
+    return Case(bad, checked, program, planned, advice, next((f for f in advice.findings if f.edits), None))
+
+
+# --- recorded times --------------------------------------------------------------
+
+
+def recorded() -> list[tuple[Planned, float]]:
+    """Every plan that benchmarks.record timed on the H200, with its microseconds."""
+    data = json.loads(RECORDED.read_text())
+    plain, batched = (
+        frontend.read_text(f"kernel k(x: bf16[{b}M, K], w: bf16[{b}N, K]) -> bf16[{b}M, N] "
+                           "{ return dot[K](x, w) }")
+        for b in ("", "B, ")
+    )  # fmt: skip
+    found = []
+    for row in data["rows"]:
+        if row["request"] is None:
+            continue
+        b, m, n, k = row["sizes"]
+        checked = plain if b == 1 else batched
+        program = frontend.kernel(checked)
+        given = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
+        pinned = scheduled(program, ARCH, request_of_json(row["request"]))
+        planned = frontend.plan_kernel(checked, pinned, complete(program, given), ARCH).planned
+        found.append((planned, row["us"]))
+    return found
+
+
+def key(planned: Planned, request: Request) -> tuple[Any, ...]:
+    """A plain bf16 product's shape and whole schedule, for finding it among the recorded ones."""
+    s = planned.candidate.shape
+    sides = (s.n, s.m) if planned.candidate.swapped else (s.m, s.n)
+    return (*sides, s.k, s.batch, request)
+
+
+def index(rows: Iterable[tuple[Planned, float]]) -> dict[tuple[Any, ...], float]:
+    return {key(p, p.request): us for p, us in rows}
+
+
+def data() -> int:
+    """Each rule's first edit against the recorded time of the schedule that it leads to."""
+    rows = recorded()
+    times = index(rows)
+    ratios: defaultdict[int, list[tuple[float, Edit]]] = defaultdict(list)
+    first: list[float] = []
+    silent: list[float] = []
+    best: dict[tuple[Any, ...], float] = {}
+    for p, us in rows:
+        best[key(p, p.request)[:4]] = min(us, best.get(key(p, p.request)[:4], us))
+    for p, us in rows:
+        facts = facts_of(p)
+        for rule in RULES:
+            said = finding(rule, facts)
+            to = times.get(key(p, said.edits[0].request)) if said and said.edits else None
+            if said and to is not None:
+                ratios[rule.number].append((to / us, said.edits[0]))
+        shown = [f for f in advise(facts).findings if f.edits]
+        if not shown:
+            silent.append(us / best[key(p, p.request)[:4]])
+        elif (to := times.get(key(p, shown[0].edits[0].request))) is not None:
+            first.append(to / us)
+    print(f"{len(rows)} recorded pairs; edits count where the schedule they lead to was recorded too")
+    print("rule  name                          pairs  faster  within range  median ratio")
+    names = {r.number: r.name for r in RULES}
+    for number, found in sorted(ratios.items()):
+        within = sum(e.expected.low <= r <= e.expected.high for r, e in found)
+        only = [r for r, _ in found]
+        print(
+            f"{number:4}  {names[number]:28}  {len(found):5}  {sum(r < 1 for r in only):6}  {within:12}  "
+            f"{statistics.median(only):.3f}"
+        )
+    print(f"first finding's first edit: {sum(r < 1 for r in first)} of {len(first)} faster")
+    print(
+        f"no finding: {len(silent)} pairs, in the median {statistics.median(silent):.3f} times the shape's "
+        f"best recorded time, {sum(s > 1.1 for s in silent)} of them more than 1.1 times"
+    )
+    pairs(rows)
+    return 0
+
+
+def pairs(rows: list[tuple[Planned, float]]) -> None:
+    """How well the cost model tells two schedules of a shape apart: what `advice.edits` states."""
+    shapes: defaultdict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
+    for p, us in rows:
+        shapes[key(p, p.request)[:4]].append((us, p.estimate.seconds * 1e6))
+    found = [
+        (b[0] / a[0], b[1] / a[1])
+        for group in shapes.values() for a in group for b in group if a is not b and b[1] / a[1] <= 0.97
+    ]  # fmt: skip
+    errors = sorted(real / said for real, said in found)
+    at = [errors[int(q * (len(errors) - 1))] for q in (0.1, 0.5, 0.9)]
+    near = [real < 1 for real, said in found if said > 0.9]
+    far = [real < 1 for real, said in found if said <= 0.9]
+    print(
+        f"{len(found)} ordered pairs that the model tells apart by 3 % or more: measured over predicted "
+        f"ratio {at[0]:.2f} (10 %), {at[1]:.2f} (median), {at[2]:.2f} (90 %); faster: "
+        f"{sum(near) / len(near):.0%} of those at 0.90 to 0.97, {sum(far) / len(far):.0%} of those below"
+    )
+
+
+# --- without a GPU ---------------------------------------------------------------
+
+
+def dry() -> int:
+    """Each kernel of the table: legal, its rule speaks, the first edit is legal; recorded times."""
+    times = index(recorded())
+    print("kernel                     rule spoke first  model  H200 recorded  edit")
+    wrong = faster = compared = 0
+    for bad in TABLE:
+        case = case_of(bad)
+        edit, p = case.edit, case.planned
+        problem = facts_of(p).problem
+        made = plan(problem, p.sizes, p.candidate.arch, p.device, edit.request) if edit else ()
+        fine = case.spoke() and isinstance(made, Planned) and legal(made.candidate)
+        ratio = _recorded_ratio(times, case) if bad.plain else None
+        compared, faster = compared + (ratio is not None), faster + (ratio is not None and ratio < 1)
+        wrong += not fine
+        print(
+            f"{bad.name:26} {bad.rule:4} {'yes' if case.spoke() else 'NO':5} "
+            f"{case.first.rule if case.first else '-':>5}  {edit.ratio if edit else 1:5.2f}  "
+            f"{f'{ratio:.2f}' if ratio is not None else '-':>13}  {edit.schedule if edit else 'NONE'}"
+        )
+    print(f"{len(TABLE)} kernels, {wrong} not as expected; recorded: {faster} of {compared} faster")
+    return 1 if wrong else 0
+
+
+def _recorded_ratio(times: Mapping[tuple[Any, ...], float], case: Case) -> float | None:
+    """New over old time of the first edit on the H200; None where either was not recorded."""
+    if case.edit is None:
+        return None
+    now, then = (times.get(key(case.planned, r)) for r in (case.planned.request, case.edit.request))
+    return None if now is None or then is None else then / now
+
+
+# --- on a GPU --------------------------------------------------------------------
+
+
+def build() -> int:
+    """Builds every kernel that `measure` needs; says which could not be."""
+    cases = [case for bad in TABLE if (case := case_of(bad)).edit is not None]
+    sources = [source for case in cases for source in _sources(case)]
+    made = build_many(sources, toolchain(), Cache.from_switches())
+    lost = [m for m in made if not isinstance(m, Artifact)]
+    for failure in lost:
+        print(str(failure)[:500])
+    print(f"{len(made) - len(lost)} of {len(made)} built")
+    return 1 if lost else 0
+
+
+def measure(folder: Path, ledger: bool, only: str) -> int:
+    """Builds both kernels of each case in parallel, times them in turns, writes the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [bad for bad in TABLE if only in bad.name]
+    cases = [case for bad in wanted if (case := case_of(bad)).edit is not None]
+    sources = [source for case in cases for source in _sources(case)]
+    built = build_many(sources, toolchain(), Cache.from_switches())
+    rows = []
+    for case, pair in zip(cases, zip(built[::2], built[1::2], strict=True), strict=True):
+        row = _row(case) | _timed(case, pair, ledger)
+        rows.append(row)
+        print(_line(row), flush=True)
+        (folder / "advice.json").write_text(json.dumps(rows, indent=1))
+    faster = sum(row.get("high", 2.0) < 1.0 for row in rows)
+    head = ["| kernel | rule | first | us | edited us | ratio | expected | edit |", "|" + "---|" * 8]
+    said = f"{faster} of {len(wanted)} faster after the first finding's edit"
+    (folder / "advice.md").write_text("\n".join([*head, *map(_line, rows), "", said, ""]))
+    print(said)
+    return 0 if 4 * faster >= 3 * len(wanted) else 1
+
+
+def _sources(case: Case) -> tuple[Any, Any]:
+    edit = case.edit
+    assert edit is not None
+    p = case.planned
+    made = plan(facts_of(p).problem, p.sizes, p.candidate.arch, p.device, edit.request)
+    assert isinstance(made, Planned)
+    return source_of(case.checked, case.program, p), source_of(case.checked, case.program, made)
+
+
+def _row(case: Case) -> dict[str, Any]:
+    assert case.first is not None and case.edit is not None
+    expected = case.edit.expected
+    return {
+        "kernel": case.bad.name, "sizes": dict(case.bad.sizes),
+        "rule": case.bad.rule, "first": case.first.rule, "class": case.advice.classified.bottleneck,
+        "schedule": show(case.planned.request),
+        "edit": case.edit.schedule, "expected": [expected.low, expected.high],
+    }  # fmt: skip
+
+
+def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
+    for artifact in pair:
+        if not isinstance(artifact, Artifact):
+            return {"lost": str(artifact)[:500]}
+    assert case.edit is not None and case.first is not None
+    requests = {"now": request_json(case.planned.request), "edit": request_json(case.edit.request)}
+    versions = dict(pair[0].versions)
+    arguments = {
+        "text": case.bad.text, "file": f"{case.bad.name}.ucu", "name": case.program.name,
+        "sizes": dict(case.bad.sizes), "arch": ARCH, "requests": requests, "seed": 0, "versions": versions,
+    }  # fmt: skip
+    with lane.held(lane.gpu_uuid(), timeout_seconds=LIMIT_SECONDS, on_wait=print):
+        outcome = isolate.run("ucutlass.trials.profile:compared", arguments, limit_seconds=LIMIT_SECONDS)
+    if not isinstance(outcome, isolate.Returned):
+        return {"lost": str(outcome)[:500]}
+    answer = outcome.value
+    if not answer["differences"]["edit"] <= AGREE:
+        return {"lost": f"results differ by {answer['differences']['edit']:.3g} of their norm"}
+    ratio = paired_ratio(answer["times"]["edit"], answer["times"]["now"], 0)
+    if ledger:
+        _record(case, answer, pair[0], (ratio.median, ratio.low, ratio.high))
+    return {
+        "us": statistics.median(answer["times"]["now"]),
+        "edited_us": statistics.median(answer["times"]["edit"]),
+        "ratio": ratio.median, "low": ratio.low, "high": ratio.high, "machine": answer["machine"],
+    }  # fmt: skip
+
+
+def _record(case: Case, answer: dict[str, Any], built: Artifact, ratio: tuple[float, float, float]) -> None:
+    assert case.edit is not None and case.first is not None
+    subject = subject_of(
+        case.program, case.checked.source, case.planned.sizes,
+        arch=ARCH, lane=case.planned.plan.problem.lane.name, schedule=show(case.planned.request),
+        code=_sources(case)[0].code, library=built.library,
+    )  # fmt: skip
+    expected = case.edit.expected
+    entry = Entry(
+        case.first.rule, case.advice.classified.bottleneck, subject.schedule, case.edit.schedule,
+        (expected.low, expected.high), *ratio,
+    )  # fmt: skip
+    protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A"}
+    Store.open().add(record("advice", subject, Machine(**answer["machine"]), protocol, to_result(entry)))
+
+
+def _line(row: dict[str, Any]) -> str:
+    name = f"{row['kernel']} ({' '.join(f'{n}={v}' for n, v in row['sizes'].items())})"
+    low, high = row["expected"]
+    said = f"lost: {row.get('lost')} | | |"
+    if "lost" not in row:
+        interval = f"({row['low']:.3f} to {row['high']:.3f})"
+        said = f"{row['us']:.1f} | {row['edited_us']:.1f} | {row['ratio']:.3f} {interval} |"
+    return f"| {name} | {row['rule']} | {row['first']} | {said} {low:.2f} to {high:.2f} | `{row['edit']}` |"
+
+
+# --- Nsight Compute's names ------------------------------------------------------
+
+
+def query() -> int:
+    """Which metrics of each table the ncu at hand knows, by `--query-metrics` for the table's chip."""
+    tool = tools.find("ncu", os.environ)
+    if tool is None:
+        print("no ncu in CUDA_HOME, PATH or /opt/nvidia/nsight-compute")
+        return 3
+    missing = 0
+    for table, chip in metrics.CHIPS.items():
+        command = [str(tool), "--query-metrics", "--query-metrics-mode", "all", "--chip", chip]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        known = ncu.queried(done.stdout)
+        if not known:
+            print(f"{table} ({chip}): not listed: {(done.stderr or done.stdout).strip()[:200]}")
+            continue
+        # `launch__` and `device__` metrics are not counters, and the listing may leave them out.
+        absent = [
+            name for name in metrics.wanted(table)
+            if name not in known and name.partition(".")[0] not in known and not name.startswith("launch__")
+        ]  # fmt: skip
+        wanted = len(metrics.wanted(table))
+        print(f"{table} ({chip}): {wanted} wanted, not known: {', '.join(absent) or 'none'}")
+        missing += len(absent)
+    return 1 if missing else 0
+
+
+def main() -> int:
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path)
+    what.add_argument("--build", action="store_true")
+    what.add_argument("--dry", action="store_true")
+    what.add_argument("--data", action="store_true")
+    what.add_argument("--query", action="store_true")
+    parser.add_argument("--ledger", action="store_true")
+    parser.add_argument("--only", default="", help="kernels whose name holds this")
+    options = parser.parse_args()
+    if options.dry:
+        return dry()
+    if options.data:
+        return data()
+    if options.query:
+        return query()
+    if options.build:
+        return build()
+    return measure(options.out, options.ledger, options.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Honest kernels: random programs, built and run as they are, which judge and audit must let pass."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import emulated
+from benchmarks.random_programs import WARPS, random_program
+from tests.emit import emulator
+from tests.emit.harness import HOST_SHIM
+from tests.mutants.emulated import Prepared, exposed
+from tests.mutants.gpu import built, loaded
+from tests.soundness.lowering import distinct_scalars
+from ucutlass import frontend
+from ucutlass.agent.integrity import audit
+from ucutlass.agent.integrity.bundle import Artefact, Bundle, Case, Missing, Proof
+from ucutlass.agent.integrity.gather import probe_of
+from ucutlass.backend import source_of
+from ucutlass.diagnostics import ProgramError
+from ucutlass.runtime import isolate, verify
+from ucutlass.runtime.inputs import Distribution, generate
+from ucutlass.runtime.verify.suite import suite
+from ucutlass.shapes import complete
+from ucutlass.trials.audit import probe
+
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    "integer", "residue", "normal", "positive", "negated", "wide", "zeros", "special",
+)
+RULES = ("seal", "correct", "ancestors", "lane", "insensitive", "constant", "tolerance")
+"""What can be said of a kernel without a time."""
+
+LIMIT_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Honest:
+    """`verdict` is the audit's by RULES. A problem of chance may be flawed, which is no conviction of its
+    kernel; every other objection is a false alarm. `rms` is the largest of all cases."""
+
+    name: str
+    verdict: str
+    words: str
+    worst: float = 0.0
+    rms: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict in ("ok", "minor", "flawed-problem")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"ok": self.ok}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    name: str
+    text: str
+    sizes: dict[str, int]
+
+
+def jobs(count: int, seed: int, device: str) -> list[Job]:
+    """Programs with a legal schedule: small ones of the emulable kernels, or any, for a GPU."""
+    return list(islice(_jobs(seed, device), count))
+
+
+def _jobs(seed: int, device: str) -> Iterator[Job]:
+    cpu = device == "cpu"
+    while True:
+        made = random_program(seed, emulated.EMULABLE if cpu else WARPS, small=cpu)
+        job = Job(f"seed {seed}", made.text, made.sizes)
+        seed += 1
+        try:
+            prepared(job)
+        except ProgramError:
+            continue
+        yield job
+
+
+def prepared(job: Job) -> Prepared:
+    """Raises ProgramError where no legal schedule serves the job."""
+    checked = frontend.read_text(job.text)
+    kernel = frontend.kernel(checked)
+    sizes = complete(kernel, job.sizes)
+    planned = frontend.plan_kernel(checked, kernel, sizes, emulated.ARCH).planned
+    return Prepared(kernel, job.sizes, planned, source_of(checked, kernel, planned))
+
+
+def judged(chosen: Sequence[Job], processes: int, device: str) -> Iterator[Honest]:
+    """A row for each job, in order."""
+    libraries = [""] * len(chosen)
+    if device == "cuda":
+        libraries = built([prepared(job).source for job in chosen])
+    with ThreadPoolExecutor(processes if device == "cpu" else 1) as pool:
+        yield from pool.map(lambda pair: _isolated(*pair, device), zip(chosen, libraries, strict=True))
+
+
+def _isolated(job: Job, library: str, device: str) -> Honest:
+    if library.startswith("not built"):
+        return Honest(job.name, "unproven", library)
+    outcome = isolate.run(
+        "benchmarks.honest:judged_here", {"job": asdict(job), "library": library}, limit_seconds=LIMIT_SECONDS
+    )
+    match outcome:
+        case isolate.Returned(dict(found)):
+            return Honest(job.name, **found)
+        case _:
+            return Honest(job.name, "unproven", str(outcome)[-600:])
+
+
+def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
+    """On the host without a library, else on the GPU; for `isolate`."""
+    torch.set_num_threads(1)
+    task = Job(**job)
+    made = prepared(task)
+    device = "cuda" if library else "cpu"
+    launch = loaded(made, Path(library)) if library else _emulated(made)
+    scalars = distinct_scalars(made.kernel)
+    cases, failures = [], []
+    # The suite leaves out numbers that say nothing about a program, such as those that overflow f16 sums.
+    drawn = suite(made.kernel, made.sizes, seed=5, distributions=DISTRIBUTIONS, most=len(DISTRIBUTIONS))
+    for case in drawn.cases:
+        if case.kind != "values" or dict(case.sizes) != dict(made.sizes):
+            continue
+        arguments = generate(
+            made.kernel, made.sizes, case.distribution, seed=case.seed, scalars=scalars, device=device
+        )
+        found = verify.check(made.kernel, launch, arguments)
+        failures += [] if found.ok else [f"{case.distribution}: {found}"]
+        cases.append(_case(case.distribution, found))
+    proof = Proof("here", Artefact("", "", ""), not failures, tuple(cases), tuple(failures))
+    why = Missing("no part of this")
+    asked = probe(task.text, task.name, None, {d: made.sizes[d] for d in task.sizes}, 0)
+    bundle = Bundle(
+        made.kernel, None, why, proof, why, why, probe_of(asked), (), (), why, ()
+    )
+    said = audit(bundle, RULES)
+    return {
+        "verdict": said.verdict,
+        "words": "; ".join(f"{f.rule}: {f.words}" for f in said.findings)[:600],
+        "worst": max(c.worst for c in cases),
+        "rms": max((c.rms for c in cases if c.rms is not None), default=0.0),
+    }
+
+
+def _case(name: str, found: verify.Verdict) -> Case:
+    compared = found.comparisons
+    return Case(
+        name, found.ok, max(c.worst for c in compared),
+        max((c.rms for c in compared if c.rms is not None), default=None),
+        all(c.varies for c in compared), all(c.reference_varies for c in compared),
+    )  # fmt: skip
+
+
+def _emulated(made: Prepared) -> verify.Exposed:
+    folder = Path(tempfile.mkdtemp(prefix="honest-"))
+    try:
+        text = f"#include <cmath>\n{HOST_SHIM}{made.source.text}"
+        entry = emulator.build(replace(made.source, text=text), folder)
+    finally:
+        shutil.rmtree(folder)
+    return exposed(entry, made.planned)

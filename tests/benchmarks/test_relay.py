@@ -1,0 +1,96 @@
+"""Items worked off in processes that end early; rows survive, and a later call goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import budget, relay
+from benchmarks.budget import Deadline, after, append, lines
+
+ITEMS = [{"name": name} for name in "abcdef"]
+
+
+def work(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
+    """In the child: `how` says how the process ends at an item."""
+    return relay.serve(_one, items, rows, item_seconds)
+
+
+def _one(item: dict[str, Any]) -> dict[str, Any]:
+    match item.get("how"):
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "exit":
+            os._exit(3)
+        case "hang":
+            time.sleep(1000)
+        case "raise":
+            raise ValueError("no such thing")
+        case "sticky":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    return {"pid": os.getpid()}
+
+
+def _with(how: str, at: str = "c") -> list[dict[str, Any]]:
+    return [item | ({"how": how} if item["name"] == at else {}) for item in ITEMS]
+
+
+def _run(items: list[dict[str, Any]], rows: Path, **more: Any) -> list[dict[str, Any]]:
+    return relay.run(f"{__name__}:work", items, rows, item_seconds=more.pop("item_seconds", 60.0), **more)
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [("crash", "Crashed"), ("exit", "Exited"), ("raise", "ValueError"), ("sticky", "RuntimeError")],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_item_is_lost_alone(how: str, error: str, processes: int, tmp_path: Path) -> None:
+    rows = _run(_with(how), tmp_path / "deeper" / "rows.jsonl", processes=processes)
+    assert [row["name"] for row in rows] == list("abcdef")
+    assert [row["ok"] for row in rows] == [True, True, False, True, True, True]
+    assert rows[2]["error"] == error
+    if processes == 1:
+        same = rows[3]["pid"] == rows[1]["pid"]
+        assert same == (how == "raise"), "a broken context is left behind, a mere error not"
+
+
+def test_a_hang_ends_at_the_items_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = _run(_with("hang", at="b")[:3], tmp_path / "rows.jsonl", item_seconds=1.0)
+    assert [row["ok"] for row in rows] == [True, False, True]
+    assert rows[1]["error"] == "TimedOut"
+
+
+def test_a_target_that_cannot_start_loses_all_at_once(tmp_path: Path) -> None:
+    rows = relay.run("no_such_module:f", ITEMS, tmp_path / "rows.jsonl", item_seconds=1.0)
+    assert [row["ok"] for row in rows] == [False] * 6
+    assert all(row["error"] == "ModuleNotFoundError" for row in rows)
+
+
+def test_known_items_are_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    append(path, {"name": "b", "ok": True, "old": True})
+    path.open("a").write('{"name": "c", "ok"')  # cut short
+    path.open("a").write("\n")
+    rows = {row["name"]: row for row in _run(ITEMS, path)}
+    assert rows["b"].get("old") and not rows["c"].get("old") and len(rows) == 6
+
+
+def test_a_deadline_blames_no_item(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = _run(_with("hang"), path, deadline=after(4.0))
+    assert all(row["ok"] for row in rows) and len(rows) < 6
+    assert _run(ITEMS, path, deadline=Deadline(0.0)) == rows
+    assert len(_run(ITEMS, path)) == 6
+
+
+def test_json_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deeper" / "report.json"
+    budget.write(path, {"a": 1})
+    budget.write(path, {"a": 2})
+    assert path.read_text() == '{\n "a": 2\n}' and list(path.parent.iterdir()) == [path]
+    assert lines(tmp_path / "absent.jsonl") == []
