@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
@@ -68,7 +69,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 def seal(record: Record) -> str:
     """Hex SHA-256 of everything in the record but its `id`.
 
-    Raises ValueError for a NaN or infinity, TypeError for what is no JSON: neither is evidence.
+    Raises ValueError for a NaN, an infinity or a whole number beyond every float, TypeError for what
+    is no JSON: none is evidence.
     """
     return hashlib.sha256(_text(_content(replace(record, id=""))).encode()).hexdigest()
 
@@ -98,7 +100,7 @@ def from_json(text: str) -> Record:
     a NaN or infinity.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError("the text nests too deeply") from None
     facts = _fields(value, "record", Record)
@@ -130,6 +132,8 @@ def _plain(value: Any, where: str) -> Any:
             return {key: _plain(inner, key) for key, inner in value.items()}
         case list() | tuple():
             return [_plain(inner, where) for inner in value]
+        case int() if abs(value) > _MOST:
+            raise ValueError(f"a whole number in {where} is beyond all that a float holds: no evidence")
         case _:
             return value
 
@@ -167,6 +171,17 @@ def _right(name: str, value: Any) -> bool:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no evidence")
+
+
+_MOST = sys.float_info.max
+"""Of whole numbers too: JSON knows no end of them, and who computes with one would fall."""
+
+
+def _whole(digits: str) -> int:
+    value = int(digits)
+    if abs(value) > _MOST:
+        _refuse(f"{digits[:20]}..")
+    return value
 
 
 def _finite(digits: str) -> float:

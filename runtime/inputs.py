@@ -103,7 +103,7 @@ def generate(
         match decl.type:
             case ScalarType(elem):
                 number = (scalars or {}).get(decl.name, 0.5 if elem.kind == "float" else 1)
-                out.append(number if elem.kind == "float" else int(number))
+                out.append({"float": float, "int": int, "bool": bool}[elem.kind](number))
             case TensorType():
                 role = roles.get(decl.name, Role())
                 made = _tensor(decl.type, role, draw)

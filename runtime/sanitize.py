@@ -8,6 +8,7 @@ installed, or refuses the device, is a tier that is not available: it says so an
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -118,6 +119,8 @@ def check(
     log = folder / f"{tool}.log"
     receipt.unlink(missing_ok=True)
     options = ["--tool", tool, "--error-exitcode", str(_ERROR_EXIT), "--print-limit", str(_PRINT_LIMIT)]
+    # By default it gives up on a process that takes ten seconds to reach CUDA, as importing torch may.
+    options += ["--launch-timeout", str(math.ceil(limit_seconds))]
     env = {**(os.environ if environ is None else environ), **ENVIRONMENT}
     try:
         status = process.run(
@@ -149,7 +152,7 @@ def _last(text: str) -> str:
 def judge(tool: Tool, parsed: Parsed, status: int, launched: int, wanted: int, last: str = "") -> Report:
     """The report of a finished run; `status` is its exit status."""
     findings = parsed.findings
-    if parsed.refusal:
+    if parsed.refusal and not (_ENDED_EARLY in parsed.refusal and status != 0 and not launched):
         return Report(tool, "not available", parsed.refusal, findings, launched)
     if parsed.errors is None:
         return Report(tool, "failed", f"no summary (exit status {status}): {last}", findings, launched)
@@ -170,12 +173,13 @@ def judge(tool: Tool, parsed: Parsed, status: int, launched: int, wanted: int, l
 _LINE = re.compile(r"^={8,9}(?:\s+(?P<words>.*\S))?\s*$")
 _ERRORS = re.compile(r"ERROR SUMMARY: (\d+) errors?$")
 _RACES = re.compile(r"RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)$")
+_ENDED_EARLY = "terminated before first instrumented API call"
 _REFUSALS = re.compile(
     r"Device not supported|Failed to initialize|No attachable process found|Internal Sanitizer Error"
-    r"|terminated before first instrumented API call|not permitted|[Dd]ebugger.*(?:attach|already)"
+    rf"|{_ENDED_EARLY}|not permitted|[Dd]ebugger.*(?:attach|already)"
 )
 _DETAIL = re.compile(
-    r"(?:at|by thread|and|in block|Address|Access|Saved host backtrace|Host Frame|Device Frame|Write Thread"
+    r"(?:at|by thread|and|in|Address|Access|Saved host backtrace|Host Frame|Device Frame|Write Thread"
     r"|Read Thread|Current Value|Incoming Value|Barrier is located|\[\d+ hazards?\])\b|\[|$"
 )
 _BOOKKEEPING = re.compile(

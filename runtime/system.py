@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ucutlass.runtime.cuda_driver import library, words
+
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -136,17 +138,17 @@ def driver() -> Driver | None:
     context and takes no GPU memory.
     """
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
+        cuda = library()
     except OSError:
         return None
     version = ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
     served = (version.value // 1000, version.value % 1000 // 10)
     if status := cuda.cuInit(0):
-        return Driver(served, (), _words(cuda, status))
+        return Driver(served, (), words(cuda, status))
     count = ctypes.c_int()
     if status := cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return Driver(served, (), _words(cuda, status))
+        return Driver(served, (), words(cuda, status))
     return Driver(served, tuple(_gpu(cuda, i) for i in range(count.value)), "")
 
 
@@ -167,9 +169,3 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
         index, name.value.decode(errors="replace"), (attribute(_MAJOR), attribute(_MINOR)),
         memory.value, attribute(_SM_COUNT),
     )
-
-
-def _words(cuda: ctypes.CDLL, status: int) -> str:
-    text = ctypes.c_char_p()
-    cuda.cuGetErrorName(status, ctypes.byref(text))
-    return text.value.decode(errors="replace") if text.value else f"CUDA error {status}"

@@ -37,7 +37,6 @@ FOREIGN = "UC0439"
 """The one code of a request instead of a candidate: `ucutlass.planner.foreign_fields`."""
 
 UNREACHED = {
-    "UC0414": "not earned by a program: recognition gives up earlier, with UC0305",
     "UC0431": "not earned by a program: the planner chooses the routes itself",
 }
 """Codes that no program earns, and why they stand in the tables."""
@@ -68,6 +67,10 @@ RULED = {
     "UC0412": gemm("warps multistage  math simt"),
     "UC0413": gemm(
         "warps pingpong", "M=1024,N=1024,K=64,L=64", x="bf16[M, K, L]", w="bf16[K, N, L]", over="K, L"
+    ),
+    "UC0414": gemm(
+        "warps pingpong", "M=256,N=256,K=256,A=2,B=2,C=2,D=2",
+        x="bf16[A, B, C, D, M, K]", w="bf16[D, C, B, A, N, K]", out="bf16[A, B, C, D, M, N]",
     ),
     "UC0415": gemm(
         "warps pingpong", "M=1024,N=1024,K=1024,B=8",

@@ -182,7 +182,11 @@ _DEFAULT_DEVICE: Mapping[str, str] = MappingProxyType(
     {"sm80": "A100-SXM4-80GB", "sm89": "L40S", "sm90a": "H200"}
 )
 
-_MARKS: tuple[tuple[tuple[str, ...], str], ...] = (
+_MARKS: tuple[tuple[tuple[str, ...], str | None], ...] = (
+    (("GH200",), None),
+    (("GB200",), None),
+    (("H100", "NVL"), None),
+    (("5090", "LAPTOP"), None),
     (("H200",), "H200"),
     (("H100", "PCIE"), "H100-PCIe"),
     (("H100",), "H100-SXM"),
@@ -192,7 +196,8 @@ _MARKS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("B200",), "B200"),
     (("RTX 5090",), "RTX-5090"),
 )
-"""Words in the name that the driver gives, to the device; the first that fits."""
+"""Words in the name that the driver gives, to the device; the first that fits. None: a relative with
+other memory, power or clocks, such as H100 NVL, whose 3.9 TB/s would beat the SXM's memory bound."""
 
 
 def default_device(arch: Arch) -> Device:
@@ -205,7 +210,8 @@ def device_named(name: str) -> Device | None:
     if name in DEVICES:
         return DEVICES[name]
     upper = name.upper()
-    return next((DEVICES[d] for marks, d in _MARKS if all(m in upper for m in marks)), None)
+    found = next((d for marks, d in _MARKS if all(m in upper for m in marks)), None)
+    return None if found is None else DEVICES[found]
 
 
 def arch_for(capability: tuple[int, int]) -> Arch | None:

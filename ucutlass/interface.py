@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 from ucutlass import ir
@@ -31,10 +32,11 @@ int32_t {entry}(void* const* tensors, int64_t const* extents, double const* scal
 """
 
 
-def c_header(program: ir.Kernel, planned: Planned, source: Source) -> str:
+def c_header(program: ir.Kernel, planned: Planned, source: Source, also: Sequence[Planned] = ()) -> str:
     """Declares the entry; comments say which tensor, extent and scalar stands where.
 
-    Names of the program stand in comments alone.
+    `also` are plans for other extents that the same entry serves. Names of the program stand in
+    comments alone.
     """
     tensors = [f"{p.name}: {_shape(p.type)}" for p in program.params if isinstance(p.type, ir.TensorType)]
     tensors += [f"{r.name or 'result'}: {_shape(r.type)}" for r in program.results]
@@ -51,6 +53,7 @@ def c_header(program: ir.Kernel, planned: Planned, source: Source) -> str:
         ),
         *(["scalars:", *(f"  [{i}] {text}" for i, text in enumerate(scalars))] if scalars else []),
         "knobs: " + ", ".join(f.name for f in fields(Knobs)) + "; those below were planned",
+        *(f"  for extents {', '.join(map(str, other.sizes))}: {_knobs(other)}" for other in also),
         "workspace: device memory, 256-byte aligned; call once with workspace_size not null to ask",
         "  for its bytes, which launches nothing",
         "stream: a cudaStream_t",
@@ -63,8 +66,12 @@ def c_header(program: ir.Kernel, planned: Planned, source: Source) -> str:
         tensors=len(tensors),
         extents=len(program.dims),
         scalars=len(scalars),
-        knobs=", ".join(str(int(getattr(planned.knobs, f.name))) for f in fields(Knobs)),
+        knobs=_knobs(planned),
     )
+
+
+def _knobs(planned: Planned) -> str:
+    return ", ".join(str(int(getattr(planned.knobs, f.name))) for f in fields(Knobs))
 
 
 def _shape(type_: ir.TensorType) -> str:

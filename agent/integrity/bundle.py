@@ -81,13 +81,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A verify record. `failures` are the judge's words for all that stands against the kernel."""
+    """A verify record. `failures` are the judge's words for all that stands against the kernel;
+    `untried` are the distributions of numbers that no case had at the record's extents, though the
+    suite did not say that they tell nothing of the program."""
 
     record: str
     of: Artefact
     ok: bool
     cases: tuple[Case, ...]
     failures: tuple[str, ...]
+    untried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ looked for: what has no evidence counts as failed. Read are
 - of a bench record: `protocol.regime`; `result.outcomes[0]`, the candidate, with `span.median` in
   microseconds, `sm_clock` in Hz or null, and `findings`, or with `failed`, `words` and `findings`; and
   `result.findings` of the whole measurement (`runtime/bench/report.py`);
-- of a verify record: `result.ok`, `result.failures` and of every entry of `result.cases` its `name`, `ok`,
-  `worst`, `rms`, `varies` and `reference_varies` (`runtime/verify/evidence.py`);
+- of a verify record: `result.ok`, `result.failures`, of every entry of `result.cases` its `name`, `ok`,
+  `worst`, `rms`, `varies`, `reference_varies`, `kind`, `distribution` and `sizes`, and of every entry of
+  `result.left_out` its `what` (`runtime/verify/evidence.py`);
 - of an audit record: `result.verdict`;
 - of all: `subject.source`, `subject.binary`, `harness`.
 """
@@ -64,8 +65,26 @@ def proof_of(record: Record) -> Proof | Missing:
             read = [_case(c) for c in cases]
             known = [c for c in read if c is not None]
             if len(known) == len(read) and all(isinstance(f, str) for f in failures):
-                return Proof(record.id, artefact_of(record), ok, tuple(known), tuple(failures))
+                untried = _untried(record, cases)
+                return Proof(record.id, artefact_of(record), ok, tuple(known), tuple(failures), untried)
     return _lacks(record, "a verdict, failures and cases with their errors")
+
+
+def _untried(record: Record, cases: Sequence[Any]) -> tuple[str, ...]:
+    """The distributions that the record's own extents were not verified with, and no reason given: a
+    suite that `--distribution` or `--cases` cut short is no proof."""
+    from ucutlass.runtime.distributions import MEANINGS  # needs torch, and `ucc audit --help` does not
+
+    known: set[str] = set()
+    for case in cases:
+        match case:
+            case {"kind": "values", "distribution": str(name), "sizes": dict(sizes)}:
+                if sizes.items() <= dict(record.subject.sizes).items():
+                    known.add(name)
+    match record.result:
+        case {"left_out": list(left)}:
+            known |= {str(one.get("what")) for one in left if isinstance(one, dict)}
+    return tuple(name for name in MEANINGS if name not in known)
 
 
 def ancestor_of(record: Record) -> Ancestor | Missing:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ucutlass.agent.integrity import precision
 from ucutlass.agent.integrity.bundle import Artefact, Bundle, Limits, Missing, Proof, Timing, Untimed
 from ucutlass.agent.integrity.verdict import Finding, Report, Verdict, report
-from ucutlass.runtime.evidence import intact
+from ucutlass.runtime.evidence import Record, intact
 
 SLACK = 0.02
 """By how much of a bound a reading may be below it: what the clock that is measured in the window
@@ -53,9 +53,16 @@ def audit(bundle: Bundle, names: Collection[str] | None = None) -> Report:
 
 def _seals(bundle: Bundle) -> Iterator[Objection]:
     for record in bundle.records:
-        if not intact(record):
+        if not _holds(record):
             words = f"the {record.kind} record {record.id[:12]} is not what was sealed: it was changed"
             yield Objection("gaming", words, (record.id,))
+
+
+def _holds(record: Record) -> bool:
+    try:
+        return intact(record)
+    except (TypeError, ValueError):  # what cannot be sealed was not: NaN, keys that are no text
+        return False
 
 
 def _evidence(bundle: Bundle) -> Iterator[Objection]:
@@ -69,17 +76,32 @@ def _evidence(bundle: Bundle) -> Iterator[Objection]:
 
 
 def _correct(bundle: Bundle) -> Iterator[Objection]:
+    """The record's word is not taken for its cases'."""
     proof = bundle.proof
-    if isinstance(proof, Proof) and not proof.ok:
-        words = "; ".join(proof.failures[:3]) or "the judge said no"
-        yield Objection("unproven", f"verification failed, so nothing is proven: {words}", (proof.record,))
-    elif isinstance(proof, Proof) and not proof.cases:
+    if isinstance(proof, Missing):
+        return
+    wrong = [c.name for c in proof.cases if not c.ok]
+    if not proof.ok or proof.failures or wrong:
+        words = "; ".join((*proof.failures[:3], *(f"{name}: not right" for name in wrong[:3])))
+        words = f"verification failed, so nothing is proven: {words or 'the judge said no'}"
+        yield Objection("unproven", words, (proof.record,))
+    elif not proof.cases:
         yield Objection("unproven", "the verify record holds no case", (proof.record,))
+    elif beyond := [c for c in proof.cases if c.worst > 1]:
+        words = f"{beyond[0].name} is called right with an error of {beyond[0].worst:.3g} times its bound"
+        yield Objection("gaming", words, (proof.record,))
+    elif proof.untried:
+        words = f"not verified at these extents with {', '.join(proof.untried)}: run `ucc verify` in full"
+        yield Objection("unproven", words, (proof.record,))
 
 
 def _artefact(bundle: Bundle) -> Iterator[Objection]:
     """Timed against verified by the library, both against what is kept by all that it says."""
     seen = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, Missing)]
+    for evidence in seen:
+        if not evidence.of.binary:
+            words = f"record {evidence.record[:12]} names no library: nothing says what it is of"
+            yield Objection("unproven", words, (evidence.record,))
     if len(seen) == 2 and seen[0].of.binary != seen[1].of.binary:
         one, other = (_short(e.of.binary) for e in seen)
         words = f"the library that was timed ({one}) is not the one that was verified ({other})"
@@ -96,6 +118,9 @@ def _artefact(bundle: Bundle) -> Iterator[Objection]:
             if kept and measured != kept:
                 words = f"the {what} {verb} ({_short(measured)}) is not what is kept ({_short(kept)})"
                 yield _foreign(words, evidence.of, bundle.kept, (evidence.record,))
+        if evidence.of.harness != bundle.kept.harness:
+            words = f"another version of this package ({_short(evidence.of.harness)}) {verb} it: do so again"
+            yield Objection("minor", words, (evidence.record,))
 
 
 def _foreign(words: str, one: Artefact, other: Artefact, records: tuple[str, ...]) -> Objection:

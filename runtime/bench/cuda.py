@@ -6,6 +6,7 @@ import ctypes
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ucutlass.runtime.bench import nvml
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
 from ucutlass.runtime.bench.gpu import CaptureRefused, Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.trace import DeviceEvent, parse
+from ucutlass.runtime.cuda_driver import DriverRefused, call, library
 
 _STAMP_FILE = Path(__file__).parent.parent / "native" / "clock_stamp.ptx"
 _SLOTS = 1024
@@ -24,15 +26,13 @@ _SLOTS = 1024
 _SETTLE_SECONDS = 0.02
 """Waited before the profiler stops, for work that a candidate left to another thread."""
 
-_OPEN_SECONDS = 0.002
-"""Waited once the profiler runs: it drops what its clock puts before its start."""
+_OPEN_SECONDS: tuple[float, ...] = (0.005, 0.02, 0.1, 0.5)
+"""Waited once the profiler runs: it drops what its clock puts before its start, and more the longer the
+GPU was idle before (pytorch issue 192021, which blames CUPTI before 13.1). A session that lost stamps
+of ours is run again with the next wait, and later ones begin there."""
 
 _PERSISTING_LIMIT = 6
 """CU_LIMIT_PERSISTING_L2_CACHE_SIZE of CUlimit, cuda.h."""
-
-
-class DriverRefused(Exception):
-    """A call of the CUDA driver failed; the message has its name for the error."""
 
 
 class Cuda:
@@ -45,8 +45,9 @@ class Cuda:
         self.device = "cuda"
         self.uuid = f"GPU-{properties.uuid}"
         self._sms: int = properties.multi_processor_count
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._driver = library()
         self._sampler = nvml.sampler(self.uuid)
+        self._waits = _OPEN_SECONDS
 
     # --- profiler and stamps
 
@@ -54,8 +55,8 @@ class Cuda:
     def _stamp(self) -> ctypes.c_void_p:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         text = _STAMP_FILE.read_bytes() + b"\0"
-        self._call("cuModuleLoadData", ctypes.byref(module), text)
-        self._call("cuModuleGetFunction", ctypes.byref(function), module, STAMP.encode())
+        call(self._driver, "cuModuleLoadData", ctypes.byref(module), text)
+        call(self._driver, "cuModuleGetFunction", ctypes.byref(function), module, STAMP.encode())
         return function
 
     def no_profiler(self) -> str:
@@ -83,15 +84,22 @@ class Cuda:
             count += 1
 
         self.idle()
-        events = self._watched(lambda: work(stamp)) if watch else None
         if not watch:
             work(stamp)
             self.idle()
+            return Session(None, tuple(_times(row) for row in slots[:count].tolist()))
+        events: tuple[DeviceEvent, ...] = ()
+        for seconds in self._waits:
+            count = 0
+            events = self._watched(lambda: work(stamp), seconds)
+            if sum(e.name == STAMP for e in events) >= count:
+                self._waits = self._waits[self._waits.index(seconds) :]
+                break
         return Session(events, tuple(_times(row) for row in slots[:count].tolist()))
 
-    def _watched(self, work: Callable[[], None]) -> tuple[DeviceEvent, ...]:
+    def _watched(self, work: Callable[[], None], seconds: float) -> tuple[DeviceEvent, ...]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            time.sleep(_OPEN_SECONDS)
+            time.sleep(seconds)
             work()
             self.idle()
             time.sleep(_SETTLE_SECONDS)
@@ -105,21 +113,26 @@ class Cuda:
         pointer, count = ctypes.c_uint64(slots.data_ptr()), ctypes.c_uint32(_SLOTS)
         arguments = (ctypes.c_void_p * 2)(ctypes.addressof(pointer), ctypes.addressof(count))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._call("cuLaunchKernel", self._stamp, 2 * self._sms, 1, 1, 1024, 1, 1, 0, stream, arguments, None)
+        grid, block = (2 * self._sms, 1, 1), (1024, 1, 1)
+        call(self._driver, "cuLaunchKernel", self._stamp, *grid, *block, 0, stream, arguments, None)
 
     # --- launches
 
     def capture(self, launch: Launch, order: Sequence[int]) -> Replay:
-        graph = torch.cuda.CUDAGraph()
         kept: dict[int, Outputs] = {}
+
+        def work() -> None:
+            for i in order:
+                kept[i] = launch(i)
+
         self.idle()
         try:
-            with torch.cuda.graph(graph):
-                for i in order:
-                    kept[i] = launch(i)
+            graph = graph_of(work)
         except RuntimeError as error:
             self.idle()
-            raise CaptureRefused(str(error).partition("\n")[0][:300]) from error
+            # Ending a capture that broke raises too: what broke it is the context.
+            words = str(error.__context__ or error).partition("\n")[0][:300]
+            raise CaptureRefused(words) from error
         return Replay(graph.replay, len(order), kept.__getitem__)
 
     def events(self, work: Callable[[], None]) -> float:
@@ -161,7 +174,7 @@ class Cuda:
             ("cuCtxSetLimit", (ctypes.c_int(_PERSISTING_LIMIT), ctypes.c_size_t(0))),
         ):
             try:
-                self._call(name, *arguments)
+                call(self._driver, name, *arguments)
                 done.append(name)
             except DriverRefused as error:
                 done.append(f"{name} refused: {error}")
@@ -170,7 +183,7 @@ class Cuda:
     def persisting(self) -> int:
         size = ctypes.c_size_t()
         try:
-            self._call("cuCtxGetLimit", ctypes.byref(size), ctypes.c_int(_PERSISTING_LIMIT))
+            call(self._driver, "cuCtxGetLimit", ctypes.byref(size), ctypes.c_int(_PERSISTING_LIMIT))
         except DriverRefused:
             return 0  # a device without a carve-out: `reset_persisting` has said so
         return size.value
@@ -181,13 +194,25 @@ class Cuda:
     def no_nvml(self) -> str:
         return self._sampler.reason if isinstance(self._sampler, nvml.NoNvml) else ""
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(text))
-            words = text.value.decode(errors="replace") if text.value else f"error {status}"
-            raise DriverRefused(f"{name}: {words}")
+
+def graph_of(work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """What `work` launches on the current stream, as a graph. Raises what `work` and the capture raise.
+
+    A capture that fails leaves torch (2.11) with the capture's stream as the current one, and with an
+    allocator that still counts the capture as under way, so that every later one is refused (pytorch
+    pull request 180395, in 2.12). Both are put right here.
+    """
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    pool = torch.cuda.graph_pool_handle()  # a failed graph does not tell the pool that it made itself
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            work()
+    except BaseException:
+        torch.cuda.set_stream(before)
+        with suppress(RuntimeError):  # already ended
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        raise
+    return graph
 
 
 def _times(slots: list[list[int]]) -> SmTimes:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from ucutlass.runtime.bench.cuda import Cuda, DriverRefused
+from ucutlass.runtime.bench.cuda import Cuda, graph_of
 from ucutlass.runtime.bench.frequency import sm_clock
 from ucutlass.runtime.calibrate.ceilings import Probe, Timed
+from ucutlass.runtime.cuda_driver import call, library
 
 _PTX = Path(__file__).parent.parent / "native" / "calibrate.ptx"
 _FMA_FLOPS = 2 * 128
@@ -30,11 +31,13 @@ class CudaRuler:
 
     def time(self, launch: Callable[[], object], launches: int, repeats: int) -> Timed:
         """Raises RuntimeError where the launch cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
-        self.cuda.idle()
-        with torch.cuda.graph(graph):
+
+        def captured() -> None:
             for _ in range(launches):
                 launch()
+
+        self.cuda.idle()
+        graph = graph_of(captured)
         pairs: list[tuple[Any, Any]] = []
 
         def work(stamp: Callable[[], None]) -> None:
@@ -48,10 +51,7 @@ class CudaRuler:
                 pairs.append(pair)
             stamp()
 
-        try:
-            stamps = self.cuda.session(work, 2, False).stamps
-        except DriverRefused as error:
-            raise RuntimeError(str(error)) from error
+        stamps = self.cuda.session(work, 2, False).stamps
         seconds = tuple(start.elapsed_time(end) / 1000.0 / launches for start, end in pairs)
         return Timed(seconds, sm_clock(*stamps) if len(stamps) == 2 else None)
 
@@ -66,10 +66,10 @@ class Kernels:
     def __init__(self, device: str = "cuda") -> None:
         self._device = device
         torch.cuda.synchronize()  # makes the context that the driver's calls below run in
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._driver = library()
         self._sms: int = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._module = ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(self._module), _PTX.read_bytes() + b"\0")
+        call(self._driver, "cuModuleLoadData", ctypes.byref(self._module), _PTX.read_bytes() + b"\0")
 
     def probes(self, memory: int, l2: int) -> list[Probe]:
         """An empty kernel, a read of far memory, of what fits in half of the L2, and a chain of FFMA.
@@ -116,23 +116,14 @@ class Kernels:
         keep: Sequence[torch.Tensor] = (),
     ) -> Callable[[], object]:
         function = ctypes.c_void_p()
-        self._call("cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
+        call(self._driver, "cuModuleGetFunction", ctypes.byref(function), self._module, name.encode())
         pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(ctypes.addressof(a) for a in arguments))
         held = (arguments, keep)  # what the pointers point at lives as long as the launch
 
         def launch() -> object:
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-            self._call(
-                "cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None
-            )
+            grid, block = (blocks, 1, 1), (threads, 1, 1)
+            call(self._driver, "cuLaunchKernel", function, *grid, *block, 0, stream, pointers, None)
             return held
 
         return launch
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorName(status, ctypes.byref(text))
-            words = text.value.decode(errors="replace") if text.value else f"error {status}"
-            raise RuntimeError(f"{name}: {words}")

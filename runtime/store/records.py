@@ -89,6 +89,11 @@ class Store:
 
     # --- adding ------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Makes the file where there is none. For who measures long before the first record: a store
+        that cannot be written is an error before, not after."""
+        store_file.write(self.path, lambda _: None, _salvage)
+
     def add(self, record: Record) -> str:
         """Keeps a record, sealed first if it has no id, and returns its id; one that is there
         already stays as it is. Raises NotIntact, and what `evidence.seal` raises."""

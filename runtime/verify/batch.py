@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ucutlass.ir import Program
-from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, CUTLASS_BASE, LaunchError
+from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, CUTLASS_BASE, CUTLASS_STATUS, LaunchError
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify.evidence import CaseResult, Outcome, plain, verdict_of
 from ucutlass.runtime.verify.guards import shifted
@@ -73,9 +73,19 @@ def _arguments(program: Program, case: Case, seed: int, tile: Mapping[str, int],
     return list(generate(program, case.sizes, case.distribution, seed=seed, device=device, tile=tile))
 
 
+_REFUSALS = frozenset(
+    {
+        "kErrorMisalignedOperand", "kErrorInvalidDataType", "kErrorInvalidLayout", "kErrorInvalidProblem",
+        "kErrorNotSupported",
+    }
+)
+"""What CUTLASS says of arguments; its other words are of a device or a driver that failed."""
+
+
 def _refused(code: int) -> bool:
     """The entry, or CUTLASS's own check, would not take the arguments; nothing was launched."""
-    return code == BAD_ARGUMENTS or code > CUTLASS_BASE
+    named = dict(enumerate(CUTLASS_STATUS, CUTLASS_BASE)).get(code)
+    return code == BAD_ARGUMENTS or named in _REFUSALS
 
 
 # --- the journal ---------------------------------------------------------------------

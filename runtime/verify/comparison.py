@@ -72,7 +72,7 @@ def compare(
             f"the bound {tuple(bound.shape)}"
         )
     ratio = _ratios(out, reference, bound, overflows)
-    bad = int((ratio > 1).sum())
+    bad = int((~(ratio <= 1)).sum())
     at = int(ratio.argmax()) if ratio.numel() else -1
     index = unravel(at, out.shape) if at >= 0 else ()
     picked = [float(t[index].double()) if at >= 0 else 0.0 for t in (out, reference, bound)]
@@ -126,8 +126,12 @@ def _ratios(out: Tensor, reference: Tensor, bound: Tensor, overflows: Tensor | N
         equal = a == b
         strange = torch.zeros_like(equal)
     error = (a - b).abs().to(torch.float64)
+    if a.dtype == torch.int64:
+        # Where 64 bits do not hold the difference it wraps, to a small or a negative one.
+        wide = (a.to(torch.float64) - b.to(torch.float64)).abs()
+        error = torch.where(wide < 2.0**62, error, wide)
     ratio = torch.where(equal, 0.0, error / bound)
-    return torch.where(strange | (~equal & (bound == 0)), torch.inf, ratio)
+    return torch.where(strange | (~equal & ((bound == 0) | bound.isnan())), torch.inf, ratio)
 
 
 def unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from ucutlass.runtime.bench.measure import Candidate, measure
 from ucutlass.runtime.bench.protocol import Protocol, Regime
 from ucutlass.runtime.bench.report import to_json
 from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
-from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.inputs import MEANINGS, Distribution, generate
 from ucutlass.runtime.store import record
 from ucutlass.runtime.subject import subject_of
 from ucutlass.runtime.verify.evidence import CaseResult, evidence_of
@@ -44,10 +44,13 @@ def _side(gpu: FakeGpu, cells: Cells) -> Candidate:
     return cells.candidate("ours", launch)
 
 
-def verified(subject: Subject, kernel: ir.Kernel, wrong: float = 0.0) -> Record:
-    """A suite's record, of a launch that copies the reference and adds `wrong` to one element."""
+def verified(
+    subject: Subject, kernel: ir.Kernel, wrong: float = 0.0, distributions: Sequence[Distribution] = ()
+) -> Record:
+    """A suite's record, of a launch that copies the reference and adds `wrong` to one element. It is
+    judged at extents of 8, and told as if at the subject's."""
     sizes = dict.fromkeys(subject.sizes, 8)
-    cases = suite(kernel, sizes, seed=1, distributions=("normal", "integer", "zeros"), most=4)
+    cases = suite(kernel, sizes, seed=1, distributions=distributions, most=len(MEANINGS) + 1)
 
     def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         for out, right in zip(outputs, evaluate(kernel, given), strict=True):
@@ -59,7 +62,10 @@ def verified(subject: Subject, kernel: ir.Kernel, wrong: float = 0.0) -> Record:
         arguments = generate(kernel, case.sizes, case.distribution, seed=case.seed)
         found = verify.check(kernel, launch, arguments)
         results.append(CaseResult(case, "right" if found.ok else "wrong", found))
-    return record("verify", subject, H200, {}, evidence_of(cases, results).to_json())
+    found = evidence_of(cases, results).to_json()
+    for case in found["cases"]:
+        case["sizes"] = {d: subject.sizes[d] for d in case["sizes"]}
+    return record("verify", subject, H200, {}, found)
 
 
 def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) -> Subject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ucutlass import frontend
 from ucutlass.cli import main
 from ucutlass.hardware import DEVICES
 from ucutlass.runtime import calibrate, isolate
-from ucutlass.runtime.evidence import Subject
+from ucutlass.runtime.evidence import Subject, sealed
 from ucutlass.runtime.store import Store
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.trials.audit import probe
@@ -107,6 +108,38 @@ def test_evidence_of_other_extents_is_none(store: Store, audit: Audit) -> None:
     assert answer(audit("--json", sizes="M=64,N=64,K=64"))["verdict"] == "unproven"
     result = audit("--record", ids[0][:12], sizes="M=64,N=64,K=64")
     assert "is of another text or of other extents" in result.stdout and result.exit_code == 1
+
+
+def test_a_verdict_is_of_the_candidate_whatever_records_are_named(store: Store, audit: Audit) -> None:
+    strange = store.add(bench(subject(frontend.read_text(TEXT), {**SIZES, "M": 64}), 1.0))
+    ids = keep(store, 1.5 * BOUND)
+    named = [word for one in (strange, *ids) for word in ("--record", one)]
+    kept = store.get(answer(audit("--json", *named))["record"])
+    assert dict(kept.subject.sizes) == SIZES
+
+
+def test_a_suite_of_zeros_alone_proves_nothing(store: Store, audit: Audit) -> None:
+    keep(store, 1.5 * BOUND)
+    store.add(verified(of(), frontend.kernel(frontend.read_text(TEXT)), distributions=("zeros",)))
+    (finding,) = answer(audit("--json"))["findings"]
+    assert (finding["verdict"], finding["rule"]) == ("unproven", "correct")
+
+
+def test_words_of_a_record_begin_no_row_and_move_no_cursor(store: Store, audit: Audit) -> None:
+    kernel = frontend.kernel(frontend.read_text(TEXT))
+    one = verified(of(), kernel)
+    result = {**one.result, "ok": False, "failures": ["\x1b[2Jx\nverdict\tok"]}
+    store.add(sealed(replace(one, result=result, id="")))
+    said = audit().stdout
+    assert "\x1b" not in said and "verdict\tok" not in said and "\\x1b[2Jx; verdict" in said
+
+
+def test_a_damaged_store_is_told_in_words(store: Store, audit: Audit) -> None:
+    store.path.parent.mkdir(parents=True)
+    store.path.write_bytes(b"no database" * 1000)
+    result = audit("--json")
+    assert answer(result)["verdict"] == "unproven"
+    assert result.stderr.startswith("ucc: the evidence store") and ".py:" not in result.stderr
 
 
 def test_a_time_below_the_bound(store: Store, audit: Audit) -> None:

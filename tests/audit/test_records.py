@@ -78,11 +78,23 @@ def test_a_time_without_a_regime_is_no_evidence(time: Record) -> None:
 
 def test_a_proof_is_read(proof: Record) -> None:
     found = proof_of(proof)
-    assert isinstance(found, Proof) and found.ok and len(found.cases) == 4 and found.failures == ()
+    assert isinstance(found, Proof) and found.ok and len(found.cases) == 17 and found.failures == ()
+    assert found.untried == ()
     zeros = next(c for c in found.cases if c.name.startswith("zeros"))
     normal = next(c for c in found.cases if c.name.startswith("normal"))
     assert not zeros.reference_varies and not zeros.varies
     assert normal.reference_varies and normal.varies and normal.rms == 0.0
+
+
+def test_what_a_short_suite_did_not_try_is_told(of: Subject, proof: Record) -> None:
+    kernel = program(TEXT)
+    assert isinstance(kernel, ir.Kernel)
+    short = proof_of(verified(of, kernel, distributions=("zeros",)))
+    assert isinstance(short, Proof) and short.ok and "normal" in short.untried
+    assert "zeros" not in short.untried and len(short.untried) == 15
+    elsewhere = replace(of, sizes={**of.sizes, "M": 7})
+    moved = proof_of(sealed(replace(proof, subject=elsewhere, id="")))
+    assert isinstance(moved, Proof) and len(moved.untried) == 16
 
 
 def test_a_failed_proof_is_read(of: Subject) -> None:

@@ -96,6 +96,21 @@ def test_a_failed_verification_proves_nothing() -> None:
     assert verdict == "unproven" and "7 unwritten" in words
 
 
+def test_a_records_word_is_not_taken_for_its_cases() -> None:
+    bad = replace(CASE, name="wide M=64", ok=False)
+    assert one(honest(proof=replace(PROOF, cases=(CASE, bad))), "correct") == (
+        "unproven", "verification failed, so nothing is proven: wide M=64: not right"
+    )  # fmt: skip
+    assert one(honest(proof=replace(PROOF, failures=("memcheck: 3 errors",))), "correct")[0] == "unproven"
+    verdict, words = one(honest(proof=replace(PROOF, cases=(replace(CASE, worst=7.0),))), "correct")
+    assert verdict == "gaming" and "7 times its bound" in words
+
+
+def test_a_suite_that_was_cut_short_proves_nothing() -> None:
+    verdict, words = one(honest(proof=replace(PROOF, untried=("normal", "special"))), "correct")
+    assert verdict == "unproven" and "normal, special" in words
+
+
 def test_a_verification_of_nothing_proves_nothing() -> None:
     assert one(honest(proof=replace(PROOF, cases=())), "correct")[0] == "unproven"
 
@@ -109,7 +124,7 @@ def test_what_was_timed_must_be_what_was_verified() -> None:
 
 @pytest.mark.parametrize(
     ("kept", "count"),
-    [(Artefact("", "", ""), 0), (replace(THIS, source="x"), 2), (replace(THIS, binary="y"), 2)],
+    [(Artefact("", "", THIS.harness), 0), (replace(THIS, source="x"), 2), (replace(THIS, binary="y"), 2)],
 )
 def test_what_was_measured_must_be_what_is_kept(kept: Artefact, count: int) -> None:
     found = said(honest(kept=kept), "artefact")
@@ -118,7 +133,25 @@ def test_what_was_measured_must_be_what_is_kept(kept: Artefact, count: int) -> N
 
 def test_code_of_another_version_is_old_and_no_crime() -> None:
     found = said(honest(kept=Artefact("x" * 64, "", "another")), "artefact")
-    assert {f.verdict for f in found} == {"unproven"} and "measure again" in found[0].words
+    assert {f.verdict for f in found} == {"unproven", "minor"} and "measure again" in found[0].words
+
+
+def test_evidence_of_another_version_is_a_remark() -> None:
+    old = replace(PROOF, of=replace(THIS, harness="0" * 64))
+    verdict, words = one(honest(proof=old), "artefact")
+    assert verdict == "minor" and words.endswith("verified it: do so again")
+
+
+def test_evidence_that_names_no_library_proves_nothing() -> None:
+    nameless = replace(THIS, binary="")
+    found = said(honest(timing=timed(of=nameless), proof=replace(PROOF, of=nameless)), "artefact")
+    assert [f.verdict for f in found] == ["gaming", "gaming", "unproven", "unproven"]
+    assert audit(honest(timing=timed(of=nameless), kept=replace(THIS, binary=""))).accepted is False
+
+
+def test_a_record_that_cannot_be_sealed_is_gaming() -> None:
+    forged = replace(record(seconds=1.0), result={"seconds": float("nan")})
+    assert one(honest(records=(forged,)), "seal")[0] == "gaming"
 
 
 def test_what_could_not_be_timed_is_unproven_or_worse() -> None:

@@ -75,6 +75,14 @@ def test_the_error_of_events_is_shared_by_the_launches_between_them() -> None:
     assert disagreements(few) == () and disagreements(many)[0].name == "span-beyond-events"
 
 
+def test_pauses_that_the_profiler_lengthens_are_no_escape() -> None:
+    """Five small kernels have four pauses in a launch; one kernel has none."""
+    one, five = (Readings(25.0, 19.0, None, kernels, 1000) for kernels in (1, 5))
+    assert disagreements(five) == () and disagreements(one)[0].name == "span-beyond-events"
+    (found,) = disagreements(Readings(60.0, 19.0, None, 5, 1000))
+    assert found.name == "span-beyond-events"
+
+
 def test_bytes_faster_than_memory_are_beyond_the_bound() -> None:
     assert beyond_bound(25.0, 100_000_000, 4.8e12) == ()
     (found,) = beyond_bound(19.0, 100_000_000, 4.8e12)

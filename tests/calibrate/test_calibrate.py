@@ -333,4 +333,4 @@ def test_a_process_that_dies_is_the_machines_fault(data: Path, monkeypatch: pyte
     done = CliRunner().invoke(cli.command, ["--json"])
     assert done.exit_code == 3
     assert "SIGSEGV" in json.loads(done.output)["error"]
-    assert not data.exists()
+    assert not (data / "ceilings").exists()

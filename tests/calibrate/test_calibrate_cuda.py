@@ -131,7 +131,7 @@ def test_times_are_seconds_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
             Graph.replays += 1
 
     class Capture:
-        def __init__(self, graph: Graph) -> None: ...
+        def __init__(self, graph: Graph, pool: object) -> None: ...
 
         def __enter__(self) -> None: ...
 
@@ -147,6 +147,8 @@ def test_times_are_seconds_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(calibrate_cuda, "_event", Event)
     ruler = object.__new__(CudaRuler)
     ruler.cuda = FakeCuda()  # type: ignore[assignment]

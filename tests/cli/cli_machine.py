@@ -12,10 +12,14 @@ from click.testing import CliRunner
 
 from ucutlass import backend
 from ucutlass.cli import main
+from ucutlass.runtime import system
 
 ROOT = Path(__file__).parent.parent.parent
 LINEAR = ROOT / "examples" / "linear_gelu.ucu"
 SIZES = ("-s", "M=256,N=256,K=256")
+
+H200 = system.Driver((13, 0), (system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132),), "")
+"""What the driver of a machine with one such GPU says."""
 
 NVCC = """#!/bin/sh
 if [ "$1" = --version ]; then

@@ -22,6 +22,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     nvcc.write_text(NVCC.format(home=tmp_path))
     nvcc.chmod(0o755)
     monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("UCUTLASS_CUDA_HOME", str(toolkit))
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
     made = Machine(tmp_path)

@@ -219,6 +219,20 @@ def test_fmt_check_changes_nothing(ucc: Ucc, write: Write) -> None:
     assert ucc("fmt", "--check", "-", stdin=b"fn f(x) = x\n").status == 0
 
 
+def test_fmt_in_json(ucc: Ucc, write: Write) -> None:
+    path = write(UNFORMATTED)
+    (row,) = ucc("fmt", "--check", path, "--json").json
+    assert row["file"] == str(path) and row["changed"] and path.read_text() == UNFORMATTED
+    (again,) = ucc("fmt", path, "--json").json
+    assert again == row and path.read_text() == row["text"]
+    rows = ucc("fmt", path, "-", "--json", stdin=UNFORMATTED.encode()).json
+    assert [(r["file"], r["changed"], r["text"]) for r in rows] == [
+        (str(path), False, row["text"]), ("-", True, row["text"]),
+    ]  # fmt: skip
+    refused = ucc("fmt", "-", "--json", stdin=b"kernel (")
+    assert refused.status == 1 and refused.json["diagnostics"]
+
+
 def test_fmt_refuses_what_does_not_parse(ucc: Ucc) -> None:
     result = ucc("fmt", "-", stdin=b"kernel (")
     assert (result.status, result.out) == (1, "")
@@ -237,6 +251,21 @@ def test_emit_prints_a_file_that_stands_alone(ucc: Ucc, tmp_path: Path) -> None:
     output = tmp_path / "out.cu"
     assert ucc("emit", LINEAR, *SIZES, "-o", output).out == ""
     assert output.read_text() == result.out
+
+
+def test_emit_in_json(ucc: Ucc, tmp_path: Path) -> None:
+    row = ucc("emit", LINEAR, *SIZES, "--json").json
+    assert row["source"] == ucc("emit", LINEAR, *SIZES).out
+    assert (row["kernel"], row["arch"]) == ("linear_gelu", "sm_90a")
+    assert row["sizes"] == {"M": 256, "K": 256, "N": 256}
+    assert f'int32_t {row["entry"]}(' in row["source"]
+    assert f'schedule sm90a {{ {row["schedule"]} }}' in row["source"]
+    assert row["knobs"].keys() == {"raster", "swizzle", "splits"}
+    output = tmp_path / "out.cu"
+    assert ucc("emit", LINEAR, *SIZES, "--json", "-o", output).json == row | {"output": str(output)}
+    assert output.read_text() == row["source"]
+    wrong = ucc("emit", LINEAR, "--json")
+    assert wrong.status == 2 and "the extent of M is missing" in wrong.json["error"]
 
 
 def test_emit_into_a_folder_that_is_not_there_is_one_line(ucc: Ucc, tmp_path: Path) -> None:

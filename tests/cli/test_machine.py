@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_machine import LINEAR, SIZES, Machine
 
+Write = Callable[[str], Path]
 NO_NVCC = {"UCUTLASS_CUDA_HOME": "", "CUDA_HOME": "/nowhere"}
 
 
@@ -29,8 +31,61 @@ def test_build_again_takes_the_cache(machine: Machine) -> None:
     again = machine.ucc("build", LINEAR, *SIZES, "--json").json
     assert machine.builds == 1
     assert first == again
-    assert first.keys() == {"kernel", "entry", "seconds", "library", "findings"}
+    assert first.keys() == {"kernel", "sizes", "entry", "seconds", "library", "findings"}
     assert Path(first["library"]).is_file()
+
+
+def test_several_shapes_at_once(machine: Machine, tmp_path: Path) -> None:
+    """Shapes of one plan share an entry; its header carries the knobs of each."""
+    folder = tmp_path / "out"
+    shapes = ("--shape", "M=4096", "--shape", "M=16", "--shape", "M=8192")
+    result = machine.ucc("build", LINEAR, "-s", "N=4096,K=4096", *shapes, "-o", folder, "--json")
+    assert result.status == 0, result.err
+    rows = result.json
+    assert [row["sizes"]["M"] for row in rows] == [4096, 16, 8192]
+    entries = {row["entry"] for row in rows}
+    assert rows[0]["entry"] == rows[2]["entry"] and len(entries) == 2
+    assert machine.builds == 2
+    expected = {f"lib{e}.so" for e in entries} | {f"{e}.{end}" for e in entries for end in ("h", "cu")}
+    assert {p.name for p in folder.iterdir()} == expected
+    header = Path(rows[0]["header"]).read_text()
+    assert "planned for 4096" in header and "for extents 8192, 4096, 4096: " in header
+    lines = machine.ucc("build", LINEAR, "-s", "N=4096,K=4096", *shapes).out.splitlines()
+    assert [line.split("\t")[:3] for line in lines] == [
+        ["linear_gelu", f"M={m},K=4096,N=4096", row["entry"]]
+        for m, row in zip((4096, 16, 8192), rows, strict=True)
+    ]
+
+
+def test_every_kernel_of_a_file_at_once(machine: Machine, write: Write) -> None:
+    text = (
+        "kernel a(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return dot[K](x, w) }\n"
+        "kernel b(x: f16[M, K], w: f16[P, K]) -> f16[M, P] { return relu(dot[K](x, w)) }\n"
+        "pipeline c(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return a(x, w) }\n"
+    )
+    path = write(text)
+    rows = machine.ucc("build", path, "--all", "-s", "M=256,N=256,K=256,P=128", "--json").json
+    assert [(row["kernel"], row["sizes"]) for row in rows] == [
+        ("a", {"M": 256, "K": 256, "N": 256}), ("b", {"M": 256, "K": 256, "P": 128}),
+    ]  # fmt: skip
+    assert machine.builds == 2
+    unknown = machine.ucc("build", path, "--all", "-s", "M=256,N=256,K=256,P=128,Z=1")
+    assert (unknown.status, unknown.err) == (2, "ucc: no kernel of the file has a dimension Z [UC0601]\n")
+    assert machine.ucc("build", path, "--all", "-k", "a").status == 2
+
+
+def test_a_build_that_fails_stops_no_other(machine: Machine, write: Write) -> None:
+    text = (
+        "kernel a(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return dot[K](x, w) }\n"
+        "kernel b(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return tanh(dot[K](x, w)) }\n"
+    )
+    refusing = 'if grep -q tanhf source.cu; then echo "source.cu(1): error: no" >&2; exit 2; fi'
+    machine.behave(f"{refusing}\n: > kernel.so\n")
+    result = machine.ucc("build", write(text), "--all", "-s", "M=256,N=256,K=256", "--json")
+    assert result.status == 1
+    good, bad = result.json
+    assert Path(good["library"]).is_file() and "error" not in good
+    assert bad["status"] == 1 and ":2: kernel b(" in bad["error"]
 
 
 def test_a_refused_build_shows_the_program_first_and_keeps_the_source(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from cli_machine import LINEAR, SIZES, Machine, Result
+from cli_machine import H200, LINEAR, SIZES, Machine, Result
 
 from ucutlass.runtime import isolate
 
@@ -22,7 +22,7 @@ Run: TypeAlias = Callable[..., Result]
 def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `ucc run` as on a machine with an H200, `candidate` in the kernel's place."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(command, "_gpu", lambda: ("NVIDIA H200", "sm90a"))
+    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     real = isolate.run
 
     def called(candidate: str, *more: str) -> Result:

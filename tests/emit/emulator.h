@@ -194,6 +194,7 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 #define cudaLaunchKernelEx emu::launch
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(...) cudaSuccess
+#define cudaGetLastError() cudaSuccess
 template <class T> T __ldg(T const* p) { return *p; }
 using std::min; using std::max;
 inline int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }

@@ -119,13 +119,13 @@ def batched_with_reductions() -> GemmPlan:
 
 
 def fp8_two_stores() -> GemmPlan:
-    """Both results by TMA, one rounded on the way; a k tile of more than a promotion."""
+    """Both results by TMA, one rounded on the way; a k tile that CUTLASS's promotion does not divide."""
     body = (ACC, Compute("relu", (0,), "f32"), Round(0, BF16, "f32"))
     return plan(
         E4M3,
         Arithmetic(body, (1, 2)),
         ((Store(matrix(2, E4M3)), "tma"), (Store(matrix(3, BF16)), "tma")),
-        replace(PINGPONG, tile=(64, 64, 256)),
+        replace(PINGPONG, tile=(64, 64, 96)),
     )
 
 
@@ -160,7 +160,7 @@ def test_knobs_are_no_part_of_the_code() -> None:
 def test_fast_accumulation_is_a_schedule_of_its_own() -> None:
     exact = PLANS["fp8_two_stores"]
     fast = replace(exact, problem=replace(exact.problem, accumulate="fast"))
-    assert "mma_promotion_interval = 8;" in emit(exact, "").code
+    assert "mma_promotion_interval = 3;" in emit(exact, "").code
     assert "FP8FastAccum" not in emit(exact, "").code
     assert "KernelTmaWarpSpecializedPingpongFP8FastAccum" in emit(fast, "").code
     assert "mma_promotion_interval" not in emit(fast, "").code
@@ -250,3 +250,62 @@ def test_compiles(name: str, tmp_path: Path) -> None:
     assert entry(tensors, extents, None, swizzled, None, None, None) == 1
     assert entry(None, extents, None, knobs, None, None, None) == 1
     assert entry(tensors, odd, None, knobs, None, ctypes.byref(size), None) == 1
+
+
+# --- the devices, prepared once ---------------------------------------------------------
+
+DEVICES = r"""
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorInvalidDevice = 101 };
+struct Device {
+  cudaError_t error;
+  int sm_count;
+  int max_active_clusters;
+};
+thread_local int current = 0;
+std::atomic<int> prepared{0};
+bool full = true;
+cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current, cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+Device prepare(int ordinal) {
+  ++prepared;
+  return {full ? cudaErrorMemoryAllocation : cudaSuccess, 100 + ordinal, 1};
+}
+%s
+int main() {
+  int const failed = current_device().error;
+  full = false;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      current = i / 4;
+      for (int j = 0; j < 100; ++j) wrong += current_device().sm_count != 100 + current;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  current = 64;
+  std::printf("failed %%d prepared %%d wrong %%d beyond %%d\n", failed, prepared.load(), wrong.load(),
+              int(current_device().error));
+}
+"""
+
+
+def test_a_device_is_prepared_once_and_a_failure_is_not_kept(tmp_path: Path) -> None:
+    """One failure, then two devices from eight threads."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the look-up for the host")
+    code = emit(PLANS["bias_gelu"], "").code
+    begin = code.index("Device current_device() {")
+    section = code[begin : code.index("}  // namespace", begin)]
+    source, binary = tmp_path / "devices.cpp", tmp_path / "devices"
+    source.write_text(DEVICES % section)
+    subprocess.run([compiler, "-std=c++17", "-pthread", str(source), "-o", str(binary)], check=True)
+    said = subprocess.check_output([str(binary)], text=True)
+    assert said == "failed 2 prepared 3 wrong 0 beyond 101\n"

@@ -1,5 +1,6 @@
 // batched_with_reductions
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -74,7 +75,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_51c9c55f53e41a90_kernel {
+namespace ucc_470ce20d614e8580_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -500,20 +501,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_51c9c55f53e41a90_kernel
+}  // namespace ucc_470ce20d614e8580_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_51c9c55f53e41a90_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_470ce20d614e8580_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_51c9c55f53e41a90_kernel::Epilogue;
+  using Callbacks = ucc_470ce20d614e8580_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_51c9c55f53e41a90_kernel::ElementC;
+  using ElementCompute = ucc_470ce20d614e8580_kernel::ElementC;
 };
 
-namespace ucc_51c9c55f53e41a90_kernel {
+namespace ucc_470ce20d614e8580_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -542,7 +543,12 @@ static_assert(Kernel::SharedStorageSize <= cutlass::gemm::collective::detail::sm
 
 constexpr int32_t Mismatch = 1;  // the arguments are not what the plan was made for
 
-int32_t code(cudaError_t error) { return error == cudaSuccess ? 0 : 1000 + int32_t(error); }
+// An error that is returned is not left for the caller's next check to find.
+int32_t code(cudaError_t error) {
+  if (error == cudaSuccess) return 0;
+  (void)cudaGetLastError();
+  return 1000 + int32_t(error);
+}
 int32_t code(cutlass::Status status) { return status == cutlass::Status::kSuccess ? 0 : 2000 + int32_t(status); }
 
 bool are_extents(std::initializer_list<int64_t> extents) {
@@ -605,10 +611,12 @@ Device prepare(int ordinal) {
   return device;
 }
 
-// The calling thread's device, prepared for the kernel once.
+// The calling thread's device, prepared for the kernel once. A failure is not kept: it may pass, as
+// that of a device whose memory is full, or of a first launch inside a stream's capture.
 Device current_device() {
   constexpr int Most = 64;
-  static std::once_flag once[Most];
+  static std::mutex mutex;
+  static std::atomic<bool> ready[Most];
   static Device devices[Most];
   int ordinal = 0;
   if (cudaError_t error = cudaGetDevice(&ordinal)) {
@@ -617,16 +625,26 @@ Device current_device() {
   if (ordinal >= Most) {
     return {cudaErrorInvalidDevice, 0, 0};
   }
-  std::call_once(once[ordinal], [&] { devices[ordinal] = prepare(ordinal); });
+  if (!ready[ordinal]) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!ready[ordinal]) {
+      Device const device = prepare(ordinal);
+      if (device.error != cudaSuccess) {
+        return device;
+      }
+      devices[ordinal] = device;
+      ready[ordinal] = true;
+    }
+  }
   return devices[ordinal];
 }
 
-}  // namespace ucc_51c9c55f53e41a90_kernel
+}  // namespace ucc_470ce20d614e8580_kernel
 
-extern "C" int32_t ucc_51c9c55f53e41a90(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_470ce20d614e8580(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_51c9c55f53e41a90_kernel;
+  using namespace ucc_470ce20d614e8580_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;

@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_9d0db7a146b67c59_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_525af46649f44234_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -441,7 +441,9 @@ int launch(int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, A
     config.stream = stream;
     error = cudaLaunchKernelEx(&config, kKernel, args...);
   }
-  return error == cudaSuccess ? 0 : 1000 + int(error);
+  if (error == cudaSuccess) return 0;
+  (void)cudaGetLastError();  // it is returned, and not left for the caller's next check to find
+  return 1000 + int(error);
 }
 
 /// Whether the address and the strides are multiples of `elements` elements.
@@ -453,14 +455,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_9d0db7a146b67c59_kernel
+}  // namespace ucc_525af46649f44234_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_9d0db7a146b67c59(
+extern "C" int32_t ucc_525af46649f44234(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_9d0db7a146b67c59_kernel;
+  using namespace ucc_525af46649f44234_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -29,6 +29,13 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(first[0][:, :4], first[1][:3, :4])
 
 
+@pytest.mark.parametrize(("kind", "given"), [("f32", 0.5), ("i32", 1), ("bool", True)])
+def test_scalars_are_of_the_type_that_a_launch_wants(kind: str, given: object) -> None:
+    text = f"kernel k(x: f16[M, K], a: {kind}) -> f32[M, K] {{ return where(a == a, f32(x), 0.0) }}"
+    number = generate(named(text, "k"), {"M": 1, "K": 1})[1]
+    assert (type(number), number) == (type(given), given)
+
+
 def test_scalars_can_be_given() -> None:
     assert generate(GEMM, {"M": 1, "N": 1, "K": 1}, scalars={"a": 2.5})[2] == 2.5
 

@@ -133,6 +133,21 @@ def test_integers_are_compared_exactly() -> None:
     assert not compare(big, big - 1, bound).ok
 
 
+def test_integers_too_far_apart_for_64_bits_do_not_wrap_into_their_bound() -> None:
+    low, high = torch.tensor([-(2**63)]), torch.tensor([2**63 - 1])
+    one = torch.ones(1, dtype=torch.float64)
+    assert not compare(high, low, one).ok
+    assert not compare(low, torch.zeros_like(low), one).ok
+    assert compare(high - 1, high, one).ok
+
+
+def test_a_bound_that_is_no_number_bounds_nothing() -> None:
+    bound = torch.tensor([math.nan], dtype=torch.float64)
+    value = torch.ones(1, dtype=torch.float64)
+    assert compare(value, value, bound).ok
+    assert not compare(value + 1, value, bound).ok
+
+
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match=r"\(2,\)"):
         compare(torch.zeros(2), torch.zeros(1, dtype=torch.float64), torch.zeros(1))

@@ -263,6 +263,8 @@ def test_devices() -> None:
     assert device_named("NVIDIA H100 80GB HBM3") is DEVICES["H100-SXM"]
     assert device_named("NVIDIA H100 PCIe") is DEVICES["H100-PCIe"]
     assert device_named("GeForce GTX 1080") is None
+    for relative in ("NVIDIA GH200 480GB", "NVIDIA H100 NVL", "NVIDIA GB200"):
+        assert device_named(relative) is None
     assert arch_for((9, 0)) is SM90
     assert arch_for((12, 0)) is ARCHES["sm89"]
     assert arch_for((7, 5)) is None

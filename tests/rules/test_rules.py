@@ -164,6 +164,14 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         replace(PINGPONG, tile=(64, 64, 256)),
     ),
     (
+        "UC0421",
+        SM90,
+        square(lane="e4m3"),
+        replace(PINGPONG, tile=(64, 64, 160)),
+        square(lane="e4m3", accumulate="fast"),
+        replace(PINGPONG, tile=(64, 64, 160)),
+    ),
+    (
         "UC0423",
         SM90,
         square(),

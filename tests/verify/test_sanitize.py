@@ -183,10 +183,21 @@ def test_warnings_of_racecheck_are_kept_but_do_not_fail() -> None:
     assert report.ok and "1 warnings" in report.message and len(report.findings) == 1
 
 
-@pytest.mark.parametrize(("text", "words"), [(REFUSED, "WDDM"), (NO_CUDA, "first instrumented API call")])
-def test_a_refusal_is_a_tier_that_is_not_available(text: str, words: str) -> None:
-    report = judge("memcheck", parse(text), 1, 0, 1)
-    assert report.status == "not available" and words in report.message and not report.ok
+def test_a_refusal_is_a_tier_that_is_not_available() -> None:
+    report = judge("memcheck", parse(REFUSED), 1, 0, 1)
+    assert report.status == "not available" and "WDDM" in report.message and not report.ok
+
+
+def test_a_process_that_failed_before_cuda_is_no_fault_of_the_tool() -> None:
+    report = judge("memcheck", parse(NO_CUDA), 1, 0, 1, "ImportError: no module")
+    assert report.status == "failed" and "ImportError" in report.message
+    assert judge("memcheck", parse(NO_CUDA), 0, 1, 1).status == "not available"
+
+
+def test_host_frames_of_two_lines_are_no_findings() -> None:
+    frames = "=========     Host Frame: [0x2774ec]\n=========                in /lib/x86_64-linux-gnu/libcuda.so.1\n"
+    text = MEMCHECK.replace("=========         Host Frame: run_unaligned() [0xacd4] in memcheck_demo\n", frames)
+    assert text != MEMCHECK and parse(text).findings == parse(MEMCHECK).findings
 
 
 def test_no_summary_is_failure() -> None:
@@ -208,6 +219,7 @@ FAKE = """#!{python}
 import json, os, pathlib, subprocess, sys
 tool = sys.argv[sys.argv.index("--tool") + 1]
 assert "--error-exitcode" in sys.argv
+assert int(sys.argv[sys.argv.index("--launch-timeout") + 1]) >= 2
 assert os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
 print("========= COMPUTE-SANITIZER", flush=True)
 status = subprocess.run(sys.argv[sys.argv.index("--") + 1:]).returncode

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.verify import candidates
 from ucutlass import frontend
 from ucutlass.runtime.distributions import MEANINGS
+from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.verify import Case, Evidence, Suite, suite
-from ucutlass.runtime.verify.batch import as_json, read_journal
+from ucutlass.runtime.verify.batch import as_json, judge_case, read_journal
 from ucutlass.runtime.verify.evidence import evidence_of
 from ucutlass.runtime.verify.pool import run
 from ucutlass.runtime.verify.suite import Grain, reduced
@@ -139,6 +141,27 @@ def test_a_process_that_never_begins_leaves_everything_undone(whole: Suite) -> N
     assert [r.outcome for r in evidence.results] == ["not run"] * 3
     assert "no CUDA-capable device" in evidence.failures()[0]
     assert not evidence.ok
+
+
+@pytest.mark.parametrize(
+    ("code", "refuses"),
+    [
+        (1, True), (2001, True), (2004, True), (2005, True),
+        (1001, False), (2007, False), (2010, False), (2099, False),
+    ],
+)
+def test_only_words_about_the_arguments_are_a_refusal(code: int, refuses: bool, whole: Suite) -> None:
+    """A driver or a device that fails at an edge is a loss, though CUTLASS says so itself."""
+    edge = next(c for c in whole.cases if c.kind == "edge")
+
+    def make(_: tuple[int, ...]) -> NoReturn:
+        raise LaunchError("k", code)
+
+    if refuses:
+        assert judge_case(PROGRAM, make, edge, candidates.TILE, "cpu").ok
+        return
+    with pytest.raises(LaunchError):
+        judge_case(PROGRAM, make, edge, candidates.TILE, "cpu")
 
 
 # --- evidence ----------------------------------------------------------------------------

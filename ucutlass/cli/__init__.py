@@ -10,12 +10,19 @@ _COMMANDS = {
     "check": "type-check files and their schedules",
     "fmt": "print files in canonical form",
     "explain": "say what the compiler chose for a shape, and why",
+    "sol": "say what no kernel can beat on a device: the speed of light",
     "emit": "print the CUTLASS C++ of a kernel",
     "build": "build a library, a C header and the source",
     "run": "build, run, verify and time a kernel",
+    "verify": "hold a kernel against its reference, on many inputs and extents",
+    "bench": "time a kernel against baselines, in turns",
+    "profile": "say what decides a kernel's time, and which edits to try",
+    "audit": "say whether a kernel's evidence may be believed",
     "guide": "print the language guide",
     "doctor": "report what this machine has and lacks",
+    "calibrate": "measure the ceilings that this very GPU reaches",
     "cache": "list, verify and clear built kernels",
+    "results": "list, compare and carry the evidence of past runs",
 }
 """Subcommand to its line of help; the module of the same name is imported when it is needed."""
 

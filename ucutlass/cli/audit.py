@@ -14,7 +14,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.agent.integrity import RULES, Report, audit
 from ucutlass.agent.integrity.bundle import Bundle, Missing
-from ucutlass.agent.integrity.gather import Candidate, gather, latest
+from ucutlass.agent.integrity.gather import Candidate, gather, latest, matches
 from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
@@ -67,6 +67,7 @@ def command(
         candidate = Candidate(checked, program, dict(zip(program.dims, extents, strict=True)))
         store = Store.open()
         records = _records(store, ids, as_json) if ids else latest(candidate, store)
+        store.prepare()
         try:
             bundle = gather(
                 candidate, records,
@@ -109,13 +110,14 @@ def _records(store: Store, ids: Sequence[str], as_json: bool) -> tuple[Record, .
 
 
 def _record(candidate: Candidate, bundle: Bundle, found: Report, records: Sequence[Record]) -> Record:
-    """The verdict, of the subject that was measured; of the text alone where nothing was."""
+    """The verdict, of the subject that was measured; of the text alone where nothing of it was."""
+    mine = [r for r in records if matches(candidate, r)]
     sizes = [candidate.sizes[d] for d in candidate.program.dims]
     subject = next(
-        (r.subject for r in records),
+        (r.subject for r in mine),
         subject_of(candidate.program, candidate.checked.source, sizes, arch="", lane="", schedule=""),
     )
-    machine = next((r.machine for r in records), machine_of(None))
+    machine = next((r.machine for r in mine), machine_of(None))
     protocol = {"rules": list(found.checked), "lane": str(bundle.lane) if bundle.lane else None}
     result = {
         "verdict": found.verdict,

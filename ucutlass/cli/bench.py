@@ -17,7 +17,14 @@ from ucutlass import frontend, ir
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import (
+    arch_option,
+    file_argument,
+    json_option,
+    kernel_option,
+    seconds_option,
+    sizes_option,
+)
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import Device
 from ucutlass.runtime import isolate
@@ -33,6 +40,8 @@ from ucutlass.trials.subjects import subject_of_built
 
 NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
 """As `ucutlass.runtime.bench.baselines.BASELINES`, which takes torch to import."""
+
+_NO_GPU = "nothing was timed: there is no NVIDIA GPU here that a compile target serves"
 
 _REGIMES: Mapping[str, tuple[Regime, ...]] = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
 
@@ -66,14 +75,10 @@ def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
     show_default=True,
     help="Operands from memory, from the L2 as far as they fit, or one after the other.",
 )
-@click.option("--seconds", default=20.0, show_default=True, help="Most seconds of measuring, each regime.")
+@seconds_option("--seconds", 20.0, "Most seconds of measuring, each regime.")
 @click.option("--seed", default=0, help="Seed of the random arguments.")
-@click.option(
-    "--limit", default=600.0, show_default=True, help="Seconds that the comparison's own process may take."
-)
-@click.option(
-    "--wait", default=600.0, show_default=True, help="Seconds to wait for another process that times."
-)
+@seconds_option("--limit", 600.0, "Seconds that the comparison's own process may take.")
+@seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option
 def command(
     file: Path, sizes: tuple[str, ...], name: str | None, arch: str | None,
@@ -92,7 +97,8 @@ def command(
         complete(frontend.kernel(checked, name), given)  # the call's mistakes before the machine's
         found = gpu.at_hand()
         if found is None:
-            fail(Status.MACHINE, "no GPU here that our kernels run on: nothing was timed", as_json)
+            fail(Status.MACHINE, _NO_GPU, as_json)
+        Store.open().prepare()
         target = arch or found.arch.name
         device = found.device
         ours = _made(checked, name, given, target, device)

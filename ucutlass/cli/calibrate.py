@@ -11,7 +11,7 @@ import click
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import json_option
+from ucutlass.cli.options import json_option, seconds_option
 from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench.lane import NoGpu
@@ -21,10 +21,8 @@ from ucutlass.runtime.store import Store
 
 @click.command("calibrate")
 @click.option("--device", "index", default=0, show_default=True, help="Which of the GPUs that CUDA sees.")
-@click.option("--limit", default=600.0, show_default=True, help="Seconds that measuring may take.")
-@click.option(
-    "--wait", default=300.0, show_default=True, help="Seconds to wait for another process that times there."
-)
+@seconds_option("--limit", 600.0, "Seconds that measuring may take.")
+@seconds_option("--wait", 300.0, "Seconds to wait for another process that times there.")
 @json_option
 def command(index: int, limit: float, wait: float, as_json: bool) -> None:
     """Measure the ceilings that this very GPU reaches, and keep them beside the data sheet.
@@ -35,6 +33,7 @@ def command(index: int, limit: float, wait: float, as_json: bool) -> None:
     """
     with reported(as_json):
         _present(index)
+        Store.open().prepare()
         answer = _measured(index, limit, wait, as_json)
         found, sealed = calibration(answer)
         file = save(found)

@@ -73,7 +73,7 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
         ("epilogue", ", ".join(e.routes) or "no tensors"),
         ("work", report.work_words(b)),
-        ("bound", f"{b.fused.seconds * 1e6:.2f} us by {b.limit}; {micro(b.realistic.seconds)} for this plan"),
+        ("bound", f"{micro(b.fused.seconds)} by {b.limit}; {micro(b.realistic.seconds)} for this plan"),
         (
             "estimate",
             f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "

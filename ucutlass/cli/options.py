@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,20 @@ from typing import Any, TypeVar
 import click
 
 from ucutlass.hardware import ARCHES
+
+
+class Positive(click.FloatRange):
+    """A number above 0 that is finite: NaN passes every comparison of a range, infinity the open ones."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return found
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +39,11 @@ kernel_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+
+
+def seconds_option(flag: str, default: float, words: str) -> Callable[[F], F]:
+    """A time limit."""
+    return click.option(flag, type=Positive(), default=default, show_default=True, help=words)
 
 
 def arch_option(default: str | None = "sm90a") -> Callable[[F], F]:

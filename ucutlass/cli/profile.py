@@ -20,7 +20,7 @@ from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import arch_option, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import arch_option, json_option, kernel_option, seconds_option, sizes_option
 from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
@@ -31,6 +31,7 @@ from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
+from ucutlass.sol.bounds import micro
 from ucutlass.trials.profile import AGREE, request_json, scheduled
 from ucutlass.trials.subjects import subject_of_built
 
@@ -71,10 +72,8 @@ class Job:
 @click.option("--try", "tried", is_flag=True, help="Build and time the first edit too, and keep the outcome.")
 @click.option("--ledger", is_flag=True, help="Show what each rule's edits brought so far, and do no more.")
 @click.option("--seed", default=0, help="Seed of the random arguments.")
-@click.option("--limit", default=300.0, show_default=True, help="Seconds that each process may take.")
-@click.option(
-    "--wait", default=600.0, show_default=True, help="Seconds to wait for another process that times."
-)
+@seconds_option("--limit", 300.0, "Seconds that each process may take.")
+@seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option
 def command(
     file: Path | None, sizes: tuple[str, ...], name: str | None, arch: str | None, counters: bool,
@@ -144,6 +143,7 @@ def _look(
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
         return facts, row, missing
+    Store.open().prepare()
     with _lane(job):
         return _measured(job, facts, row, missing, counters, energy, cache)
 
@@ -306,7 +306,7 @@ def _report(job: Job, row: dict[str, Any], advice: Advice, as_json: bool) -> Non
         ("schedule", f"{row['arch']} {{ {row['schedule']} }}"),
         ("looked at", ", ".join(advice.tiers)),
         *((f"no {what}", why) for what, why in row["unavailable"].items()),
-        ("bound", f"{advice.bound.seconds * 1e6:.2f} us on {row['device']}, by {advice.bound.limit}"),
+        ("bound", f"{micro(advice.bound.seconds)} on {row['device']}, by {advice.bound.limit}"),
         _time(row, advice),
     ]
     if energy := row.get("timing", {}).get("energy"):
@@ -339,4 +339,4 @@ def _ledger(as_json: bool) -> None:
         click.echo("no edit has been tried yet: ucc profile FILE -s .. --try adds one")
     else:
         head = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
-        show.table(head, [head, *([str(cell) for cell in line] for line in found)])
+        show.table(head, [[str(cell) for cell in line] for line in found])

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -71,18 +70,14 @@ def _filters(limit: int | None) -> Callable[[F], F]:
 
 @contextmanager
 def _told(as_json: bool) -> Iterator[None]:
-    """Failures in their words and exit status; what the store warns of, as lines on stderr."""
-    with reported(as_json), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    """Failures in their words and exit status."""
+    with reported(as_json):
         try:
             yield
         except (NoSuchRecord, Incomparable) as problem:
             fail(Status.CALL, str(problem), as_json)
         except NotIntact as problem:
             fail(Status.MACHINE, str(problem), as_json)
-        finally:
-            for warning in said:
-                click.echo(f"ucc: {warning.message}", err=True)
 
 
 # --- commands --------------------------------------------------------------------
@@ -121,7 +116,7 @@ def show_(id: str, as_json: bool) -> None:
         return
     order = ("id", "kind", "created", "subject", "machine", "harness", "parents", "protocol", "result")
     rows = [line for name in order for line in _flat(name, content[name])]
-    show.table(("field", "value"), [(_plain(name), _plain(value)) for name, value in rows])
+    show.table(("field", "value"), [(show.plain(name), show.plain(value)) for name, value in rows])
 
 
 @command.command("compare")
@@ -149,7 +144,7 @@ def compare_(a: str, b: str, as_json: bool) -> None:
     if said.verdict is not None:
         click.echo(f"verdict: {'a is ' if said.verdict != 'no difference' else ''}{said.verdict}")
     for caution in said.cautions:
-        click.echo(f"note: {_plain(caution)}")
+        click.echo(f"note: {show.plain(caution)}")
 
 
 @command.command("export")
@@ -187,7 +182,7 @@ def import_(file: Path, as_json: bool) -> None:
     else:
         click.echo(f"{_counted(done.added)} added, {done.known} here already, {len(done.refused)} refused")
         for refused in done.refused:
-            click.echo(f"ucc: {file}:{refused.line}: {_plain(refused.reason)}", err=True)
+            click.echo(f"ucc: {file}:{refused.line}: {show.plain(refused.reason)}", err=True)
     if done.refused:
         sys.exit(Status.CALL)
 
@@ -203,7 +198,7 @@ def check_(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(b) for b in broken], indent=2))
     elif broken:
-        rows = [(str(b.number), _plain(str(b.id)[:16]), _plain(b.reason)) for b in broken]
+        rows = [(str(b.number), show.plain(str(b.id)[:16]), show.plain(b.reason)) for b in broken]
         show.table(("number", "record", "problem"), rows)
     else:
         click.echo(f"{_counted(count)}, all as sealed")
@@ -250,7 +245,7 @@ def _headline(record: Record) -> str:
 
 def _sides(records: Sequence[Record], said: Compared) -> list[tuple[str, ...]]:
     return [
-        (name, r.id[:12], _plain(r.subject.kernel), _plain(r.subject.schedule),
+        (name, r.id[:12], show.plain(r.subject.kernel), show.plain(r.subject.schedule),
          f"{t.median:.2f} us ({t.p10:.2f} to {t.p90:.2f})")
         for name, r, t in zip("ab", records, (said.a, said.b), strict=True)
     ]  # fmt: skip
@@ -277,12 +272,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> None:
-    show.table(tuple(rows[0]), [tuple(_plain(v) for v in row.values()) for row in rows])
-
-
-def _plain(text: str) -> str:
-    """Records may come from elsewhere: nothing in them reaches the terminal as a command."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    show.table(tuple(rows[0]), [tuple(show.plain(v) for v in row.values()) for row in rows])
 
 
 def _replace(file: Path, text: str) -> None:
@@ -291,6 +281,9 @@ def _replace(file: Path, text: str) -> None:
     try:
         part.write_text(text, encoding="ascii")
         part.replace(file)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise OSError(problem.errno, problem.strerror, str(file)) from problem
     except BaseException:
         part.unlink(missing_ok=True)
         raise

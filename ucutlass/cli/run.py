@@ -12,14 +12,20 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.backend import Built, build_kernel
-from ucutlass.cli import show
+from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.hardware import arch_for, device_named
-from ucutlass.runtime import isolate, system
+from ucutlass.cli.options import (
+    arch_option,
+    file_argument,
+    json_option,
+    kernel_option,
+    seconds_option,
+    sizes_option,
+)
+from ucutlass.runtime import isolate
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol import speed_of_light
+from ucutlass.sol.bounds import Bounds, bounds
 
 _INTERPRETED = 512
 """Extents are cut to this where no GPU is present: the interpreter is there to be right."""
@@ -31,9 +37,7 @@ _INTERPRETED = 512
 @kernel_option
 @arch_option(None)
 @click.option("--seed", default=0, help="Seed of the random arguments.")
-@click.option(
-    "--limit", default=300.0, show_default=True, help="Seconds that the kernel's own process may take."
-)
+@seconds_option("--limit", 300.0, "Seconds that the kernel's own process may take.")
 @json_option
 def command(
     file: Path,
@@ -54,14 +58,14 @@ def command(
         checked = frontend.read(file)
         program = frontend.kernel(checked, name)
         extents = complete(program, parse_sizes(sizes))
-        gpu = _gpu()
-        target = arch or (gpu[1] if gpu else "sm90a")
-        device = device_named(gpu[0]) if gpu else None
+        found = gpu.at_hand()
+        target = arch or (found.arch.name if found else "sm90a")
+        device = found.device if found else None
         with show.building(program.name) as progress:
             built = build_kernel(checked, program, extents, target, device=device, on_progress=progress)
         row = _describe(program, built)
         given = parse_sizes(sizes)
-        if gpu:
+        if found:
             row |= _on_gpu(checked, program, given, target, seed, limit, built)
         else:
             row |= _on_cpu(checked, program, given, seed, limit)
@@ -70,18 +74,9 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-def _gpu() -> tuple[str, str] | None:
-    """Name and compile target of the first GPU that can run our kernels."""
-    driver = system.driver()
-    for gpu in driver.gpus if driver else ():
-        if (arch := arch_for(gpu.capability)) is not None:
-            return gpu.name, arch.name
-    return None
-
-
 def _describe(program: ir.Kernel, built: Built) -> dict[str, Any]:
     planned = built.planned
-    bound = speed_of_light(planned.candidate.problem, planned.sizes, planned.device)
+    bound = _bounds(program, built)
     return {
         "kernel": program.name,
         "sizes": dict(zip(program.dims, planned.sizes, strict=True)),
@@ -90,7 +85,7 @@ def _describe(program: ir.Kernel, built: Built) -> dict[str, Any]:
         "source": str(built.artifact.source),
         "library": str(built.artifact.library),
         "findings": [asdict(f) for f in built.artifact.report.findings],
-        "bound_microseconds": bound.seconds * 1e6,
+        "bound_microseconds": bound.fused.seconds * 1e6,
         "bound_limit": bound.limit,
         "bound_device": planned.device.name,
     }
@@ -108,16 +103,21 @@ def _on_gpu(
     answer = _isolated("on_gpu", checked, program, sizes, seed, limit, {"arch": arch})
     if "lost" in answer:
         return {"ran": "GPU", "ok": False} | answer
-    share = built_share(built, answer["microseconds"])
+    share = built_share(program, built, answer["microseconds"])
     return {"ran": "GPU"} | answer | {"share_of_bound": share}
 
 
-def built_share(built: Built, microseconds: float | None) -> float | None:
-    """The speed of light over the measured time; None where nothing was measured."""
+def built_share(program: ir.Kernel, built: Built, microseconds: float | None) -> float | None:
+    """The fused bound over the measured time; None where nothing was measured."""
     if microseconds is None:
         return None
-    bound = speed_of_light(built.planned.candidate.problem, built.planned.sizes, built.planned.device)
-    return bound.seconds * 1e6 / microseconds
+    return _bounds(program, built).fused.seconds * 1e6 / microseconds
+
+
+def _bounds(program: ir.Kernel, built: Built) -> Bounds:
+    planned = built.planned
+    sizes = dict(zip(program.dims, planned.sizes, strict=True))
+    return bounds(program, sizes, planned.device, planned=planned)
 
 
 def _on_cpu(
@@ -151,20 +151,10 @@ def _isolated(
         },
         limit_seconds=limit,
     )
-    match outcome:
-        case isolate.Returned(value):
-            assert isinstance(value, dict)
-            return value
-        case isolate.Raised(kind, message):
-            return {"lost": f"{kind}: {message}"}
-        case isolate.Crashed(signal):
-            return {"lost": f"the process of the kernel was ended by {signal}"}
-        case isolate.TimedOut(seconds):
-            return {"lost": f"the kernel did not end within {seconds:.0f} s and was killed"}
-        case isolate.TooMuchMemory(limit_bytes):
-            return {"lost": f"the process of the kernel passed {limit_bytes} bytes and was killed"}
-        case isolate.Exited(status):
-            return {"lost": f"the process of the kernel ended by itself with status {status}"}
+    if not isinstance(outcome, isolate.Returned):
+        return {"lost": isolate.lost(outcome, "the kernel")}
+    assert isinstance(outcome.value, dict)
+    return outcome.value
 
 
 def _report(row: dict[str, Any], as_json: bool) -> None:

@@ -18,12 +18,22 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     out = Console(highlight=False)
     if not out.is_terminal:
         for row in rows:
-            click.echo("\t".join(row))
+            click.echo("\t".join(one_line(cell) for cell in row))
         return
     made = Table(*columns, box=None, pad_edge=False)
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
+        made.add_row(*(Text(one_line(cell)) for cell in row))
     out.print(made)
+
+
+def one_line(text: str) -> str:
+    """As `plain`, lines joined: no cell begins a row of its own."""
+    return plain("; ".join(text.splitlines()))
+
+
+def plain(text: str) -> str:
+    """Records and tools' words come from elsewhere: nothing in them reaches the terminal as a command."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 @contextmanager
@@ -36,6 +46,7 @@ def building(what: str) -> Iterator[OnProgress]:
     with err.status(f"building {what}") as status:
 
         def update(event: Progress) -> None:
-            status.update(f"building {what}: {event.kind} {event.detail}".rstrip())
+            count = f" {event.done}/{event.total}" if event.total > 1 else ""
+            status.update(f"building {what}{count}: {event.kind} {event.detail}".rstrip())
 
         yield update

@@ -12,7 +12,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import json_option, kernel_option, sizes_option
+from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import DEVICES, Device, arch_for, device_named
 from ucutlass.planner import Planned
@@ -48,7 +48,7 @@ class Request:
     "--device", type=click.Choice(tuple(DEVICES)), help="GPU to bound for: the one here, else H200."
 )
 @click.option(
-    "--time", "microseconds", type=click.FloatRange(min=0, min_open=True), metavar="MICROSECONDS",
+    "--time", "microseconds", type=Positive(), metavar="MICROSECONDS",
     help="A measured time, for the gap.",
 )  # fmt: skip
 @click.option(
@@ -121,10 +121,13 @@ def _read(file: Path) -> Ceilings:
     text = file.read_text(errors="replace")
     try:
         content = json.loads(text)
-    except ValueError as problem:
-        raise CeilingsError(f"{file} is no JSON: {problem}; run `ucc calibrate` again") from None
+    except (ValueError, RecursionError) as problem:
+        raise CeilingsError(f"{file} is no JSON: {problem}; run `ucc calibrate`, or remove it") from None
     inner = content.get("ceilings") if isinstance(content, dict) else None
-    return from_json(text if inner is None else json.dumps(inner))
+    try:
+        return from_json(text if inner is None else json.dumps(inner))
+    except CeilingsError as problem:
+        raise CeilingsError(f"{file}: {problem}") from None
 
 
 def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:

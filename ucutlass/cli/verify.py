@@ -17,7 +17,14 @@ from ucutlass import frontend, ir
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import (
+    arch_option,
+    file_argument,
+    json_option,
+    kernel_option,
+    seconds_option,
+    sizes_option,
+)
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 
@@ -50,10 +57,8 @@ class _Options:
 )
 @click.option("--cases", "most", default=64, show_default=True, type=click.IntRange(1), help="Cases at most.")
 @click.option("--sanitize", is_flag=True, help="Also run reduced extents under compute-sanitizer's tools.")
-@click.option("--limit", default=120.0, show_default=True, help="Seconds that a case may take.")
-@click.option(
-    "--wait", default=600.0, show_default=True, help="Seconds to wait for another process that times."
-)
+@seconds_option("--limit", 120.0, "Seconds that a case may take.")
+@seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option
 def command(
     file: Path,
@@ -120,6 +125,7 @@ def _verify(
     from ucutlass.trials import verified
     from ucutlass.trials.subjects import subject_of_built
 
+    store.Store.open().prepare()
     subject = subject_of_built(checked, program, built)
     plan = verified.plan(
         checked, program, built, sizes,
@@ -162,7 +168,7 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         ("ran on", row["device"]),
         ("verdict", f"{verdict}: {right} of {len(row['cases'])} cases right"),
         ("repeat with", f"--seed {row['seed']}"),
-        ("record", row["record"]),
+        ("record", row["record"][:16]),
     ]
     show.table(("", ""), lines)
 

@@ -77,8 +77,8 @@ ACCUMULATORS: Mapping[tuple[str, str], Accumulator] = MappingProxyType(
 
 - f16 sums: mma.sync rounds to nearest once an instruction of at least 8 products.
 - fp8 on Hopper aligns addends to the largest and keeps 13 bits below its leading one
-  (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); CUTLASS moves the sum to f32 registers every
-  four instructions of 32 products, the fast form never.
+  (DeepSeek-V3, arXiv 2412.19437, section 3.3.2); CUTLASS moves the sum to f32 registers at
+  least every four instructions of 32 products (the rules keep k tiles to that), the fast form never.
 - f32 is FFMA or three tf32 passes, as the schedule says; the larger error, the passes', counts:
   an operand is two tf32 parts within 2**-22, and the product of the low parts, 2**-22, is dropped.
 """

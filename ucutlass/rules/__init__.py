@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         "UC0421",
         "tile K",
         _SM90,
-        "tile K: a multiple of 32 bytes up to 256 elements",
+        "tile K: a multiple of 32 bytes up to 256 elements (fp8: to 128)",
         "cute/arch/mma_sm90.hpp, ss_op_selector",
         tiles.tile_k,
     ),

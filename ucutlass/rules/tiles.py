@@ -90,16 +90,25 @@ def tile_n(c: Candidate) -> Finding | None:
     )
 
 
+PROMOTED_K = 128
+"""Products between two promotions of an fp8 sum, as CUTLASS's default has it and the error bounds count
+on (`ucutlass.reference.accumulation`); stricter than the hardware, so that no schedule costs accuracy."""
+
+
 def tile_k(c: Candidate) -> Finding | None:
     s = _sm90(c)
     k, size = s.tile[2], c.problem.lane.bytes
     step = BYTES_K // size
-    if k % step == 0 and step <= k <= MAX_TILE:
+    promotes = _sets(c) > 1
+    most = PROMOTED_K if promotes else MAX_TILE
+    if k % step == 0 and step <= k <= most:
         return None
-    best = nearest(k, tuple(range(step, MAX_TILE + 1, step)))
+    best = nearest(k, tuple(range(step, most + 1, step)))
+    why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {c.problem.lane.name}"
+    if promotes and k > most:
+        why = f"fp8 sums move to f32 at least every {most} products, and a tile's move together"
     return Finding(
-        f"tile K {k} is not a multiple of {step} up to {MAX_TILE}: a wgmma takes {BYTES_K} bytes, "
-        f"{step} elements of {c.problem.lane.name}",
+        f"tile K {k} is not a multiple of {step} up to {most}: {why}",
         f"use tile K {best}",
         ("tile",),
         changed(c, tile=(*s.tile[:2], best), stages=None),

@@ -67,7 +67,7 @@ def from_json(text: str) -> Ceilings:
     """The ceilings that a text holds. Raises CeilingsError naming the entry that is wrong."""
     try:
         content: Any = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CeilingsError(f"the ceilings are no JSON: {error}") from None
     if not isinstance(content, dict):
         raise CeilingsError(f"the ceilings are a JSON {type(content).__name__}, not an object")

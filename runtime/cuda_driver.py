@@ -1,0 +1,28 @@
+"""Calls of the CUDA driver's C interface, with its own words for what it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+
+class DriverRefused(RuntimeError):
+    """A call of the CUDA driver failed; the message has its name for the error."""
+
+
+def library() -> ctypes.CDLL:
+    """libcuda. Raises OSError where there is no driver."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def call(driver: ctypes.CDLL, name: str, *arguments: Any) -> None:
+    """Raises DriverRefused. Arguments that are no `int` in C must be ctypes values."""
+    if status := getattr(driver, name)(*arguments):
+        raise DriverRefused(f"{name}: {words(driver, status)}")
+
+
+def words(driver: ctypes.CDLL, status: int) -> str:
+    """The driver's name for a CUresult."""
+    text = ctypes.c_char_p()
+    driver.cuGetErrorName(status, ctypes.byref(text))
+    return text.value.decode(errors="replace") if text.value else f"CUDA error {status}"

@@ -1,0 +1,57 @@
+"""What may happen in the processes of `ucc verify`; stands for `ucutlass.trials.verify`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ucutlass import frontend
+from ucutlass.reference import evaluate
+from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, LaunchError
+from ucutlass.runtime.verify import Exposed
+from ucutlass.runtime.verify.batch import judge_all
+
+
+def right(**given: Any) -> str:
+    return _judge(given, lambda outs, results: [o.copy_(r) for o, r in zip(outs, results, strict=True)])
+
+
+def wrong(**given: Any) -> str:
+    """The last element is left as it is."""
+
+    def fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        for out, result in zip(outs, results, strict=True):
+            out.reshape(-1)[:-1] = result.reshape(-1)[:-1]
+
+    return _judge(given, fill)
+
+
+def crash(**given: Any) -> str:
+    def fill(outs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    return _judge(given, fill)
+
+
+def _judge(given: dict[str, Any], fill: Any) -> str:
+    kernel = given["kernel"]
+    assert os.path.exists(kernel["library"]) and kernel["entry"].startswith("ucc_")  # noqa: PTH110
+    program = frontend.kernel(frontend.read_text(kernel["text"]), kernel["name"])
+
+    def make(extents: tuple[int, ...]) -> Exposed:
+        if any(n % 8 for n in extents[1:]):
+            raise LaunchError(program.name, BAD_ARGUMENTS)
+
+        def run(arguments: Sequence[Any], outs: Sequence[Tensor], _: Tensor | None) -> None:
+            fill(outs, evaluate(program, arguments))
+
+        return Exposed(run, 0)
+
+    return judge_all(
+        program, make, given["cases"], given["journal"], tile=given["tile"], device="cpu",
+        case_seconds=given["case_seconds"],
+    )  # fmt: skip
