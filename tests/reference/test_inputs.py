@@ -29,9 +29,12 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(first[0][:, :4], first[1][:3, :4])
 
 
-@pytest.mark.parametrize(("kind", "given"), [("f32", 0.5), ("i32", 1), ("bool", True)])
-def test_scalars_are_of_the_type_that_a_launch_wants(kind: str, given: object) -> None:
-    text = f"kernel k(x: f16[M, K], a: {kind}) -> f32[M, K] {{ return where(a == a, f32(x), 0.0) }}"
+@pytest.mark.parametrize(
+    ("kind", "value", "given"),
+    [("f32", "x * a", 0.5), ("i32", "where(a > 0, x, 0.0)", 1), ("bool", "where(a, x, 0.0)", True)],
+)
+def test_scalars_are_of_the_type_that_a_launch_wants(kind: str, value: str, given: object) -> None:
+    text = f"kernel k(x: f32[M, K], a: {kind}) -> f32[M, K] {{ return {value} }}"
     number = generate(named(text, "k"), {"M": 1, "K": 1})[1]
     assert (type(number), number) == (type(given), given)
 
