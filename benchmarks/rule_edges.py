@@ -143,7 +143,6 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rule codes, with commas")
     parser.add_argument("--emit", action="store_true", help="build and run nothing")
     budget.add_option(parser)
-    budget.add_option(parser)
     options = parser.parse_args()
     wanted = [i for i, e in enumerate(EDGES) if not options.only or e.code in options.only.split(",")]
     forced, done = _forced(wanted)
@@ -176,7 +175,7 @@ def main() -> None:
         sys.exit(bool(mistaken or untried))
     if options.out is None:
         parser.error("--out FOLDER is needed, or --emit")
-    done = known(options.out, wanted) | done
+    done = known(options.out) | done
     left = [i for i in forced if i not in done]
     deadline = budget.after(options.seconds)
     for batch in [left[i : i + BATCH] for i in range(0, len(left), BATCH)]:
@@ -194,14 +193,13 @@ def main() -> None:
     sys.exit(bool(unexplained or mistaken))
 
 
-def known(folder: Path, wanted: Sequence[int]) -> dict[int, Outcome]:
-    """What runs before found, by edge; without an answer is not found."""
+def known(folder: Path) -> dict[int, Outcome]:
+    """What runs before found, by edge; `no answer` is none."""
     path = folder / "rule_edges.json"
     rows = json.loads(path.read_text())["outcomes"] if path.exists() else []
     made = (Outcome(**row | {"broken": tuple(row["broken"])}) for row in rows)
     answered = {(o.code, o.what): o for o in made if o.kind != "no answer"}
-    keys = {i: (EDGES[i].code, EDGES[i].what) for i in wanted}
-    return {i: answered[key] for i, key in keys.items() if key in answered}
+    return {i: answered[e.code, e.what] for i, e in enumerate(EDGES) if (e.code, e.what) in answered}
 
 
 def tried(
