@@ -217,7 +217,9 @@ class _Builds:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        before = json.loads(path.read_text()) if path.exists() else {"wall": 0.0, "failed": {}, "built": {}}
+        before: dict[str, Any] = {"wall": 0.0, "failed": {}, "built": {}}
+        if path.exists():
+            before = json.loads(path.read_text())
         self._wall, self._start = before["wall"], time.monotonic()
         self._failed: dict[str, str] = before["failed"]
         self._built: dict[str, list[dict[str, Any]]] = before["built"]

@@ -48,7 +48,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(speed, "toolchain", lambda: None)
         monkeypatch.setattr(speed, "build_many", build_many)
-        monkeypatch.setattr(speed, "machine", lambda: {})
+        monkeypatch.setattr(speed, "machine", dict)
         monkeypatch.setattr(speed.relay, "run", relayed)
         return timed
 
@@ -62,7 +62,8 @@ def test_a_kernel_not_built_and_a_row_lost_are_told(use: Any, tmp_path: Path) ->
     assert [row["name"] for row in report["lost"]] == [WANTED[0].name]
     assert len(report["gemm"]) + len(report["fused"]) == len(WANTED) - 2 and report["left"] == []
     text = table(report, ["bf16"])
-    assert "lost: gemm bf16" in text and "not built: gemm bf16" in text and "geomean over eager: 2.000" in text
+    assert "lost: gemm bf16" in text and "not built: gemm bf16" in text
+    assert "geomean over eager: 2.000" in text
     assert "geomean of mm / ours 1.500, worst 1.500, 1 of 28 shapes" in text
 
 
