@@ -100,7 +100,8 @@ class Refused:
 
 
 def measure(probe: Probe, ruler: Ruler, method: Method) -> Reading | Refused:
-    """Times one probe. What torch or the driver refuses (memory, an element type) is an answer."""
+    """Times one probe. What torch or the driver refuses is an answer: memory, an element type, or,
+    as AttributeError, a type or function that this torch does not have."""
     try:
         launch = probe.make()
         launch()

@@ -72,7 +72,7 @@ class Kernels:
         call(self._driver, "cuModuleLoadData", ctypes.byref(self._module), _PTX.read_bytes() + b"\0")
 
     def probes(self, memory: int, l2: int) -> list[Probe]:
-        """An empty kernel, a read of far memory, of what fits in half of the L2, and a chain of FFMA.
+        """An empty kernel, a read of far memory, of a quarter of the L2, and a chain of FFMA.
 
         `memory` and `l2` in bytes. The L2 is read many times over in one launch, so that neither the
         launch nor the first pass from memory weighs.
