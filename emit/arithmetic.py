@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ucutlass.elements import F16, F32, I32, TF32, Element
+from ucutlass.elements import F16, F32, I32, Element
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
 from ucutlass.emit.text import literal, product
 from ucutlass.functions import FUNCTIONS
@@ -410,8 +410,7 @@ def _rounded(text: str, source: ScalarKind, elem: Element) -> str:
             wide = convert(text, source, "f32")
             if elem.mantissa >= F32.mantissa:
                 return wide
-            style = ", cutlass::FloatRoundStyle::round_half_ulp_truncate" if elem == TF32 else ""
-            return f"ucc_round<{elem.cpp}{style}>({wide})"
+            return f"ucc_round<{elem.cpp}>({wide})"
         case "bool":
             return convert(text, source, "bool")
         case "int":

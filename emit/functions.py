@@ -303,13 +303,12 @@ def _types(kind: ScalarKind) -> Mapping[str, str]:
     return {"T": CPP[kind], "U": _UNSIGNED[kind]}
 
 
-ROUND = """template <class Element, auto Style = cutlass::FloatRoundStyle::round_to_nearest>
+ROUND = """template <class Element>
 CUTLASS_DEVICE float ucc_round(float x) {
-  return float(cutlass::NumericConverter<Element, float, Style>::convert(x));
+  return float(cutlass::NumericConverter<Element, float>::convert(x));
 }
 """
-"""To a narrower float and back: nearest, ties to even; the 8-bit floats saturate. tf32 takes
-the style that rounds ties away from zero, as the conversion of operands does."""
+"""To a narrower float and back: nearest, ties to even; the 8-bit floats saturate."""
 
 INTEGER = """template <int64_t Lowest, int64_t Highest, class Integer>
 CUTLASS_DEVICE Integer ucc_integer(float x) {

@@ -200,9 +200,4 @@ using std::min; using std::max;
 inline int __dp4a(int a, int b, int c) { for (int i = 0; i < 4; ++i) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i))); return c; }
 
 inline float __uint_as_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
-/// cvt.rna.tf32.f32
-inline float emulated_round_tf32(float x) {
-  uint32_t bits; memcpy(&bits, &x, 4);
-  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0x1000u) & 0xffffe000u;
-  memcpy(&x, &bits, 4); return x;
-}
+inline uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }

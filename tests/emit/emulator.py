@@ -27,8 +27,8 @@ _MMA = re.compile(
     r"|m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32|m16n8k32\.row\.col\.s32\.s8\.s8\.s32)) .*?#endif\n",
     re.DOTALL,
 )
+_ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
-_ROUND_TF32 = re.compile(r"uint32_t bits;\n\s*asm\(\"cvt.rna.*?__uint_as_float\(bits\);", re.DOTALL)
 
 
 def build(source: Source, folder: Path) -> Any:
@@ -58,10 +58,10 @@ def _translated(text: str) -> str:
         "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
         text,
     )
-    text = _ROUND_TF32.sub("return emulated_round_tf32(x);", text)
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
     )
+    text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
     intrinsic = "unsigned __byte_perm(unsigned, unsigned, unsigned);"
     return (

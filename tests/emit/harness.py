@@ -267,7 +267,7 @@ def round_reference(value: float, elem: Element) -> float | int | bool:
         if not math.isfinite(value):
             return value
         bits = int(np.float32(value).view(np.uint32))
-        bits += 0x1000
+        bits += 0xFFF + (bits >> 13 & 1)
         return float(np.uint32(bits & 0xFFFFE000).view(np.float32))
     limit = {"e4m3": 448.0, "e5m2": 57344.0}.get(elem.name, math.inf)
     wide = torch.tensor(value, dtype=torch.float32).clamp(-limit, limit)

@@ -15,7 +15,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_bb9b0a6b749bcc2b_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_9cdc38ef432933fc_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -308,10 +308,19 @@ using ReadA = cute::Copy_Atom<cute::SM75_U32x4_LDSM_N, FragmentElement>;
 using ReadB = cute::Copy_Atom<cute::UniversalCopy<cutlass::tfloat32_t>, FragmentElement>;
 
 
-/// To tf32, to nearest, ties away from zero; the low 13 bits are 0.
+/// To tf32, to nearest, ties to even, as TMA rounds; the low 13 bits are 0.
 __device__ inline float round_tf32(float x) {
-  uint32_t bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  uint32_t bits = __float_as_uint(x);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#else
+  // The one instruction before Hopper, cvt.rna, takes ties away from zero.
+  if ((bits & 0x7f800000u) != 0x7f800000u) {
+    bits = (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
+  } else if (bits & 0x7fffffu) {
+    bits = 0x7fffe000u;
+  }
+#endif
   return __uint_as_float(bits);
 }
 
@@ -620,14 +629,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_bb9b0a6b749bcc2b_kernel
+}  // namespace ucc_9cdc38ef432933fc_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_bb9b0a6b749bcc2b(
+extern "C" int32_t ucc_9cdc38ef432933fc(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_bb9b0a6b749bcc2b_kernel;
+  using namespace ucc_9cdc38ef432933fc_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -75,13 +75,13 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_6ee3b5e3bf1efe35_kernel {
+namespace ucc_4d2f51b60ab2b74f_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
-template <class Element, auto Style = cutlass::FloatRoundStyle::round_to_nearest>
+template <class Element>
 CUTLASS_DEVICE float ucc_round(float x) {
-  return float(cutlass::NumericConverter<Element, float, Style>::convert(x));
+  return float(cutlass::NumericConverter<Element, float>::convert(x));
 }
 
 CUTLASS_DEVICE float ucc_max(float a, float b) {
@@ -365,12 +365,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_6ee3b5e3bf1efe35_kernel
+}  // namespace ucc_4d2f51b60ab2b74f_kernel
 
-extern "C" int32_t ucc_6ee3b5e3bf1efe35(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_4d2f51b60ab2b74f(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_6ee3b5e3bf1efe35_kernel;
+  using namespace ucc_4d2f51b60ab2b74f_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;

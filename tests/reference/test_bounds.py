@@ -12,7 +12,7 @@ from tests.reference.tasks import named
 from ucutlass.elements import ELEMENTS, F16, TF32
 from ucutlass.ir import Program
 from ucutlass.reference import evaluate, expect
-from ucutlass.reference.rounding import round_float, store, truncate_tf32
+from ucutlass.reference.rounding import FORMATS, quantum, round_float, store
 from ucutlass.runtime.inputs import DISTRIBUTIONS, Distribution, generate
 from ucutlass.runtime.verify import Comparison, compare
 
@@ -99,10 +99,6 @@ HONEST: dict[str, tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = {
             _products(round_float(x.double(), TF32), round_float(w.double(), TF32)), _rounded
         ),
     ),
-    "tf32, cut": (
-        "f32", "dot[K](tf32(x), tf32(w))",
-        lambda x, w: _sequential(_products(truncate_tf32(x.double()), truncate_tf32(w.double())), _rounded),
-    ),
     "e4m3": ("e4m3", "dot[K](x, w)", lambda x, w: _promoted(_products(x, w))),
     "e4m3, fast": ("e4m3", "dot[K](x, w, acc=fast)", lambda x, w: _sequential(_products(x, w), _aligned)),
     "e5m2": ("e5m2", "dot[K](x, w)", lambda x, w: _promoted(_products(x, w))),
@@ -159,6 +155,29 @@ def test_tf32_fails_as_f32() -> None:
     program = _gemm("f32", "dot[K](x, w)")
     arguments = generate(program, {"M": M, "N": N, "K": 128}, "normal", seed=6)
     assert not _judge(program, arguments, HONEST["tf32, rounded"][2](*arguments)).ok
+
+
+def test_operands_cut_to_tf32_fail_as_rounded_ones() -> None:
+    """As tensor cores read f32 memory that nothing has rounded: low bits ignored."""
+    program = _gemm("f32", "dot[K](tf32(x), tf32(w))")
+    arguments = generate(program, {"M": M, "N": N, "K": 128}, "normal", seed=6)
+    cut = [(x / step).trunc() * step for x in map(torch.Tensor.double, arguments)
+           for step in (quantum(x, FORMATS[TF32.name]),)]  # fmt: skip
+    assert not _judge(program, arguments, _sequential(_products(*cut), _rounded)).ok
+
+
+@pytest.mark.parametrize("n", [144, 128])
+def test_a_mean_may_divide_its_terms_first(n: int) -> None:
+    """Terms divided by 144 are no integers and their sums round; by 128 they add exactly."""
+    program = named("kernel k(x: f32[M, N]) -> f32[M] { return mean[N](x) }", "k")
+    arguments = generate(program, {"M": 64, "N": n}, "integer", seed=4)
+    terms = (arguments[0] / n).double()
+    out = terms[:, 0]
+    for term in terms.unbind(1)[1:]:
+        out = (out + term).float().double()
+    assert _judge(program, arguments, out).ok
+    (expected,) = expect(program, arguments)
+    assert bool((expected.bound == 0).all()) == (n == 128)
 
 
 # --- mutants -------------------------------------------------------------------------

@@ -28,11 +28,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from ucutlass.elements import TF32
 from ucutlass.ir import Dot
 from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
 from ucutlass.reference.radius import UNIT, deviation, granule
 from ucutlass.reference.reading import Grouped, Window
-from ucutlass.reference.rounding import truncate_tf32
+from ucutlass.reference.rounding import round_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +157,4 @@ def _data(operand: Operand) -> Tensor:
 
 def _is_tf32(operand: Operand) -> bool:
     x = _data(operand)
-    return bool((truncate_tf32(x) == x).all())
+    return bool((round_float(x, TF32) == x).all())

@@ -25,7 +25,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32, F64, I32, TF32
+from ucutlass.elements import F32, F64, I32
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import (
     Apply,
@@ -46,7 +46,7 @@ from ucutlass.reference.interpreter import operand
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import Call, step, unwrapped
 from ucutlass.reference.radius import UNIT, Bounded, settle
-from ucutlass.reference.rounding import RANGES, cast, round_float, truncate_tf32
+from ucutlass.reference.rounding import RANGES, cast, round_float
 
 EXACT: frozenset[str] = frozenset(
     {
@@ -269,20 +269,13 @@ def _dot(node: Dot, call: Call, visit: Callable[[Value], Bounded]) -> Bounded:
     if node.elem.kind == "int":
         return Bounded(value, None)
     radius = dot_radius(node, value.data, left.value, right.value, (left.radius, right.radius))
-    if left.truncated is not None or right.truncated is not None:
-        other = step(node, [left.truncated or left.value, right.truncated or right.value], call)
-        radius = radius + difference(other.data, value.data)
     return settle(value, radius)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _DotOperand:
-    """`truncated` is what a tensor core makes of f32 memory under a cast to tf32 where nothing
-    rounds it first: either is honest, on both operands alike."""
-
     value: Operand
     radius: Operand | None
-    truncated: Operand | None
 
 
 def _operand(node: Value, call: Call, visit: Callable[[Value], Bounded]) -> _DotOperand:
@@ -298,9 +291,4 @@ def _operand(node: Value, call: Call, visit: Callable[[Value], Bounded]) -> _Dot
 
     source = node.value if isinstance(node, (Read, Gather)) else node
     inexact = visit(source).radius is not None
-    truncated = None
-    if isinstance(node, Cast) and node.elem is TF32:
-        truncated = value(node.value).like(truncate_tf32(value(node.value).data))
-    return _DotOperand(
-        operand(node, call, value), operand(node, call, radius) if inexact else None, truncated
-    )
+    return _DotOperand(operand(node, call, value), operand(node, call, radius) if inexact else None)

@@ -81,13 +81,12 @@ def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> Tensor:
 
 
 def _mean(x: Tensor, e: Tensor, exact: bool) -> Tensor:
-    """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before: at most two
-    roundings of each term more, none if n is a power of two."""
+    """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before, which no longer
+    add exactly: at most two roundings of each term more, none if n is a power of two."""
     n = x.shape[-1]
+    exact = exact and n & (n - 1) == 0
     total = _sum(x, e, exact) / n
-    if exact and n & (n - 1) == 0:
-        return total
-    return total + 2 * UNIT * (x.abs() + e).mean(dim=-1)
+    return total if exact else total + 2 * UNIT * (x.abs() + e).mean(dim=-1)
 
 
 def _variance(x: Tensor, e: Tensor) -> Tensor:

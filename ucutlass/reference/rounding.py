@@ -3,8 +3,8 @@
 Floats: to nearest, ties to even, in one step from float64 (torch's own casts go through
 float32 and so round twice). f16, bf16, f32 and f64 overflow to infinity. e4m3 and e5m2
 saturate to 448 and 57344, infinities included, as `cvt.rn.satfinite` does, the only form
-the hardware and CUTLASS have (torch gives infinity for e5m2). tf32 rounds ties away from
-zero and has f32's exponents (`cvt.rna.tf32.f32`). NaN stays NaN.
+the hardware and CUTLASS have (torch gives infinity for e5m2). tf32 has f32's exponents
+(`cvt.rn.tf32.f32`, and TMA, which was seen on an H200 to take ties to even). NaN stays NaN.
 
 Integers: to nearest, ties to even, then saturated to the type's range; NaN gives 0
 (`cvt.rni.sat`). Arithmetic in i32 and i64 wraps instead. bool: anything but 0 is true.
@@ -89,20 +89,13 @@ def round_float(x: Tensor, elem: Element) -> Tensor:
     form = FORMATS[elem.name]
     step = quantum(x, form)
     scaled = x / step
-    nearest = (scaled.abs() + 0.5).floor().copysign(scaled) if elem is TF32 else scaled.round()
-    rounded = nearest * step
+    rounded = scaled.round() * step
     if form.saturates:
         rounded = rounded.clamp(-form.largest, form.largest)
     else:
         infinite = torch.full_like(x, torch.inf).copysign(x)
         rounded = torch.where((rounded.abs() > form.largest) | x.isinf(), infinite, rounded)
     return torch.where(x.isnan(), x, rounded)
-
-
-def truncate_tf32(x: Tensor) -> Tensor:
-    """float64 values, f32 ones at first, as tensor cores read f32 memory: low bits ignored."""
-    step = quantum(x, FORMATS[TF32.name])
-    return torch.where(x.isfinite(), (x / step).trunc() * step, x)
 
 
 def round_int(x: Tensor, elem: Element) -> Tensor:
