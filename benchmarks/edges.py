@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ucutlass.plan import Access, GemmProblem, Product, Route, Sm80Schedule
+from ucutlass.plan import Route, Sm80Schedule
 from ucutlass.rules.candidate import Candidate
 from ucutlass.schedule import Request
 
@@ -87,27 +87,6 @@ def by_tma(candidate: Candidate) -> Candidate:
     return replace(candidate, routes=(tma,) * len(candidate.routes))
 
 
-def unmerged(candidate: Candidate) -> Candidate:
-    """The one batch mode of a program over B, C, D, E taken apart into four."""
-    problem = candidate.problem
-    (whole,) = problem.batch
-    modes: tuple[Product, ...] = tuple((d,) for d in whole)
-
-    def apart(t: Access) -> Access:
-        (stride,) = t.batch
-        assert stride is not None
-        return replace(t, batch=tuple(whole[i + 1 :] + stride for i in range(len(whole))))
-
-    changed: GemmProblem = replace(
-        problem,
-        batch=modes,
-        a=apart(problem.a),
-        b=apart(problem.b),
-        outputs=tuple(replace(o, access=apart(o.access)) for o in problem.outputs),
-    )
-    return replace(candidate, problem=changed)
-
-
 def _tiled(base: Request, tile: tuple[int, int, int], **more: object) -> Request:
     return replace(base, tile=tile, **more)  # type: ignore[arg-type]
 
@@ -141,11 +120,10 @@ EDGES: tuple[Edge, ...] = (
     Edge(
         "UC0414",
         "four batch modes by TMA",
-        "kernel k(x: f16[B, C, D, E, M, K], w: f16[B, C, D, E, N, K]) -> f16[B, C, D, E, M, N]"
+        "kernel k(x: f16[B, C, D, E, M, K], w: f16[E, D, C, B, N, K]) -> f16[D, B, E, C, M, N]"
         " { return dot[K](x, w) }",
         {"B": 2, "C": 2, "D": 2, "E": 2, "M": 256, "N": 256, "K": 256},
         COOPERATIVE,
-        alter=unmerged,
     ),
     Edge(
         "UC0415",
@@ -196,7 +174,15 @@ EDGES: tuple[Edge, ...] = (
     Edge("UC0420", "tile N 24", PLAIN, SQUARE, _tiled(PINGPONG, (64, 24, 64))),
     Edge("UC0420", "tile N 8", PLAIN, SQUARE, _tiled(PINGPONG, (64, 8, 64)), _tiled(PINGPONG, (64, 16, 64))),
     Edge("UC0421", "tile K 24 of f16", PLAIN, SQUARE, _tiled(PINGPONG, (64, 128, 24))),
-    Edge("UC0421", "tile K 320 of f16", PLAIN, SQUARE, _tiled(PINGPONG, (64, 64, 320))),
+    Edge(
+        "UC0421",
+        "tile K 320 of f16",
+        PLAIN,
+        SQUARE,
+        _tiled(PINGPONG, (64, 64, 320)),
+        _tiled(PINGPONG, (64, 64, 256)),
+        why="a deeper tile only takes fewer stages for the same bytes in flight; 256 bounds the search",
+    ),
     Edge(
         "UC0421",
         "tile K 256 of fp8 summed in f32",
@@ -262,6 +248,8 @@ EDGES: tuple[Edge, ...] = (
         PLAIN,
         SQUARE,
         _tiled(PINGPONG, (64, 16, 64), cluster=(4, 1)),
+        _tiled(PINGPONG, (64, 16, 64), cluster=(2, 1)),
+        why="4 rows along K do arrive; along N a slice of 4 is 8 bytes, which TMA refuses: one rule for both",
     ),
     Edge("UC0426", "one stage by TMA", PLAIN, SQUARE, replace(COOPERATIVE, stages=1)),
     Edge(
@@ -380,8 +368,16 @@ EDGES: tuple[Edge, ...] = (
         _tiled(MULTISTAGE, (128, 128, 32), math="tf32x3"),
         _tiled(MULTISTAGE, (128, 128, 32), warp_tile=(64, 32), math="tf32x3"),
     ),
-    Edge("UC0450", "8 columns in a kernel of 4", PLAIN, THIN, replace(GEMV, columns=4)),
-    Edge("UC0451", "3 rows", PLAIN, THIN, replace(GEMV, rows=3), GEMV),
+    Edge("UC0450", "8 columns in a kernel of 4", PLAIN, THIN, replace(GEMV, columns=4), GEMV),
+    Edge(
+        "UC0451",
+        "3 rows",
+        PLAIN,
+        THIN,
+        replace(GEMV, rows=3),
+        GEMV,
+        why="rows share a block along M, so their count divides it; 3 bring no more than 2 or 4",
+    ),
     Edge("UC0452", "96 threads", PLAIN, THIN, replace(GEMV, threads=96), GEMV),
     Edge("UC0452", "2048 threads", PLAIN, THIN, replace(GEMV, threads=2048)),
     Edge(

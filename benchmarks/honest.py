@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import emulated
+from benchmarks import emulated, relay
+from benchmarks.budget import NEVER, Deadline, append
 from benchmarks.random_programs import WARPS, random_program
 from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from tests.mutants.emulated import Prepared, exposed
-from tests.mutants.gpu import built, loaded
+from tests.mutants.gpu import is_built, loaded
 from tests.soundness.lowering import distinct_scalars
 from ucutlass import frontend
 from ucutlass.agent.integrity import audit
@@ -26,7 +26,7 @@ from ucutlass.agent.integrity.bundle import Artefact, Bundle, Case, Missing, Pro
 from ucutlass.agent.integrity.gather import probe_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.runtime import isolate, verify
+from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.runtime.verify.suite import suite
 from ucutlass.shapes import complete
@@ -34,11 +34,14 @@ from ucutlass.trials.audit import probe
 
 DISTRIBUTIONS: tuple[Distribution, ...] = (
     "integer", "residue", "normal", "positive", "negated", "wide", "zeros", "special",
-)
+)  # fmt: skip
 RULES = ("seal", "correct", "ancestors", "lane", "insensitive", "constant", "tolerance")
 """What can be said of a kernel without a time."""
 
 LIMIT_SECONDS = 900.0
+"""For one kernel on the host, g++ and emulation included."""
+
+GPU_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +97,44 @@ def prepared(job: Job) -> Prepared:
     return Prepared(kernel, job.sizes, planned, source_of(checked, kernel, planned))
 
 
-def judged(chosen: Sequence[Job], processes: int, device: str) -> Iterator[Honest]:
-    """A row for each job, in order."""
-    libraries = [""] * len(chosen)
-    if device == "cuda":
-        libraries = built([prepared(job).source for job in chosen])
-    with ThreadPoolExecutor(processes if device == "cpu" else 1) as pool:
-        yield from pool.map(lambda pair: _isolated(*pair, device), zip(chosen, libraries, strict=True))
-
-
-def _isolated(job: Job, library: str, device: str) -> Honest:
-    if library.startswith("not built"):
-        return Honest(job.name, "unproven", library)
-    outcome = isolate.run(
-        "benchmarks.honest:judged_here", {"job": asdict(job), "library": library}, limit_seconds=LIMIT_SECONDS
+def judge(
+    chosen: Sequence[Job],
+    libraries: Mapping[str, str],
+    rows: Path,
+    processes: int = 1,
+    deadline: Deadline = NEVER,
+) -> list[Honest]:
+    """Judges the jobs in `processes` that they share, rows to the file as they come. `libraries`: by
+    name, for the GPU, `not built: ..` among them; a job without one runs on the host. What the
+    deadline cuts off is left out."""
+    for job in chosen:
+        if not is_built(library := libraries.get(job.name, "")):
+            append(rows, Honest(job.name, "unproven", library).as_json())
+    items = [{"name": j.name, "job": asdict(j), "library": libraries.get(j.name, "")} for j in chosen]
+    seconds = GPU_SECONDS if libraries else LIMIT_SECONDS
+    made = relay.run(
+        "benchmarks.honest:serve", items, rows, item_seconds=seconds, processes=processes, deadline=deadline
     )
-    match outcome:
-        case isolate.Returned(dict(found)):
-            return Honest(job.name, **found)
-        case _:
-            return Honest(job.name, "unproven", str(outcome)[-600:])
+    return [from_row(row) for row in made]
+
+
+def from_row(row: Mapping[str, Any]) -> Honest:
+    """Of a row of `judge`; a job whose process was lost is unproven."""
+    if "verdict" in row:
+        return Honest(*(row[f.name] for f in fields(Honest)))
+    return Honest(row["name"], "unproven", f"{row['error']}: {row['detail']}"[-600:])
+
+
+def serve(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
+    """In the child of `relay.run`."""
+    return relay.serve(
+        lambda item: Honest(item["name"], **judged_here(item["job"], item["library"])).as_json(),
+        items, rows, item_seconds,
+    )  # fmt: skip
 
 
 def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
-    """On the host without a library, else on the GPU; for `isolate`."""
+    """The fields of `Honest` but the name; on the host without a library, else on the GPU."""
     torch.set_num_threads(1)
     task = Job(**job)
     made = prepared(task)
@@ -139,9 +156,7 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
     proof = Proof("here", Artefact("", "", ""), not failures, tuple(cases), tuple(failures))
     why = Missing("no part of this")
     asked = probe(task.text, task.name, None, {d: made.sizes[d] for d in task.sizes}, 0)
-    bundle = Bundle(
-        made.kernel, None, why, proof, why, why, probe_of(asked), (), (), why, ()
-    )
+    bundle = Bundle(made.kernel, None, why, proof, why, why, probe_of(asked), (), (), why, ())
     said = audit(bundle, RULES)
     return {
         "verdict": said.verdict,

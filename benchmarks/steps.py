@@ -55,7 +55,8 @@ STEPS: tuple[Step, ...] = (
     ), 150, 400, goes_on=True),
     Step("mutants", lambda d, s: (
         "benchmarks.mutants", "--gpu", "--honest", "100", "--json", str(d / "mutants.json"),
-    ), 500, 1800),
+        "--seconds", str(s),
+    ), 120, 1800, goes_on=True),
     Step("tests_verify", lambda d, s: (*_GPU, "tests/gpu/test_verify_on_gpu.py"), 300, 530),
     Step("fused", lambda d, s: (
         "benchmarks.speed", "--out", str(d / "speed.json"), "--fused", "--seconds", str(s),

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 from benchmarks import honest, mutants
+from benchmarks.budget import NEVER, OUT_OF_TIME, Deadline, after, append
 from benchmarks.honest import Honest
-from benchmarks.mutants import B_ROWS, Result, summary
-from tests.mutants import gpu, injection, judging, timing
+from benchmarks.mutants import B_ROWS, Result, guards, lowerings, names_of, summary
+from tests.mutants import emulated, gpu, injection, judging, timing
 from tests.mutants.emulated import Row
 from tests.mutants.hopper import HOPPER
 from tests.mutants.lowering import LOWERINGS
+from ucutlass.emit.text import Source
 from ucutlass.runtime import isolate, sanitize
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.errors import BuildCancelled, BuildError
+from ucutlass.runtime.ptxas import Report
 
 KILLED = Row("a", (6, 11), ("unwritten",), True)
 SURVIVES = Row("b", (17,), (), False, "nothing was seen")
@@ -48,59 +57,268 @@ def test_what_an_honest_kernel_may_be_called(verdict: str, ok: bool) -> None:
     assert Honest("seed", verdict, "").ok == ok
 
 
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["mutants", *arguments])
+    return mutants.main()
+
+
 @pytest.mark.parametrize(("rows", "status"), [([KILLED], 0), ([KILLED, SURVIVES], 1)])
 def test_the_exit_status_and_the_file(
     rows: list[Row], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "mutants.json"
-    monkeypatch.setattr(mutants, "guards", lambda only: ())
-    monkeypatch.setattr(mutants, "lowerings", lambda only, processes: [Result("lowering", r) for r in rows])
-    monkeypatch.setattr(honest, "jobs", lambda count, seed, device: [])
-    monkeypatch.setattr("sys.argv", ["mutants", "--json", str(file)])
-    with pytest.raises(SystemExit) as ended:
-        mutants.main()
-    assert ended.value.code == status
+    monkeypatch.setattr(mutants, "names_of", lambda device: [r.name for r in rows])
+    monkeypatch.setattr(mutants, "on_host", lambda *_: [Result("lowering", r) for r in rows])
+    assert call(monkeypatch, "--json", str(file)) == status
     assert [r["killed"] for r in json.loads(file.read_text())["results"]] == [r.killed for r in rows]
+
+
+def test_a_result_survives_its_file() -> None:
+    made = Result("judge", SURVIVES, honest=True)
+    assert Result.from_json(json.loads(json.dumps(made.as_json()))) == made
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_names_tell_all_of_a_campaign_apart(device: str) -> None:
+    names = names_of(device)
+    assert len(set(names)) == len(names)
+
+
+def test_guards_run_by_name_and_in_time() -> None:
+    name = timing.MUTANTS[0].name
+    assert [(r.part, r.row.name) for r in guards([name], NEVER)] == [("timing", name)]
+    assert list(guards([name], Deadline(0.0))) == []
+
+
+def test_lowerings_run_by_name_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated, "run", lambda name: Row(name, (), (), True))
+    found = [(r.row.name, r.honest) for r in lowerings(["bias", LOWERINGS[0].name, "no lowering"], 2, NEVER)]
+    assert found == [("bias", True), (LOWERINGS[0].name, False)]
+    assert list(lowerings(["bias"], 2, Deadline(0.0))) == []
 
 
 # --- on a GPU, as far as it goes without one --------------------------------------------
 
+SEEN = {"killed_by": ["value (normal)"], "flat_check": False, "detail": ""}
+UNSEEN = {"killed_by": [], "flat_check": True, "detail": ""}
+ILLEGAL = isolate.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", "")
 
-def outcome(monkeypatch: pytest.MonkeyPatch, answer: isolate.Outcome, library: str = "kernel.so") -> Row:
+
+def outcome(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: isolate.Outcome,
+    library: str = "kernel.so",
+    deadline: Deadline = NEVER,
+) -> Row | None:
     monkeypatch.setattr(isolate, "run", lambda *_, **__: answer)
-    monkeypatch.setattr(gpu, "built", lambda sources: [library] * len(sources))
     monkeypatch.setattr(sanitize, "find", lambda: None)
-    (row,) = gpu.run(["tma: bias assumed zero"])
-    return row
+    return gpu.judged("tma: bias assumed zero", library, deadline)
 
 
-def test_what_becomes_of_a_mutant_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {"killed_by": ["value (normal)"], "flat_check": False, "detail": ""}
-    assert outcome(monkeypatch, isolate.Returned(seen, "")).killed_by == ("value (normal)",)
-    illegal = isolate.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", "")
-    assert outcome(monkeypatch, illegal).killed_by == ("a CUDA error (AcceleratorError)",)
-    assert outcome(monkeypatch, isolate.Crashed("SIGSEGV", "")).killed_by == ("crashed",)
-    stillborn = outcome(monkeypatch, isolate.Crashed("SIGSEGV", ""), "not built: error")
-    assert not stillborn.killed and stillborn.detail == "not built: error"
+@pytest.mark.parametrize(
+    ("answer", "killed_by"),
+    [
+        (isolate.Returned(SEEN, ""), "value (normal)"),
+        (ILLEGAL, "a CUDA error (AcceleratorError)"),
+        (isolate.Crashed("SIGSEGV", ""), "crashed"),
+        (isolate.TimedOut(1.0, ""), "timedout"),
+    ],
+)
+def test_what_becomes_of_a_mutant_on_the_gpu(
+    answer: isolate.Outcome, killed_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = outcome(monkeypatch, answer)
+    assert row is not None and row.killed_by == (killed_by,)
 
 
-def test_an_error_of_our_own_is_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AssertionError, match="EditStale"):
-        outcome(monkeypatch, isolate.Raised("EditStale", "write the edit anew", "", ""))
+def test_a_mutant_that_is_not_built_was_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = outcome(monkeypatch, isolate.Crashed("SIGSEGV", ""), "not built: error")
+    assert row is not None and not row.killed and row.detail == "not built: error"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        isolate.Raised("EditStale", "write the edit anew", "", ""),
+        isolate.Raised("OutOfMemoryError", "CUDA out of memory. Tried to allocate", "", ""),
+        isolate.Raised("AssertionError", "Torch not compiled with CUDA enabled", "", ""),
+        isolate.Crashed("SIGKILL", ""),
+    ],
+)
+def test_an_error_of_our_own_is_no_kill(answer: isolate.Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="tma: bias assumed zero"):
+        outcome(monkeypatch, answer)
+
+
+def test_the_end_of_the_time_is_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert outcome(monkeypatch, isolate.Returned(SEEN, ""), deadline=Deadline(0.0)) is None
+
+    def hang(*_: object, limit_seconds: float) -> isolate.Outcome:
+        time.sleep(limit_seconds)
+        return isolate.TimedOut(limit_seconds, "")
+
+    monkeypatch.setattr(isolate, "run", hang)
+    assert gpu.judged("tma: bias assumed zero", "kernel.so", after(0.2)) is None
 
 
 def test_what_nothing_saw_survives_and_says_what_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    unseen = {"killed_by": [], "flat_check": True, "detail": ""}
-    row = outcome(monkeypatch, isolate.Returned(unseen, ""))
-    assert not row.killed and "compute-sanitizer is not installed" in row.detail
+    row = outcome(monkeypatch, isolate.Returned(UNSEEN, ""))
+    assert row is not None and not row.killed and "compute-sanitizer is not installed" in row.detail
 
 
 def test_a_sanitizer_kills_what_the_judge_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     report = sanitize.Report("racecheck", "findings", "2 errors: Race reported in gemm")
     monkeypatch.setattr(sanitize, "check", lambda *_, **__: report)
-    unseen = {"killed_by": [], "flat_check": True, "detail": ""}
-    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Returned(unseen, ""))
-    monkeypatch.setattr(gpu, "built", lambda sources: ["kernel.so"] * len(sources))
+    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Returned(UNSEEN, ""))
     monkeypatch.setattr(sanitize, "find", lambda: Path("compute-sanitizer"))
-    (row,) = gpu.run(["tma: no barrier in the combination"])
-    assert row.killed_by == ("memcheck: 2 errors: Race reported in gemm",)
+    row = gpu.judged("tma: no barrier in the combination", "kernel.so")
+    assert row is not None and row.killed_by == ("memcheck: 2 errors: Race reported in gemm",)
+
+
+def test_mutants_of_one_base_can_stand_in_one_unit() -> None:
+    names = ["tma", *(m.name for m in HOPPER if m.base == "tma")]
+    sources = {name: gpu.prepared(name).source for name in names}
+    assert len({source.entry for source in sources.values()}) == len(names)
+    for source in sources.values():
+        assert source.entry in source.code and source.preamble != source.code
+
+
+def test_units_meet_by_what_they_include(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "jobs", lambda group=1: 2)
+    names = ("bias", "vector", "low", "split", "vector_sum", "residual")
+    sources = {name: gpu.prepared(name).source for name in names}
+    found = [list(unit) for unit in gpu.units(sources)]
+    assert found == [["bias", "low", "split"], ["residual"], ["vector", "vector_sum"]]
+
+
+ARTIFACT = Artifact("key", Path("kernel.so"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
+REFUSED = BuildError("ucc_0", ("error: no",), Path("s"), Path("l"), "nvcc")
+
+
+def test_libraries_come_unit_by_unit_and_what_is_cut_short_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {"a": ARTIFACT, "b": REFUSED, "c": BuildCancelled("ucc_0"), "d": ARTIFACT}
+    monkeypatch.setattr(gpu, "build_many", lambda sources, *_, **__: [results[s.code] for s in sources])
+    monkeypatch.setattr(gpu, "toolchain", lambda: None)
+    made = list(gpu.built([{n: Source("", n, "", "") for n in unit} for unit in ("abc", "d")]))
+    found = {name: library for unit in made for name, library in unit.items()}
+    assert len(made) == 2 and sorted(found) == ["a", "b", "d"]
+    assert found["a"] == str(ARTIFACT.library) and not gpu.is_built(found["b"])
+
+
+def test_the_deadline_stops_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build_many(sources: Sequence[Source], *_: object, cancel: Event, **__: object) -> list[object]:
+        assert cancel.wait(60.0)
+        return [BuildCancelled("ucc_0") for _ in sources]
+
+    monkeypatch.setattr(gpu, "build_many", build_many)
+    monkeypatch.setattr(gpu, "toolchain", lambda: None)
+    unit = {"a": Source("", "a", "", "")}
+    assert list(gpu.built([unit], after(gpu.JUDGING_SECONDS + 0.2))) == [{}]
+
+
+class Machine:
+    """In place of compilers and a GPU: `cut` are not reached, `survive`, `fail` and `lose` say how the
+    processes of those end."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        cut: Sequence[str] = (),
+        survive: Sequence[str] = (),
+        fail: Sequence[str] = (),
+        lose: Sequence[str] = (),
+    ) -> None:
+        self.cut, self.survive, self.fail, self.lose = cut, survive, fail, lose
+        self.judged: list[str] = []
+        monkeypatch.setattr(gpu, "built", self.built)
+        monkeypatch.setattr(isolate, "run", self.run)
+        monkeypatch.setattr(sanitize, "find", lambda: None)
+        monkeypatch.setattr(mutants, "names_of", lambda device: ["tma", *TMA])
+
+    def built(self, units: Sequence[gpu.Unit], deadline: Deadline) -> Iterator[dict[str, str]]:
+        for unit in units:
+            yield {name: f"{name}.so" for name in unit if name not in self.cut}
+
+    def run(self, target: str, arguments: Mapping[str, Any], **_: object) -> isolate.Outcome:
+        if target == "tests.mutants.gpu:judged_here":
+            self.judged.append(arguments["name"])
+            return self._outcome(arguments["name"])
+        assert target == "benchmarks.honest:serve"
+        for item in arguments["items"]:
+            self.judged.append(item["name"])
+            if item["name"] in self.lose:
+                return isolate.Crashed("SIGSEGV", "")
+            assert item["library"] == f"{item['name']}.so"
+            append(Path(arguments["rows"]), Honest(item["name"], "ok", "", 0.5, 0.1).as_json())
+        return isolate.Returned(0, "")
+
+    def _outcome(self, name: str) -> isolate.Outcome:
+        if name in self.fail:
+            return isolate.Raised("EditStale", "write the edit anew", "", "")
+        if name in self.lose:
+            return isolate.Crashed("SIGSEGV", "")
+        return isolate.Returned(UNSEEN if name == "tma" or name in self.survive else SEEN, "")
+
+
+TMA = [m.name for m in HOPPER if m.base == "tma"][:3]
+
+
+def campaign(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    file = folder / "mutants.json"
+    status = call(monkeypatch, "--gpu", "--honest", "3", "--json", str(file), *more)
+    return status, json.loads(file.read_text())
+
+
+def test_a_campaign_on_a_gpu_goes_on_in_another_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seeds = [job.name for job in honest.jobs(3, 0, "cuda")]
+    Machine(monkeypatch, cut=[TMA[1], seeds[2]])
+    status, made = campaign(monkeypatch, tmp_path, "--seconds", "500")
+    assert (status, made["left"]) == (OUT_OF_TIME, [TMA[1], seeds[2]])
+    assert (made["summary"]["mutants"], made["summary"]["honest"]) == (2, 3)
+
+    second = Machine(monkeypatch)
+    status, made = campaign(monkeypatch, tmp_path, "--seconds", "500")
+    assert (status, made["left"]) == (0, [])
+    assert sorted(second.judged) == sorted([TMA[1], seeds[2]]), "what has a row is not run again"
+    assert [r["name"] for r in made["results"]] == ["tma", *TMA]
+    assert [h["name"] for h in made["honest"]] == seeds
+    assert (made["summary"]["killed"], made["summary"]["mutants"], made["summary"]["honest"]) == (3, 3, 4)
+
+
+def test_one_that_survives_fails_the_campaign_once_all_rows_are_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Machine(monkeypatch, survive=TMA[:1], cut=TMA[1:2])
+    assert campaign(monkeypatch, tmp_path)[0] == OUT_OF_TIME
+    Machine(monkeypatch)
+    status, made = campaign(monkeypatch, tmp_path)
+    assert (status, made["summary"]["killed"], made["summary"]["mutants"]) == (1, 2, 3)
+
+
+def test_lost_processes_cost_one_kernel_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seeds = [job.name for job in honest.jobs(3, 0, "cuda")]
+    Machine(monkeypatch, lose=[TMA[0], seeds[1]])
+    status, made = campaign(monkeypatch, tmp_path)
+    assert (status, made["left"]) == (1, [])
+    assert {r["name"]: r["killed_by"] for r in made["results"]}[TMA[0]] == ["crashed"]
+    assert {h["name"]: h["verdict"] for h in made["honest"]} == {
+        seeds[0]: "ok", seeds[1]: "unproven", seeds[2]: "ok",
+    }  # fmt: skip
+
+
+def test_a_failure_of_the_campaign_itself_is_told_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Machine(monkeypatch, fail=TMA[:1])
+    status, made = campaign(monkeypatch, tmp_path)
+    assert (status, list(made["failed"])) == (1, TMA[:1])
+    assert "EditStale" in made["failed"][TMA[0]] and made["summary"]["mutants"] == 2
+    assert campaign(monkeypatch, tmp_path)[0] == 1
+    Machine(monkeypatch)
+    assert campaign(monkeypatch, tmp_path)[0] == 0
+
+
+def test_an_honest_kernel_that_is_not_built_is_unproven(tmp_path: Path) -> None:
+    jobs = honest.jobs(1, 0, "cuda")
+    (found,) = honest.judge(jobs, {jobs[0].name: "not built: error"}, tmp_path / "rows.jsonl")
+    assert (found.verdict, found.words, found.ok) == ("unproven", "not built: error", False)

@@ -7,11 +7,8 @@ floats within a component-wise bound of the lane.
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,11 +16,15 @@ import torch
 
 from tests.emit import test_gemm_sm80, test_gemv
 from tests.emit.gemm_plans import plain
-from tests.emit.harness import cutlass_include
 from tests.emit.plan_reference import call, run, worst
+from ucutlass.backend import toolchain
 from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32
-from ucutlass.emit import emit
+from ucutlass.emit import Source, emit
+from ucutlass.hardware import arch_for
 from ucutlass.plan import GemmPlan, GemvSchedule, Knobs, Sm80Schedule
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.parallel import Failure, build_many
 
 pytestmark = pytest.mark.gpu
 
@@ -50,33 +51,28 @@ ROUNDING = {"tf32x3_wide": 2.0**-20}
 """What a lane loses in each product, where products are not exact."""
 
 
-def _build(plan: GemmPlan, folder: Path, arch: str) -> Any:
-    source = emit(plan, "")
-    text, library = folder / f"{source.entry}.cu", folder / f"{source.entry}.so"
-    text.write_text(source.text)
-    nvcc = shutil.which("nvcc") or "nvcc"
-    target = f"arch=compute_{arch},code=sm_{arch}"
-    flags = ["-std=c++17", "-O3", "-w", "-gencode", target, "-shared", "-Xcompiler=-fPIC"]
-    command = [nvcc, *flags, f"-I{cutlass_include()}", str(text), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    entry = getattr(ctypes.CDLL(str(library)), source.entry)
-    entry.restype = ctypes.c_int32
-    return entry
+def sources(arch: str) -> dict[str, Source]:
+    """The source of every plan, by name, for nvcc's name of a target."""
+    return {name: replace(emit(plan, ""), arch=arch) for name, plan in (FLOATS | EXACT).items()}
 
 
 @pytest.fixture(scope="module")
-def entries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def entries() -> dict[str, Any]:
     """The entry of every plan, by name."""
     if not torch.cuda.is_available() or shutil.which("nvcc") is None:
         pytest.skip("no NVIDIA GPU or no nvcc")
-    folder = tmp_path_factory.mktemp("gemm_sm80")
-    major, minor = torch.cuda.get_device_capability()
-    arch = f"{major}{minor}" + ("a" if major >= 9 else "")
-    plans = FLOATS | EXACT
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        built = pool.map(lambda plan: _build(plan, folder, arch), plans.values())
-        return dict(zip(plans, built, strict=True))
+    arch = arch_for(torch.cuda.get_device_capability())
+    assert arch is not None
+    found = sources("sm_" + arch.name.removeprefix("sm"))
+    made = build_many(list(found.values()), toolchain(), Cache.from_switches(), group=4)
+    return {name: _entry(result) for name, result in zip(found, made, strict=True)}
+
+
+def _entry(made: Artifact | Failure) -> Any:
+    assert isinstance(made, Artifact), made
+    entry = getattr(ctypes.CDLL(str(made.library)), made.entry)
+    entry.restype = ctypes.c_int32
+    return entry
 
 
 def _extents(plan: GemmPlan) -> list[tuple[int, ...]]:

@@ -3,67 +3,149 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from tests.mutants.emulated import Prepared, Row, judgement, prepared
+from benchmarks.budget import NEVER, Deadline
+from tests.mutants import emulated
+from tests.mutants.emulated import Prepared, Row, judgement
 from tests.mutants.hopper import HOPPER
 from tests.mutants.lowering import LOWERINGS
 from ucutlass.backend import toolchain
-from ucutlass.emit.text import Source
+from ucutlass.emit.text import PLACEHOLDER, Source, finish
 from ucutlass.runtime import isolate, sanitize, verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.declaration import dtype_of, shape_of, spec_of
-from ucutlass.runtime.parallel import build_many
+from ucutlass.runtime.errors import BuildCancelled
+from ucutlass.runtime.parallel import Failure, build_many, jobs
 from ucutlass.shapes import complete
 
-LIMIT_SECONDS = 300.0
+GROUP = 4
+"""Kernels in one run of the compiler."""
+
+PROCESSES = 8
+"""Judging processes side by side: each mostly imports torch and waits for a GPU that it leaves idle."""
+
+LIMIT_SECONDS = 150.0
+"""For one mutant, which may hang; most take ten seconds, and more beside compilers."""
+
+SANITIZER_SECONDS = 300.0
+JUDGING_SECONDS = 40.0
+"""Kept of the time for judging what was built last."""
+
 TOOLS: tuple[sanitize.Tool, ...] = ("memcheck", "racecheck")
+PATTERNS: Mapping[str, tuple[int, ...]] = {m.name: m.patterns for m in (*LOWERINGS, *HOPPER)}
+_NOT_BUILT = "not built"
+_FAULT = re.compile("CUDA (driver )?error")
+"""Torch's words; a torch that cannot start CUDA says otherwise, and kills nothing."""
+
 _LAUNCH = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from tests.mutants.gpu import launched_here; launched_here(*sys.argv[2:])"
 )
 
-
-def run(names: Sequence[str]) -> Iterator[Row]:
-    """A row for each mutant or base, by name, in order."""
-    patterns = {m.name: m.patterns for m in (*LOWERINGS, *HOPPER)}
-    libraries = built([prepared(name).source for name in names])
-    for name, library in zip(names, libraries, strict=True):
-        row = _judged(name, patterns.get(name, ()), library)
-        seen = row.killed or name not in patterns or library.startswith("not built")
-        yield row if seen else _sanitized(row, library)
+# --- building ------------------------------------------------------------------------
 
 
-def built(sources: Sequence[Source]) -> list[str]:
-    """The library of each source, or `not built: ..`."""
-    results = build_many(sources, toolchain(), Cache.from_switches())
+def prepared(name: str) -> Prepared:
+    """As `emulated.prepared`, with an entry of its own: mutants of one base, whose edits leave its
+    name, could not stand in one unit. Raises EditStale."""
+    made = emulated.prepared(name)
+    source = made.source
+    return replace(made, source=finish(source.code.replace(source.entry, PLACEHOLDER), name, source.arch))
+
+
+Unit = Mapping[str, Source]
+"""Sources by name, for one run of the compiler."""
+
+
+def units(sources: Mapping[str, Source]) -> list[Unit]:
+    """At most GROUP of one preamble, and no more than keep all compilers busy."""
+    size = max(1, min(GROUP, -(-len(sources) // jobs(group=GROUP))))
+    alike: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        alike.setdefault(source.preamble, []).append(name)
     return [
-        str(r.library) if isinstance(r, Artifact) else f"not built: {str(r)[:500]}" for r in results
+        {name: sources[name] for name in names[i : i + size]}
+        for names in alike.values()
+        for i in range(0, len(names), size)
     ]
 
 
-def _judged(name: str, patterns: tuple[int, ...], library: str) -> Row:
-    if library.startswith("not built"):
+def built(wanted: Sequence[Unit], deadline: Deadline = NEVER) -> Iterator[dict[str, str]]:
+    """The libraries by name, or `not built: ..`, unit by unit as they come; compilers go on while the
+    caller works. What the deadline cuts short is left out."""
+    stop = deadline.before(JUDGING_SECONDS).event()
+    tools, cache = toolchain(), Cache.from_switches()
+
+    def one(unit: Unit) -> dict[str, str]:
+        results = build_many(list(unit.values()), tools, cache, cancel=stop, max_jobs=1, group=len(unit))
+        pairs = zip(unit, results, strict=True)
+        return {name: _library(r) for name, r in pairs if not isinstance(r, BuildCancelled)}
+
+    with ThreadPoolExecutor(jobs(group=GROUP)) as pool:
+        try:
+            for future in as_completed([pool.submit(one, unit) for unit in wanted]):
+                yield future.result()
+        finally:
+            stop.set()
+
+
+def _library(result: Artifact | Failure) -> str:
+    return str(result.library) if isinstance(result, Artifact) else f"{_NOT_BUILT}: {str(result)[:500]}"
+
+
+def is_built(library: str) -> bool:
+    return not library.startswith(_NOT_BUILT)
+
+
+# --- judging -------------------------------------------------------------------------
+
+
+def judged(name: str, library: str, deadline: Deadline = NEVER) -> Row | None:
+    """What becomes of a mutant or base, in a process of its own; None where the deadline cuts it off.
+
+    Raises AssertionError where the failure is none of the mutant's.
+    """
+    if deadline.passed:
+        return None
+    if not is_built(library):
         # A mutant that nvcc refuses was never judged, so nothing killed it.
-        return Row(name, patterns, () if patterns else ("not built",), False, library)
+        return Row(name, PATTERNS.get(name, ()), () if name in PATTERNS else (_NOT_BUILT,), False, library)
+    row = _judged(name, PATTERNS.get(name, ()), library, deadline)
+    seen = row is None or row.killed or name not in PATTERNS
+    return row if row is None or seen else _sanitized(row, library, deadline)
+
+
+def _judged(name: str, patterns: tuple[int, ...], library: str, deadline: Deadline) -> Row | None:
     outcome = isolate.run(
-        "tests.mutants.gpu:judged_here", {"name": name, "library": library}, limit_seconds=LIMIT_SECONDS
-    )
+        "tests.mutants.gpu:judged_here", {"name": name, "library": library},
+        limit_seconds=_limit(LIMIT_SECONDS, deadline),
+    )  # fmt: skip
     match outcome:
         case isolate.Returned(dict(found)):
             return Row(name, patterns, tuple(found["killed_by"]), found["flat_check"], found["detail"])
-        case isolate.Raised(kind, words) if "CUDA" in words:
+        case isolate.Raised(kind, words) if _FAULT.search(words) and "out of memory" not in words:
             return Row(name, patterns, (f"a CUDA error ({kind})",), False, words[:300])
         case isolate.Raised(kind, words):
             raise AssertionError(f"{name}: {kind}: {words[-3000:]}")
+        case isolate.Crashed("SIGKILL"):
+            raise AssertionError(f"{name}: killed from outside, as where memory runs out")
+        case isolate.TimedOut() if deadline.passed:
+            return None
         case _:
             return Row(name, patterns, (type(outcome).__name__.lower(),), False, outcome.output[-300:])
+
+
+def _limit(seconds: float, deadline: Deadline) -> float:
+    return max(1.0, min(seconds, deadline.left()))
 
 
 def judged_here(name: str, library: str) -> dict[str, Any]:
@@ -92,21 +174,26 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
 # --- sanitizers ----------------------------------------------------------------------
 
 
-def _sanitized(row: Row, library: str) -> Row:
+def _sanitized(row: Row, library: str, deadline: Deadline) -> Row | None:
     """The row with what compute-sanitizer objects to; one that is not installed objects to nothing."""
     tool_path = sanitize.find()
     if tool_path is None:
-        return Row(row.name, row.patterns, (), row.flat_check, "not seen; compute-sanitizer is not installed")
+        return replace(row, detail="not seen; compute-sanitizer is not installed")
     said: list[str] = []
     for tool in TOOLS:
         with tempfile.TemporaryDirectory() as folder:
             receipt = Path(folder) / "receipt"
             command = [sys.executable, "-c", _LAUNCH, json.dumps(sys.path), row.name, library, str(receipt)]
-            report = sanitize.check(tool, tool_path, command, receipt, 1, folder=Path(folder))
+            report = sanitize.check(
+                tool, tool_path, command, receipt, 1, folder=Path(folder),
+                limit_seconds=_limit(SANITIZER_SECONDS, deadline),
+            )  # fmt: skip
         said.append(f"{tool}: {report.status}: {report.message}")
         if report.status == "findings":
-            return Row(row.name, row.patterns, (f"{tool}: {report.message[:160]}",), row.flat_check)
-    return Row(row.name, row.patterns, (), row.flat_check, "not seen; " + "; ".join(said))
+            return replace(row, killed_by=(f"{tool}: {report.message[:160]}",))
+        if deadline.passed:
+            return None
+    return replace(row, detail="not seen; " + "; ".join(said))
 
 
 def launched_here(name: str, library: str, receipt: str) -> None:

@@ -129,8 +129,11 @@ def test_workspace_is_not_shared_between_streams(device_kernels: Path, route: Na
 
 
 def test_code_of_a_failed_launch(device_kernels: Path, route: Native | NoNative) -> None:
+    """A block of more threads than a device has is cudaErrorInvalidConfiguration by CUDA's documentation;
+    driver 580 with CUDA 13.0 was seen to answer cudaErrorInvalidValue."""
     kernel, _ = _launcher(device_kernels, route, symbol="too_many_threads")
-    with pytest.raises(LaunchError, match="CUDA error 9: invalid configuration argument"):
+    refused = r"CUDA error (9: invalid configuration argument|1: invalid argument) \(code 100[19]\)"
+    with pytest.raises(LaunchError, match=refused):
         kernel(_inputs()[0], 1.0, _inputs()[1])
     torch.cuda.synchronize()
 

@@ -58,7 +58,7 @@ RULES: tuple[Rule, ...] = (
         "batch modes",
         _SM90,
         "TMA kernels take at most 3 separate batch modes",
-        "cuTensorMapEncodeTiled: tensorRank at most 5",
+        "cuTensorMapEncodeTiled: tensorRank at most 5; ptxas C7510 with more, which CuTe folds",
         operands.few_batch_modes,
     ),
     Rule(
