@@ -144,17 +144,22 @@ def spread(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"ok": found <= SPREAD_BAR, "words": words, "medians": times, "sm_clocks": clocks}
 
 
+NOTHING: Mapping[str, Any] = {"verdict": None, "ratio": None, "reason": "there was no time to compare"}
+
+
 def same(reports: Any) -> dict[str, Any]:
     """How many comparisons of a kernel with itself found no difference."""
     if not isinstance(reports, list) and not isinstance(reports, tuple):
         return {"ok": False, "words": f"lost: {reports}"[:500]}
-    found = [r["versus"][0] if r["versus"] else {"verdict": None, "ratio": None} for r in reports]
+    found = [r["versus"][0] if r["versus"] else NOTHING for r in reports]
     right = sum(v["verdict"] == "no difference" for v in found)
     needed = SAME_BAR * len(found)
     ratios = [v["ratio"]["median"] for v in found if v["ratio"]]
     words = f"{right} of {len(found)} found no difference, bar {SAME_BAR:.0%}"
     if ratios:
         words += f"; ratios {min(ratios):.4f} to {max(ratios):.4f}"
+    if reasons := dict.fromkeys(v["reason"] for v in found if v["verdict"] is None):
+        words += f"; no verdict: {'; '.join(reasons)}"
     return {"ok": bool(found) and right >= needed, "words": words, "ratios": ratios}
 
 

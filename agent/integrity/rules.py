@@ -231,6 +231,7 @@ CLOCK_FINDINGS: Mapping[str, Verdict | None] = MappingProxyType(
         "launch-overhead": None,
         "event-gaps": None,
         "launch-floor": None,
+        "power-capped": None,
     }
 )
 """What each finding of `ucutlass.runtime.bench.findings` means here; None: nothing. One that is not

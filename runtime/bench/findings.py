@@ -28,6 +28,7 @@ LEVELS: dict[str, Level] = {
     "clock-unknown": "note",
     "noisy": "note",
     "throttled": "note",
+    "power-capped": "note",
     "no-nvml": "note",
     "unsettled": "note",
 }

@@ -14,7 +14,7 @@ from ucutlass.runtime.bench import clocks, protocol
 from ucutlass.runtime.bench.findings import Finding
 from ucutlass.runtime.bench.frequency import sm_clock
 from ucutlass.runtime.bench.gpu import Gpu, Replay, Session
-from ucutlass.runtime.bench.nvml import Sample, throttled
+from ucutlass.runtime.bench.nvml import Sample, power_capped, throttled
 from ucutlass.runtime.bench.outcome import Candidate, Failed, Lost, Measurement, Timed, Turn, Workload
 from ucutlass.runtime.bench.prepare import launch_all, persisting, prepare, validate
 from ucutlass.runtime.bench.protocol import Block, Protocol
@@ -65,7 +65,7 @@ def measure(
     if candidates[0].name not in outcomes:
         outcomes |= {turn.name: _timed(turn, gpu, chosen, bandwidth) for turn in turns}
     order = [outcomes[c.name] for c in candidates if c.name in outcomes]
-    general = _general(samples, settled, seconds, gpu) if turns else ()
+    general = _general(samples, order, settled, seconds, gpu) if turns else ()
     return Measurement(tuple(order), rounds, seconds, settled, l2_reset, gpu.no_profiler(), general)
 
 
@@ -83,9 +83,12 @@ def _warm_up(turn: Turn, seconds: float, gpu: Gpu, now: Callable[[], float]) -> 
 def _round(
     turns: list[Turn], workload: Workload, gpu: Gpu, chosen: Protocol, samples: list[Sample]
 ) -> list[Failed]:
-    """One palindrome of blocks, its results validated, then the other clocks; the candidates that it
-    lost. Blocks of a round whose results were not validated are kept of none."""
-    order = protocol.palindrome(len(turns))
+    """A lead-in and one palindrome of blocks, their results validated, then the other clocks; the candidates
+    that it lost. Blocks of a round whose results were not validated are kept of none."""
+    # The first block of a session is a lead-in, read as any other and dropped: under a profiler that has just
+    # begun its launches come late, and between its stamps lies an idle GPU, whose clock is not the kernel's.
+    # The palindrome's first plays it: of two, each then comes once after itself and once after the other.
+    order = (0, *protocol.palindrome(len(turns)))
     read: list[list[tuple[list[float], list[float], Block]]] = [[] for _ in turns]
 
     def played() -> None:
@@ -94,7 +97,8 @@ def _round(
         for place, i in enumerate(order):
             clock = _clock(session, place)
             spans, totals = _spans(session, place, len(order), turns[i]) if watch else (events[place], [])
-            read[i].append((spans, totals, protocol.block_of(spans, clock)))
+            if place > 0:
+                read[i].append((spans, totals, protocol.block_of(spans, clock)))
 
     try:
         validate(turns, workload, gpu, played)
@@ -203,12 +207,18 @@ def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> T
     )  # fmt: skip
 
 
-def _general(samples: list[Sample], settled: bool, seconds: float, gpu: Gpu) -> tuple[Finding, ...]:
+def _general(
+    samples: list[Sample], outcomes: Sequence[Timed | Failed], settled: bool, seconds: float, gpu: Gpu
+) -> tuple[Finding, ...]:
     found: list[Finding] = []
     if reason := gpu.no_nvml():
         found.append(Finding("no-nvml", reason))
     if reasons := throttled(samples):
         found.append(Finding("throttled", ", ".join(reasons)))
+    each = [f"{o.name} {o.sm_clock / 1e6:.0f} MHz" for o in outcomes if isinstance(o, Timed) and o.sm_clock]
+    if power_capped(samples) and len(each) > 1:
+        words = f"at the GPU's power limit each kernel has a clock of its own: {', '.join(each)}"
+        found.append(Finding("power-capped", f"{words}; no round is refused for them"))
     if not settled:
         found.append(Finding("unsettled", f"medians still moved when {seconds:.1f} s were over"))
     return tuple(found)

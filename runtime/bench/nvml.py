@@ -12,8 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+POWER_CAP = 0x004
+"""The board draws what its power limit allows; how far that lowers the clock hangs on what runs."""
+
 REASONS: Mapping[int, str] = {
-    0x004: "software power cap",
+    POWER_CAP: "software power cap",
     0x008: "hardware slowdown",
     0x010: "sync boost",
     0x020: "software thermal slowdown",
@@ -57,6 +60,13 @@ def throttled(samples: Iterable[Sample]) -> tuple[str, ...]:
     known = [name for bit, name in REASONS.items() if mask & bit]
     rest = mask & ~sum(REASONS)
     return (*known, *([f"reason {rest:#x}"] if rest else []))
+
+
+def power_capped(samples: Iterable[Sample]) -> bool:
+    """Whether the software power cap held the clock down and nothing else did: then the clock follows from
+    the power that each kernel draws. Heat, brakes and unknown reasons are conditions that a kernel was given.
+    """
+    return throttled(samples) == (REASONS[POWER_CAP],)
 
 
 def sampler(uuid: str, library: ctypes.CDLL | None = None) -> Sampler | NoNvml:

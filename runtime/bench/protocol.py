@@ -83,14 +83,19 @@ def block_of(spans: Sequence[float], clock: float | None) -> Block:
     return Block(median, (quantile(ordered, 0.75) - quantile(ordered, 0.25)) / median, clock)
 
 
-def comparable(a: Sequence[Block], b: Sequence[Block], protocol: Protocol) -> bool:
+def comparable(
+    a: Sequence[Block], b: Sequence[Block], protocol: Protocol, power_capped: bool = False
+) -> bool:
     """Whether the blocks A, A and B, B of one round may be compared: the SM clock of the two sides
     agrees within `drift`, and no block spreads by more than `spread` (the contract that
-    agents.md 4.2.14 quotes). An unknown clock cannot disagree; the measurement says so elsewhere."""
+    agents.md 4.2.14 quotes). An unknown clock cannot disagree; the measurement says so elsewhere.
+
+    `power_capped` (see `nvml.power_capped`): clocks do not count. Kernels of unequal power never agree
+    there, the time at the limit is what each has, and the order A B B A cancels what drifts."""
     if any(x.spread > protocol.spread for x in (*a, *b)):
         return False
     clocks = [[x.clock for x in side if x.clock is not None] for side in (a, b)]
-    if not all(clocks):
+    if power_capped or not all(clocks):
         return True
     one, other = (quantile(sorted(side), 0.5) for side in clocks)
     return abs(one - other) <= protocol.drift * max(one, other)

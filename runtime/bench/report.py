@@ -27,10 +27,10 @@ class Versus:
     rounds: int
 
 
-def versus(candidate: Timed, baseline: Timed, chosen: Protocol) -> Versus:
-    """'faster' or 'slower' only where the interval excludes 1, over rounds whose clocks agree."""
+def versus(candidate: Timed, baseline: Timed, chosen: Protocol, power_capped: bool = False) -> Versus:
+    """'faster' or 'slower' only where the interval excludes 1, over the rounds that are `comparable`."""
     pairs = list(zip(_rounds(candidate.blocks), _rounds(baseline.blocks), strict=True))
-    taken = [(a, b) for a, b in pairs if comparable(a, b, chosen)]
+    taken = [(a, b) for a, b in pairs if comparable(a, b, chosen, power_capped)]
 
     def without(reason: str) -> Versus:
         return Versus(baseline.name, None, None, reason, len(taken), len(pairs))
@@ -40,9 +40,10 @@ def versus(candidate: Timed, baseline: Timed, chosen: Protocol) -> Versus:
             wrong = next(f for f in side.findings if f.level == "trust")
             return without(f"{side.name} cannot be trusted: {wrong.name}")
     if len(taken) < MIN_BLOCKS:
+        clocks = "" if power_capped else f", SM clocks within {chosen.drift:.0%}"
         return without(
-            f"{len(taken)} of {len(pairs)} rounds were comparable (spread within {chosen.spread:.0%}, SM "
-            f"clocks within {chosen.drift:.0%}), {MIN_BLOCKS} are needed"
+            f"{len(taken)} of {len(pairs)} rounds were comparable (spread within {chosen.spread:.0%}"
+            f"{clocks}), {MIN_BLOCKS} are needed"
         )
     if max(candidate.span.median, baseline.span.median) < FLOOR_US:
         return without(f"both are below {FLOOR_US:g} us: launch floor, no ratio")
@@ -59,7 +60,8 @@ def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:
     """The first outcome against each other one that has a time; nothing where the first has none."""
     if not measured.outcomes or not isinstance(first := measured.outcomes[0], Timed):
         return ()
-    return tuple(versus(first, o, chosen) for o in measured.outcomes[1:] if isinstance(o, Timed))
+    capped = any(f.name == "power-capped" for f in measured.findings)
+    return tuple(versus(first, o, chosen, capped) for o in measured.outcomes[1:] if isinstance(o, Timed))
 
 
 # --- as JSON -------------------------------------------------------------------------

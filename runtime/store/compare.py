@@ -123,11 +123,19 @@ def _turns(a: Record, b: Record, x: Time, y: Time) -> str | tuple[list[float], l
     if chosen is None:
         return "the protocol names no seed, resolution, drift or spread"
     rounds = [(x.blocks[i : i + 2], y.blocks[i : i + 2]) for i in range(0, len(x.blocks), 2)]
-    taken = [pair for pair in rounds if comparable(*pair, chosen)]
+    capped = _power_capped(a) and _power_capped(b)
+    taken = [pair for pair in rounds if comparable(*pair, chosen, capped)]
     if len(taken) < MIN_BLOCKS:
         return f"{len(taken)} of {len(rounds)} rounds can be compared, and {MIN_BLOCKS} are needed"
     ours, theirs = ([block.median for pair in taken for block in pair[side]] for side in (0, 1))
     return ours, theirs, chosen
+
+
+def _power_capped(record: Record) -> bool:
+    """Whether the comparison found its kernels' clocks to be their own."""
+    listed = record.result.get("findings")
+    found = listed if isinstance(listed, list | tuple) else ()
+    return any(isinstance(f, Mapping) and f.get("name") == "power-capped" for f in found)
 
 
 def _protocol(record: Record) -> Protocol | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,17 +26,24 @@ def nothing() -> None:
 
 @dataclass
 class FakeGpu:
-    """`gap`: microseconds between kernels, `host`: what a plain launch costs the host."""
+    """`gap`: microseconds between kernels, `host`: what a plain launch costs the host; `late`: microseconds
+    that the first launch of a watched session waits. SMs run at `clock`, under the kernels that `clocks`
+    names at those, and idle at `idle_clock`, which is `clock` where it is None."""
 
     l2: int = 50_000_000
     device: str = "cpu"
     gap: float = 1.0
     host: float = 2.0
     clock: float = 1.9e9
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    idle_clock: float | None = None
+    late: float = 0.0
     watched: bool = True
     reasons: int = 0
     jitter: float = 0.0
     now_ns: int = 0
+    cycles: float = 0.0
+    opening: bool = False
     seen: list[DeviceEvent] = field(default_factory=list)
     pending: list[tuple[str, float, Effect]] = field(default_factory=list)
     recording: list[tuple[str, float, int, Effect]] | None = None
@@ -51,13 +58,22 @@ class FakeGpu:
         if self.recording is not None:
             self.recording.append((name, us, stream, effect))
             return
+        if self.opening and name != STAMP:
+            self.opening = False
+            self.rest(round(self.late * 1000))
         took = us * (1 + self.jitter * self.random.random())
         start = self.now_ns + round(self.gap * 1000)
         end = start + round(took * 1000)
         self.seen.append(DeviceEvent(name, "kernel", start, end, stream, next(self.numbers)))
         if stream == MAIN:
+            self.cycles += (end - self.now_ns) * self.clocks.get(name, self.clock) / 1e9
             self.now_ns = end
         effect()
+
+    def rest(self, ns: int) -> None:
+        """Nothing runs."""
+        self.cycles += ns * (self.idle_clock or self.clock) / 1e9
+        self.now_ns += ns
 
     def later(self, name: str, us: float, effect: Effect = nothing) -> None:
         """Work that another thread launches once the candidate has returned."""
@@ -85,12 +101,12 @@ class FakeGpu:
     def session(self, work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
         self.idle()
         self.seen.clear()
+        self.opening = watch
         taken: list[SmTimes] = []
 
         def stamp() -> None:
             self.run(STAMP, 1.0)
-            cycles = round(self.now_ns * self.clock / 1e9)
-            taken.append({sm: (self.now_ns, cycles + sm) for sm in range(4)})
+            taken.append({sm: (self.now_ns, round(self.cycles) + sm) for sm in range(4)})
 
         work(stamp)
         self.idle()
@@ -113,7 +129,7 @@ class FakeGpu:
         waiting, self.pending = self.pending, []
         for name, us, effect in waiting:
             self.run(name, us, effect)
-        self.now_ns += 5000
+        self.rest(5000)
 
     def poison(self, outputs: Outputs) -> None:
         for cell in outputs:

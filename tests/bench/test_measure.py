@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from bench_fakes import SIDE, Cells, FakeGpu
 
+from ucutlass.runtime.bench import nvml
+from ucutlass.runtime.bench.gpu import Session
 from ucutlass.runtime.bench.measure import measure
 from ucutlass.runtime.bench.outcome import Candidate, Failed, Measurement, Timed
 from ucutlass.runtime.bench.protocol import Protocol
-from ucutlass.runtime.bench.report import against_all, to_json
+from ucutlass.runtime.bench.report import Versus, against_all, to_json
+from ucutlass.runtime.bench.spans import windows
 
 FAST = Protocol(warmup=0.0, min_seconds=0.0, block_us=600.0)
 
@@ -75,6 +78,100 @@ def test_faster_slower_and_no_difference() -> None:
     slow = found["slow"].ratio
     assert slow is not None and slow.low < 30 / 33 * 1.01 and slow.high < 1
     assert found["slow"].accepted == measured.rounds >= 10
+
+
+# --- the SM clock ----------------------------------------------------------------------
+
+
+def test_the_idle_time_that_opens_a_session_is_in_no_blocks_clock() -> None:
+    """A against A on a device whose profiler lets the first launch wait, at the clock of an idle GPU."""
+    gpu, cells = FakeGpu(clock=1.66e9, idle_clock=1.98e9, late=400.0, jitter=0.01), Cells()
+    measured = timed(gpu, cells, cells.honest(gpu, "a", 25.0), cells.honest(gpu, "itself", 25.0))
+    (found,) = against_all(measured, FAST)
+    assert (found.verdict, found.accepted) == ("no difference", measured.rounds)
+    for outcome in measured.outcomes:
+        assert isinstance(outcome, Timed)
+        assert [b.clock for b in outcome.blocks] == pytest.approx([1.66e9] * 2 * measured.rounds, rel=1e-3)
+        assert outcome.span.count == 2 * measured.rounds * outcome.launches
+
+
+def of_unequal_power(reasons: int, **more: Any) -> tuple[Measurement, Versus]:
+    """A kernel, and one that draws so much more that it runs at a clock 2 % lower, and a tenth longer."""
+    gpu, cells = FakeGpu(clock=1.66e9, clocks={"b_kernel": 0.98 * 1.66e9}, reasons=reasons, **more), Cells()
+    measured = timed(gpu, cells, cells.honest(gpu, "a", 30.0), cells.honest(gpu, "b", 33.0))
+    (found,) = against_all(measured, FAST)
+    return measured, found
+
+
+def test_at_the_power_cap_kernels_have_clocks_of_their_own() -> None:
+    measured, found = of_unequal_power(nvml.POWER_CAP, jitter=0.01)
+    assert (found.verdict, found.accepted) == ("faster", measured.rounds)
+    said = {f.name: f.message for f in measured.findings}
+    assert said["throttled"] == "software power cap"
+    assert "a 1660 MHz, b 1627 MHz" in said["power-capped"]
+
+
+@pytest.mark.parametrize(
+    "reasons", [0x000, 0x020, nvml.POWER_CAP | 0x020, nvml.POWER_CAP | 0x040, nvml.POWER_CAP | 0x1000]
+)
+def test_other_reasons_and_none_at_all_leave_the_clocks_to_agree(reasons: int) -> None:
+    measured, found = of_unequal_power(reasons, jitter=0.01)
+    assert found.verdict is None and found.accepted == 0 and "SM clocks within 1%" in found.reason
+    assert "power-capped" not in {f.name for f in measured.findings}
+
+
+def test_at_the_power_cap_no_clock_is_blamed_for_a_missing_verdict() -> None:
+    _, found = of_unequal_power(nvml.POWER_CAP, jitter=0.6)
+    assert found.verdict is None
+    assert "(spread within 5%), 10 are needed" in found.reason
+
+
+def test_one_kernel_alone_has_no_clock_to_differ_from() -> None:
+    gpu, cells = FakeGpu(reasons=nvml.POWER_CAP), Cells()
+    measured = timed(gpu, cells, cells.honest(gpu, "ours", 25.0))
+    assert {f.name for f in measured.findings} == {"throttled"}
+
+
+def test_the_lead_in_is_of_the_candidate_that_ends_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, cells, rounds = FakeGpu(), Cells(), list[list[str]]()
+    original = gpu.session
+
+    def session(work: Callable[[Callable[[], None]], None], stamps: int, watch: bool) -> Session:
+        found = original(work, stamps, watch)
+        if stamps == 2 * 7:
+            inside, _ = windows(found.events or ())
+            rounds.append([w.events[0].name[0] for w in inside])
+        return found
+
+    monkeypatch.setattr(gpu, "session", session)
+    measured = timed(gpu, cells, *(cells.honest(gpu, name, 25.0) for name in "abc"))
+    assert rounds == [list("aabccba")] * measured.rounds
+
+
+def test_a_lead_in_is_read_as_any_other_block() -> None:
+    gpu, cells, calls = FakeGpu(refuse="no"), Cells(), itertools.count()
+
+    def cheap_at_first(at: int, cell: list[Any]) -> None:
+        name = "cheaper" if next(calls) > 200 and gpu.opening else "product"
+        gpu.run(name, 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    (found,) = timed(gpu, cells, cells.candidate("ours", cheap_at_first)).outcomes
+    assert isinstance(found, Failed)
+    assert found.stage == "timing" and names(found) == {"names-changed"}
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_misfit_in_a_round_is_its_own_candidates(place: int) -> None:
+    gpu, cells, calls = FakeGpu(refuse="no"), Cells(), itertools.count()
+
+    def turns(at: int, cell: list[Any]) -> None:
+        name = "product" if next(calls) < 200 else "cheaper"
+        gpu.run(name, 30.0, lambda: cell.__setitem__(0, cells.held[at]))
+
+    made = [cells.honest(gpu, name, 25.0) for name in "abc"]
+    made[place] = cells.candidate("abc"[place], turns)
+    lost = [o for o in timed(gpu, cells, *made).outcomes if isinstance(o, Failed)]
+    assert [(o.name, o.stage, names(o)) for o in lost] == [("abc"[place], "timing", {"names-changed"})]
 
 
 # --- tricks ----------------------------------------------------------------------------
@@ -209,7 +306,7 @@ def test_without_a_profiler_events_are_the_clock_and_it_is_said() -> None:
     ours = measured.outcomes[0]
     assert isinstance(ours, Timed) and ours.clock == "events" and ours.kernels == ()
     assert ours.span.median == pytest.approx(26.0)
-    assert names(ours) == {"unaudited"}
+    assert names(ours) == {"unaudited"} and len(ours.blocks) == 2 * measured.rounds
     assert measured.no_profiler == "no CUPTI here"
     assert against_all(measured, FAST)[0].verdict == "faster"
 

@@ -134,6 +134,13 @@ def test_blocks_are_comparable_while_clock_and_spread_hold() -> None:
     assert comparable(steady, (block(12.0, clock=None), block(12.0, clock=None)), chosen)
 
 
+def test_at_the_power_cap_spread_alone_decides() -> None:
+    chosen, steady = Protocol(), (block(10.0), block(10.0))
+    hungry = (block(12.0, clock=1.7e9), block(12.0, clock=1.7e9))
+    assert not comparable(steady, hungry, chosen) and comparable(steady, hungry, chosen, True)
+    assert not comparable(steady, (block(12.0, spread=0.06), block(12.0)), chosen, True)
+
+
 def test_a_block_is_its_median_and_quartiles() -> None:
     found = block_of([9.0, 10.0, 10.0, 11.0, 50.0], 1.8e9)
     assert found == Block(10.0, pytest.approx(0.1), 1.8e9)  # type: ignore[arg-type]
@@ -222,6 +229,21 @@ def test_idle_and_application_clocks_are_no_throttling() -> None:
     assert nvml.throttled([nvml.Sample(1.9e9, 0x001), nvml.Sample(1.9e9, 0x002)]) == ()
     seen = [nvml.Sample(1.9e9, 0x004), nvml.Sample(1.5e9, 0x040 | 0x001), nvml.Sample(1.5e9, 0x1000)]
     assert nvml.throttled(seen) == ("software power cap", "hardware thermal slowdown", "reason 0x1000")
+
+
+@pytest.mark.parametrize(
+    "masks, capped",
+    [
+        ([0x004, 0x004], True),
+        ([0x000, 0x001 | 0x004, 0x002], True),
+        ([], False),
+        ([0x000, 0x001, 0x002], False),
+        *[([0x004, 0x004, bit], False) for bit in nvml.REASONS if bit != nvml.POWER_CAP],
+        ([0x004 | 0x1000], False),
+    ],
+)
+def test_power_alone_excuses_a_clock(masks: list[int], capped: bool) -> None:
+    assert nvml.power_capped(nvml.Sample(1.6e9, mask) for mask in masks) == capped
 
 
 class FakeNvml:

@@ -42,11 +42,15 @@ def test_the_spread_is_over_all_processes() -> None:
 
 def test_nineteen_of_twenty_must_find_no_difference() -> None:
     def report(verdict: str | None) -> dict[str, Any]:
-        return {"versus": [{"verdict": verdict, "ratio": {"median": 1.001}}]}
+        reason = "" if verdict else "launch floor"
+        return {"versus": [{"verdict": verdict, "ratio": {"median": 1.001}, "reason": reason}]}
 
     assert same([report("no difference")] * 19 + [report("faster")])["ok"]
     assert not same([report("no difference")] * 18 + [report("faster")] * 2)["ok"]
     assert not same([report("no difference")] * 18 + [report(None)] * 2)["ok"]
+    assert same([report(None), {"versus": []}])["words"].endswith(
+        "no verdict: launch floor; there was no time to compare"
+    )
     assert not same([])["ok"] and not same({"lost": "Crashed"})["ok"]
 
 

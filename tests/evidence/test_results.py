@@ -88,6 +88,21 @@ def test_what_takes_the_verdict_away(change: dict[str, Any], words: str) -> None
     assert made.verdict is None and words in made.cautions[0]
 
 
+def test_at_the_power_cap_clocks_that_differ_are_no_reason() -> None:
+    """As `ucc bench` says of the same rounds."""
+
+    def capped(record: Record, *findings: str) -> Record:
+        listed = [{"name": name, "level": "note", "message": ""} for name in findings]
+        return replace(record, result={**record.result, "findings": listed})
+
+    slow = outcome(50.0, 1)["blocks"]
+    ours, theirs = bench(50, 1, blocks=[{**b, "clock": 1.6e9} for b in slow]), bench(100, 2)
+    assert compare(capped(ours, "throttled"), capped(theirs, "throttled")).verdict is None
+    assert compare(capped(ours, "power-capped"), theirs).verdict is None
+    both = [capped(r, "throttled", "power-capped") for r in (ours, theirs)]
+    assert compare(*both).verdict == "faster"
+
+
 def test_another_gpu_of_the_kind_has_no_verdict() -> None:
     made = compare(bench(50, 1, machine={"uuid": "GPU-2"}), bench(100, 2))
     assert made.verdict is None and any("the GPUs are" in c for c in made.cautions)
