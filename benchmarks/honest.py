@@ -41,7 +41,7 @@ RULES = ("seal", "correct", "ancestors", "lane", "insensitive", "constant", "tol
 LIMIT_SECONDS = 900.0
 """For one kernel on the host, g++ and emulation included."""
 
-GPU_SECONDS = 120.0
+GPU_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,8 @@ def judge(
         case other:
             return outcome("no answer", f"{type(other).__name__}: {other}"[:300])
     if edge.beside is None:
-        return outcome("nothing", "right")
+        worse = " ".join(sorted(losses(built)))
+        return outcome("ptxas" if worse else "nothing", f"right{', ' + worse if worse else ''}")
     if not isinstance(neighbour, Artifact):
         return outcome("no answer", f"its neighbour was not built: {neighbour}"[:300])
     timed = _isolated("time_here", index)

@@ -40,7 +40,7 @@ SANITIZER_SECONDS = 300.0
 JUDGING_SECONDS = 40.0
 """Kept of the time for judging what was built last."""
 
-TOOLS: tuple[sanitize.Tool, ...] = ("memcheck", "racecheck")
+TOOLS: tuple[sanitize.Tool, ...] = ("memcheck", "racecheck", "initcheck")
 PATTERNS: Mapping[str, tuple[int, ...]] = {m.name: m.patterns for m in (*LOWERINGS, *HOPPER)}
 _NOT_BUILT = "not built"
 _FAULT = re.compile("CUDA (driver )?error")
