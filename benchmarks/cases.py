@@ -191,6 +191,12 @@ def batches() -> Iterator[Case]:
             pingpong("64x64x64"),
             four,
         ),
+        (
+            "TMA, five apart",
+            "(x: f16[A, B, C, D, E, M, K], w: f16[E, D, C, B, A, N, K]) -> f16[C, A, E, B, D, M, N]",
+            cooperative("128x64x64"),
+            sizes("A B C D E M N K", (2, 3, 2, 3, 2, 127, 72, 80), (3, 1, 2, 5, 2, 64, 128, 64)),
+        ),
         ("multistage, innermost", "(x: bf16[M, K, B], w: bf16[N, B, K]) -> bf16[N, B, M]", multistage(), odd),
         (
             "multistage, result innermost",

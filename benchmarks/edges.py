@@ -118,14 +118,6 @@ EDGES: tuple[Edge, ...] = (
         COOPERATIVE,
     ),
     Edge(
-        "UC0414",
-        "four batch modes by TMA",
-        "kernel k(x: f16[B, C, D, E, M, K], w: f16[E, D, C, B, N, K]) -> f16[D, B, E, C, M, N]"
-        " { return dot[K](x, w) }",
-        {"B": 2, "C": 2, "D": 2, "E": 2, "M": 256, "N": 256, "K": 256},
-        COOPERATIVE,
-    ),
-    Edge(
         "UC0415",
         "A contiguous along the batch",
         "kernel k(x: f16[M, K, B], w: f16[B, N, K]) -> f16[B, M, N] { return dot[K](x, w) }",

@@ -1,12 +1,16 @@
-"""Fits the cost model's constants to what `benchmarks.record` measured.
+"""Fits the cost model's constants to what `benchmarks.record` and `benchmarks.speed` measured.
 
-    python -m benchmarks.fit_heuristic recorded.json [--rounds 6]
+    python -m benchmarks.fit_heuristic recorded.json speed.json [--cross]
 
-The loss is what a user loses: over the shapes, the mean of log(time of the schedule that the model
-ranks first / best measured time), plus a tenth of the root mean square of log(estimate / time), so
-that estimates stay seconds. A coordinate search scales one constant at a time. Needs no GPU. Prints
-the loss before and after, what each shape loses, and the constants that changed; they go into
+Least squares over log(estimate / time). A row weighs its shape's best time over its own: what a slow
+schedule takes exactly does not matter; and every shape weighs the same, but for those with few rows, which
+weigh less. Few rows far off may stay off (pseudo-Huber). The search is Levenberg-Marquardt over the logs of
+the constants. Needs no GPU. Prints for every shape what the schedule that ranks first loses against the best
+measured one, and how far estimates are off, before and after; and the constants, which go into
 `ucutlass.heuristic.Constants` by hand.
+
+`--cross` also fits as often as there are shapes, without one each, and prints what the shape left out
+then loses: fitted shapes that do better than shapes left out are over-fitted.
 """
 
 from __future__ import annotations
@@ -15,12 +19,14 @@ import argparse
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from benchmarks.speed import BATCHED, PLAIN
+import torch
+
+from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.case import build, case_of
 from ucutlass.families.gemm import problem
@@ -30,16 +36,26 @@ from ucutlass.rules.candidate import Candidate
 from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 
-FACTORS = (0.6, 0.8, 0.9, 0.96, 1.04, 1.1, 1.25, 1.6)
-"""What a constant is multiplied by in one step of the search."""
+FITTED = (
+    "sustained", "norm", "dram", "l2_bytes", "sm_bytes", "beyond_bytes", "shared", "start", "tile",
+    "element", "direct", "pingpong", "split", "handover", "reduce_bytes", "mma_sync_hopper",
+    "shortest_step", "widen",
+)  # fmt: skip
+"""The others are estimates that these rows do not tell apart."""
 
-SECONDS_WEIGHT = 0.1
-
-SHARES = ("clock", "sustained", "dram", "cached", "mma_sync_hopper", "mma_sync", "simt", "gemv_dram")
-"""Constants that are parts of a whole: at most 1.1, since a data sheet's whole is not exact."""
+MOST: Mapping[str, float] = {"sustained": 1.0, "dram": 1.0, "sm_bytes": 66.0}
+"""No part of a whole is above 1, and an SM takes in 64 bytes a cycle of the highest clock."""
 
 REACH = 4.0
 """A constant stays within this factor of where it began: it has a meaning to keep."""
+
+FEW = 20
+"""From so many rows on, a shape has its full weight."""
+
+FAR = 0.05
+"""Rows further off than this pull less than in proportion."""
+
+Group: TypeAlias = "list[Row]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +68,57 @@ class Row:
     candidate: Candidate
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`regret`: log of what the schedule that ranks `first` takes over the best measured one. `error`: root
+    of the weighted mean square of the estimates' logs."""
+
+    regret: float
+    error: float
+    first: Row
+
+
+# --- rows --------------------------------------------------------------------------------
+
+
 def read(path: Path) -> tuple[list[Row], Device]:
     """The measured rows that are our kernels, and the device they ran on."""
     recorded = json.loads(path.read_text())
+    device = device_named(recorded["machine"]["gpu"]) or default_device(ARCHES["sm90a"])
+    rows = _timed(recorded, device) if "gemm" in recorded else _recorded(recorded, device)
+    return list(rows), device
+
+
+def _recorded(recorded: Mapping[str, Any], device: Device) -> Iterator[Row]:
+    """Of `benchmarks.record`: many schedules a shape."""
     arch = ARCHES["sm90a"]
-    device = device_named(recorded["machine"]["gpu"]) or default_device(arch)
-    rows = []
     for row in recorded["rows"]:
         if row["request"] is None:
             continue
-        b, m, n, k = row["sizes"]
-        checked = frontend.read_text((PLAIN if b == 1 else BATCHED).format(t=recorded["dtype"]))
+        shape = (row["shape"], *row["sizes"])
+        checked = frontend.read_text(_text(shape, recorded["dtype"]))
         program = frontend.kernel(checked)
-        extents = {"M": m, "N": n, "K": k} | ({"B": b} if b > 1 else {})
-        sizes = tuple(complete(program, extents))
+        sizes = tuple(complete(program, extents_of(shape)))
         case = case_of(problem(frontend.form(checked, program), sizes), sizes, arch, device)
         candidate = build(case, request(row["request"]))
-        rows.append(Row(row["shape"], row["schedule"], row["us"] * 1e-6, candidate))
-    return rows, device
+        yield Row(row["shape"], row["schedule"], row["us"] * 1e-6, candidate)
+
+
+def _timed(report: Mapping[str, Any], device: Device) -> Iterator[Row]:
+    """Of `benchmarks.speed`: the schedule that was chosen then."""
+    for row in report["gemm"]:
+        shape = (row["shape"], *row["sizes"])
+        schedule = f" schedule sm90a {{ {row['schedule']} }} }}"
+        checked = frontend.read_text(_text(shape, row["dtype"]).removesuffix("}") + schedule)
+        program = frontend.kernel(checked)
+        planned = frontend.plan_kernel(
+            checked, program, complete(program, extents_of(shape)), "sm90a"
+        ).planned
+        yield Row(row["shape"], row["schedule"], row["ours"] * 1e-6, planned.candidate)
+
+
+def _text(shape: Shape, dtype: str) -> str:
+    return (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
 
 
 def request(recorded: Mapping[str, Any]) -> Request:
@@ -77,71 +126,129 @@ def request(recorded: Mapping[str, Any]) -> Request:
     return Request(**{name: tuple(v) if isinstance(v, list) else v for name, v in recorded.items()})
 
 
-def by_shape(rows: Sequence[Row]) -> list[list[Row]]:
-    groups: defaultdict[str, list[Row]] = defaultdict(list)
+def by_shape(rows: Sequence[Row]) -> list[Group]:
+    groups: defaultdict[str, Group] = defaultdict(list)
     for row in rows:
         groups[row.shape].append(row)
     return list(groups.values())
 
 
-def losses(
-    groups: Sequence[Sequence[Row]], device: Device, constants: Constants
-) -> list[tuple[float, float, Row]]:
-    """For each shape: the log of what the first choice loses, the mean square of the estimates'
-    logs, and that choice."""
-    found = []
-    for rows in groups:
-        estimates = [estimate(row.candidate, device, constants).seconds for row in rows]
-        first = min(zip(estimates, rows, strict=True), key=lambda pair: pair[0])[1]
-        square = sum(math.log(e / r.seconds) ** 2 for e, r in zip(estimates, rows, strict=True)) / len(rows)
-        found.append((math.log(first.seconds / min(r.seconds for r in rows)), square, first))
-    return found
+# --- loss --------------------------------------------------------------------------------
 
 
-def total(groups: Sequence[Sequence[Row]], device: Device, constants: Constants) -> float:
-    found = losses(groups, device, constants)
-    regret = sum(lost for lost, _, _ in found) / len(found)
-    return regret + SECONDS_WEIGHT * math.sqrt(sum(square for _, square, _ in found) / len(found))
+def weights(rows: Sequence[Row]) -> list[float]:
+    """Of a shape's rows: many together weigh one shape."""
+    best = min(row.seconds for row in rows)
+    return [best / row.seconds / math.sqrt(max(FEW, len(rows))) for row in rows]
 
 
-def sensible(name: str, constants: Constants) -> bool:
-    """Whether a constant still means what its name says."""
-    value, began = getattr(constants, name), getattr(DEFAULT, name)
-    return began / REACH <= value <= began * REACH and not (name in SHARES and value > 1.1)
+def loss(rows: Sequence[Row], device: Device, constants: Constants) -> Loss:
+    """Of one shape."""
+    prices = [estimate(row.candidate, device, constants).seconds for row in rows]
+    first = rows[prices.index(min(prices))]
+    squares = [w * w for w in weights(rows)]
+    off = sum(
+        s * math.log(p / row.seconds) ** 2 for s, p, row in zip(squares, prices, rows, strict=True)
+    ) / sum(squares)
+    return Loss(math.log(first.seconds / min(r.seconds for r in rows)), math.sqrt(off), first)
 
 
-def fit(groups: Sequence[Sequence[Row]], device: Device, rounds: int) -> Constants:
-    """The best constants that scaling one at a time finds."""
-    best, least = DEFAULT, total(groups, device, DEFAULT)
+# --- fit ---------------------------------------------------------------------------------
+
+
+def fit(groups: Sequence[Group], device: Device, start: Constants, rounds: int) -> Constants:
+    """The constants that Levenberg-Marquardt finds from `start` on."""
+    rows = [row for group in groups for row in group]
+    weight = torch.tensor([w for group in groups for w in weights(group)], dtype=torch.float64)
+    times = torch.tensor([row.seconds for row in rows], dtype=torch.float64).log()
+
+    def residuals(constants: Constants) -> torch.Tensor:
+        prices = [estimate(row.candidate, device, constants).seconds for row in rows]
+        return (torch.tensor(prices, dtype=torch.float64).log() - times) * weight
+
+    def cost(r: torch.Tensor) -> float:
+        return float(((1 + (r / FAR) ** 2).sqrt() - 1).sum())
+
+    best, damping = start, 1e-2
+    r = residuals(best)
     for _ in range(rounds):
-        before = least
-        for field in fields(Constants):
-            for factor in FACTORS:
-                tried = replace(best, **{field.name: getattr(best, field.name) * factor})
-                if sensible(field.name, tried) and (loss := total(groups, device, tried)) < least:
-                    best, least = tried, loss
-        if least == before:
-            break
+        slopes = [(residuals(_moved(best, {n: _STEP})) - r) / _STEP for n in FITTED]
+        jacobian = torch.stack(slopes, dim=1)
+        pull = (1 + (r / FAR) ** 2).rsqrt()  # how much less than a square's the loss rises there
+        normal = jacobian.T @ (jacobian * pull[:, None])
+        down = jacobian.T @ (r * pull)
+        for _ in range(_TRIES):
+            ridge = damping * (normal.diagonal() + 1e-9).diag()
+            steps = torch.linalg.solve(normal + ridge, -down).clamp(-_LONGEST, _LONGEST)
+            tried = _moved(best, dict(zip(FITTED, steps.tolist(), strict=True)))
+            new = residuals(tried)
+            if cost(new) < cost(r):
+                best, r, damping = tried, new, damping / 3
+                break
+            damping *= 4
+        else:
+            return best
     return best
+
+
+_STEP = 1e-3
+_TRIES = 6
+_LONGEST = 0.7
+
+
+def _moved(constants: Constants, logs: Mapping[str, float]) -> Constants:
+    """Constants times e to the power of `logs`, as far as they still mean what their names say."""
+    moved = {}
+    for name, log in logs.items():
+        began = getattr(DEFAULT, name)
+        most = max(began, min(began * REACH, MOST.get(name, math.inf)))
+        moved[name] = min(most, max(began / REACH, getattr(constants, name) * math.exp(log)))
+    return replace(constants, **moved)
+
+
+# --- report ------------------------------------------------------------------------------
+
+
+def table(groups: Sequence[Group], device: Device, constants: Mapping[str, Sequence[Constants]]) -> list[str]:
+    """A line a shape and one of means; under each title there is either a set of constants for all shapes
+    or one for each."""
+    found = {
+        title: [loss(g, device, sets[i % len(sets)]) for i, g in enumerate(groups)]
+        for title, sets in constants.items()
+    }
+    titles = "".join(f"{title:>22}" for title in found)
+    lines = [f"{'first choice, error':20}{titles}"]
+    for i, group in enumerate(groups):
+        cells = "".join(f"{math.exp(-f[i].regret):15.1%}{f[i].error:7.3f}" for f in found.values())
+        first = " ".join(list(found.values())[-1][i].first.schedule.replace("raster heuristic", "").split())
+        lines.append(f"{group[0].shape:14}{len(group):5} {cells}  {first}")
+    chosen = [i for i, group in enumerate(groups) if len({row.schedule for row in group}) > 1]
+    cells = "".join(
+        f"{math.exp(-sum(f[i].regret for i in chosen) / len(chosen)):15.1%}"
+        f"{math.sqrt(sum(x.error**2 for x in f) / len(f)):7.3f}"
+        for f in found.values()
+    )
+    return [*lines, f"{'mean':14}{sum(map(len, groups)):5} {cells}"]
 
 
 def main() -> None:
     shown = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
-    parser.add_argument("recorded", type=Path)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("recorded", type=Path, nargs="+")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--cross", action="store_true", help="fit without each shape too")
     options = parser.parse_args()
-    rows, device = read(options.recorded)
-    groups = by_shape(rows)
-    fitted = fit(groups, device, options.rounds)
-    print(f"{len(rows)} rows, {len(groups)} shapes, {device.name}")
-    print(f"loss {total(groups, device, DEFAULT):.4f} -> {total(groups, device, fitted):.4f}")
-    for lost, _, first in losses(groups, device, fitted):
-        print(f"  {first.shape:16} {math.exp(-lost):6.1%} of the best measured: {first.schedule}")
-    for field in fields(Constants):
-        old, new = getattr(DEFAULT, field.name), getattr(fitted, field.name)
-        if old != new:
-            print(f"    {field.name}: float = {new:.4g}  # was {old:.4g}")
+    files = [read(path) for path in options.recorded]
+    device = files[0][1]
+    groups = by_shape([row for rows, _ in files for row in rows])
+    fitted = fit(groups, device, DEFAULT, options.rounds)
+    sets: dict[str, Sequence[Constants]] = {"as it is": [DEFAULT], "fitted": [fitted]}
+    if options.cross:
+        others = [[g for g in groups if g is not group] for group in groups]
+        sets["left out"] = [fit(rest, device, fitted, options.rounds) for rest in others]
+    print("\n".join(table(groups, device, sets)))
+    for name in FITTED:
+        print(f"    {name}: float = {getattr(fitted, name):.3g}  # was {getattr(DEFAULT, name):.4g}")
 
 
 if __name__ == "__main__":

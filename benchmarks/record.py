@@ -1,7 +1,8 @@
 """Measures many schedules on many shapes: the table that the cost model is fitted to.
 
-    python -m benchmarks.record --out recorded.json [--dtype bf16] [--seconds 500]
+    python -m benchmarks.record --out recorded.json [--probe] [--dtype bf16] [--seconds 500]
 
+`--probe` measures the few pairs of shape and schedule instead that tell the cost model's weakest terms apart.
 A shape's rows are timed in a process that may be lost with them, and lie in recorded.jsonl as soon as they
 are known. The same command goes on where it stopped.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,83 @@ SCHEDULES: tuple[str, ...] = (
 )
 
 
+_EDGES = (
+    "warps cooperative tile 128x128x64 cluster 1x1 swap no split_k 1",
+    "warps cooperative tile 128x128x64 cluster 2x1 swap no split_k 1",
+    "warps cooperative tile 128x128x64 cluster 1x2 swap no split_k 1",
+    "warps pingpong tile 128x128x64 cluster 1x2 swap no",
+    "warps pingpong tile 64x256x64 cluster 1x1 swap no",
+    "warps pingpong tile 64x256x64 cluster 2x1 swap no",
+    "warps pingpong tile 64x256x64 cluster 1x2 swap no",
+    "warps cooperative tile 128x112x64 cluster 1x1 swap yes split_k 1",
+    "warps cooperative tile 128x112x64 cluster 2x1 swap yes split_k 1",
+    "warps cooperative tile 128x160x64 cluster 1x2 swap yes split_k 1",
+    "warps cooperative tile 256x64x64 cluster 1x2 swap yes split_k 1",
+)
+"""Rows that do not fill a tile: what the zeros beyond an edge cost, with and without multicast."""
+
+_STREAMED = (
+    "warps cooperative tile 128x128x64 cluster 2x1 swap no split_k 2",
+    "warps cooperative tile 128x128x64 cluster 2x1 swap no split_k stream",
+    "warps cooperative tile 256x128x64 cluster 1x1 swap no split_k 2",
+    "warps cooperative tile 256x128x64 cluster 1x1 swap no split_k 4",
+    "warps cooperative tile 256x128x64 cluster 1x1 swap no split_k stream",
+    "warps pingpong tile 128x128x64 cluster 2x1 swap no",
+    "warps cooperative tile 128x112x64 cluster 2x1 swap no split_k 1",
+)
+"""One wave of tiles or less: splitting K against a narrower tile."""
+
+_VECTORS = (
+    "warps gemv swap yes",
+    "warps gemv swap yes rows 8",
+    "warps pingpong tile 64x16x128 cluster 1x1 swap yes",
+    "warps pingpong tile 64x16x128 cluster 2x1 swap yes",
+    "warps pingpong tile 64x16x64 cluster 1x1 swap yes",
+    "warps cooperative tile 128x16x128 cluster 2x1 swap yes split_k 1",
+)
+"""Few rows: the matrix-vector kernel's loads of the short operand, and steps of K with little work."""
+
+_SKINNY = (
+    "warps pingpong tile 64x32x128 cluster 1x1 swap no",
+    "warps pingpong tile 64x32x128 cluster 1x2 swap no",
+    "warps pingpong tile 64x32x64 cluster 1x1 swap no",
+    "warps pingpong tile 64x64x128 cluster 1x2 swap no",
+    "warps cooperative tile 128x64x64 cluster 1x1 swap yes split_k 2",
+    "warps cooperative tile 128x64x64 cluster 2x1 swap yes split_k 2",
+    "warps cooperative tile 128x64x64 cluster 2x1 swap yes split_k 4",
+)
+"""DRAM, L2 and an SM's loads all near their limits: how far they overlap."""
+
+_WAVES = (
+    "warps cooperative tile 128x256x64 cluster 2x1 swap no split_k 1",
+    "warps cooperative tile 256x128x64 cluster 1x2 swap no split_k 1",
+    "warps cooperative tile 256x96x64 cluster 2x1 swap no split_k 1",
+    "warps pingpong tile 128x128x64 cluster 2x1 swap no",
+    "warps pingpong tile 128x128x64 cluster 1x2 swap no",
+)
+"""Tiles of several sizes where waves are few: power, quantisation and epilogue."""
+
+PROBE: tuple[tuple[Shape, tuple[str, ...]], ...] = (
+    (("304 rows", 1, 304, 5120, 5120), _EDGES),
+    (("384 rows", 1, 384, 5120, 5120), _EDGES),
+    (("400 rows", 1, 400, 4096, 8192), _EDGES),
+    (("M 256", 1, 256, 7168, 7168), _EDGES[:6] + _STREAMED),
+    (("M 192", 1, 192, 8192, 8192), _EDGES[:6] + _STREAMED[:2]),
+    (("M 1 long", 1, 1, 8192, 8192), _VECTORS),
+    (("M 2", 1, 2, 8192, 8192), _VECTORS),
+    (("M 4", 1, 4, 8192, 8192), _VECTORS),
+    (("M 8", 1, 8, 8192, 8192), _VECTORS),
+    (("M 4 short", 1, 4, 4096, 4096), _VECTORS),
+    (("M 64 deep", 1, 64, 4096, 14336), _SKINNY),
+    (("M 48", 1, 48, 8192, 8192), _SKINNY),
+    (("M 32", 1, 32, 8192, 8192), _SKINNY[:3]),
+    (("2048 rows", 1, 2048, 11008, 4096), _WAVES),
+    (("K 1408", 1, 4096, 2048, 1408), _WAVES),
+    (("tall thin", 1, 65536, 512, 1024), _WAVES),
+    (("3072 square", 1, 3072, 3072, 3072), _WAVES),
+)
+"""Shapes beside those of benchmarks.speed vary what each group of schedules is about."""
+
 SHAPE_SECONDS = 240.0
 """What all schedules of one shape may take."""
 
@@ -79,11 +157,11 @@ class Plan:
     source: Source
 
 
-def plans(shape: Shape, dtype: str) -> dict[str, Plan]:
-    """By schedule, as the program writes it."""
+def plans(shape: Shape, dtype: str, schedules: Iterable[str]) -> dict[str, Plan]:
+    """By schedule, as the program writes it; without those that are not legal for the shape."""
     base = (PLAIN if shape[1] == 1 else BATCHED).format(t=dtype)
     found = {}
-    for schedule in SCHEDULES:
+    for schedule in schedules:
         text = base.removesuffix("}") + f" schedule sm90a {{ {schedule} }} }}"
         checked = frontend.read_text(text)
         program = frontend.kernel(checked)
@@ -110,13 +188,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--only", default="", help="names of shapes, with commas")
+    parser.add_argument("--probe", action="store_true", help="a few telling pairs instead of all schedules")
     budget.add_option(parser)
     options = parser.parse_args()
     deadline, only = budget.after(options.seconds), list(filter(None, options.only.split(",")))
-    shapes = [s for s in SHAPES if not only or s[0] in only]
+    pairs = PROBE if options.probe else [(shape, SCHEDULES) for shape in SHAPES]
+    wanted = {shape: schedules for shape, schedules in pairs if not only or shape[0] in only}
+    shapes = list(wanted)
     journal = options.out.with_suffix(".jsonl")
     known = {row["name"] for row in budget.lines(journal)}
-    fresh = {s: plans(s, options.dtype) for s in shapes if s[0] not in known}
+    fresh = {s: plans(s, options.dtype, wanted[s]) for s in shapes if s[0] not in known}
     results = build(list(fresh.values()), deadline)
     items = []
     for shape, found in fresh.items():
@@ -160,7 +241,7 @@ def shape_row(item: relay.Item) -> relay.Row:
     """Times every schedule that was built, and torch's product. A CUDA error that stays with the
     process ends the shape; what was timed before it is kept."""
     name, b, m, n, k = item["shape"]
-    dtype, planned = DTYPES[item["dtype"]], plans(item["shape"], item["dtype"])
+    dtype, planned = DTYPES[item["dtype"]], plans(item["shape"], item["dtype"], item["texts"])
     sets = sets_for((m * k + n * k + m * n) * 2 * b)
     lead = () if b == 1 else (b,)
     x, w, y = (tensors((*lead, *s), dtype, sets) for s in ((m, k), (n, k), (m, n)))

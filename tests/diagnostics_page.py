@@ -68,10 +68,6 @@ RULED = {
     "UC0413": gemm(
         "warps pingpong", "M=1024,N=1024,K=64,L=64", x="bf16[M, K, L]", w="bf16[K, N, L]", over="K, L"
     ),
-    "UC0414": gemm(
-        "warps pingpong", "M=256,N=256,K=256,A=2,B=2,C=2,D=2",
-        x="bf16[A, B, C, D, M, K]", w="bf16[D, C, B, A, N, K]", out="bf16[A, B, C, D, M, N]",
-    ),
     "UC0415": gemm(
         "warps pingpong", "M=1024,N=1024,K=1024,B=8",
         x="bf16[M, K, B]", w="bf16[B, N, K]", out="bf16[B, M, N]",

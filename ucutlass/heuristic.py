@@ -1,10 +1,10 @@
 """How long a candidate would take, from its shape alone: a ranking, not a promise.
 
-A tiled kernel is priced in SM cycles per step of K (tensor cores, shared memory, L2), times
-the steps of a tile, plus its epilogue, times the tiles that the busiest slot works through.
-Beside that stand two limits of the whole chip: DRAM and sustained power. The three are joined
-by a p-norm, since near a limit the others still cost. `Constants` holds every number that is
-not counted.
+A tiled kernel is priced in SM cycles per step of K (tensor cores, loads), times the steps of a
+tile, plus its epilogue, times the tiles that the busiest slot works through. Beside that stand
+two limits of the whole chip: what L2 serves and what DRAM serves. The three are joined by a
+p-norm, since near a limit the others still cost. `Constants` holds every number that is not
+counted.
 """
 
 from __future__ import annotations
@@ -21,51 +21,56 @@ from ucutlass.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What counting cannot give. Chosen by hand: `clock`, `sustained`, `norm` and the epilogue's
-    cycles so that five timings of a stock 128x256x64 kernel on an H200 come out within 5 %; the
-    others are estimates that no measurement backs yet. benchmarks/fit_heuristic.py fits them all.
+    """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 took for bf16
+    products; `function`, `load`, `cached`, `wide_accumulators`, `register_operand`, `mma_sync` and `simt`
+    are estimates that no measurement backs yet, `clock` is what short kernels were seen to run at, and
+    `fill` what matrix-vector kernels were seen to save.
 
-    clock: of the device's peak clock, what short kernels run at. sustained: of the lane's
-    peak, what power lets a long kernel reach. norm: exponent that joins the limits. dram, l2_bytes,
-    sm_bytes: of HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and
-    that one SM takes. fill: cycles from launch to the first wgmma. step, shortest_step: cycles of
-    barriers in a step of K, and the least a step takes. element, function, load, direct: cycles of
-    an SM per element of a tile for the epilogue's store, a plain function, one more whole operand,
-    a tensor moved by threads. pingpong: how much longer one warp group takes over an epilogue.
-    split, reduce_bytes: seconds that splitting K costs whatever its size; bytes per cycle of the
-    partial sums. cached: part of L2 that operands can live in. traffic: of the sustained power,
-    what moving twice the bytes costs. wide_accumulators, register_operand: how much longer a step
-    takes with more than 160 accumulators, with tf32 operands that pass through registers.
-    mma_sync_hopper, mma_sync, simt: of the peak, what the multistage kernel reaches at best.
-    gemv_dram, gemv_cycles: of HBM's bandwidth; FFMA slots that loading and widening one element
-    of the matrix takes.
+    clock: of the device's peak clock. sustained: of the tensor cores' rate at that clock, what power
+    leaves when all SMs multiply. norm: exponent that joins the limits. dram, l2_bytes, sm_bytes: of
+    HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and that one SM takes.
+    beyond_bytes: bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip,
+    beside what they cost as loads: all SMs share that rate. shared: where r SMs of a GPC read a tile at
+    the same time, L2 serves it as if r ** -shared of them did. start, fill: seconds that any kernel takes
+    beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
+    and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
+    store, a plain function, one more whole operand, a tensor moved by threads. pingpong: how much longer
+    one warp group takes over an epilogue. split, handover, reduce_bytes: seconds that splitting K costs
+    whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
+    cycle of the partial sums. cached: part of L2 that operands can live in. wide_accumulators,
+    register_operand: how much longer a step takes with more than 160 accumulators, with tf32 operands
+    that pass through registers. mma_sync_hopper, mma_sync, simt: of the peak, what the multistage kernel
+    reaches at best. shortest_step: cycles that its step of K takes at least. widen: FFMA slots that
+    loading and widening one element takes in the matrix-vector kernel.
     """
 
-    clock: float = 0.9672
-    sustained: float = 0.7894
-    norm: float = 4.632
-    dram: float = 0.6821
-    l2_bytes: float = 42.02
-    sm_bytes: float = 56.16
-    fill: float = 464.6
-    step: float = 34.32
-    shortest_step: float = 429
-    element: float = 0.1398
+    clock: float = 1.04
+    sustained: float = 0.86
+    norm: float = 2.74
+    dram: float = 0.888
+    l2_bytes: float = 42.0
+    sm_bytes: float = 66.0
+    beyond_bytes: float = 19.8
+    shared: float = 0.339
+    start: float = 1.27e-06
+    fill: float = 1500.0
+    tile: float = 629.0
+    element: float = 0.0717
     function: float = 1 / 128
     load: float = 0.09
-    direct: float = 0.3207
-    pingpong: float = 1.04
-    split: float = 7.526e-06
-    reduce_bytes: float = 23.96
+    direct: float = 0.438
+    pingpong: float = 1.46
+    split: float = 4.16e-06
+    handover: float = 2220.0
+    reduce_bytes: float = 37.5
     cached: float = 0.825
     wide_accumulators: float = 1.15
     register_operand: float = 1.3
-    mma_sync_hopper: float = 0.3002
-    mma_sync: float = 0.85
-    simt: float = 0.72
-    traffic: float = 0.02986
-    gemv_dram: float = 0.92
-    gemv_cycles: float = 1.6
+    mma_sync_hopper: float = 0.27
+    mma_sync: float = 0.7
+    simt: float = 0.6
+    shortest_step: float = 535.0
+    widen: float = 4.67
 
 
 DEFAULT = Constants()
@@ -97,12 +102,17 @@ _VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
 """Of the multistage kernel's speed, what is left when an operand is read in that many bytes."""
 
 
+_DIGITS = 10
+"""Decimals of a second that are kept: equals stay equal, and then the search's order decides."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """`seconds` in all. `slots` thread blocks run at a time, `tiles` is what they share (with
     tiles that only fill up clusters and swizzle), `waves` their ratio. `quantisation` is the
     part of the busiest slot's time that the average slot is busy, `padding` the useful part of
-    the multiplications. The three limits are in seconds."""
+    the multiplications. `sm_seconds`, `l2_seconds` and `dram_seconds` are the three limits that
+    `seconds` joins; `power_seconds` is what sustained power allows the multiplications alone."""
 
     seconds: float
     slots: int
@@ -111,6 +121,7 @@ class Estimate:
     quantisation: float
     padding: float
     sm_seconds: float
+    l2_seconds: float
     dram_seconds: float
     power_seconds: float
     dram_bytes: float
@@ -185,44 +196,86 @@ def epilogue_cycles(c: Candidate, elements: int, k: Constants) -> float:
     return elements * work
 
 
-def _join(sm: float, dram: float, power: float, norm: float) -> float:
-    return math.pow(math.pow(sm, norm) + math.pow(dram, norm) + math.pow(power, norm), 1 / norm)
+def _whole(
+    c: Candidate,
+    device: Device,
+    k: Constants,
+    sm: float,
+    l2: float,
+    slots: int,
+    tiles: int,
+    quantisation: float,
+    padding: float,
+    start: float = 0.0,
+) -> Estimate:
+    """Joins `sm` seconds of the busiest slot with `l2` bytes and those of DRAM."""
+    moved = dram_bytes(c, device, slots, tiles, k)
+    l2_seconds = l2 / (k.l2_bytes * device.sms * device.clock * k.clock)
+    dram = moved / (device.bandwidth * k.dram)
+    joined = math.pow(sum(math.pow(limit, k.norm) for limit in (sm, l2_seconds, dram)), 1 / k.norm)
+    seconds = round(joined + k.start + start, _DIGITS)
+    power = c.shape.flops / (device.peaks[rate_key(c, device)] * k.sustained * k.clock)
+    return Estimate(
+        seconds, slots, tiles, tiles / slots, quantisation, padding, sm, l2_seconds, dram, power, moved
+    )
 
 
 def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estimate:
-    tile, cluster = s.tile, s.cluster
-    m_tiles, n_tiles = tile_grid(c.shape, tile, cluster, c.knobs.swizzle)
+    m, n, _ = s.tile
+    m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.knobs.swizzle)
     tiles = m_tiles * n_tiles * c.shape.batch
     # Illegal candidates are priced before the rules see them: some clusters fit nowhere.
-    slots = max(1, cluster_slots(device, cluster[0] * cluster[1]))
-    steps = c.k_tiles
-    step = _sm90_step(c, s, min(tiles, slots), device, k)
-    epilogue = epilogue_cycles(c, tile[0] * tile[1], k)
-    busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, steps, step, epilogue, k)
-    clock = device.clock * k.clock
-    sm = (busiest + k.fill) / clock + split_seconds
-    average = tiles * (steps * step + epilogue) / slots
+    slots = max(1, cluster_slots(device, s.cluster[0] * s.cluster[1]))
+    active = min(slots, tiles * c.knobs.splits if c.knobs.splits else slots)
+    step = _sm90_step(c, s, active, device, k)
+    epilogue = epilogue_cycles(c, m * n, k) + k.tile
+    busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
+    average = tiles * (c.k_tiles * step + epilogue) / slots
     return _whole(
-        c, device, k, sm, slots, tiles, min(1.0, average / busiest), m_tiles * tile[0] * n_tiles * tile[1]
+        c,
+        device,
+        k,
+        busiest / (device.clock * k.clock) + split_seconds,
+        _sm90_l2(c, s, m_tiles, n_tiles, active, device, k),
+        slots,
+        tiles,
+        min(1.0, average / busiest),
+        c.shape.m * c.shape.n / (m_tiles * m * n_tiles * n),
+        k.fill / (device.clock * k.clock),
     )
 
 
 def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
-    """Cycles of one step of K. 32 bytes of K of a 64 x N wgmma take N/2 cycles of the tensor
-    cores, and read A and B from shared memory at 128 bytes a cycle."""
+    """Cycles of one step of K while `active` thread blocks run. 32 bytes of K of a 64 x N wgmma take
+    N/2 cycles of the tensor cores, and read A and B from shared memory at 128 bytes a cycle. Power slows
+    them when all SMs multiply; SMs at rest help the others little, since power rises steeply with the
+    clock. What lies beyond an edge is filled with zeros, which costs more than loading."""
     m, n, depth = s.tile
     a, b = c.problem.a.elem.bytes, c.problem.b.elem.bytes
     mma = (m / 64) * (depth * a / 32) * max(n / 2, n / 4 + 16)
+    mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
     if accumulators_per_thread(c) > 160:
         mma *= k.wide_accumulators
     if c.problem.lane.name == "tf32" and not _k_major(c):
         mma *= k.register_operand
-    rows, columns = min(m, c.shape.m) * a, min(n, c.shape.n) * b  # TMA reads nothing beyond the edge
-    serve = min(k.sm_bytes, k.l2_bytes * device.sms / active)
-    ingest = depth * max(
-        (rows + columns) / k.sm_bytes, (rows / s.cluster[1] + columns / s.cluster[0]) / serve
-    )
-    return max(mma + k.step, ingest, k.shortest_step)
+    beyond = (m - c.shape.m / ceil_div(c.shape.m, m)) * a + (n - c.shape.n / ceil_div(c.shape.n, n)) * b
+    loads = (m * a + n * b) / k.sm_bytes + beyond * active / (k.beyond_bytes * device.sms)
+    return max(mma, depth * loads)
+
+
+def _sm90_l2(
+    c: Candidate, s: Sm90Schedule, m_tiles: int, n_tiles: int, active: int, device: Device, k: Constants
+) -> float:
+    """Bytes that L2 serves: a cluster loads once what its members share, and of SMs that read
+    the same tile at the same time some are served together. Split K adds its partial sums."""
+    m, n, _ = s.tile
+    batch, gpcs = c.shape.batch, max(1.0, device.sms / device.sms_per_gpc)
+    rows = min(m, c.shape.m) * c.problem.a.elem.bytes / s.cluster[1]
+    columns = min(n, c.shape.n) * c.problem.b.elem.bytes / s.cluster[0]
+    rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
+    columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
+    partial = 8 * m * n * max(0, c.knobs.splits - 1)
+    return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
 
 
 def _k_major(c: Candidate) -> bool:
@@ -230,39 +283,31 @@ def _k_major(c: Candidate) -> bool:
 
 
 def _sm90_busiest(
-    c: Candidate,
-    s: Sm90Schedule,
-    tiles: int,
-    slots: int,
-    steps: int,
-    step: float,
-    epilogue: float,
-    k: Constants,
+    c: Candidate, s: Sm90Schedule, tiles: int, slots: int, step: float, epilogue: float, k: Constants
 ) -> tuple[float, float]:
     """Cycles of the slot with most work, and the seconds that splitting K adds."""
+    steps, splits = c.k_tiles, c.knobs.splits
     each = ceil_div(tiles, slots)
+    one = steps * step
     if s.warps == "pingpong":
         epilogue *= k.pingpong
-        one = steps * step
-        return max(
-            each * one + epilogue, ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)
-        ), 0.0
-    whole = each * (steps * step + epilogue)
-    splits = c.knobs.splits
+        turns = ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)
+        return max(each * one + epilogue, turns), 0.0
     if s.scheduler == "persistent" or splits == 1:
-        return whole, 0.0
+        return each * (one + epilogue), 0.0
     fix = s.tile[0] * s.tile[1] * 4 / k.reduce_bytes
     if splits > 1:
-        part = ceil_div(steps, splits) * step
-        return ceil_div(tiles * splits, slots) * (part + fix) + fix * splits + epilogue, k.split
+        part = ceil_div(steps, splits) * step + fix + k.tile
+        return ceil_div(tiles * splits, slots) * part + splits * (fix + k.handover) + epilogue, k.split
+    epilogue += k.tile  # the stream-K scheduler starts its tiles more slowly
     waves, tail = divmod(tiles, slots)
     if tail == 0 or 2 * tail >= slots or steps <= STREAM_K_ITERATIONS:
-        return whole, k.split / 2
-    parallel = max(0, waves - 1)
-    shared = (tiles - parallel * slots) * steps
-    length = max(STREAM_K_ITERATIONS, shared / slots)
+        return each * (one + epilogue), 0.0
+    whole = max(0, waves - 1)
+    length = max(STREAM_K_ITERATIONS, (tiles - whole * slots) * steps / slots)
     parts = max(1.0, steps / length)
-    return parallel * (steps * step + epilogue) + length * step + (1 + parts) * fix + epilogue * 1.5, k.split
+    mended = parts * (fix + k.handover) + 2 * fix + k.tile  # a slot mostly ends one tile and begins another
+    return whole * (one + epilogue) + length * step + mended + epilogue, k.split
 
 
 def rate_key(c: Candidate, device: Device) -> str:
@@ -274,44 +319,6 @@ def rate_key(c: Candidate, device: Device) -> str:
             return "f16" if lane in ("e4m3", "e5m2") else lane_key(lane, way)
         case _:
             return lane if lane in device.peaks else "f16"
-
-
-def traffic_share(c: Candidate, k: Constants) -> float:
-    """Of the power, what a tile's loads leave to the multiplications; 1 for a tile of 128 x 256."""
-    match c.schedule:
-        case GemvSchedule():
-            return 1.0
-        case schedule:
-            m, n, _ = schedule.tile
-            return max(0.2, 1 - k.traffic * ((1 / m + 1 / n) / (1 / 128 + 1 / 256) - 1))
-
-
-def _whole(
-    c: Candidate,
-    device: Device,
-    k: Constants,
-    sm: float,
-    slots: int,
-    tiles: int,
-    quantisation: float,
-    area: int,
-) -> Estimate:
-    moved = dram_bytes(c, device, slots, tiles, k)
-    dram = moved / (device.bandwidth * k.dram)
-    power = c.shape.flops / (device.peaks[rate_key(c, device)] * k.sustained * traffic_share(c, k))
-    seconds = _join(sm, dram, power, k.norm) + device.launch_floor
-    return Estimate(
-        seconds,
-        slots,
-        tiles,
-        tiles / slots,
-        quantisation,
-        c.shape.m * c.shape.n / area,
-        sm,
-        dram,
-        power,
-        moved,
-    )
 
 
 def warps_of(s: Sm80Schedule) -> int:
@@ -350,39 +357,36 @@ def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estima
     rate = device.peaks[rate_key(c, device)] / (device.sms * device.clock)
     steps = ceil_div(c.k_tiles, splits)
     step = max(2 * s.tile[0] * s.tile[1] * s.tile[2] / (rate * reached), k.shortest_step / busy)
-    ingest = memory_of(c).stage / min(k.sm_bytes, k.l2_bytes * device.sms / min(device.sms, tiles * splits))
-    one = steps * max(step, ingest) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
-    sm = (each * busy * one + k.fill) / (device.clock * k.clock)
+    stage = memory_of(c).stage
+    one = steps * max(step, stage / k.sm_bytes) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
+    sm = each * busy * one / (device.clock * k.clock)
     if splits > 1:
         sm += k.split + splits * c.shape.m * c.shape.n * c.shape.batch * 8 / (
             k.l2_bytes * device.sms * device.clock
         )
     slots = device.sms * blocks
     average = min(1.0, tiles * splits / (slots * each))
-    return _whole(c, device, k, sm, slots, tiles * splits, average, m_tiles * s.tile[0] * n_tiles * s.tile[1])
+    padding = c.shape.m * c.shape.n / (m_tiles * s.tile[0] * n_tiles * s.tile[1])
+    return _whole(c, device, k, sm, tiles * c.k_tiles * stage, slots, tiles * splits, average, padding)
 
 
 def _gemv(c: Candidate, s: GemvSchedule, device: Device, k: Constants) -> Estimate:
-    """Bytes over bandwidth while enough threads are at work, and FFMA with its conversions."""
+    """The matrix once and the columns once a block, through L2, while enough threads are at work;
+    and FFMA with the loads and conversions of both, of which the rows of a thread share a column's."""
     blocks = ceil_div(c.shape.m, s.rows) * c.shape.batch
     slots = device.sms * (2048 // s.threads)
-    moved = float(c.shape.operand_bytes + c.shape.epilogue_bytes)
     used = min(1.0, blocks * s.threads / (device.sms * 512))
-    dram = moved / (device.bandwidth * k.gemv_dram * used)
-    reads = c.shape.m * c.shape.k * c.shape.batch
-    cycles = reads * (s.columns * 1.0 + k.gemv_cycles) / 128 / min(device.sms, blocks)
-    sm = (cycles + 0.6 * k.fill) / (device.clock * k.clock)
-    seconds = _join(sm, dram, 0.0, k.norm) + device.launch_floor
-    waves = blocks / slots
-    return Estimate(
-        seconds,
+    matrix = c.shape.m * c.shape.k * c.shape.batch
+    cycles = matrix * (k.widen + s.columns * (1 + k.widen / s.rows)) / 128 / min(device.sms, blocks)
+    columns = blocks * s.columns * c.shape.k
+    return _whole(
+        c,
+        device,
+        k,
+        cycles / (device.clock * k.clock),
+        (matrix * c.problem.a.elem.bytes + columns * c.problem.b.elem.bytes) / used,
         slots,
         blocks,
-        waves,
         min(1.0, blocks / (ceil_div(blocks, slots) * slots)),
         c.shape.n / s.columns,
-        sm,
-        dram,
-        0.0,
-        moved,
     )

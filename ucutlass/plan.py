@@ -33,11 +33,8 @@ Product: TypeAlias = tuple[int, ...]
 elements."""
 
 MAX_BATCH_MODES = 5
-"""Batch modes that a kernel addresses besides m and n; each costs every block a division."""
-
-TMA_BATCH_MODES = 3
-"""Those that a kernel with TMA addresses: its tensors have at most five modes. CuTe folds more into the
-last, with divisions in a function of their own, and ptxas then serialises wgmma (C7510)."""
+"""Batch modes that a kernel addresses besides m and n; each costs every block a division. A TMA tensor
+has five modes in all: CuTe folds those beyond into the last, whose stride divides theirs."""
 
 Stride: TypeAlias = Product | None
 """None: the tensor does not range over this mode (stride 0)."""

@@ -55,6 +55,9 @@ LINE = 128
 _LONG_K = 16
 """Steps of K from which splitting, or a deeper tile, can pay."""
 
+_LITTLE = 64 * 64
+"""Area of tiles whose step of K is short beside its barriers."""
+
 _SKINNY = 128
 """Below this extent the transpose may fit the tile's 64 rows better."""
 
@@ -134,9 +137,13 @@ def _sm90_tiles(shape: Shape, depth: int, request: Request) -> Iterator[tuple[Wa
             continue
         if _too_large(n, columns, _LEAST_N) or _too_large(m, rows, _LEAST[warps]):
             continue
-        yield warps, (rows, columns, depth)
         if (warps, (rows, columns)) in _SMALL and shape.k >= _LONG_K * depth:
-            yield warps, (rows, columns, 2 * depth)
+            # The price is the same; a step of little work is lengthened first.
+            first, second = (2, 1) if rows * columns <= _LITTLE else (1, 2)
+            yield warps, (rows, columns, first * depth)
+            yield warps, (rows, columns, second * depth)
+        else:
+            yield warps, (rows, columns, depth)
 
 
 def _too_large(extent: int, side: int, least: int) -> bool:

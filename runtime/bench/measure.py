@@ -51,7 +51,7 @@ def measure(
     rounds, seconds, settled, samples = 0, 0.0, False, list[Sample]()
     if turns:
         _warm_up(turns[0], chosen.warmup, gpu, now)
-        began = now()
+        began, warm = now(), False
         while not settled and (seconds < chosen.max_seconds or rounds == 0):
             lost_here = _round(turns, workload, gpu, chosen, samples)
             for failed in lost_here:
@@ -59,9 +59,15 @@ def measure(
             if candidates[0].name in outcomes:
                 break
             turns = [t for t in turns if t.name not in outcomes]
+            if not warm:
+                # The warm-up's unbroken load leaves a capped clock lower than rounds with pauses do.
+                began, warm = now(), True
+                for turn in turns:
+                    turn.forget()
+                continue
             rounds = len(turns[0].blocks) // 2
             seconds = now() - began
-            settled = protocol.settled([[b.median for b in t.blocks] for t in turns], seconds, chosen)
+            settled = protocol.settled([t.blocks for t in turns], seconds, chosen, power_capped(samples))
     if candidates[0].name not in outcomes:
         outcomes |= {turn.name: _timed(turn, gpu, chosen, bandwidth) for turn in turns}
     order = [outcomes[c.name] for c in candidates if c.name in outcomes]
@@ -220,5 +226,6 @@ def _general(
         words = f"at the GPU's power limit each kernel has a clock of its own: {', '.join(each)}"
         found.append(Finding("power-capped", f"{words}; no round is refused for them"))
     if not settled:
-        found.append(Finding("unsettled", f"medians still moved when {seconds:.1f} s were over"))
+        why = "medians still moved, or too few rounds could be compared"
+        found.append(Finding("unsettled", f"{why}, when {seconds:.1f} s were over"))
     return tuple(found)

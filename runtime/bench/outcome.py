@@ -103,3 +103,8 @@ class Turn:
     @property
     def name(self) -> str:
         return self.candidate.name
+
+    def forget(self) -> None:
+        """Times taken so far were not the kernel's own."""
+        for taken in (self.spans, self.totals, self.blocks, self.events, self.walls):
+            taken.clear()

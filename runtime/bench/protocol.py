@@ -20,8 +20,9 @@ class Protocol:
 
     `warmup`: of the candidate's own load before the first measurement; clocks settle in about
     3 s of matrix products (CUTLASS, media/docs/cpp, on methodology). A round is one palindrome of
-    blocks A B B A; rounds go on until both `min_rounds` and `min_seconds` are reached and every
-    candidate's median has a relative error below `error`, or until `max_seconds`.
+    blocks A B B A, the first of all is dropped; rounds go on until both `min_rounds` that can be compared and
+    `min_seconds` are reached and every candidate's median has a relative error below `error`, or until
+    `max_seconds`.
     `block_us`: how long a block should take at least, so that the SM clock can be read from it.
     `launches`: fewest in a block and between two events. `audits`: sets that the audit visits, twice
     each. `wall_launches`: plain launches between two looks at the host's clock. `drift` and `spread`:
@@ -60,12 +61,6 @@ def palindrome(count: int) -> tuple[int, ...]:
     return (*range(count), *reversed(range(count)))
 
 
-def settled(blocks: Sequence[Sequence[float]], seconds: float, protocol: Protocol) -> bool:
-    """Whether measuring may stop: `blocks` are each candidate's medians of blocks so far."""
-    enough = all(len(b) >= 2 * protocol.min_rounds for b in blocks) and seconds >= protocol.min_seconds
-    return enough and all(relative_error_of_median(b) < protocol.error for b in blocks)
-
-
 @dataclass(frozen=True, slots=True)
 class Block:
     """One candidate's turn: median microseconds a launch over its iterations, their spread (the
@@ -99,3 +94,23 @@ def comparable(
         return True
     one, other = (quantile(sorted(side), 0.5) for side in clocks)
     return abs(one - other) <= protocol.drift * max(one, other)
+
+
+def rounds(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
+    """A candidate's two blocks of each round."""
+    return list(zip(blocks[::2], blocks[1::2], strict=True))
+
+
+def settled(
+    blocks: Sequence[Sequence[Block]], seconds: float, protocol: Protocol, power_capped: bool = False
+) -> bool:
+    """Whether measuring may stop: `blocks` are each candidate's so far, the first one's first. A round that
+    cannot be compared is no reason to have none: others take its place."""
+    if seconds < protocol.min_seconds or any(len(b) < 2 * protocol.min_rounds for b in blocks):
+        return False
+    first, *others = (rounds(b) for b in blocks)
+    for other in others:
+        pairs = zip(first, other, strict=True)
+        if sum(comparable(a, b, protocol, power_capped) for a, b in pairs) < protocol.min_rounds:
+            return False
+    return all(relative_error_of_median([x.median for x in b]) < protocol.error for b in blocks)

@@ -9,7 +9,7 @@ from typing import Any
 from ucutlass.runtime.bench.clocks import FLOOR_US
 from ucutlass.runtime.bench.findings import Finding, trusted
 from ucutlass.runtime.bench.outcome import Failed, Measurement, Timed
-from ucutlass.runtime.bench.protocol import Block, Protocol, comparable
+from ucutlass.runtime.bench.protocol import Protocol, comparable, rounds
 from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, Summary, Verdict, paired_ratio, verdict
 
 
@@ -29,7 +29,7 @@ class Versus:
 
 def versus(candidate: Timed, baseline: Timed, chosen: Protocol, power_capped: bool = False) -> Versus:
     """'faster' or 'slower' only where the interval excludes 1, over the rounds that are `comparable`."""
-    pairs = list(zip(_rounds(candidate.blocks), _rounds(baseline.blocks), strict=True))
+    pairs = list(zip(rounds(candidate.blocks), rounds(baseline.blocks), strict=True))
     taken = [(a, b) for a, b in pairs if comparable(a, b, chosen, power_capped)]
 
     def without(reason: str) -> Versus:
@@ -50,10 +50,6 @@ def versus(candidate: Timed, baseline: Timed, chosen: Protocol, power_capped: bo
     ours, theirs = ([b.median for pair in taken for b in pair[side]] for side in (0, 1))
     ratio = paired_ratio(ours, theirs, chosen.seed)
     return Versus(baseline.name, ratio, verdict(ratio, chosen.resolution), "", len(taken), len(pairs))
-
-
-def _rounds(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
-    return list(zip(blocks[::2], blocks[1::2], strict=True))
 
 
 def against_all(measured: Measurement, chosen: Protocol) -> tuple[Versus, ...]:

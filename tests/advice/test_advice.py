@@ -196,7 +196,7 @@ def test_first_edits_were_faster_on_the_h200(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     line = next(line for line in out.splitlines() if line.startswith("first finding"))
     faster, of = (int(word) for word in line.split() if word.isdigit())
-    assert of >= 400 and faster / of > 0.95
+    assert of >= 350 and faster / of > 0.95
 
 
 def test_recorded_plans_are_the_recorded_schedules() -> None:

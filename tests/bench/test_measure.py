@@ -145,7 +145,8 @@ def test_the_lead_in_is_of_the_candidate_that_ends_the_round(monkeypatch: pytest
 
     monkeypatch.setattr(gpu, "session", session)
     measured = timed(gpu, cells, *(cells.honest(gpu, name, 25.0) for name in "abc"))
-    assert rounds == [list("aabccba")] * measured.rounds
+    assert rounds == [list("aabccba")] * (1 + measured.rounds), "the first round is dropped"
+    assert [len(o.blocks) for o in measured.outcomes if isinstance(o, Timed)] == [2 * measured.rounds] * 3
 
 
 def test_a_lead_in_is_read_as_any_other_block() -> None:

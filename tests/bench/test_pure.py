@@ -148,11 +148,20 @@ def test_a_block_is_its_median_and_quartiles() -> None:
 
 def test_measuring_stops_when_all_medians_are_known_well_enough() -> None:
     chosen = Protocol(min_rounds=10, min_seconds=1.0)
-    steady, loose = [10.0 + 0.001 * (i % 5) for i in range(20)], [10.0 + (i % 7) for i in range(20)]
+    steady = [block(10.0 + 0.001 * (i % 5)) for i in range(20)]
+    loose = [block(10.0 + (i % 7)) for i in range(20)]
     assert settled([steady, steady], 2.0, chosen)
     assert not settled([steady, loose], 2.0, chosen)
     assert not settled([steady, steady], 0.5, chosen)
     assert not settled([steady[:18]], 2.0, chosen)
+
+
+def test_measuring_goes_on_for_rounds_that_cannot_be_compared() -> None:
+    chosen = Protocol(min_rounds=10, min_seconds=1.0)
+    steady, hungry = [block(10.0)] * 22, [block(10.0, clock=1.8e9)] * 22
+    wide = [block(10.0, spread=0.06), *steady[1:]]
+    assert not settled([steady[:20], wide[:20]], 2.0, chosen) and settled([steady, wide], 2.0, chosen)
+    assert not settled([steady, hungry], 2.0, chosen) and settled([steady, hungry], 2.0, chosen, True)
 
 
 # --- regimes ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from tests.rules.problems import gemm
 from ucutlass.case import Case, build, case_of
 from ucutlass.elements import ELEMENTS
 from ucutlass.hardware import ARCHES, Arch, default_device
-from ucutlass.plan import Access, CoordinateValue, GemmProblem, Reduction
+from ucutlass.plan import CoordinateValue, GemmProblem, Reduction
 from ucutlass.planner import nearest_legal
 from ucutlass.rules import BY_CODE, RULES, legal, violations
 from ucutlass.rules.candidate import Candidate
@@ -33,18 +33,6 @@ def two_k_modes(made: Made) -> Made:
     problem, sizes = made
     a, b = (replace(t, k=((1, 2), ())) for t in (problem.a, problem.b))
     return replace(problem, k=((2,), (2,)), a=a, b=b), sizes
-
-
-def batch_modes(count: int) -> Made:
-    problem, sizes = gemm(1024, 1024, 1024, 2)
-
-    def wide(t: Access) -> Access:
-        return replace(t, batch=t.batch * count)
-
-    outputs = tuple(replace(o, access=wide(o.access)) for o in problem.outputs)
-    return replace(
-        problem, batch=problem.batch * count, a=wide(problem.a), b=wide(problem.b), outputs=outputs
-    ), sizes
 
 
 def scattered(made: Made) -> Made:
@@ -86,7 +74,6 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         replace(MULTISTAGE, math="simt", tile=(64, 64, 32), warp_tile=(32, 32)),
     ),
     ("UC0413", SM90, two_k_modes(square()), COOPERATIVE, square(), COOPERATIVE),
-    ("UC0414", SM90, batch_modes(4), COOPERATIVE, batch_modes(3), COOPERATIVE),
     ("UC0415", SM90, scattered(square()), COOPERATIVE, square(order="MN"), COOPERATIVE),
     (
         "UC0416",

@@ -54,14 +54,6 @@ RULES: tuple[Rule, ...] = (
         operands.one_k_mode,
     ),
     Rule(
-        "UC0414",
-        "batch modes",
-        _SM90,
-        "TMA kernels take at most 3 separate batch modes",
-        "cuTensorMapEncodeTiled: tensorRank at most 5; ptxas C7510 with more, which CuTe folds",
-        operands.few_batch_modes,
-    ),
-    Rule(
         "UC0415",
         "operand order",
         _SM90,

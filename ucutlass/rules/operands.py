@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ucutlass.plan import (
-    TMA_BATCH_MODES,
     Access,
     CoordinateValue,
     GemvSchedule,
@@ -86,18 +85,6 @@ def one_k_mode(c: Candidate) -> Finding | None:
     return Finding(
         f"the contracted dimensions stay {modes} separate modes; the TMA main loop walks one",
         "use `warps multistage`, or store the contracted dimensions side by side, in one order in both",
-        ("warps",),
-        multistage(c),
-    )
-
-
-def few_batch_modes(c: Candidate) -> Finding | None:
-    modes = len(c.problem.batch)
-    if modes <= TMA_BATCH_MODES:
-        return None
-    return Finding(
-        f"{modes} separate batch modes; a TMA tensor has room for {TMA_BATCH_MODES}",
-        "use `warps multistage`, or store the batch dimensions side by side in one order",
         ("warps",),
         multistage(c),
     )
