@@ -24,7 +24,7 @@ class Constants:
     """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 took for bf16
     products; `function`, `load`, `cached`, `wide_accumulators`, `register_operand`, `mma_sync` and `simt`
     are estimates that no measurement backs yet, `clock` is what short kernels were seen to run at, and
-    `fill` what matrix-vector kernels were seen to save.
+    `fill` and `widen` what puts matrix-vector kernels in their place beside the others.
 
     clock: of the device's peak clock. sustained: of the tensor cores' rate at that clock, what power
     leaves when all SMs multiply. norm: exponent that joins the limits. dram, l2_bytes, sm_bytes: of
@@ -70,7 +70,7 @@ class Constants:
     mma_sync: float = 0.7
     simt: float = 0.6
     shortest_step: float = 535.0
-    widen: float = 4.67
+    widen: float = 8.0
 
 
 DEFAULT = Constants()

@@ -236,7 +236,7 @@ LOWERINGS: tuple[Lowering, ...] = (
     Lowering("partial sums not initialised", (32,), "sums add to what the workspace held", "split",
              (change(_TARGET, " = ", " += "),)),
     Lowering("partial maxima kept", (32,), "rows of small tiles leave the previous run's maxima", "moments",
-             (change(_MAXIMA, "lane == 0", "lane == 0 && rows == kStageRows"),)),
+             (change(_MAXIMA, "lane == 0", "lane == 0 && rows > kStageRows / 2"),)),
     Lowering("vector's partial sums kept", (32,), "only the first part of a sum is written", "vector_sum",
              (change(_SUMS, "partial[n", "if (part == 0) partial[n"),)),
     # --- precision, by a lowering (14, 15, 16) ---

@@ -82,11 +82,12 @@ def test_a_limit_is_not_undercut() -> None:
 @pytest.mark.parametrize(("n", "k"), [(1024, 1024), (4096, 4096), (14336, 4096), (8192, 8192)])
 def test_the_matrix_vector_kernel_ends_where_its_blocks_read_more_columns_than_matrix(n: int, k: int) -> None:
     """Each of its blocks reads all columns. Where that is most of what a large matrix's kernel reads, tensor
-    cores with their shared tiles do better; and once they do, so they do with more columns."""
+    cores with their shared tiles do better; and once they do, so they do with more columns. One row of a
+    larger matrix waits for memory in either kernel: an H200 measured them 1 to 3 % apart."""
     taken = [chosen(m, n, k).plan.schedule for m in range(1, 17)]
     vector = [isinstance(schedule, GemvSchedule) for schedule in taken]
     assert vector == sorted(vector, reverse=True)
-    assert vector[0] and not vector[-1]
+    assert not vector[-1] and (vector[0] or n * k > 4096**2)
     for schedule in taken:
         if isinstance(schedule, GemvSchedule) and n * k >= 4096**2:
             assert schedule.columns <= schedule.rows
