@@ -38,7 +38,7 @@ from ucutlass.shapes import complete
 
 FITTED = (
     "sustained", "norm", "dram", "l2_bytes", "sm_bytes", "beyond_bytes", "shared", "start", "tile",
-    "element", "direct", "pingpong", "split", "handover", "reduce_bytes", "mma_sync_hopper",
+    "element", "direct", "split", "handover", "reduce_bytes", "mma_sync_hopper",
     "shortest_step", "widen",
 )  # fmt: skip
 """The others are estimates that these rows do not tell apart."""

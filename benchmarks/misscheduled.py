@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 _PLAIN = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
 _BATCHED = "kernel k(x: bf16[B, M, K], w: bf16[B, N, K]) -> bf16[B, M, N] { return dot[K](x, w) }"
-_GELU = (
-    "kernel k(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] { return gelu(dot[K](x, w) + b) }"
+_RELU = (
+    "kernel k(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] { return relu(dot[K](x, w) + b) }"
 )
 _F32 = "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }"
 
@@ -79,6 +79,6 @@ TABLE: tuple[Bad, ...] = (
     Bad("wrong raster", _PLAIN, _mnk(16384, 2048, 4096),
         f"{_COOPERATIVE} tile 128x256x64 cluster 2x1 raster along_m", 13),
     Bad("no multicast", _PLAIN, _mnk(8192, 8192, 8192), f"{_PINGPONG} tile 64x256x64 cluster 1x1", 6),
-    Bad("exposed epilogue", _GELU, _mnk(8192, 8192, 256), f"{_COOPERATIVE} tile 128x128x64 cluster 1x1", 10),
-    Bad("exposed epilogue, narrow tile", _GELU, _mnk(16384, 4096, 128), f"{_COOPERATIVE} tile 128x64x64", 9),
+    Bad("exposed epilogue", _RELU, _mnk(8192, 8192, 256), f"{_COOPERATIVE} tile 128x128x64 cluster 1x1", 10),
+    Bad("exposed epilogue, narrow tile", _RELU, _mnk(16384, 4096, 128), f"{_COOPERATIVE} tile 128x64x64", 9),
 )  # fmt: skip

@@ -10,7 +10,9 @@ counted.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ucutlass.hardware import Device, cluster_slots, lane_key
 from ucutlass.plan import Compute, GemvSchedule, Sm80Schedule, Sm90Schedule, Store
@@ -34,9 +36,10 @@ class Constants:
     the same time, L2 serves it as if r ** -shared of them did. start, fill: seconds that any kernel takes
     beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
     and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
-    store, a plain function, one more whole operand, a tensor moved by threads. pingpong: how much longer
-    one warp group takes over an epilogue. split, handover, reduce_bytes: seconds that splitting K costs
-    whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
+    store, a plain function, one more whole operand, a tensor moved by threads. alone: how much longer slow
+    functions take where one warp group works at them alone, with half the warps to hide what they wait for
+    (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
+    costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
     cycle of the partial sums. cached: part of L2 that operands can live in. wide_accumulators,
     register_operand: how much longer a step takes with more than 160 accumulators, with tf32 operands
     that pass through registers. mma_sync_hopper, mma_sync, simt: of the peak, what the multistage kernel
@@ -59,7 +62,7 @@ class Constants:
     function: float = 1 / 128
     load: float = 0.09
     direct: float = 0.438
-    pingpong: float = 1.46
+    alone: float = 2.6
     split: float = 4.16e-06
     handover: float = 2220.0
     reduce_bytes: float = 37.5
@@ -75,28 +78,20 @@ class Constants:
 
 DEFAULT = Constants()
 
-_SLOW_FUNCTIONS = frozenset(
-    {
-        "exp",
-        "log",
-        "tanh",
-        "sigmoid",
-        "silu",
-        "gelu",
-        "gelu_tanh",
-        "erf",
-        "pow",
-        "softplus",
-        "elu",
-        "selu",
-        "mish",
-        "sqrt",
-        "rsqrt",
-        "div",
-    }
-)
 _SLOW = 8.0
-"""Instructions that such a function is worth."""
+"""Instructions that a function is worth which takes the special-function unit; an estimate."""
+
+_INSTRUCTIONS: Mapping[str, float] = MappingProxyType(
+    {
+        "gelu": 28.0,
+        **dict.fromkeys(
+            ("exp", "log", "tanh", "sigmoid", "silu", "gelu_tanh", "erf", "pow", "softplus", "elu", "selu",
+             "mish", "sqrt", "rsqrt", "div"), _SLOW,
+        ),
+    }
+)  # fmt: skip
+"""That a function is worth, where it is more than one. gelu as an H200 was seen to run it: 8192 x 8192 x 256
+by cooperative 128x128 tiles in 142 us (benchmarks.advice)."""
 
 _VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
 """Of the multistage kernel's speed, what is left when an operand is read in that many bytes."""
@@ -179,10 +174,12 @@ def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constant
 
 def epilogue_cycles(c: Candidate, elements: int, k: Constants) -> float:
     """SM cycles of the epilogue of that many elements."""
+    alone = isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "pingpong"
     work = 0.0
     for instruction in c.problem.arithmetic.instructions:
         if isinstance(instruction, Compute):
-            work += k.function * (_SLOW if instruction.function in _SLOW_FUNCTIONS else 1.0)
+            count = _INSTRUCTIONS.get(instruction.function, 1.0)
+            work += k.function * count * (k.alone if alone and count > 1 else 1.0)
     count = len(c.problem.inputs)
     for i, (tensor, route) in enumerate(zip(c.tensors, c.routes, strict=True)):
         if tensor.shape != "full":
@@ -290,9 +287,9 @@ def _sm90_busiest(
     each = ceil_div(tiles, slots)
     one = steps * step
     if s.warps == "pingpong":
-        epilogue *= k.pingpong
         turns = ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)
-        return max(each * one + epilogue, turns), 0.0
+        # CUTLASS's order barrier lets one warp group at a time into its epilogue.
+        return max(each * one + epilogue, turns, one + each * epilogue), 0.0
     if s.scheduler == "persistent" or splits == 1:
         return each * (one + epilogue), 0.0
     fix = s.tile[0] * s.tile[1] * 4 / k.reduce_bytes

@@ -13,6 +13,10 @@ GELU = (
     "kernel k(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] "
     "{ return gelu(dot[K](x, w) + b) SCHEDULE }"
 )
+RELU = (
+    "kernel k(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] "
+    "{ return relu(dot[K](x, w) + b) SCHEDULE }"
+)
 FP8 = "kernel k(x: e4m3[M, K], w: e4m3[N, K]) -> bf16[M, N] { return dot[K](x, w) SCHEDULE }"
 RESIDUAL = (
     "kernel k(x: bf16[M, K], w: bf16[N, K], r: f32[M, N]) -> bf16[M, N] { return dot[K](x, w) + r SCHEDULE }"
