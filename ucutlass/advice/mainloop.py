@@ -35,6 +35,11 @@ LATENCY = 479.0
 """Cycles from a load to its data in DRAM on an idle H100 (arXiv 2402.13499, table of memory
 latencies). A loaded memory system answers later; the range below takes once and twice this."""
 
+HELD = 2
+"""Stages that no load can be on its way into: the one being multiplied, and the one before, which CUTLASS
+releases once the next wgmma was issued (K_PIPE_MMAS is 1). With two stages every step waits for a whole load:
+an H200 took 0.38 to 0.63 of the time with all stages that fit (benchmarks/data/h200_advice.json)."""
+
 _NONE: tuple[Edit, ...] = ()
 
 _SPILL = Expected(0.67, 1.0, "from KernelPro: 18 % of this rule's uses gained more than 1.5 times")
@@ -142,7 +147,8 @@ def few_stages(f: Facts) -> Verdict | None:
     return Verdict(
         "counters" if starved else "analytic",
         tuple(evidence),
-        f"with {a.stages} stages a load has {(a.stages - 1) * a.step_cycles:.0f} cycles to arrive; "
+        f"with {a.stages} stages a load has {max(0, a.stages - HELD) * a.step_cycles:.0f} cycles to arrive "
+        f"before the multipliers wait; "
         f"{a.most_stages} stages fit",
         (edit,),
     )
@@ -202,8 +208,10 @@ def _latency_range(f: Facts, made: Planned) -> Expected:
 
 
 def _stretch(a: Analytic, latency: float) -> float:
-    flying = max(1, (a.stages or 1) - 1)
-    return max(1.0, latency / flying / a.step_cycles) if a.step_cycles > 0 else 1.0
+    if a.step_cycles <= 0:
+        return 1.0
+    flying = (a.stages or 1) - HELD
+    return max(1.0, latency / flying / a.step_cycles) if flying > 0 else 1 + latency / a.step_cycles
 
 
 def short_loop(f: Facts) -> Verdict | None:
