@@ -22,4 +22,5 @@ fuzz:       ## 50,000 mutated programs through the front end
 
 golden:     ## write the golden files anew; read the difference before you commit it
 	./setup.sh python -m ucutlass.grammar.tables
+	./setup.sh python -m ucutlass.emit.keep_templates
 	./setup.sh python -m pytest -q -m "not gpu and not nvcc" tests/grammar tests/emit --update-golden

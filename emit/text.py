@@ -7,11 +7,8 @@ import math
 import re
 import struct
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from ucutlass.emit.environment import templates
 from ucutlass.plan import Product, ScalarKind
 
 PLACEHOLDER = "@ENTRY@"
@@ -118,19 +115,6 @@ def _single(value: float) -> float:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
-
-
-@cache
-def templates() -> Environment:
-    """The environment of the templates beside this file; an undefined name raises UndefinedError."""
-    return Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
 
 
 def render(template: str, **values: object) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,20 @@ from lark import Lark
 from lark.grammar import Rule
 from lark.lexer import TerminalDef
 
-_FILE = "ucutlass.tables.json"
+# By path: importlib.resources takes longer to import than the files take to read.
+_GRAMMAR = Path(__file__).with_name("ucutlass.lark")
+_FILE = Path(__file__).with_name("ucutlass.tables.json")
 
 
 def grammar_text() -> str:
     """The grammar file, for Lark and for llguidance's `LLMatcher.grammar_from_lark`."""
-    return files("ucutlass.grammar").joinpath("ucutlass.lark").read_text(encoding="utf-8")
+    return _GRAMMAR.read_text(encoding="utf-8")
 
 
 def load_parser(transformer: Any) -> Lark:
     """The LALR(1) parser of the grammar, whose reductions call `transformer`."""
     text = grammar_text()
-    kept = json.loads(files("ucutlass.grammar").joinpath(_FILE).read_text(encoding="ascii"))
+    kept = json.loads(_FILE.read_text(encoding="ascii"))
     if kept["key"] != key(text):
         return build(text, transformer)
     data = kept["data"]
@@ -65,7 +66,7 @@ def _whole_keys(mapping: dict[str, Any]) -> dict[int, Any]:
 
 
 def main() -> int:
-    Path(__file__).with_name(_FILE).write_text(tables(grammar_text()), encoding="ascii")
+    _FILE.write_text(tables(grammar_text()), encoding="ascii")
     return 0
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
-Kind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "advice"]
+Kind: TypeAlias = Literal["verify", "bench", "profile", "audit", "calibrate", "advice", "tune"]
 
 
 @dataclass(frozen=True, slots=True)

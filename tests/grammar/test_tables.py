@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from lark import Lark
 
 from ucutlass.grammar import tables
@@ -25,6 +26,23 @@ def test_kept_tables_parse_as_built_ones() -> None:
 def test_other_text_has_another_key() -> None:
     text = tables.grammar_text()
     assert tables.key(text + "\n") != tables.key(text)
+
+
+@pytest.mark.parametrize("other", [{"text": "0" * 64}, {"lark": "0"}])
+def test_stale_tables_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, str]
+) -> None:
+    """Tables of a language of one word, kept under the key of another grammar or Lark: the parser is
+    the grammar's own all the same. Under the grammar's own key they are taken at their word."""
+    made = json.loads(tables.tables('start: "word"\nitem: "word"\n'))
+    file = tmp_path / "tables.json"
+    monkeypatch.setattr(tables, "_FILE", file)
+    right = tables.key(tables.grammar_text())
+    own = _decisions(tables.build(tables.grammar_text()))
+    file.write_text(json.dumps({**made, "key": {**right, **other}}))
+    assert _decisions(tables.load_parser(None)) == own
+    file.write_text(json.dumps({**made, "key": right}))
+    assert _decisions(tables.load_parser(None))["start"] == {"WORD"} != own["start"]
 
 
 def _decisions(lark: Lark) -> dict[str, set[str]]:

@@ -1,0 +1,84 @@
+"""Kept Python of the templates is that of the templates, and no other is used."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment
+
+from ucutlass.emit import environment as kept
+from ucutlass.emit.keep_templates import content
+
+NAMES = sorted(p.relative_to(kept.FOLDER).as_posix() for p in kept.FOLDER.rglob("*.j2"))
+
+MARK = "\nkept_marker = 1\n"
+
+
+@cache
+def now() -> Any:
+    """What would be kept of the templates as they are. To be read only."""
+    return json.loads(content())
+
+
+def marked(tmp_path: Path, **other: Any) -> Environment:
+    """An environment whose kept Python leaves a mark in every template that is loaded from it."""
+    code = {digest: {**made, "python": made["python"] + MARK} for digest, made in now()["code"].items()}
+    file = tmp_path / "templates.json"
+    file.write_text(json.dumps({"key": {**now()["key"], **other}, "code": code}))
+    return kept.environment(kept.Kept(file))
+
+
+def from_kept(environment: Environment, name: str) -> bool:
+    """Whether the template's code came from the file."""
+    source, path, _ = environment.loader.get_source(environment, name)  # type: ignore[union-attr]
+    assert environment.bytecode_cache is not None
+    bucket = environment.bytecode_cache.get_bucket(environment, name, path, source)
+    return bucket.code is not None and "kept_marker" in bucket.code.co_names
+
+
+def test_what_is_kept_is_of_these_templates() -> None:
+    written = json.loads(kept.FILE.read_text())
+    mend = "a template changed: run python -m ucutlass.emit.keep_templates"
+    names = {digest: made["name"] for digest, made in written["code"].items()}
+    assert names == {digest: made["name"] for digest, made in now()["code"].items()}, mend
+    if written["key"]["jinja2"] == now()["key"]["jinja2"]:
+        assert written == now(), mend
+
+
+def test_every_template_is_kept_once() -> None:
+    assert sorted(made["name"] for made in now()["code"].values()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kept_python_is_used(tmp_path: Path, name: str) -> None:
+    assert from_kept(marked(tmp_path), name)
+
+
+@pytest.mark.parametrize("other", [{"jinja2": "0"}, {"trim_blocks": False}, {"optimized": False}])
+def test_python_of_another_jinja_or_of_other_settings_is_not_used(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    environment = marked(tmp_path, **other)
+    assert not any(from_kept(environment, name) for name in NAMES)
+
+
+def test_python_of_another_text_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that was edited is compiled from its text, whatever is kept of the old one."""
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / name).write_bytes((kept.FOLDER / name).read_bytes())
+    edited = NAMES[0]
+    (folder / edited).write_text("edited {{ 1 + 1 }}")
+    monkeypatch.setattr(kept, "FOLDER", folder)
+    environment = kept.environment(kept.Kept(kept.FILE))
+    assert environment.get_template(edited).render() == "edited 2"
+
+
+def test_kept_python_names_the_template_in_tracebacks() -> None:
+    for name in NAMES:
+        assert kept.templates().get_template(name).filename == str(kept.FOLDER / name)

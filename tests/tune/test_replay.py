@@ -1,0 +1,78 @@
+"""Policies on what an H200 recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tune_fakes import RECORDING, TABLES
+
+from benchmarks import speed
+from ucutlass.heuristic import DEFAULT
+from ucutlass.tune import recorded, replay
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[replay.Line]:
+    return [replay.line(table, seeds=10) for table in TABLES.values()]
+
+
+def test_the_bar(lines: list[replay.Line]) -> None:
+    """97 % of the exhaustive best with at most 8 builds, on at least 20 shapes, also where the tuner
+    stops by itself."""
+    assert len(lines) >= 20
+    assert all(one.shares["guided"][-1] >= replay.ENOUGH for one in lines)
+    assert all(one.share >= replay.ENOUGH and one.builds <= 8 for one in lines)
+    total = replay.summary(lines)
+    assert total.enough["guided"][-1] == total.shapes
+    assert total.mean["random"][-1] < total.mean["analytic"][-1] <= total.mean["guided"][-1]
+
+
+def test_other_constants_order_the_same_kernels_anew() -> None:
+    other = recorded.read(RECORDING, replace(DEFAULT, sm_bytes=DEFAULT.sm_bytes / 8))
+    for table, mine in zip(TABLES.values(), other, strict=True):
+        assert {g.plan for g in mine.space.groups} == {g.plan for g in table.space.groups}
+        assert mine.best == table.best
+        assert [g.estimate for g in mine.space.groups] == sorted(g.estimate for g in mine.space.groups)
+    assert any(
+        [g.plan for g in a.space.groups] != [g.plan for g in b.space.groups]
+        for a, b in zip(TABLES.values(), other, strict=True)
+    )
+
+
+def test_a_group_costs_one_build_and_has_all_its_rows() -> None:
+    table = TABLES["M 128"]
+    assert table.space.kernels == sum(map(len, table.times)) > len(table.space.groups)
+    assert all(len(t) == len(g.members) for t, g in zip(table.times, table.space.groups, strict=True))
+    run = replay.run(table, "guided")
+    assert sorted(run.order) == list(range(len(table.space.groups)))
+    assert run.shares[-1] == 1.0 and list(run.shares) == sorted(run.shares)
+    assert run.share(1) == run.shares[0] and run.share(10_000) == 1.0
+
+
+def test_times_are_those_of_the_file() -> None:
+    rows = [r for r in json.loads(RECORDING.read_text())["rows"] if r["shape"] == "M 128" and r["request"]]
+    table = TABLES["M 128"]
+    assert table.best == pytest.approx(min(r["us"] for r in rows) * 1e-6) and table.refused == 0
+    for row in rows:
+        wanted = recorded.request_of_json(row["request"])
+        times = [
+            seconds
+            for g, mine in zip(table.space.groups, table.times, strict=True)
+            for m, seconds in zip(g.members, mine, strict=True) if m.request == wanted
+        ]  # fmt: skip
+        assert times == [pytest.approx(row["us"] * 1e-6)]
+
+
+def test_the_programs_are_those_of_the_benchmarks() -> None:
+    assert (recorded.PLAIN, recorded.BATCHED) == (speed.PLAIN, speed.BATCHED)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"rows": [{"request": {}}]}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(recorded.NotATable, match="no recording"):
+        recorded.read(path)

@@ -1,0 +1,90 @@
+"""What the tuner chooses from, and that a group is what one build serves."""
+
+from __future__ import annotations
+
+import pytest
+
+from ucutlass import frontend
+from ucutlass.backend import source_of
+from ucutlass.diagnostics import ProgramError
+from ucutlass.rules import legal
+from ucutlass.shapes import complete
+from ucutlass.tune.space import SPLITS, Space, explore
+
+LINEAR = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"
+EITHER = "schedule sm90a { warps cooperative  tile 128x256x64 or 256x128x64  cluster 2x1 %s }"
+SIZES = {"M": 4096, "N": 4096, "K": 4096}
+
+
+def space(schedule: str = "", free: bool = False, **sizes: int) -> Space:
+    checked = frontend.read_text(LINEAR.format(schedule))
+    program = frontend.kernel(checked)
+    return explore(checked, program, complete(program, SIZES | sizes), "sm90a", free=free)
+
+
+def test_alternatives_are_binaries_and_open_knobs_are_swept() -> None:
+    found = space(EITHER % "split_k 1")
+    assert {g.request.tile for g in found.groups} == {(128, 256, 64), (256, 128, 64)}
+    assert len(found.groups) == 2
+    for group in found.groups:
+        knobs = {(m.knobs.raster, m.knobs.swizzle) for m in group.members}
+        assert {r for r, _ in knobs} == {0, 1, 2} and {s for _, s in knobs} == {1, 2, 4, 8}
+
+
+def test_knobs_that_the_program_fixes_stay() -> None:
+    found = space(EITHER % "split_k 1  raster along_m  swizzle 2")
+    assert [len(g.members) for g in found.groups] == [1, 1]
+    assert {(g.request.raster, g.request.swizzle) for g in found.groups} == {("along_m", 2)}
+
+
+def test_the_guard_that_holds_decides() -> None:
+    small = "schedule sm90a when M <= 64 { warps pingpong  tile 64x64x64  cluster 1x1 }"
+    found = space(small + EITHER % "split_k 1", M=64)
+    assert {g.request.tile for g in found.groups} == {(64, 64, 64)}
+
+
+def test_splits_share_a_binary() -> None:
+    found = space("schedule sm90a { warps cooperative  tile 128x64x64  swap yes  cluster 1x1 }", M=64)
+    streamed = [g for g in found.groups if any(m.knobs.splits != 1 for m in g.members)]
+    assert len(found.groups) == 2 and len(streamed) == 1
+    assert {m.knobs.splits for m in streamed[0].members} >= {0, *SPLITS}
+
+
+def test_a_group_is_one_source_and_groups_differ_in_it() -> None:
+    checked = frontend.read_text(LINEAR.format(""))
+    program = frontend.kernel(checked)
+    found = explore(checked, program, complete(program, SIZES | {"M": 64}), "sm90a")
+    codes = [{source_of(checked, program, m).code for m in g.members} for g in found.groups[:12]]
+    assert any(len(g.members) > 1 for g in found.groups[:12])
+    assert all(len(code) == 1 for code in codes)
+    assert len(set.union(*codes)) == len(codes)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"M": 1}, {"M": 64}, {"M": 33, "N": 24, "K": 72}])
+def test_free_holds_all_that_the_planner_weighs_only_legal_and_the_compilers_choice(
+    sizes: dict[str, int],
+) -> None:
+    weighed, free = space(**sizes), space(free=True, **sizes)
+    assert all(legal(m.candidate) for g in free.groups for m in g.members)
+    assert weighed.groups[0].plan in {g.plan for g in free.groups}
+    assert len(free.groups) > len(weighed.groups)
+    checked = frontend.read_text(LINEAR.format(""))
+    program = frontend.kernel(checked)
+    own = frontend.plan_kernel(checked, program, complete(program, SIZES | sizes), "sm90a").planned
+    for found in (weighed, free):
+        group, member = found.start
+        assert found.groups[group].members[member].request == own.request
+
+
+def test_cheapest_first_and_no_estimate_below_the_bound_of_the_space() -> None:
+    found = space()
+    prices = [g.estimate for g in found.groups]
+    assert prices == sorted(prices) and 0 < found.bound <= prices[0]
+    for group in found.groups:
+        members = [m.estimate.seconds for m in group.members]
+        assert members == sorted(members) and len({m.request for m in group.members}) == len(members)
+
+
+def test_what_is_illegal_is_refused_with_its_rule() -> None:
+    with pytest.raises(ProgramError):
+        space("schedule sm90a { warps pingpong  tile 100x64x64 }")

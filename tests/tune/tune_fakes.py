@@ -1,0 +1,74 @@
+"""A workshop that answers from a table: the search's loop without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from ucutlass.planner import Planned
+from ucutlass.tune import recorded
+from ucutlass.tune.recorded import Table
+from ucutlass.tune.space import Group
+from ucutlass.tune.tune import Confirmed, Failed, Timed
+
+RECORDING = Path(__file__).parent.parent.parent / "benchmarks" / "data" / "h200_bf16.json"
+
+TABLES = {table.shape: table for table in recorded.read(RECORDING)}
+
+
+@dataclass
+class Recorded:
+    """`unbuilt`, `lost` and `wrong` are groups that fail there; every build takes `seconds` of a clock
+    that nothing else moves. `luck` divides what the search measures."""
+
+    table: Table
+    unbuilt: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+    wrong: frozenset[int] = frozenset()
+    seconds: float = 1.0
+    luck: float = 1.0
+    hang: bool = False
+    clock: float = 0.0
+    built: list[int] = field(default_factory=list)
+    units: list[int] = field(default_factory=list)
+    confirmed: list[int] = field(default_factory=list)
+    cancelled: Event = field(default_factory=Event)
+
+    def number(self, group: Group) -> int:
+        return self.table.space.groups.index(group)
+
+    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+        self.clock += self.seconds
+        self.units.append(len(groups))
+        numbers = [self.number(g) for g in groups]
+        self.built += numbers
+        if self.hang:
+            assert self.cancelled.wait(60)
+        return [Failed("build", "nvcc says no") if n in self.unbuilt else None for n in numbers]
+
+    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+        return [self._timed(self.number(g)) for g in groups]
+
+    def _timed(self, number: int) -> Timed | Failed:
+        if number in self.lost:
+            return Failed("timing", "the timing's process was ended by SIGSEGV")
+        return Timed(tuple(t / self.luck for t in self.table.times[number]))
+
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+        return [self._confirmed(one) for one in finalists]
+
+    def _confirmed(self, kernel: Planned) -> Confirmed | Failed:
+        groups = self.table.space.groups
+        number = next(i for i, g in enumerate(groups) if g.plan == kernel.plan)
+        self.confirmed.append(number)
+        if number in self.wrong:
+            return Failed("verification", "normal: beyond its bound")
+        return Confirmed((self.table.times[number][groups[number].members.index(kernel)],) * 24)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def now(self) -> float:
+        return self.clock

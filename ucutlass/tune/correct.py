@@ -1,0 +1,45 @@
+"""The estimate, corrected by what was measured: kernels that are alike are wrong alike.
+
+The cost model is off by a factor that neighbours share, since they run into the same limit. A kernel's
+correction is the mean log of measured over estimated time of the kernels measured so far, each weighed
+by its likeness; a prior of weight `PRIOR` on "the estimate is right" keeps one measurement from ruling.
+Nothing is kept from one shape to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ucutlass.schedule import Request
+
+APART = 1.0
+"""Distance at which one kernel says 1 / e of what it says of itself."""
+
+PRIOR = 0.1
+"""Measurements that the bare estimate counts for: a kernel that was measured is believed, one that is
+unlike all that were keeps its estimate."""
+
+_FIELDS = ("warps", "cluster", "swap", "split_k", "math", "rows", "columns", "threads", "warp_tile")
+_STEP = 0.5
+"""Distance of another value in one of these fields, and of a tile's side twice as long."""
+
+
+def distance(a: Request, b: Request) -> float:
+    """How unlike two schedules are: 0 for the same binary."""
+    changed = len([f for f in _FIELDS if getattr(a, f) != getattr(b, f)])
+    return _STEP * (changed + _tiles(a.tile, b.tile))
+
+
+def _tiles(a: Sequence[int] | None, b: Sequence[int] | None) -> float:
+    if a is None or b is None:
+        return 0.0 if a is b else 1.0
+    return math.fsum(abs(math.log2(x / y)) for x, y in zip(a, b, strict=True))
+
+
+def factor(of: Request, measured: Sequence[tuple[Request, float]]) -> float:
+    """What to multiply the estimate of a schedule with; `measured` pairs schedules with the log of
+    their measured over their estimated time. 1 where nothing was measured."""
+    weights = [math.exp(-distance(of, other) / APART) for other, _ in measured]
+    total = sum(w * log for w, (_, log) in zip(weights, measured, strict=True))
+    return math.exp(total / (PRIOR + sum(weights)))

@@ -1,0 +1,107 @@
+"""Recorded tables: many measured schedules of a shape, as `benchmarks.record` writes them.
+
+A table of one shape stands in for a GPU: its rows are the kernels there are, their times what a
+measurement gives. Products that are not ours (`request` null) are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ucutlass import frontend, heuristic
+from ucutlass.case import Case, build, case_of
+from ucutlass.families.gemm import problem
+from ucutlass.hardware import ARCHES, default_device, device_named
+from ucutlass.rules import legal
+from ucutlass.shapes import complete
+from ucutlass.trials.profile import request_of_json
+from ucutlass.tune.space import Group, Space, grouped, least_bound
+
+ARCH = "sm90a"
+PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
+BATCHED = "kernel k(x: {t}[B, M, K], w: {t}[B, N, K]) -> {t}[B, M, N] {{ return dot[K](x, w) }}"
+"""The programs of the recordings: a file holds extents and schedules, no text."""
+
+
+class NotATable(ValueError):
+    """A file is no recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One shape of one file. `times[i]` are the seconds of the members of group i of `space`, in their
+    order. `refused` rows break a rule by now."""
+
+    file: str
+    shape: str
+    space: Space
+    times: tuple[tuple[float, ...], ...]
+    refused: int
+
+    def best_of(self, group: int) -> float:
+        return min(self.times[group])
+
+    @property
+    def best(self) -> float:
+        """Seconds of the fastest kernel of all."""
+        return min(map(min, self.times))
+
+
+def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tuple[Table, ...]:
+    """Every shape of a recording, in its order. Raises OSError, NotATable."""
+    try:
+        content = json.loads(path.read_text())
+        rows: dict[str, list[Mapping[str, Any]]] = {}
+        for row in content["rows"]:
+            if row["request"] is not None:
+                rows.setdefault(row["shape"], []).append(row)
+        return tuple(
+            _table(path.name, shape, content, mine, constants) for shape, mine in rows.items()
+        )
+    except (ValueError, KeyError, TypeError) as problem:
+        raise NotATable(f"{path} is no recording of benchmarks.record: {problem!r}") from problem
+
+
+def _table(
+    file: str, shape: str, content: Mapping[str, Any], rows: Sequence[Mapping[str, Any]],
+    constants: heuristic.Constants,
+) -> Table:
+    case, program = _case(content, rows[0]["sizes"])
+    found = [(build(case, request_of_json(row["request"])), row["us"] * 1e-6) for row in rows]
+    kept = [(candidate, seconds) for candidate, seconds in found if legal(candidate)]
+    # A schedule that was written twice was timed twice: the tuner would have had the later time.
+    seconds = dict(kept)
+    space = repriced(grouped(seconds, case.device), constants)
+    space = replace(space, bound=least_bound(program, space))
+    times = tuple(tuple(seconds[m.candidate] for m in g.members) for g in space.groups)
+    return Table(file, shape, space, times, len(found) - len(kept))
+
+
+def _case(content: Mapping[str, Any], sizes: Sequence[int]) -> tuple[Case, Any]:
+    device = device_named(content["machine"]["gpu"]) or default_device(ARCHES[ARCH])
+    batch, m, n, k = sizes
+    text = (PLAIN if batch == 1 else BATCHED).format(t=content["dtype"])
+    checked = frontend.read_text(text)
+    program = frontend.kernel(checked)
+    named = {"M": m, "N": n, "K": k} | ({} if batch == 1 else {"B": batch})
+    extents = complete(program, named)
+    return case_of(problem(frontend.form(checked, program), extents), extents, ARCHES[ARCH], device), program
+
+
+def repriced(space: Space, constants: heuristic.Constants) -> Space:
+    """The space as a cost model with other constants orders it."""
+    if constants == heuristic.DEFAULT:
+        return space
+
+    def members(group: Group) -> Iterator[Any]:
+        for one in group.members:
+            yield replace(one, estimate=heuristic.estimate(one.candidate, one.device, constants))
+
+    def group(g: Group) -> Group:
+        return Group(g.plan, tuple(sorted(members(g), key=lambda p: p.estimate.seconds)))
+
+    return replace(space, groups=tuple(sorted(map(group, space.groups), key=lambda g: g.estimate)))

@@ -1,0 +1,127 @@
+"""A search policy on recorded tables: what it would have found, and at how many builds.
+
+A binary costs one build, whatever is swept on it. Nothing that a policy learns goes from one shape to
+another, so no shape needs to be left out for the policy's sake; the cost model's own constants were
+fitted to recordings, and `constants` of `ucutlass.tune.recorded.read` takes others.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ucutlass.tune.policy import POLICIES, Limits, Name, finished
+from ucutlass.tune.recorded import Table
+
+BUILDS = (1, 2, 4, 8)
+"""Where curves are read off."""
+
+SEEDS = 100
+"""Runs of the random policy, whose mean is reported."""
+
+ENOUGH = 0.97
+"""Of the exhaustive best's speed: what the tuner is held to, with at most eight builds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One search. `order` are the groups as they were built; `shares[i]` is the exhaustive best's time
+    over the best found with i + 1 builds; `stopped` why it ended."""
+
+    order: tuple[int, ...]
+    shares: tuple[float, ...]
+    stopped: str
+
+    def share(self, builds: int) -> float:
+        """What it had after so many builds, or at its end before."""
+        return self.shares[min(builds, len(self.shares)) - 1]
+
+
+def run(table: Table, policy: Name, seed: int = 0, limits: Limits | None = None) -> Run:
+    """One search on a table, a build at a time. Without limits it goes on until all is built."""
+    seen: dict[int, float | None] = {}
+    order: list[int] = []
+    shares: list[float] = []
+    lasting = limits or Limits(builds=len(table.space.groups), close=0.0, hopeful=float("inf"))
+    while True:
+        why = finished(table.space, seen, lasting, 0.0)
+        if why is not None:
+            return Run(tuple(order), tuple(shares), why)
+        at = POLICIES[policy](table.space, seen, seed)[0]
+        order.append(at)
+        seen[at] = table.best_of(at)
+        shares.append(max(table.best / table.best_of(a) for a in order))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One shape: `shares[policy][i]` after BUILDS[i] builds, and what `guided` would have done by itself
+    within eight builds (`builds` it made, `share` it had, `stopped` why)."""
+
+    file: str
+    shape: str
+    kernels: int
+    binaries: int
+    refused: int
+    shares: Mapping[Name, tuple[float, ...]]
+    builds: int
+    share: float
+    stopped: str
+
+
+def line(table: Table, seeds: int = SEEDS, limits: Limits | None = None) -> Line:
+    """All policies on one table."""
+    most = max(BUILDS)
+    bare = Limits(builds=min(most, len(table.space.groups)), close=0.0, hopeful=float("inf"))
+    shares: dict[Name, tuple[float, ...]] = {}
+    for policy in POLICIES:
+        runs = [run(table, policy, seed, bare) for seed in range(seeds if policy == "random" else 1)]
+        shares[policy] = tuple(statistics.fmean(r.share(b) for r in runs) for b in BUILDS)
+    own = run(table, "guided", 0, limits or Limits())
+    return Line(
+        table.file, table.shape, table.space.kernels, len(table.space.groups), table.refused, shares,
+        len(own.order), own.shares[-1], own.stopped,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Over shapes, for each policy and count of builds: the mean share, the least, and how many shapes
+    have `ENOUGH`."""
+
+    mean: Mapping[Name, tuple[float, ...]]
+    least: Mapping[Name, tuple[float, ...]]
+    enough: Mapping[Name, tuple[int, ...]]
+    shapes: int
+
+
+def summary(lines: Sequence[Line]) -> Summary:
+    """Raises ValueError for no lines."""
+    if not lines:
+        raise ValueError("no shapes were replayed")
+
+    def columns(name: Name) -> Iterable[tuple[float, ...]]:
+        return zip(*(one.shares[name] for one in lines), strict=True)
+
+    return Summary(
+        {p: tuple(statistics.fmean(c) for c in columns(p)) for p in POLICIES},
+        {p: tuple(min(c) for c in columns(p)) for p in POLICIES},
+        {p: tuple(sum(s >= ENOUGH for s in c) for c in columns(p)) for p in POLICIES},
+        len(lines),
+    )
+
+
+def to_json(lines: Sequence[Line]) -> dict[str, Any]:
+    """What `ucc tune --replay --json` prints."""
+    return {
+        "builds": list(BUILDS),
+        "enough": ENOUGH,
+        "seeds": SEEDS,
+        "shapes": [asdict(one) for one in lines],
+        "files": {
+            file: asdict(summary([one for one in lines if one.file == file]))
+            for file in dict.fromkeys(one.file for one in lines)
+        },
+    }

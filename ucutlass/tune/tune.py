@@ -1,0 +1,262 @@
+"""The search on a machine: builds run beside timing, finalists are measured anew, the fastest that
+is right wins.
+
+Everything that touches a machine is behind `Workshop`, so the same loop runs over recorded tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from ucutlass.planner import Planned
+from ucutlass.runtime.statistics import Ratio, paired_ratio, shrinkage, summary
+from ucutlass.tune.policy import POLICIES, Limits, Name, best, finished
+from ucutlass.tune.space import Group, Space
+
+MOST_IN_UNIT = 4
+"""Kernels that one compiler takes at once: with more, too many wait for the last."""
+
+FINALISTS = 3
+"""Binaries whose best kernels are measured again, besides what the compiler would choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Where a kernel was lost, and why in words."""
+
+    stage: Literal["build", "timing", "verification"]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of each member of a group, in its order; None for one that would not run."""
+
+    seconds: tuple[float | None, ...]
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The fastest member and its seconds. Raises ValueError where none ran."""
+        seconds, at = min((s, i) for i, s in enumerate(self.seconds) if s is not None)
+        return at, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A finalist in a fresh process: right, with its seconds by round; all finalists took turns."""
+
+    rounds: tuple[float, ...]
+
+
+class Workshop(Protocol):
+    """Where kernels are built, timed and judged."""
+
+    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+        """Makes the groups' binaries by one compiler. Called in threads; ends soon after `cancel`."""
+
+    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+        """Times every member of groups that are built. A process that is lost with one costs the others
+        nothing."""
+
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+        """Verifies kernels against the reference and times those that are right, in turns, in a process
+        that took no part in the search."""
+
+    def cancel(self) -> None:
+        """Ends the builds that are under way."""
+
+    def now(self) -> float:
+        """Seconds, of a clock that goes forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One binary that was looked at: its group's number, and what its members took, or how it was lost.
+    `at` is when this was known, in seconds since the start."""
+
+    group: int
+    result: Failed | Timed
+    at: float
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the fastest member; None where none ran."""
+        return None if isinstance(self.result, Failed) else self.result.best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """A finalist: its seconds in the search and, where it is right, in the fresh process (the median)."""
+
+    kernel: Planned
+    search: float
+    result: Failed | float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What came out. `winner` is None where no finalist ran and was right. `shrinkage` is the share of
+    the winner's speed in the search that was not confirmed. `gain` is its time over that of the kernel
+    that the compiler would choose, in turns; None where it is that one, or that one did not run."""
+
+    trials: tuple[Trial, ...]
+    finals: tuple[Final, ...]
+    winner: Final | None
+    shrinkage: float | None
+    gain: Ratio | None
+    stopped: str
+    seconds: float
+
+
+OnTrial: TypeAlias = Callable[[Trial], None]
+
+
+def search(
+    space: Space, workshop: Workshop, policy: Name, limits: Limits, *,
+    seed: int = 0, jobs: int = 1, on_trial: OnTrial = lambda _: None,
+) -> Tuned:
+    """Runs at most `jobs` compilers at once; what is ready is timed while others build; then confirms.
+    At most half of the budget's builds begin without knowing of the others. Where compilers are fewer
+    than that, each takes several kernels as one unit, which costs little more than one.
+
+    `limits.seconds` bounds the search, not the confirmation. Builds under way when the search ends are
+    cancelled and count for nothing.
+    """
+    start = workshop.now()
+    ahead = max(1, -(-limits.builds // 2))
+    compilers = max(1, min(jobs, ahead))
+    unit = min(MOST_IN_UNIT, -(-ahead // compilers))
+    state = _State(space, policy, limits, seed, compilers, unit)
+    with ThreadPoolExecutor(max_workers=state.jobs, thread_name_prefix="ucutlass-tune") as pool:
+        pending: dict[Future[Sequence[Failed | None]], tuple[int, ...]] = {}
+        try:
+            while (why := state.stop(workshop.now() - start)) is None:
+                for ats in state.next(tuple(pending.values())):
+                    pending[pool.submit(workshop.build, [space.groups[at] for at in ats])] = ats
+                done = wait(pending, _patience(limits, start, workshop), FIRST_COMPLETED).done
+                # In the order of the proposals: as many as are ready share a process for timing.
+                ended = [(pending.pop(f), f.result()) for f in list(pending) if f in done]
+                ready = [pair for ats, made in ended for pair in zip(ats, made, strict=True)]
+                for at, result in _timed(space, workshop, ready):
+                    trial = Trial(at, result, workshop.now() - start)
+                    state.add(trial)
+                    on_trial(trial)
+        finally:
+            if pending:
+                workshop.cancel()
+    spent = workshop.now() - start
+    finals, rounds = _finals(space, state.trials, workshop)
+    return _judged(space, state.trials, finals, rounds, seed, why, spent)
+
+
+def _patience(limits: Limits, start: float, workshop: Workshop) -> float | None:
+    left = limits.seconds - (workshop.now() - start)
+    return max(0.0, left) if left < _LONG else None
+
+
+_LONG = 1e6
+"""Seconds; beyond this a budget is none."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What the search knows; `seen` as policies take it."""
+
+    space: Space
+    policy: Name
+    limits: Limits
+    seed: int
+    jobs: int
+    unit: int
+    trials: list[Trial] = field(default_factory=list)
+    seen: dict[int, float | None] = field(default_factory=dict)
+
+    def add(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        self.seen[trial.group] = trial.seconds
+
+    def stop(self, spent: float) -> str | None:
+        return finished(self.space, self.seen, self.limits, spent)
+
+    def next(self, pending: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """The units to build beside `pending`; what the compiler would choose comes first."""
+        known = {**self.seen, **dict.fromkeys(itertools.chain.from_iterable(pending))}
+        order = POLICIES[self.policy](self.space, known, self.seed)
+        first, _ = self.space.start
+        if first not in known:
+            order = (first, *(at for at in order if at != first))
+        order = order[: max(0, self.limits.builds - len(known))]
+        for at in range(0, min(len(order), self.unit * (self.jobs - len(pending))), self.unit):
+            yield order[at : at + self.unit]
+
+
+def _timed(
+    space: Space, workshop: Workshop, ready: Sequence[tuple[int, Failed | None]]
+) -> list[tuple[int, Failed | Timed]]:
+    """The outcome of each group that was built or was not, those that were not first."""
+    lost: list[tuple[int, Failed | Timed]] = [(at, f) for at, f in ready if f is not None]
+    built = [at for at, failed in ready if failed is None]
+    if not built:
+        return lost
+    found = workshop.time([space.groups[at] for at in built])
+    return lost + [(at, _ran(one)) for at, one in zip(built, found, strict=True)]
+
+
+def _ran(found: Timed | Failed) -> Timed | Failed:
+    none = isinstance(found, Timed) and set(found.seconds) <= {None}
+    return Failed("timing", "none of its launches ran") if none else found
+
+
+# --- the end ---------------------------------------------------------------------
+
+
+def _finals(
+    space: Space, trials: Sequence[Trial], workshop: Workshop
+) -> tuple[tuple[Final, ...], Mapping[int, tuple[float, ...]]]:
+    """The finalists, and the rounds of those that are right by their place. Where all of them are wrong
+    the next ones are asked, until one is right or none is left."""
+    ran = {t.group: t.result for t in trials if isinstance(t.result, Timed)}
+    timed = sorted((one.best[1], group, one.best[0]) for group, one in ran.items())
+    ahead, behind = timed[:FINALISTS], timed[FINALISTS:]
+    group, member = space.start
+    if group in ran and (seconds := ran[group].seconds[member]) is not None:
+        own = (seconds, group, member)
+        ahead += [own] if own not in ahead else []
+        behind = [t for t in behind if t != own]
+    finals: list[Final] = []
+    rounds: dict[int, tuple[float, ...]] = {}
+    while ahead and not rounds:
+        kernels = [space.groups[group].members[member] for _, group, member in ahead]
+        for kernel, (seconds, _, _), found in zip(kernels, ahead, workshop.confirm(kernels), strict=True):
+            if isinstance(found, Confirmed):
+                rounds[len(finals)] = found.rounds
+                finals.append(Final(kernel, seconds, summary(found.rounds).median))
+            else:
+                finals.append(Final(kernel, seconds, found))
+        ahead, behind = behind[:FINALISTS], behind[FINALISTS:]
+    return tuple(finals), rounds
+
+
+def _judged(
+    space: Space, trials: Sequence[Trial], finals: tuple[Final, ...],
+    rounds: Mapping[int, tuple[float, ...]], seed: int, why: str, spent: float,
+) -> Tuned:
+    right = [(f.result, i) for i, f in enumerate(finals) if not isinstance(f.result, Failed)]
+    if not right:
+        return Tuned(tuple(trials), finals, None, None, None, why, spent)
+    seconds, at = min(right)
+    winner = finals[at]
+    own = space.groups[space.start[0]].members[space.start[1]].request
+    base = next((i for i in rounds if finals[i].kernel.request == own), None)
+    gain = None if base is None or base == at else paired_ratio(rounds[at], rounds[base], seed)
+    return Tuned(tuple(trials), finals, winner, shrinkage(winner.search, seconds), gain, why, spent)
+
+
+def best_so_far(trials: Sequence[Trial]) -> float | None:
+    """Seconds."""
+    found = best({t.group: t.seconds for t in trials})
+    return None if found is None else found[1]
