@@ -65,14 +65,15 @@ INCLUDES = (
 class ArithmeticText:
     """The emitted text and what a caller of `ucc_arithmetic` must know.
 
-    `functions`, `params` and `function` are the text's three parts. `accumulator`, `inputs` and
-    `outputs` are the kinds of those arguments (`CPP` has the types), `batch` the number of batch
-    coordinates. `coordinates` tells whether any coordinate matters: where it is False a caller
-    may pass zeros.
+    `functions`, `struct`, `maker` and `function` are the text's parts; all but `maker` are device code.
+    `accumulator`, `inputs` and `outputs` are the kinds of those arguments (`CPP` has the types),
+    `batch` the number of batch coordinates. `coordinates` tells whether any coordinate matters:
+    where it is False a caller may pass zeros.
     """
 
     functions: str
-    params: str
+    struct: str
+    maker: str
     function: str
     accumulator: ScalarKind
     inputs: tuple[ScalarKind, ...]
@@ -83,6 +84,10 @@ class ArithmeticText:
     @property
     def text(self) -> str:
         return "\n".join(part for part in (self.functions, self.params, self.function) if part)
+
+    @property
+    def params(self) -> str:
+        return f"{self.struct}\n{self.maker}"
 
     def call(
         self,
@@ -139,7 +144,8 @@ def arithmetic(problem: GemmProblem) -> ArithmeticText:
     signature = _signature(problem)
     return ArithmeticText(
         functions="\n".join(part for part in (*conversions, definitions(uses)) if part),
-        params=params.text(),
+        struct=params.struct(),
+        maker=params.maker(),
         function=f"CUTLASS_DEVICE void ucc_arithmetic(\n    {signature}) {{\n{body}\n}}\n",
         accumulator=kind_of(problem.lane),
         inputs=tuple(kind_of(access.elem) for access in problem.inputs),
@@ -242,30 +248,32 @@ class _Params:
             divisors=tuple(dict.fromkeys(divisors)),
         )
 
-    def text(self) -> str:
-        """The struct, and the host function that fills it from the entry's arrays.
+    def struct(self) -> str:
+        scalars = [f"{CPP[s.kind]} scalar{i};  // host scalar {s.index}" for i, s in enumerate(self.scalars)]
+        extents = [f"{CPP[e.kind]} extent{i};  // {product(e.extent)}" for i, e in enumerate(self.extents)]
+        divisors = [f"cutlass::FastDivmod divisor{i};  // {product(d)}" for i, d in enumerate(self.divisors)]
+        fields = [f"  {line}" for line in (*scalars, *extents, *divisors)]
+        return "\n".join(["struct ArithmeticParams {", *fields, "};", ""])
+
+    def maker(self) -> str:
+        """The host function that fills the struct from the entry's arrays.
 
         A product of extents that divides a coordinate is at most its mode's extent, an int. It
         is 0 for an empty problem, which FastDivmod's constructor would divide by.
         """
-        fields, values = [], []
+        values = []
         for i, scalar in enumerate(self.scalars):
-            cpp = CPP[scalar.kind]
-            fields.append(f"{cpp} scalar{i};  // host scalar {scalar.index}")
-            value = f"s[{scalar.index}]"
+            cpp, value = CPP[scalar.kind], f"s[{scalar.index}]"
             values.append(f"p.scalar{i} = " + (f"{value} != 0.0;" if cpp == "bool" else f"{cpp}({value});"))
         for i, extent in enumerate(self.extents):
-            fields.append(f"{CPP[extent.kind]} extent{i};  // {product(extent.extent)}")
             values.append(f"p.extent{i} = {CPP[extent.kind]}({product(extent.extent)});")
         for i, divisor in enumerate(self.divisors):
-            fields.append(f"cutlass::FastDivmod divisor{i};  // {product(divisor)}")
             maximum = f"std::max<int64_t>(1, {product(divisor)})"
             values.append(f"p.divisor{i} = cutlass::FastDivmod(int({maximum}));")
         names = [
             f"int64_t const*{' e' if self.extents or self.divisors else ''}",
             f"double const*{' s' if self.scalars else ''}",
         ]
-        struct_lines = ["struct ArithmeticParams {", *(f"  {line}" for line in fields), "};"]
         maker = [
             f"inline ArithmeticParams arithmetic_params({', '.join(names)}) {{",
             "  ArithmeticParams p;",
@@ -273,7 +281,7 @@ class _Params:
             "  return p;",
             "}",
         ]
-        return "\n".join([*struct_lines, "", *maker, ""])
+        return "\n".join([*maker, ""])
 
 
 def _extent_of(problem: GemmProblem, value: CoordinateValue) -> Product:

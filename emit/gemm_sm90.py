@@ -54,8 +54,11 @@ FP8_INSTRUCTION_K = 32
 """Elements of K that one fp8 wgmma takes."""
 
 
-def render(plan: GemmPlan) -> str:
+def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> str:
     """The kernel's code, with `text.PLACEHOLDER` for the entry's name.
+
+    A `template` that extends the family's own, with further `values`, gives the same kernel in
+    another cut (`ucutlass.emit.staged`).
 
     Raises ValueError for a plan that this family cannot hold: another schedule, k in several
     modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone.
@@ -76,7 +79,7 @@ def render(plan: GemmPlan) -> str:
     summed = {combine.name for combine in fused.combines}
     modes = len(problem.batch)
     return text.render(
-        "gemm_sm90.j2",
+        template,
         a=a,
         b=b,
         accumulator=ACCUMULATORS[problem.accumulate],
@@ -99,6 +102,7 @@ def render(plan: GemmPlan) -> str:
         tma=[a, b, *through_tma(plan)],
         vectors=sorted(vectors(plan)),
         problem=problem,
+        **values,
     )
 
 

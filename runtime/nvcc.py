@@ -54,19 +54,16 @@ TARGETS: Mapping[str, Target] = {
 }
 """Architecture of a Source to what is generated for it."""
 
-_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-DNDEBUG",
-    "--expt-relaxed-constexpr",
-    "-shared",
-    # A library that holds CUTLASS templates of another version may be loaded already (PyTorch's
-    # is): bind every symbol to this library's own, and keep inline variables out of the
-    # process-wide table of unique symbols.
-    "-Xcompiler=-fPIC,-fno-gnu-unique,-Wno-psabi",
-    "-Xlinker=-Bsymbolic",
-    "-Xptxas=-v",
-)
+LANGUAGE = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
+"""Flags that every pass over a kernel's code takes."""
+
+# A library that holds CUTLASS templates of another version may be loaded already (PyTorch's
+# is): bind every symbol to this library's own, and keep inline variables out of the
+# process-wide table of unique symbols.
+HOST = "-Xcompiler=-fPIC,-fno-gnu-unique,-Wno-psabi"
+OWN_SYMBOLS = "-Xlinker=-Bsymbolic"
+
+_FLAGS = (*LANGUAGE, "-shared", HOST, OWN_SYMBOLS, "-Xptxas=-v")
 
 _STRIPPED = (
     "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH",
@@ -151,7 +148,7 @@ def _compile(
     status = process.run(
         _command(arch, toolchain),
         folder=folder,
-        env=_environment(scratch),
+        env=environment(scratch),
         log=folder / LOG,
         limit_seconds=limit_seconds,
         cancel=cancel,
@@ -166,7 +163,7 @@ def _compile(
         case _:
             log = (folder / LOG).read_text(errors="replace")
     if status != 0 or not (folder / LIBRARY).is_file():
-        raise _refusal(entry, arch, status, log, keep)
+        raise refusal(entry, status, log, keep, command_line(arch, SOURCE, LIBRARY))
     return seconds, ptxas.parse(log)
 
 
@@ -186,8 +183,9 @@ def _command(arch: str, toolchain: Toolchain) -> list[str]:
     ]
 
 
-def _environment(scratch: Path) -> dict[str, str]:
-    """The caller's, less what would change the build; temporary files go where they are swept."""
+def environment(scratch: Path) -> dict[str, str]:
+    """A compiler's variables: the caller's, less what would change the build; temporary files go where
+    they are swept."""
     kept = {name: value for name, value in os.environ.items() if name not in _STRIPPED}
     return {**kept, "LC_ALL": "C", "TMPDIR": str(scratch)}
 
@@ -220,20 +218,21 @@ _SHOWN = 5
 _WIDTH = 300
 
 
-def _refusal(
-    entry: str, arch: str, status: int, log: str, keep: Callable[[], Path]
+def refusal(
+    entry: str, status: int, log: str, keep: Callable[[], Path], command: str
 ) -> BuildError | MachineError:
+    """What a compiler's failure is, by its status and words; `command` repeats it beside `source`."""
     for pattern, fault, mend in _MACHINE_FAULTS:
         if m := pattern.search(log):
             return fault(f"compiling {entry} failed: {m[0].strip()}", mend)
     if status == -signal.SIGKILL:
         return OutOfMemory(f"compiling {entry} failed: nvcc was killed", _FEWER_JOBS)
     kept = keep()
-    command = command_line(arch, SOURCE, LIBRARY)
-    return BuildError(entry, _first_errors(log, status), kept / SOURCE, kept / LOG, command)
+    return BuildError(entry, first_errors(log, status), kept / SOURCE, kept / LOG, command)
 
 
-def _first_errors(log: str, status: int) -> tuple[str, ...]:
+def first_errors(log: str, status: int) -> tuple[str, ...]:
+    """The lines that say what was wrong, the first few; the last ones where none does."""
     lines = [line.strip()[:_WIDTH] for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     if status == 0:

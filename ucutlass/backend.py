@@ -7,16 +7,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
+from typing import Literal
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit
+from ucutlass.emit.staged import stage as in_parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.hardware import Device
 from ucutlass.header import header
 from ucutlass.planner import Planned
-from ucutlass.runtime.build import Artifact, build
+from ucutlass.runtime.build import Artifact, build, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError
@@ -25,6 +27,7 @@ from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, Librar
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.parallel import Failure, build_many
 from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.staged import link
 from ucutlass.runtime.toolchain import Toolchain, find
 
 
@@ -51,15 +54,24 @@ class Built:
 def build_kernel(
     checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str, *,
     device: Device | None = None, aligned: Sequence[bool] | None = None, on_progress: OnProgress = ignore,
+    stage: Literal["a"] | None = None,
 ) -> Built:
     """Plans, emits and builds (or finds in the cache) the kernel for these extents.
 
-    Raises ProgramError, and what `ucutlass.runtime.build.build` raises.
+    `stage` "a" builds it from a skeleton and its arithmetic (`ucutlass.runtime.staged`).
+    Raises ProgramError, and what `ucutlass.runtime.build.build` raises; with a `stage` also NotServed,
+    and a ToolchainError where NVRTC or nvJitLink is missing.
     """
     chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
     source = source_of(checked, program, chosen.planned)
+    cache = Cache.from_switches()
     try:
-        artifact = build(source, toolchain(), Cache.from_switches(), on_progress=on_progress)
+        if stage is None:
+            artifact = build(source, toolchain(), cache, on_progress=on_progress)
+        else:
+            parts = in_parts(chosen.planned.plan)
+            recipe = link.recipe(source, parts, toolchain(), cache, on_progress)
+            artifact = make(recipe, cache, on_progress=on_progress)
     except BuildError as refused:
         raise refused.about(place(checked, program)) from refused
     return Built(chosen, source, artifact)

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import click
 
@@ -16,6 +16,7 @@ from ucutlass.backend import Built, build_kernel, build_kernels
 from ucutlass.cli import show
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.emit.staged import NotServed
 from ucutlass.interface import c_header
 from ucutlass.runtime.parallel import Failure
 from ucutlass.shapes import ShapeError, complete, free_dims, parse_sizes
@@ -40,6 +41,11 @@ Wanted: TypeAlias = tuple[ir.Kernel, tuple[int, ...]]
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for library, header and source.",
 )
+@click.option(
+    "--stage",
+    type=click.Choice(["a"]),
+    help="Build in stages: a skeleton once, then a new epilogue in seconds. Not yet run on a GPU.",
+)
 @json_option
 def command(
     file: Path,
@@ -49,6 +55,7 @@ def command(
     every: bool,
     arch: str,
     output: Path | None,
+    stage: Literal["a"] | None,
     as_json: bool,
 ) -> None:
     """Build FILE's kernel for a shape; with -o write what C++ needs to call it.
@@ -62,14 +69,19 @@ def command(
     """
     if every and name is not None:
         raise click.UsageError("--all builds every kernel: leave out --kernel")
+    if stage is not None and (every or shapes):
+        raise click.UsageError("--stage builds one kernel for one shape: leave out --all and --shape")
     with reported(as_json):
         checked = frontend.read(file)
         kernels = _kernels(checked, name, every)
         if not every and not shapes:
             (program,) = kernels
             extents = complete(program, parse_sizes(sizes))
-            with show.building(program.name) as progress:
-                one = build_kernel(checked, program, extents, arch, on_progress=progress)
+            try:
+                with show.building(program.name) as progress:
+                    one = build_kernel(checked, program, extents, arch, on_progress=progress, stage=stage)
+            except NotServed as why:
+                raise click.UsageError(f"--stage {stage}: {why}") from why
             (row,) = _rows([(program, extents)], [one], output)
             _print_one(row, as_json)
             return

@@ -1,0 +1,28 @@
+"""NVIDIA's compilers that are shared libraries: where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def load(soname: str, beside: str = "") -> ctypes.CDLL:
+    """The library of this name: from PyPI's CUDA packages, else where the system's loader looks.
+
+    `beside` is a pattern of libraries in the same folder that it opens later by their bare names,
+    which the system's loader finds once they are loaded. Raises OSError where there is none.
+    """
+    for folder in _pypi_folders():
+        if (folder / soname).is_file():
+            for other in sorted(folder.glob(beside)) if beside else ():
+                ctypes.CDLL(str(other))
+            return ctypes.CDLL(str(folder / soname))
+    return ctypes.CDLL(soname)
+
+
+def _pypi_folders() -> Iterator[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations if spec else None) or ():
+        yield from sorted(Path(place).glob("*/lib"))

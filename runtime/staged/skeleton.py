@@ -1,0 +1,143 @@
+"""The skeleton of a kernel: everything but its epilogue's arithmetic, compiled once.
+
+Two passes of nvcc over one file, at the same time: the device's ends in LTO-IR (`skeleton.ltoir`), for
+the optimiser runs when the arithmetic is there; the host's in an object (`host.o`) with the entry, which
+launches from an image that is linked in beside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Literal
+
+from ucutlass.emit.text import Source
+from ucutlass.runtime import nvcc, process, ptxas
+from ucutlass.runtime.build import BUILD_SECONDS, Produced, Recipe
+from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut
+from ucutlass.runtime.toolchain import Toolchain
+
+DEVICE_PART = "skeleton.ltoir"
+HOST_PART = "host.o"
+
+_HOST_SOURCE = "host.cu"
+# nvcc's device pass over this file sees nothing, so it takes no time.
+_HOST_TEXT = f'#ifndef __CUDA_ARCH__\n#define UCC_HOST_PASS\n#include "{nvcc.SOURCE}"\n#endif\n'
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    flags: tuple[str, ...]
+    source: str
+    part: str
+    log: str
+    scratch: str
+
+
+_DEVICE = _Pass(
+    (*nvcc.LANGUAGE, "-rdc=true", "-ltoir", "-gencode=arch=compute_90a,code=lto_90a"),
+    nvcc.SOURCE, DEVICE_PART, nvcc.LOG, "tmp",
+)  # fmt: skip
+_HOST = _Pass(
+    (*nvcc.LANGUAGE, "-c", nvcc.HOST, "-gencode=arch=compute_90a,code=sm_90a"),
+    _HOST_SOURCE, HOST_PART, "host.log", "tmp_host",
+)  # fmt: skip
+
+
+def recipe(skeleton: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
+    """How a skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a library."""
+    versions = {
+        "nvcc": toolchain.nvcc.version,
+        "host": toolchain.host.version,
+        "cutlass": toolchain.cutlass.version,
+    }
+
+    def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
+        (folder / nvcc.SOURCE).write_text(skeleton.text)
+        (folder / _HOST_SOURCE).write_text(_HOST_TEXT)
+        start = time.monotonic()
+        _compile(skeleton.entry, toolchain, folder, keep, cancel, limit_seconds)
+        return Produced(round(time.monotonic() - start, 3), ptxas.Report())
+
+    return Recipe(
+        builder="staged-skeleton",
+        entry=skeleton.entry,
+        arch=skeleton.arch,
+        command=f"{_line(_DEVICE)} && {_line(_HOST)}",
+        versions=versions,
+        material={
+            **versions,
+            "headers": toolchain.cutlass.digest,
+            "device": " ".join(_DEVICE.flags),
+            "host_flags": " ".join(_HOST.flags),
+            "host_source": _HOST_TEXT,
+            "code": skeleton.code,
+        },
+        produce=produce,
+    )
+
+
+def _line(one: _Pass) -> str:
+    headers = '-I"$CUTLASS/include" -I"$CUTLASS/tools/util/include"'
+    return f"nvcc {' '.join(one.flags)} {headers} -o {one.part} {one.source}"
+
+
+def _compile(
+    entry: str,
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> None:
+    stop = Event()
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(_run, _HOST, toolchain, folder, stop, limit_seconds)
+        device: int | str = "cancelled"
+        try:
+            device = _run(_DEVICE, toolchain, folder, cancel, limit_seconds)
+        finally:
+            if device != 0:
+                stop.set()
+    for one, status in ((_DEVICE, device), (_HOST, host.result())):
+        match status:
+            case "cancelled":
+                raise BuildCancelled(entry)
+            case "timed out":
+                raise BuildTimedOut(entry, limit_seconds)
+            case int() if status != 0 or not (folder / one.part).is_file():
+                log = (folder / one.log).read_text(errors="replace")
+                (folder / nvcc.LOG).write_text(log)
+                raise nvcc.refusal(entry, status, log, keep, _line(one))
+
+
+def _run(
+    one: _Pass, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float
+) -> int | Literal["timed out", "cancelled"]:
+    scratch = folder / one.scratch
+    scratch.mkdir()
+    home = toolchain.cutlass.home
+    command = [
+        str(toolchain.nvcc.path),
+        *one.flags,
+        f"-ccbin={toolchain.host.path}",
+        f"-I{home / 'include'}",
+        f"-I{home / 'tools/util/include'}",
+        "-keep", f"-keep-dir={one.scratch}",
+        "-o", one.part, one.source,
+    ]  # fmt: skip
+    status = process.run(
+        command,
+        folder=folder,
+        env=nvcc.environment(scratch),
+        log=folder / one.log,
+        limit_seconds=limit_seconds,
+        cancel=cancel,
+    )
+    shutil.rmtree(scratch)
+    return status

@@ -1,0 +1,103 @@
+"""NVRTC and nvJitLink through ctypes: what they make, and what they say when they refuse."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.emit.test_gemm_sm90 import batched_with_reductions, bias_gelu, fp8_two_stores
+from tests.staged.machine_code import kernels
+from tests.staged.staged_plans import biased, everything, scaled_relu
+from ucutlass.emit.functions import FORMS
+from ucutlass.emit.staged import stage
+from ucutlass.functions import FUNCTIONS
+from ucutlass.plan import Compute, GemmPlan, Literal_
+from ucutlass.runtime.staged import nvjitlink, nvrtc, shared
+
+OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true")
+LINK = ("-lto", "-arch=sm_90a")
+
+SKELETON = """
+extern "C" __device__ float arithmetic(float x);
+extern "C" __global__ void kernel(float* x) { x[threadIdx.x] = arithmetic(x[threadIdx.x]); }
+"""
+
+
+def each_function() -> Iterator[GemmPlan]:
+    for name, function in FUNCTIONS.items():
+        if function.domain == "float" and name in FORMS:
+            literals = [Literal_(0.5, "f32") for _ in function.parameters[1:]]
+            args = (2, *range(3, 3 + len(literals)))
+            yield biased(*literals, Compute(name, args, "f32"))
+
+
+@pytest.mark.parametrize(
+    "make", [bias_gelu, fp8_two_stores, batched_with_reductions, scaled_relu, everything]
+)
+def test_takes_every_arithmetic(make: Callable[[], GemmPlan], compiler: nvrtc.Nvrtc) -> None:
+    ir, said = nvrtc.compile_lto(compiler, stage(make()).arithmetic, "arithmetic.cu", OPTIONS)
+    assert ir and not said
+
+
+def test_takes_every_float_function_without_a_header(compiler: nvrtc.Nvrtc) -> None:
+    plans = list(each_function())
+    assert len(plans) > 10
+    for one in plans:
+        nvrtc.compile_lto(compiler, stage(one).arithmetic, "arithmetic.cu", OPTIONS)
+
+
+def test_a_refused_source_comes_with_its_line(compiler: nvrtc.Nvrtc) -> None:
+    with pytest.raises(nvrtc.NvrtcRefused, match=r'part\.cu\(2\): error: identifier "gone" is undefined'):
+        nvrtc.compile_lto(compiler, "__device__ int f() {\n  return gone; }", "part.cu", OPTIONS)
+
+
+def test_an_unknown_option_is_the_machines_fault(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+    with pytest.raises(nvrtc.NvrtcFailed, match="nvrtcCompileProgram: NVRTC_ERROR_INVALID_OPTION"):
+        nvrtc.compile_lto(compiler, "", "part.cu", ["-no-such-option"])
+    with pytest.raises(nvjitlink.NvJitLinkFailed, match="nvJitLinkCreate: nvJitLink unrecognised option"):
+        nvjitlink.link(linker, {}, ["-no-such-option"])
+
+
+def test_linked_code_is_that_of_one_file(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+    body = "{ return fmaf(x, x, 1.0f); }"
+    device = 'extern "C" __device__ float arithmetic(float x) '
+    parts = [nvrtc.compile_lto(compiler, text, "part.cu", OPTIONS)[0] for text in (SKELETON, device + body)]
+    whole, _ = nvrtc.compile_lto(compiler, device + body + SKELETON, "one.cu", OPTIONS)
+    both = dict(zip(("skeleton", "arithmetic"), parts, strict=True))
+    apart, said = nvjitlink.link(linker, both, (*LINK, "-Xptxas=-v"))
+    together, _ = nvjitlink.link(linker, {"one": whole}, LINK)
+    assert kernels(apart).keys() == {"kernel"}, "the arithmetic is inlined, and dropped"
+    assert kernels(apart) == kernels(together)
+    assert "Compiling entry function 'kernel' for 'sm_90a'" in said
+
+
+def test_a_missing_part_is_named(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+    part, _ = nvrtc.compile_lto(compiler, SKELETON, "part.cu", OPTIONS)
+    with pytest.raises(nvjitlink.LinkRefused, match="'arithmetic'"):
+        nvjitlink.link(linker, {"skeleton": part}, LINK)
+
+
+def test_what_is_no_ir_is_refused_by_its_name(linker: nvjitlink.NvJitLink) -> None:
+    with pytest.raises(nvjitlink.LinkRefused, match="broken"):
+        nvjitlink.link(linker, {"broken": b"no such IR"}, LINK)
+
+
+@pytest.mark.parametrize(
+    ("load", "error", "package"),
+    [
+        (nvrtc.load, nvrtc.NvrtcMissing, "nvidia-cuda-nvrtc"),
+        (nvjitlink.load, nvjitlink.NvJitLinkMissing, "nvidia-nvjitlink"),
+    ],
+)
+def test_a_missing_library_says_what_to_install(
+    load: Any, error: type[Exception], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(soname: str, beside: str = "") -> ctypes.CDLL:
+        raise OSError(f"{soname}: cannot open shared object file")
+
+    monkeypatch.setattr(shared, "load", gone)
+    with pytest.raises(error, match=f"cannot open shared object file; to mend it: pip install '{package}"):
+        load.__wrapped__()
