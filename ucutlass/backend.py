@@ -12,7 +12,6 @@ from typing import Literal
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit
-from ucutlass.emit.staged import stage as in_parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.hardware import Device
@@ -27,7 +26,6 @@ from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, Librar
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.parallel import Failure, build_many
 from ucutlass.runtime.progress import OnProgress, ignore
-from ucutlass.runtime.staged import link
 from ucutlass.runtime.toolchain import Toolchain, find
 
 
@@ -69,6 +67,10 @@ def build_kernel(
         if stage is None:
             artifact = build(source, toolchain(), cache, on_progress=on_progress)
         else:
+            # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
+            from ucutlass.emit.staged import stage as in_parts
+            from ucutlass.runtime.staged import link
+
             parts = in_parts(chosen.planned.plan)
             recipe = link.recipe(source, parts, toolchain(), cache, on_progress)
             artifact = make(recipe, cache, on_progress=on_progress)

@@ -16,7 +16,7 @@ from tests.emit.test_gemm_sm90 import batched_with_reductions
 from tests.staged.machine_code import CALLS, FLOAT, kernels, operations
 from tests.staged.staged_plans import everything, gelu, scaled_relu
 from ucutlass import backend, frontend
-from ucutlass.emit import emit
+from ucutlass.emit import emit, staged
 from ucutlass.emit.staged import KERNEL_NAME, Staged, stage
 from ucutlass.emit.text import Source
 from ucutlass.plan import GemmPlan
@@ -178,7 +178,7 @@ def test_a_broken_arithmetic_shows_the_programs_line_first(
         whole = stage(plan)
         return replace(whole, arithmetic=whole.arithmetic.replace("out0 =", "gone ="))
 
-    monkeypatch.setattr(backend, "in_parts", broken)
+    monkeypatch.setattr(staged, "stage", broken)
     monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(cache.root))
     checked = frontend.read_text(PROGRAM)
     program = frontend.kernel(checked)

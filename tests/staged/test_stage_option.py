@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,9 @@ def test_says_what_it_does_not_serve(
     assert done.exit_code == 2
     assert said in done.output
     assert not cache.entries()
+
+
+def test_a_plain_load_imports_nothing_of_builds_in_stages() -> None:
+    said = "import sys, ucutlass.backend; print(*[m for m in sys.modules if 'staged' in m])"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
