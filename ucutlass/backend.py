@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import Literal
+from threading import Event
+from typing import Literal, TypeAlias
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
@@ -28,12 +29,29 @@ from ucutlass.runtime.parallel import Failure, build_many
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.toolchain import Toolchain, find
 
+Stage: TypeAlias = Literal["a"]
+"""A way of building in stages, by the letter of `ucc build --stage`."""
+
 
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
     """The stand-alone CUDA file of a plan; its header repeats program, plan and command."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
     command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so"))
     return emit(planned.plan, header(checked, program, planned, command))
+
+
+def build_planned(
+    checked: Checked, program: ir.Kernel, planned: Sequence[Planned], *,
+    stage: Stage | None = None, on_progress: OnProgress = ignore, cancel: Event | None = None,
+    max_jobs: int | None = None, group: int = 1,
+) -> tuple[Artifact | Failure, ...]:
+    """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
+    fails takes its place and stops no other. Raises ToolchainError."""
+    sources = [source_of(checked, program, one) for one in planned]
+    return build_many(
+        sources, toolchain(), Cache.from_switches(), on_progress=on_progress, cancel=cancel,
+        max_jobs=max_jobs, group=group,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +70,7 @@ class Built:
 def build_kernel(
     checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str, *,
     device: Device | None = None, aligned: Sequence[bool] | None = None, on_progress: OnProgress = ignore,
-    stage: Literal["a"] | None = None,
+    stage: Stage | None = None,
 ) -> Built:
     """Plans, emits and builds (or finds in the cache) the kernel for these extents.
 
