@@ -20,15 +20,15 @@ from benchmarks import relay
 from benchmarks.budget import NEVER, Deadline, after, lines, write
 from benchmarks.relay import Row
 from ucutlass import frontend, ir
-from ucutlass.backend import source_of, toolchain
+from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.families import Refused
+from ucutlass.plan import GemmPlan
 from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled
-from ucutlass.runtime.parallel import Failure, build_many, jobs
+from ucutlass.runtime.parallel import Failure, jobs
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
@@ -70,6 +70,11 @@ class Accepted:
         """The distinct CUDA files of its shapes."""
         made = (source_of(self.checked, self.program, p) for p in self.planned)
         return tuple({source.code: source for source in made}.values())
+
+    def pairs(self) -> list[tuple[Source, GemmPlan]]:
+        """The distinct CUDA files with their plans."""
+        made = {source_of(self.checked, self.program, p).code: p.plan for p in self.planned}
+        return [(source, made[source.code]) for source in self.sources()]
 
     @property
     def family(self) -> str:
@@ -159,12 +164,12 @@ def _build(
     """The cases with their sources' artifacts as they come, some at a time: compilers go on while the
     caller works. What the deadline cuts short is BuildCancelled."""
     stop = Event()
-    tools, cache, workers = toolchain(), Cache.from_switches(), jobs(group=group)
+    workers = jobs(group=group)
 
     def one(unit: Sequence[Accepted]) -> list[tuple[Accepted, Results]]:
-        shares = [a.sources() for a in unit]
-        flat = [source for share in shares for source in share]
-        results = iter(build_many(flat, tools, cache, cancel=stop, max_jobs=1, group=group))
+        shares = [a.pairs() for a in unit]
+        flat = [pair for share in shares for pair in share]
+        results = iter(build_sources(flat, cancel=stop, max_jobs=1, group=group))
         return [(a, [next(results) for _ in share]) for a, share in zip(unit, shares, strict=True)]
 
     with ThreadPoolExecutor(workers) as pool:

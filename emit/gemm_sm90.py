@@ -28,7 +28,7 @@ ACCUMULATORS: Mapping[str, str] = MappingProxyType(
 )
 """The accumulator's C++ type, by the word in `GemmProblem.accumulate`."""
 
-_WARPS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
+WARPS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {
         "pingpong": ("KernelTmaWarpSpecializedPingpong", "TmaWarpSpecialized", 4),
         "cooperative": ("KernelTmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative", 8),
@@ -72,7 +72,7 @@ def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> 
         # `SwapAB` of CUTLASS's RS main loops: the epilogue would meet D transposed.
         raise ValueError("tf32 with A alone K-major: exchange the operands and compute the transpose")
     operation = arithmetic(problem)
-    mainloop, epilogue_schedule, warps = _WARPS[schedule.warps]
+    mainloop, epilogue_schedule, warps = WARPS[schedule.warps]
     a = tensor("a", problem.a, problem.a.m, problem.a.k[0])
     b = tensor("b", problem.b, problem.b.n, problem.b.k[0])
     fused = epilogue(plan, operation)

@@ -19,7 +19,7 @@ from ucutlass.plan import GemmPlan, Sm90Schedule
 KERNEL_NAME = "ucc_cutlass_kernel"
 """The kernel's symbol in the linked image."""
 
-_ROUNDED = tuple(e for e in ELEMENTS.values() if e.kind == "float" and e.mantissa < F32.mantissa)
+ROUNDED = tuple(e for e in ELEMENTS.values() if e.kind == "float" and e.mantissa < F32.mantissa)
 """Elements that an arithmetic may round to."""
 
 
@@ -44,28 +44,29 @@ def stage(plan: GemmPlan) -> Staged:
     code = gemm_sm90.render(
         plan,
         "gemm_sm90_skeleton.j2",
-        declaration=_head(operation),
+        declaration=declaration(operation),
         kernel_name=KERNEL_NAME,
-        rounded=_ROUNDED,
+        rounded=ROUNDED,
     )
     return Staged(
         skeleton=finish(code, "", "sm_" + plan.arch.removeprefix("sm")),
-        arithmetic=_arithmetic(operation),
+        arithmetic=arithmetic_text(operation),
     )
 
 
-def _arithmetic(operation: ArithmeticText) -> str:
+def arithmetic_text(operation: ArithmeticText) -> str:
+    """The CUDA file that defines `ucc_arithmetic`, for NVRTC."""
     device = (operation.functions, operation.struct, operation.function)
     return render(
         "arithmetic_staged.cu.j2",
         text="\n".join(part for part in device if part),
-        definition=_head(operation, "staged::"),
+        definition=declaration(operation, "staged::"),
         call=f"ucc_arithmetic({', '.join(name for _, name in _signature(operation))})",
-        rounded=_ROUNDED,
+        rounded=ROUNDED,
     )
 
 
-def _head(operation: ArithmeticText, scope: str = "") -> str:
+def declaration(operation: ArithmeticText, scope: str = "") -> str:
     """The function that skeleton and arithmetic meet in; `scope` goes before its parameters' struct."""
     parameters = ", ".join(f"{cpp} {name}" for cpp, name in _signature(operation))
     return f'extern "C" __device__ void ucc_arithmetic({scope}{parameters})'

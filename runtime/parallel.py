@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from threading import Event, Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucutlass.runtime import switches, system
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Recipe, make, nvcc_recipe
@@ -29,12 +29,12 @@ UNIT_BYTES = 2**30
 """Memory for each further kernel of a unit (measured: 6.6 GB for four)."""
 
 
-def jobs(wanted: int | None = None, group: int = 1) -> int:
-    """Compilers to run at once, each on `group` kernels: `wanted`, else UCUTLASS_BUILD_JOBS, else one
-    a core, and no more than free memory holds; at least 1."""
+def jobs(wanted: int | None = None, group: int = 1, first: int = COMPILER_BYTES) -> int:
+    """Compilers to run at once, each on `group` kernels, the first of which takes `first` bytes: `wanted`,
+    else UCUTLASS_BUILD_JOBS, else one a core, and no more than free memory holds; at least 1."""
     if asked := wanted or switches.read().jobs:
         return asked
-    each = COMPILER_BYTES + (group - 1) * UNIT_BYTES
+    each = first + (group - 1) * UNIT_BYTES
     return max(1, min(system.cores(), system.memory_available() // each))
 
 
@@ -77,6 +77,30 @@ def build_many(
     for future in futures:
         made |= future.result()
     return tuple(made[r.key] if isinstance(r, Recipe) else r for r in recipes)
+
+
+def make_many(
+    recipes: Sequence[Recipe],
+    cache: Cache,
+    *,
+    on_progress: OnProgress = ignore,
+    cancel: Event | None = None,
+    max_jobs: int | None = None,
+    compiler_bytes: int = COMPILER_BYTES,
+) -> tuple[Artifact | Failure, ...]:
+    """As `build_many`, of recipes of any kind, each of which takes so much memory."""
+    stop = cancel or Event()
+    distinct = {recipe.key: recipe for recipe in recipes}
+    report = _Counted(on_progress, len(distinct))
+    workers = jobs(max_jobs, first=compiler_bytes)
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="ucutlass-make") as pool:
+        futures = {key: pool.submit(_one, one, cache, report, stop) for key, one in distinct.items()}
+        try:
+            _wait_for(list(futures.values()))
+        except BaseException:
+            stop.set()
+            raise
+    return tuple(futures[recipe.key].result() for recipe in recipes)
 
 
 def _units(
@@ -131,7 +155,7 @@ def _one(recipe: Recipe, cache: Cache, report: OnProgress, stop: Event) -> Artif
         return failure
 
 
-def _wait_for(pending: list[Future[Mapping[str, Artifact | Failure]]]) -> None:
+def _wait_for(pending: Sequence[Future[Any]]) -> None:
     """Raises what a worker raised unexpectedly as soon as it does."""
     waiting = set(pending)
     while waiting:

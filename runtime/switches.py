@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias, cast, get_args
 
 import platformdirs
 
@@ -17,19 +18,27 @@ CACHE_DIR = "UCUTLASS_CACHE_DIR"
 CACHE_SIZE = "UCUTLASS_CACHE_SIZE"
 BUILD_JOBS = "UCUTLASS_BUILD_JOBS"
 CUDA_HOME = "UCUTLASS_CUDA_HOME"
+BUILD_STAGE = "UCUTLASS_BUILD_STAGE"
 DATA_DIR = "UCUTLASS_DATA_DIR"
 
 DESCRIPTIONS: Mapping[str, str] = {
     CACHE_DIR: "folder of built kernels (default: the user's cache folder)",
     CACHE_SIZE: "size from which the least recently used kernels are removed, such as 500M (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
+    BUILD_STAGE: "how kernels are built: plain, a, b or auto, the first of b, a and plain that serves one "
+    "(default plain)",
     CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
     DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
 }
 """Name to meaning, for help texts."""
 
+Stage: TypeAlias = Literal["plain", "a", "b", "auto"]
+"""A way of building: nvcc on one file; CUTLASS's collectives with the arithmetic linked in; lean collectives
+by NVRTC; or the first of b, a and plain that serves a plan."""
+
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_CACHE_BYTES = 10 * 2**30
+DEFAULT_STAGE: Stage = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class Switches:
     jobs: int | None
     cuda_home: Path | None
     data_dir: Path
+    stage: Stage
 
 
 def read(environ: Mapping[str, str] | None = None) -> Switches:
@@ -55,7 +65,16 @@ def read(environ: Mapping[str, str] | None = None) -> Switches:
         jobs=_count(env, BUILD_JOBS),
         cuda_home=_folder(env, CUDA_HOME),
         data_dir=_folder(env, DATA_DIR) or platformdirs.user_data_path("ucutlass", appauthor=False),
+        stage=_stage(env),
     )
+
+
+def _stage(env: Mapping[str, str]) -> Stage:
+    value = env.get(BUILD_STAGE) or DEFAULT_STAGE
+    for stage in get_args(Stage):
+        if value == stage:
+            return cast(Stage, stage)
+    raise SwitchError(BUILD_STAGE, value, f"one of {', '.join(get_args(Stage))}")
 
 
 def _folder(env: Mapping[str, str], name: str) -> Path | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from threading import Event
-from typing import Literal, TypeAlias
+from types import MappingProxyType
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
@@ -17,20 +17,20 @@ from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.hardware import Device
 from ucutlass.header import header
+from ucutlass.plan import GemmPlan
 from ucutlass.planner import Planned
-from ucutlass.runtime.build import Artifact, build, make
+from ucutlass.runtime import switches
+from ucutlass.runtime.build import Artifact, Recipe, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
-from ucutlass.runtime.parallel import Failure, build_many
+from ucutlass.runtime.parallel import COMPILER_BYTES, Failure, build_many, make_many
 from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.switches import Stage
 from ucutlass.runtime.toolchain import Toolchain, find
-
-Stage: TypeAlias = Literal["a"]
-"""A way of building in stages, by the letter of `ucc build --stage`."""
 
 
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
@@ -47,11 +47,57 @@ def build_planned(
 ) -> tuple[Artifact | Failure, ...]:
     """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
     fails takes its place and stops no other. Raises ToolchainError."""
-    sources = [source_of(checked, program, one) for one in planned]
-    return build_many(
-        sources, toolchain(), Cache.from_switches(), on_progress=on_progress, cancel=cancel,
-        max_jobs=max_jobs, group=group,
+    pairs = [(source_of(checked, program, one), one.plan) for one in planned]
+    return build_sources(
+        pairs, stage=stage, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs, group=group
+    )
+
+
+def build_sources(
+    pairs: Sequence[tuple[Source, GemmPlan]], *, stage: Stage | None = None, on_progress: OnProgress = ignore,
+    cancel: Event | None = None, max_jobs: int | None = None, group: int = 1,
+) -> tuple[Artifact | Failure, ...]:
+    """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
+    ToolchainError, and NotServed where one stage was asked for and does not serve a plan."""
+    cache, how = Cache.from_switches(), stage or switches.read().stage
+    if how == "plain":
+        return build_many(
+            [source for source, _ in pairs], toolchain(), cache, on_progress=on_progress, cancel=cancel,
+            max_jobs=max_jobs, group=group,
+        )  # fmt: skip
+    recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in pairs]
+    lean = all(recipe.builder == "staged-b" for recipe in recipes)
+    return make_many(
+        recipes, cache, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs,
+        compiler_bytes=LEAN_BYTES if lean else COMPILER_BYTES,
     )  # fmt: skip
+
+
+STAGE_OF: Mapping[str, Stage] = MappingProxyType({"nvcc": "plain", "staged-a": "a", "staged-b": "b"})
+"""By the builder's name in an artifact."""
+
+LEAN_BYTES = 2**30
+"""Memory that the compilers of one lean kernel may take (measured: 0.7 GB)."""
+
+
+def recipe_of(
+    source: Source, plan: GemmPlan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
+) -> Recipe:
+    """How the plan's kernel is built by a stage. Raises NotServed where that one stage does not serve it,
+    and a ToolchainError where NVRTC or nvJitLink is missing."""
+    if stage == "plain":
+        return nvcc_recipe(source, toolchain())
+    # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
+    from ucutlass.runtime.staged import link
+
+    if stage != "auto":
+        return link.recipe(source, link.parts(plan, stage), toolchain(), cache, on_progress)
+    for one in link.STAGES:
+        try:
+            return link.recipe(source, link.parts(plan, one), toolchain(), cache, on_progress)
+        except link.NotServed:
+            continue
+    return nvcc_recipe(source, toolchain())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +120,15 @@ def build_kernel(
 ) -> Built:
     """Plans, emits and builds (or finds in the cache) the kernel for these extents.
 
-    `stage` "a" builds it from a skeleton and its arithmetic (`ucutlass.runtime.staged`).
-    Raises ProgramError, and what `ucutlass.runtime.build.build` raises; with a `stage` also NotServed,
-    and a ToolchainError where NVRTC or nvJitLink is missing.
+    `stage` is a way of building, None that of UCUTLASS_BUILD_STAGE. Raises ProgramError, what
+    `ucutlass.runtime.build.build` raises, and as `recipe_of`.
     """
     chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
     source = source_of(checked, program, chosen.planned)
-    cache = Cache.from_switches()
+    cache, how = Cache.from_switches(), stage or switches.read().stage
     try:
-        if stage is None:
-            artifact = build(source, toolchain(), cache, on_progress=on_progress)
-        else:
-            # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
-            from ucutlass.emit.staged import stage as in_parts
-            from ucutlass.runtime.staged import link
-
-            parts = in_parts(chosen.planned.plan)
-            recipe = link.recipe(source, parts, toolchain(), cache, on_progress)
-            artifact = make(recipe, cache, on_progress=on_progress)
+        recipe = recipe_of(source, chosen.planned.plan, how, cache, on_progress)
+        artifact = make(recipe, cache, on_progress=on_progress)
     except BuildError as refused:
         raise refused.about(place(checked, program)) from refused
     return Built(chosen, source, artifact)
@@ -111,7 +148,8 @@ def build_kernels(
     sources = [
         source_of(checked, program, one.planned) for (program, _), one in zip(wanted, chosen, strict=True)
     ]
-    made = build_many(sources, toolchain(), Cache.from_switches(), on_progress=on_progress)
+    plans = [one.planned.plan for one in chosen]
+    made = build_sources(list(zip(sources, plans, strict=True)), on_progress=on_progress)
     return tuple(
         Built(one, source, artifact)
         if isinstance(artifact, Artifact)
@@ -158,7 +196,8 @@ def _load(built: Built) -> Entry:
         cache = Cache.from_switches()
         aside = cache.quarantine(built.artifact.key)
         warnings.warn(f"{broken}; put aside as {aside} and built again", RebuiltWarning, stacklevel=2)
-        again = build(built.source, toolchain(), cache)
+        stage = STAGE_OF[built.artifact.builder]
+        again = make(recipe_of(built.source, built.planned.plan, stage, cache), cache)
         return load_entry(again.library, again.entry)
 
 

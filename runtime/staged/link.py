@@ -1,40 +1,50 @@
 """A kernel from its skeleton and its arithmetic: NVRTC, nvJitLink, and a link of the host's side.
 
-The arithmetic is compiled first, so that one which is refused costs milliseconds. The image that
-nvJitLink makes lies in the library as data, and the skeleton's host code loads it at its first launch;
-the library has the entry of the kernel as it is built plainly, with the same C interface.
+The image that nvJitLink makes lies in the library as data, and the skeleton's host code loads it at its
+first launch; the library has the entry of the kernel as it is built plainly, with the same C interface.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
-from ucutlass.emit.staged import Staged
+from ucutlass.emit.lean import Lean, lean
+from ucutlass.emit.staged import NotServed, Staged, stage
 from ucutlass.emit.text import Source
+from ucutlass.plan import GemmPlan
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, ToolchainError
+from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut, ToolchainError
 from ucutlass.runtime.progress import OnProgress, ignore
-from ucutlass.runtime.staged import nvjitlink, nvrtc, skeleton
+from ucutlass.runtime.staged import device, nvjitlink, nvrtc, skeleton
+from ucutlass.runtime.staged import lean as lean_parts
 from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
 
-BUILDER = "staged-a"
+Stage: TypeAlias = Literal["a", "b"]
+
+BUILDERS: Mapping[Stage, str] = MappingProxyType({"a": "staged-a", "b": "staged-b"})
 """The builder's name in artifacts and keys."""
+
+STAGES: tuple[Stage, ...] = ("b", "a")
+"""The quickest to build first."""
 
 IMAGE = "kernel.cubin"
 ARITHMETIC = "arithmetic.cu"
 
+_ARITHMETIC_PART = "arithmetic.ltoir"
 _NVRTC_OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true", "-DNDEBUG")
 _LINK_OPTIONS = ("-lto", "-arch=sm_90a", "-O3", "-Xptxas=-v")
 
 _ARITHMETIC_COMMAND = (
     "nvcc -std=c++17 -rdc=true -ltoir -gencode=arch=compute_90a,code=lto_90a "
-    f"-o arithmetic.ltoir {ARITHMETIC}"
+    f"-o {_ARITHMETIC_PART} {ARITHMETIC}"
 )
 """What a person runs to see NVRTC's errors again."""
 
@@ -54,22 +64,33 @@ class CompilersDiffer(ToolchainError):
     """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
 
 
+def parts(plan: GemmPlan, how: Stage) -> Staged | Lean:
+    """The plan's kernel in the parts of a stage. Raises NotServed."""
+    return stage(plan) if how == "a" else lean(plan)
+
+
 def recipe(
     source: Source,
-    staged: Staged,
+    staged: Staged | Lean,
     toolchain: Toolchain,
     cache: Cache,
     on_progress: OnProgress = ignore,
     limit_seconds: float = BUILD_SECONDS,
 ) -> Recipe:
-    """The kernel of `source`, built from its two parts. Its artifact has `source.cu` as it is built
-    plainly, `arithmetic.cu` and the image.
+    """The kernel of `source`, built from its parts. Its artifact has `source.cu` as it is built plainly,
+    `arithmetic.cu` and the image.
 
     Raises NvrtcMissing, NvJitLinkMissing, CompilersDiffer.
     """
     compiler, linker = nvrtc.load(), nvjitlink.load()
     _check(toolchain, compiler, linker)
-    base = skeleton.recipe(staged.skeleton, toolchain, limit_seconds)
+    match staged:
+        case Staged():
+            how: Stage = "a"
+            base = skeleton.recipe(staged.skeleton, toolchain, limit_seconds)
+        case Lean():
+            how = "b"
+            base = lean_parts.recipe(staged, toolchain, limit_seconds)
     versions = {
         **base.versions,
         "nvrtc": "{}.{}".format(*compiler.version),
@@ -80,14 +101,30 @@ def recipe(
         start = time.monotonic()
         (folder / nvcc.SOURCE).write_text(source.text)
         (folder / ARITHMETIC).write_text(staged.arithmetic)
-        arithmetic = _compile(source.entry, compiler, staged.arithmetic, folder, keep)
         made = make(base, cache, on_progress=on_progress, cancel=cancel)
-        said = _link(source.entry, linker, made, arithmetic, folder, keep)
-        _library(source.entry, made, toolchain, folder, keep, cancel, limit_seconds)
-        return Produced(round(time.monotonic() - start, 3), ptxas.parse(said))
+        skeleton_seconds = time.monotonic() - start
+        said = device.run(
+            source.entry, folder,
+            (device.Compile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
+            device.Link((str(made.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS),
+            log=nvcc.LOG, command=_ARITHMETIC_COMMAND, keep=keep, cancel=cancel, limit_seconds=limit_seconds,
+        )  # fmt: skip
+        (folder / _ARITHMETIC_PART).unlink()
+        library_start = time.monotonic()
+        (folder / _DATA).write_text(_DATA_TEXT)
+        if how == "a":
+            _library(source.entry, made, toolchain, folder, keep, cancel, limit_seconds)
+        else:
+            _lean_library(source.entry, made, toolchain, cache, folder, keep, cancel, limit_seconds)
+        ended = time.monotonic()
+        phases = (
+            ("skeleton", round(skeleton_seconds, 3)), *said.phases,
+            ("library", round(ended - library_start, 3)),
+        )  # fmt: skip
+        return Produced(round(ended - start, 3), ptxas.parse(said.log), phases=phases)
 
     return Recipe(
-        builder=BUILDER,
+        builder=BUILDERS[how],
         entry=source.entry,
         arch=source.arch,
         command=f"{base.command}, then NVRTC, nvJitLink and a link of the parts",
@@ -97,7 +134,7 @@ def recipe(
             "skeleton": base.key,
             "arithmetic": staged.arithmetic,
             "nvrtc_options": " ".join(_NVRTC_OPTIONS),
-            "link_options": " ".join((*_LINK_OPTIONS, *_library_flags(source.entry, staged.skeleton.entry))),
+            "link_options": " ".join((*_LINK_OPTIONS, *_library_flags(source.entry, base.entry))),
             "data": _DATA_TEXT,
         },
         produce=produce,
@@ -115,40 +152,25 @@ def _check(toolchain: Toolchain, compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitL
             raise CompilersDiffer(words.format(*linker.version, name, *version), mend)
 
 
-def _compile(entry: str, compiler: nvrtc.Nvrtc, text: str, folder: Path, keep: Callable[[], Path]) -> bytes:
-    try:
-        ir, _ = nvrtc.compile_lto(compiler, text, ARITHMETIC, _NVRTC_OPTIONS)
-        return ir
-    except nvrtc.NvrtcRefused as refused:
-        (folder / nvcc.LOG).write_text(refused.log)
-        kept, errors = keep(), nvcc.first_errors(refused.log, 1)
-        raise BuildError(entry, errors, kept / ARITHMETIC, kept / nvcc.LOG, _ARITHMETIC_COMMAND) from refused
-
-
-def _link(
-    entry: str,
-    linker: nvjitlink.NvJitLink,
-    made: Artifact,
-    arithmetic: bytes,
-    folder: Path,
-    keep: Callable[[], Path],
-) -> str:
-    """Writes the image; what ptxas said."""
-    parts = {"skeleton": (made.folder / skeleton.DEVICE_PART).read_bytes(), "arithmetic": arithmetic}
-    try:
-        image, said = nvjitlink.link(linker, parts, _LINK_OPTIONS)
-    except nvjitlink.LinkRefused as refused:
-        (folder / nvcc.LOG).write_text(refused.log)
-        kept, errors = keep(), nvcc.first_errors(refused.log, 1)
-        raise BuildError(entry, errors, kept / nvcc.SOURCE, kept / nvcc.LOG, made.command) from refused
-    (folder / nvcc.LOG).write_text(said)
-    (folder / IMAGE).write_bytes(image)
-    return said
+# --- the library ------------------------------------------------------------------
 
 
 def _library_flags(entry: str, other: str) -> tuple[str, ...]:
     """`other` is the entry's name in the skeleton's object."""
     return ("-shared", nvcc.OWN_SYMBOLS, f"-Xlinker=--defsym={entry}={other}")
+
+
+def _lean_library(
+    entry: str, made: Artifact, toolchain: Toolchain, cache: Cache, folder: Path, keep: Callable[[], Path],
+    cancel: Event | None, limit_seconds: float,
+) -> None:  # fmt: skip
+    shared = lean_parts.driver(toolchain, cache, cancel)
+    arguments = [
+        "-shared", "-Wl,-Bsymbolic", f"-Wl,--defsym={entry}={made.entry}", "-o", nvcc.LIBRARY,
+        str(made.folder / skeleton.HOST_PART), str(shared.folder / lean_parts.DRIVER_PART), _DATA,
+    ]  # fmt: skip
+    shown = f"g++ {' '.join(arguments[:5])} {skeleton.HOST_PART} {lean_parts.DRIVER_PART} {_DATA}"
+    lean_parts.gxx(entry, arguments, shown, "link.log", toolchain, folder, keep, cancel, limit_seconds)
 
 
 def _library(
@@ -160,7 +182,6 @@ def _library(
     cancel: Event | None,
     limit_seconds: float,
 ) -> None:
-    (folder / _DATA).write_text(_DATA_TEXT)
     scratch = folder / "tmp"
     scratch.mkdir()
     flags, log = _library_flags(entry, made.entry), folder / "link.log"
@@ -190,3 +211,8 @@ def _library(
             said = log.read_text(errors="replace")
             (folder / nvcc.LOG).write_text(said)
             raise nvcc.refusal(entry, status, said, keep, shown)
+
+
+__all__ = [
+    "ARITHMETIC", "BUILDERS", "IMAGE", "STAGES", "CompilersDiffer", "NotServed", "Stage", "parts", "recipe",
+]  # fmt: skip

@@ -1,0 +1,264 @@
+"""A Hopper kernel that NVRTC builds in seconds: CUTLASS's kernel layer around collectives of our own.
+
+Of a CUTLASS kernel's build nearly all is the layout algebra of CuTe in the epilogue's store and in the
+partitioning of loads and multiplications. The main loop and the epilogue here compute addresses by plain
+arithmetic instead; kernel layer, tile scheduler and pipelines are CUTLASS's. The host's side is plain C++
+without CUTLASS, which fills the same parameters. The arithmetic is linked in, as for `ucutlass.emit.staged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.elements import TF32
+from ucutlass.emit import gemm_sm90, text
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm_sm90_epilogue import extent
+from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot, call, slots, steps
+from ucutlass.emit.lean_mainloop import (
+    TYPES,
+    WIDEST,
+    Instruction,
+    Operand,
+    instructions,
+    modifiers,
+    operands,
+    promotion,
+)
+from ucutlass.emit.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
+from ucutlass.emit.text import Source
+from ucutlass.plan import Access, GemmPlan, GemmProblem, Reduction, Sm90Schedule
+
+_SCHEDULER_BYTES = 120
+"""sizeof(PersistentTileSchedulerSm90Params); both compilers check it."""
+
+_TMA_TYPES: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 4: 2})
+"""CUtensorMapDataType of elements that are only moved, by their bytes: UINT8, UINT16, UINT32."""
+
+_TMA_TF32 = 11
+"""CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds what it loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """`device` is for NVRTC, `host` is C++ for the host's compiler, with the entry; `arithmetic` for NVRTC
+    defines what `device` leaves out. `device.entry` names the content of both."""
+
+    device: Source
+    host: str
+    arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that the templates read as `lean`."""
+
+    a: Operand
+    b: Operand
+    instruction_k: int
+    types: str
+    modifiers: str
+    constraint: str
+    instructions: tuple[Instruction, ...]
+    promotion: int
+    warp_groups: int
+    cooperative: bool
+    threads: int
+    shared_bytes: int
+    scheduler_bytes: int
+    columns: int
+    store_buffers: int
+    load_stages: int
+    stores: tuple[Slot, ...]
+    loads: tuple[Slot, ...]
+    staged: tuple[Slot, ...]
+    direct_inputs: tuple[Slot, ...]
+    direct_outputs: tuple[Slot, ...]
+    outputs: tuple[Result, ...]
+    destination: str
+    coordinates: bool
+    call: str
+
+    @property
+    def boxes(self) -> tuple[Slot, ...]:
+        return (*self.loads, *self.stores)
+
+    @property
+    def load_bytes(self) -> int:
+        """That TMA brings for a step."""
+        return sum(self.warp_groups * 64 * self.columns * s.size for s in self.loads)
+
+    @property
+    def pointers(self) -> tuple[Slot, ...]:
+        return (*self.staged, *self.direct_inputs, *self.direct_outputs)
+
+
+def lean(plan: GemmPlan) -> Lean:
+    """The plan's kernel for NVRTC. Raises NotServed."""
+    schedule, problem = _served(plan)
+    operation = arithmetic(problem)
+    layout = _layout(plan, problem, schedule, operation)
+    mainloop, _, _ = gemm_sm90.WARPS[schedule.warps]
+    values = {
+        "lean": layout,
+        "schedule": schedule,
+        "problem": problem,
+        "arithmetic": operation,
+        "accumulator": gemm_sm90.ACCUMULATORS[problem.accumulate],
+        "mainloop": mainloop,
+        "declaration": declaration(operation),
+        "kernel_name": KERNEL_NAME,
+        "rounded": ROUNDED,
+        "extents": [extent(product) for product in (problem.m, problem.n, problem.k[0])],
+        "batch": extent(problem.batch[0]) if problem.batch else "1",
+        "maps": _maps(layout, problem),
+        "host": False,
+    }
+    device = text.finish(text.render("lean_device.j2", **values), "", "sm_" + plan.arch.removeprefix("sm"))
+    host = text.render("lean_host.j2", **values).replace(text.PLACEHOLDER, device.entry)
+    return Lean(device, host, arithmetic_text(operation))
+
+
+def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
+    schedule, problem = plan.schedule, plan.problem
+    if not isinstance(schedule, Sm90Schedule):
+        raise NotServed("only TMA kernels for sm90a are built lean")
+    refusals = {
+        "stream-K": schedule.scheduler != "persistent",
+        "k in several modes": len(problem.k) != 1,
+        "several batch modes": len(problem.batch) > 1,
+        "accumulation in f16": problem.accumulate == "f16",
+        f"lane {problem.lane.name}": problem.lane.name not in TYPES,
+        "reductions": any(isinstance(o, Reduction) for o in problem.outputs),
+        "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
+        "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
+        "4-byte or 1-byte operands that are not K-major": problem.lane.bytes != 2
+        and not problem.a.k[0] == problem.b.k[0] == (),
+    }
+    for what, refused in refusals.items():
+        if refused:
+            raise NotServed(f"{what}: CUTLASS's own collectives serve it")
+    return schedule, problem
+
+
+def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
+    return (*problem.inputs, *(output.access for output in problem.outputs))
+
+
+def _layout(
+    plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText
+) -> Layout:
+    cooperative = schedule.warps == "cooperative"
+    groups = 2 if cooperative else 1
+    tile_m, tile_n, _ = schedule.tile
+    a, b = operands(problem, schedule, groups)
+    atoms = tile_m // (64 * groups)
+    inputs, outputs = slots(plan, problem, schedule)
+    boxes = [s for s in (*inputs, *outputs) if s.shape == "box"]
+    stores, loads = [s for s in boxes if not s.reads], [s for s in boxes if s.reads]
+    staged = [s for s in inputs if s.count]
+    walk = steps(schedule, a, b, groups, atoms, stores, loads, staged)
+    results = [
+        Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        for slot, kind in zip(outputs, operation.outputs, strict=True)
+    ]
+    accumulate = "s32" if problem.lane.kind == "int" else "f32"
+    lane = TYPES[problem.lane.name]
+    direct_inputs = tuple(s for s in inputs if s.shape == "direct")
+    return Layout(
+        a=a,
+        b=b,
+        instruction_k=32 // problem.lane.bytes,
+        types=f"{accumulate}.{lane}.{lane}",
+        modifiers=modifiers(problem, a, b),
+        constraint="r" if accumulate == "s32" else "f",
+        instructions=tuple(instructions(a, b, atoms, tile_n // 2)),
+        promotion=promotion(problem, schedule),
+        warp_groups=groups,
+        cooperative=cooperative,
+        threads=384,
+        shared_bytes=SHARED_BYTES,
+        scheduler_bytes=_SCHEDULER_BYTES,
+        columns=walk.columns,
+        store_buffers=walk.store_buffers,
+        load_stages=walk.load_stages,
+        stores=tuple(stores),
+        loads=tuple(loads),
+        staged=tuple(staged),
+        direct_inputs=direct_inputs,
+        direct_outputs=tuple(s for s in outputs if s.shape == "direct"),
+        outputs=tuple(results),
+        destination=next((s.element for s in stores), "cutlass::half_t"),
+        coordinates=operation.coordinates or bool(direct_inputs),
+        call=call(operation, inputs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """One TMA descriptor: its place in the parameters, its tensor's position, and as C++ the extents and
+    strides (in elements) of its inner, outer and batch mode; `box` has the elements of the first two."""
+
+    place: str
+    pointer: int
+    type: int
+    size: int
+    inner: str
+    outer: str
+    batch: str
+    outer_stride: str
+    batch_stride: str
+    box: tuple[int, int]
+    swizzle: int
+
+
+_SWIZZLES: Mapping[int, int] = MappingProxyType({16: 0, 32: 1, 64: 2, 128: 3})
+"""CUtensorMapSwizzle by the bytes of a box's row."""
+
+
+def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
+    maps = []
+    for operand, mode in ((layout.a, "M"), (layout.b, "N")):
+        access = operand.access
+        across = access.m if mode == "M" else access.n
+        along_k = operand.inner == "k"
+        kind = _TMA_TF32 if problem.lane == TF32 else _TMA_TYPES[problem.lane.bytes]
+        extents = ("K", mode) if along_k else (mode, "K")
+        outer = across if along_k else access.k[0]
+        maps.append(_map(
+            f"mainloop.{operand.name}", access, kind, problem.lane.bytes, extents, extent(outer or ()),
+            operand.box, operand.width,
+        ))  # fmt: skip
+    for slot in layout.boxes:
+        access, rows = slot.access, slot.rows == "true"
+        width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
+        box = (layout.columns, 64) if rows else (width // slot.size, layout.columns)
+        outer = access.m if rows else access.n
+        maps.append(_map(
+            f"epilogue.{slot.name}_map", access, _TMA_TYPES[slot.size], slot.size,
+            ("N", "M") if rows else ("M", "N"), extent(outer or ()), box, width,
+        ))  # fmt: skip
+    return maps
+
+
+def _map(
+    place: str, access: Access, kind: int, size: int, extents: tuple[str, str], outer_stride: str,
+    box: tuple[int, int], width: int,
+) -> Map:  # fmt: skip
+    batched = access.batch[0] if access.batch else None
+    return Map(
+        place=place,
+        pointer=access.pointer,
+        type=kind,
+        size=size,
+        inner=extents[0],
+        outer=extents[1],
+        batch="1" if batched is None else "L",
+        outer_stride=outer_stride,
+        batch_stride="0" if batched is None else extent(batched),
+        box=box,
+        swizzle=_SWIZZLES[width],
+    )

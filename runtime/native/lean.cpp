@@ -1,0 +1,216 @@
+// The part of a lean kernel's host side that is the same for all: the driver, and CUTLASS's own arithmetic of
+// tile schedulers. Compiled once for a machine and a version of CUTLASS, and linked into every kernel.
+
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "cutlass/fast_math.h"
+#include "cutlass/gemm/kernel/tile_scheduler_params.h"
+#define UCC_LEAN_DRIVER
+#include "lean.h"
+
+namespace {
+
+constexpr int32_t DriverError = 1000;
+
+struct Driver {
+  decltype(&cuCtxGetCurrent) ctx_get_current = nullptr;
+  decltype(&cuCtxSetCurrent) ctx_set_current = nullptr;
+  decltype(&cuCtxGetDevice) ctx_get_device = nullptr;
+  decltype(&cuDeviceGetAttribute) device_get_attribute = nullptr;
+  decltype(&cuDevicePrimaryCtxRetain) primary_retain = nullptr;
+  decltype(&cuInit) init = nullptr;
+  decltype(&cuKernelSetAttribute) kernel_set_attribute = nullptr;
+  decltype(&cuLaunchKernelEx) launch = nullptr;
+  decltype(&cuLibraryGetKernel) library_get_kernel = nullptr;
+  decltype(&cuLibraryLoadData) library_load = nullptr;
+  decltype(&cuLibraryUnload) library_unload = nullptr;
+  decltype(&cuOccupancyMaxActiveClusters) max_active_clusters = nullptr;
+  decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  bool found = false;
+
+  Driver() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (library == nullptr) {
+      return;
+    }
+    found = look_up(library, "cuCtxGetCurrent", ctx_get_current) && look_up(library, "cuCtxSetCurrent", ctx_set_current) &&
+            look_up(library, "cuCtxGetDevice", ctx_get_device) &&
+            look_up(library, "cuDeviceGetAttribute", device_get_attribute) &&
+            look_up(library, "cuDevicePrimaryCtxRetain", primary_retain) && look_up(library, "cuInit", init) &&
+            look_up(library, "cuKernelSetAttribute", kernel_set_attribute) &&
+            look_up(library, "cuLaunchKernelEx", launch) && look_up(library, "cuLibraryGetKernel", library_get_kernel) &&
+            look_up(library, "cuLibraryLoadData", library_load) && look_up(library, "cuLibraryUnload", library_unload) &&
+            look_up(library, "cuOccupancyMaxActiveClusters", max_active_clusters) &&
+            look_up(library, "cuTensorMapEncodeTiled", encode);
+  }
+
+  template <class Function>
+  static bool look_up(void* library, char const* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    return function != nullptr;
+  }
+};
+
+Driver const& driver() {
+  static Driver const found;
+  return found;
+}
+
+int32_t code(CUresult error) { return error == CUDA_SUCCESS ? 0 : DriverError + int32_t(error); }
+
+struct Config {
+  CUlaunchAttribute cluster{};
+  CUlaunchConfig config{};
+
+  Config(ucc_lean::Kernel const& kernel, uint32_t const* grid, CUstream stream) {
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim.x = kernel.cluster_m;
+    cluster.value.clusterDim.y = kernel.cluster_n;
+    cluster.value.clusterDim.z = 1;
+    config.gridDimX = grid[0];
+    config.gridDimY = grid[1];
+    config.gridDimZ = grid[2];
+    config.blockDimX = kernel.threads;
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = kernel.shared_bytes;
+    config.hStream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
+  Config(Config const&) = delete;
+};
+
+// The calling thread's device. The runtime makes a device's context current where it is chosen, so a thread
+// without one is on the first device.
+CUresult current_device(int* ordinal) {
+  CUcontext context = nullptr;
+  CUresult error = driver().init(0);
+  if (error == CUDA_SUCCESS) {
+    error = driver().ctx_get_current(&context);
+  }
+  if (error == CUDA_SUCCESS && context == nullptr) {
+    error = driver().primary_retain(&context, 0);
+    if (error == CUDA_SUCCESS) {
+      error = driver().ctx_set_current(context);
+    }
+  }
+  return error == CUDA_SUCCESS ? driver().ctx_get_device(ordinal) : error;
+}
+
+CUresult load(ucc_lean::Kernel& kernel) {
+  if (kernel.function != nullptr) {
+    return CUDA_SUCCESS;
+  }
+  CUlibrary library = nullptr;
+  CUkernel found = nullptr;
+  CUresult error = driver().library_load(&library, kernel.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (error != CUDA_SUCCESS) {
+    return error;
+  }
+  error = driver().library_get_kernel(&found, library, kernel.name);
+  if (error != CUDA_SUCCESS) {
+    (void)driver().library_unload(library);
+    return error;
+  }
+  __atomic_store_n(&kernel.function, static_cast<void*>(found), __ATOMIC_RELEASE);
+  return CUDA_SUCCESS;
+}
+
+CUresult prepare(ucc_lean::Kernel& kernel, int ordinal, ucc_lean::Device& device) {
+  CUresult error = load(kernel);
+  auto function = static_cast<CUkernel>(kernel.function);
+  if (error == CUDA_SUCCESS) {
+    error = driver().device_get_attribute(&device.sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal);
+  }
+  if (error == CUDA_SUCCESS) {
+    error = driver().kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, int(kernel.shared_bytes),
+                                          function, ordinal);
+  }
+  if (error == CUDA_SUCCESS) {
+    uint32_t const grid[] = {kernel.cluster_m, kernel.cluster_n, 1};
+    Config config(kernel, grid, nullptr);
+    error = driver().max_active_clusters(&device.max_active_clusters, reinterpret_cast<CUfunction>(function),
+                                         &config.config);
+  }
+  return error;
+}
+
+}  // namespace
+
+// A failure is not kept: it may pass, as that of a device whose memory is full.
+extern "C" int32_t ucc_lean_prepare(ucc_lean::Kernel* kernel, ucc_lean::Device* device) {
+  static std::mutex mutex;
+  if (!driver().found) {
+    return code(CUDA_ERROR_NOT_FOUND);
+  }
+  int ordinal = 0;
+  if (CUresult const error = current_device(&ordinal)) {
+    return code(error);
+  }
+  if (ordinal >= ucc_lean::MostDevices) {
+    return code(CUDA_ERROR_INVALID_DEVICE);
+  }
+  if (!__atomic_load_n(&kernel->ready[ordinal], __ATOMIC_ACQUIRE)) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!kernel->ready[ordinal]) {
+      ucc_lean::Device prepared{};
+      if (CUresult const error = prepare(*kernel, ordinal, prepared)) {
+        return code(error);
+      }
+      kernel->devices[ordinal] = prepared;
+      __atomic_store_n(&kernel->ready[ordinal], 1, __ATOMIC_RELEASE);
+    }
+  }
+  *device = kernel->devices[ordinal];
+  return 0;
+}
+
+extern "C" int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
+                                   int64_t outer_bytes, int64_t batch_bytes, uint32_t box_inner, uint32_t box_outer,
+                                   int swizzle) {
+  cuuint64_t const extents[] = {cuuint64_t(inner), cuuint64_t(outer), cuuint64_t(batch)};
+  cuuint64_t const strides[] = {cuuint64_t(outer_bytes), cuuint64_t(batch_bytes)};
+  cuuint32_t const box[] = {box_inner, box_outer, 1}, steps[] = {1, 1, 1};
+  return code(driver().encode(static_cast<CUtensorMap*>(map), static_cast<CUtensorMapDataType>(type), 3, address,
+                              extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              static_cast<CUtensorMapSwizzle>(swizzle), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
+extern "C" void ucc_lean_schedule(void* scheduler, size_t size, uint32_t* grid, int64_t tiles_m, int64_t tiles_n,
+                                  int64_t batch, int cluster_m, int cluster_n, ucc_lean::Device device, int swizzle,
+                                  int raster) {
+  using Params = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90Params;
+  using Order = Params::RasterOrderOptions;
+  static_assert(sizeof(Params) == 120, "emit/lean.py reserves so much");
+  cutlass::gemm::GemmCoord const cluster(cluster_m, cluster_n, 1);
+  cutlass::gemm::BatchedGemmCoord const problem(0, 0, 0, int(batch));
+  dim3 const blocks = Params::get_tiled_cta_shape_mnl(problem, cluster, uint32_t(tiles_m), uint32_t(tiles_n));
+  cutlass::KernelHardwareInfo hardware{0, device.sm_count, device.max_active_clusters};
+  Order const order = raster == 1 ? Order::AlongM : raster == 2 ? Order::AlongN : Order::Heuristic;
+  Params params;
+  params.initialize(blocks, cluster, hardware, swizzle, order);
+  std::memcpy(scheduler, &params, size);
+  // As `GemmUniversal::get_grid_shape` asks: by what the scheduler made of swizzle and order.
+  Order const taken = params.raster_order_ == Params::RasterOrder::AlongN ? Order::AlongN : Order::AlongM;
+  dim3 const shape = Params::get_grid_shape(blocks, cluster, hardware, 1 << params.log_swizzle_size_, taken);
+  grid[0] = shape.x;
+  grid[1] = shape.y;
+  grid[2] = shape.z;
+}
+
+extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream) {
+  Config config(*kernel, grid, static_cast<CUstream>(stream));
+  void* arguments[] = {params};
+  return code(driver().launch(&config.config, static_cast<CUfunction>(kernel->function), arguments, nullptr));
+}
+
+extern "C" void ucc_lean_divisor(void* divmod, int divisor) {
+  static_assert(sizeof(cutlass::FastDivmod) == 12, "lean.h declares it so");
+  cutlass::FastDivmod const made(divisor);
+  std::memcpy(divmod, &made, sizeof(made));
+}

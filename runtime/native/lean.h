@@ -1,0 +1,73 @@
+// What the host's side of every lean kernel (emit/templates/lean_host.j2) shares. It includes no header of
+// CUDA's or CUTLASS's: it is compiled anew for each kernel, in tens of milliseconds.
+
+#ifndef UCC_LEAN_H
+#define UCC_LEAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace ucc_lean {
+
+constexpr int32_t Mismatch = 1;  // the arguments are not what the plan was made for
+
+struct alignas(64) Descriptor {  // CUtensorMap
+  uint64_t words[16];
+};
+
+constexpr int MostDevices = 64;
+
+struct Device {
+  int sm_count = 0;
+  int max_active_clusters = 0;
+};
+
+// A kernel in its image, and what is known of it once it was prepared.
+struct Kernel {
+  unsigned char const* image;
+  char const* name;
+  uint32_t threads, shared_bytes, cluster_m, cluster_n;
+  void* function = nullptr;
+  int ready[MostDevices] = {};
+  Device devices[MostDevices] = {};
+};
+
+inline bool are_extents(int64_t m, int64_t n, int64_t k, int64_t l) {
+  auto fits = [](int64_t e) { return e >= 1 && e <= INT32_MAX; };
+  return fits(m) && fits(n) && fits(k) && fits(l);
+}
+
+// TMA takes addresses and strides of whole 16 bytes.
+inline bool tma_takes(void const* address, int64_t outer, int64_t batch) {
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0 && outer % 16 == 0 && batch % 16 == 0;
+}
+
+}  // namespace ucc_lean
+
+// lean.cpp. Those that return a code return the entry's: 0, or 1000 and the driver's error.
+extern "C" {
+int32_t ucc_lean_prepare(ucc_lean::Kernel* kernel, ucc_lean::Device* device);
+int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
+                        int64_t outer_bytes, int64_t batch_bytes, uint32_t box_inner, uint32_t box_outer, int swizzle);
+void ucc_lean_schedule(void* scheduler, size_t size, uint32_t* grid, int64_t tiles_m, int64_t tiles_n, int64_t batch,
+                       int cluster_m, int cluster_n, ucc_lean::Device device, int swizzle, int raster);
+int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream);
+void ucc_lean_divisor(void* divmod, int divisor);
+}
+
+#ifndef UCC_LEAN_DRIVER  // which has CUTLASS's own
+namespace cutlass {
+
+struct FastDivmod {
+  int32_t divisor;
+  uint32_t multiplier;
+  uint32_t shift_right;
+
+  FastDivmod() = default;
+  explicit FastDivmod(int divisor) { ucc_lean_divisor(this, divisor); }
+};
+
+}  // namespace cutlass
+#endif
+
+#endif

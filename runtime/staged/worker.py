@@ -1,0 +1,48 @@
+"""Runs NVRTC and nvJitLink for another process: `python -m ucutlass.runtime.staged.worker JOB`.
+
+The compilers are libraries. Here they may crash, hang or be killed without taking a process along, and
+several of them run at once, which their threads hardly do. JOB is a JSON file that `device.run` wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+REFUSED = 10
+"""Exit status: a compiler refused its input, and said why on standard output."""
+
+
+def main(job: Path) -> int:
+    from ucutlass.runtime.staged import nvjitlink, nvrtc
+
+    seconds: list[tuple[str, float]] = []
+    work: Mapping[str, Any] = json.loads(job.read_text())
+    try:
+        for one in work["compile"]:
+            start = time.monotonic()
+            text = Path(one["source"]).read_text()
+            ir, said = nvrtc.compile_lto(nvrtc.load(), text, one["source"], one["options"])
+            Path(one["out"]).write_bytes(ir)
+            seconds.append((f"NVRTC {one['source']}", time.monotonic() - start))
+            sys.stdout.write(said)
+        if link := work["link"]:
+            start = time.monotonic()
+            parts = {path: Path(path).read_bytes() for path in link["parts"]}
+            image, said = nvjitlink.link(nvjitlink.load(), parts, link["options"])
+            Path(link["out"]).write_bytes(image)
+            seconds.append(("nvJitLink", time.monotonic() - start))
+            sys.stdout.write(said)
+    except (nvrtc.NvrtcRefused, nvjitlink.LinkRefused) as refused:
+        sys.stdout.write(refused.log)
+        return REFUSED
+    Path(work["seconds"]).write_text(json.dumps([(name, round(s, 3)) for name, s in seconds]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
