@@ -10,7 +10,6 @@ is taken from the cache. One build at a time; run it on an idle machine.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import subprocess
 import tempfile
@@ -23,6 +22,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.emit.text import Source
 from ucutlass.runtime import nvcc
+from ucutlass.runtime.timings import NVCC_PHASES, REST, nvcc_phases
 from ucutlass.runtime.toolchain import Toolchain
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
@@ -30,16 +30,8 @@ from ucutlass.shapes import complete
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "linear_gelu.ucu"
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
 
-PHASES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("preprocess", ("(preprocessing",)),
-    ("cudafe++", ("cudafe++",)),
-    ("cicc", ("cicc",)),
-    ("ptxas", ("ptxas",)),
-    ("host compile", ("(compiling)",)),
-    ("link", ("nvlink", "(linking)")),
-)
-"""Lines of the table, and what nvcc's names for the phases hold (the host compiler's go before
-"(compiling)"); the rest is `other`."""
+PHASES = (*(phase for phase, _ in NVCC_PHASES), REST)
+"""Lines of the table."""
 
 
 def source(schedule: str | None) -> tuple[Source, str]:
@@ -76,18 +68,8 @@ def cold_build(made: Source, tools: Toolchain) -> dict[str, float]:
         start = time.monotonic()
         subprocess.run(command(made, tools), cwd=folder, check=True, capture_output=True, text=True)
         wall = time.monotonic() - start
-        return {"wall": wall, **phases((Path(folder) / "phases.csv").read_text())}
-
-
-def phases(table: str) -> dict[str, float]:
-    """Seconds of each phase from nvcc's `--time` file: a header, then a line a step."""
-    header, *rows = [[field.strip() for field in row] for row in csv.reader(table.splitlines()) if row]
-    name, metric, unit = (header.index(column) for column in ("phase name", "metric", "unit"))
-    found = dict.fromkeys([label for label, _ in PHASES] + ["other"], 0.0)
-    for row in rows:
-        label = next((label for label, marks in PHASES if any(m in row[name] for m in marks)), "other")
-        found[label] += float(row[metric]) * {"ms": 1e-3, "s": 1.0}[row[unit]]
-    return found
+        said = dict(nvcc_phases((Path(folder) / "phases.csv").read_text()))
+        return {"wall": wall, **{phase: said.get(phase, 0.0) for phase in PHASES}}
 
 
 def table_of(runs: Sequence[dict[str, float]]) -> str:

@@ -1,27 +1,35 @@
-"""Host microseconds per call: a compiled kernel against torch.mm.
+"""Host microseconds per call: compiled kernels against torch.mm.
 
     python -m benchmarks.host_overhead --program examples/linear_gelu.ucu --extent M=256 --extent N=256
     python -m benchmarks.host_overhead                 # no program: an entry that does nothing
+    python -m benchmarks.host_overhead --also guarded --also chain --json host.json
+    python -m benchmarks.host_overhead --dry           # all of it, without a GPU
+
+`guarded` alternates between the shapes of four guarded schedules, and times the first call of shapes
+never seen; `chain` is three kernels in a row (`benchmarks.host_programs`), as calls and as a replayed
+CUDA graph, against the same in torch ops. Seven kernels are built for the two where the cache lacks them.
 
 Without a program the kernel's entry returns at once, so the figure is what the launcher itself
-costs: checks, dispatch, allocation of the result; that also runs without a GPU.
+costs: checks, dispatch, allocation of the result; that also runs without a GPU. A dry run has such
+entries everywhere, plans each shape as on a GPU, and takes the calls themselves for a graph's replay:
+of it only what the launcher costs means something.
 
 Protocol: every variant is called in batches, few enough that the device's queue never fills, with
 the device idle before each batch; batches of all variants alternate, in an order that rotates;
 garbage collection is off. Reported: median, 5th and 95th percentile over batches of the time of a
-batch divided by its calls. `call` is the cost of calling an empty Python function, not deducted.
+batch divided by its calls, and of the ratio of each batch to that of the same round of what the variant
+is held `against`. `call` is the cost of calling an empty Python function, not deducted.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import itertools
 import json
 import platform
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,24 +40,17 @@ from typing import Any
 import torch
 
 import ucutlass
+from benchmarks import host_programs
+from benchmarks.host_programs import Make, Variant
 from ucutlass.elements import BF16
 from ucutlass.extents import Fixed, Free, evaluate
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
 from ucutlass.runtime.launch import Bound, Launcher
-from ucutlass.runtime.library import Native, NoNative, load_entry, native
+from ucutlass.runtime.library import Entry, Native, NoNative, native
 
 DEFAULT_EXTENT = 256
 WARMUP_CALLS = 200
-
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-
-NOTHING = """#include <stdint.h>
-int32_t nothing(void* const* t, int64_t const* e, double const* s, int64_t const* k, void* w,
-                uint64_t* size, void* stream) {
-  (void)t, (void)e, (void)s, (void)k, (void)w, (void)size, (void)stream;
-  return 0;
-}
-"""
+ALSO = ("guarded", "chain")
 
 
 def linear_spec(device: str) -> LaunchSpec:
@@ -64,15 +65,8 @@ def linear_spec(device: str) -> LaunchSpec:
     )
 
 
-def empty_kernels(folder: Path, spec: LaunchSpec) -> dict[str, Callable[..., Any]]:
+def empty_kernels(entry: Entry, spec: LaunchSpec) -> dict[str, Callable[..., Any]]:
     """A launcher for each route, over an entry that does nothing."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        sys.exit("a C compiler is needed for the entry that does nothing; or give --program")
-    source, made = folder / "nothing.c", folder / "nothing.so"
-    source.write_text(NOTHING)
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
-    entry = load_entry(made, "nothing")
 
     def bound(_: object) -> Bound:
         return Bound(entry.address, (0, 1, 1), 0, entry)
@@ -111,51 +105,70 @@ def arguments_for(spec: LaunchSpec, sizes: Mapping[str, int]) -> tuple[tuple[int
 
 def variants(
     spec: LaunchSpec, kernels: Mapping[str, Callable[..., Any]], sizes: Mapping[str, int]
-) -> dict[str, Call]:
+) -> dict[str, Variant]:
     """What is timed, by name."""
     extents, given = arguments_for(spec, sizes)
     outs = tuple(
         torch.empty(shape_of(spec, r, extents), dtype=dtype_of(r.elem), device=spec.device)
         for r in spec.results
     )
-    calls: dict[str, Call] = {}
+    found: dict[str, Variant] = {}
     for name, kernel in kernels.items():
-        calls[name] = (kernel, given, {})
-        calls[f"{name}, out="] = (kernel, given, {"out": outs[0] if len(outs) == 1 else outs})
+        out = outs[0] if len(outs) == 1 else outs
+        found[name] = Variant(kernel, ((given, {}),), "torch.mm")
+        found[f"{name}, out="] = Variant(kernel, ((given, {"out": out}),), "torch.mm, out=")
     m, n, k = (sizes.get(d, DEFAULT_EXTENT) for d in "MNK")
     a = torch.zeros(m, k, dtype=torch.bfloat16, device=spec.device)
     b = torch.zeros(n, k, dtype=torch.bfloat16, device=spec.device).t()
     c = torch.empty(m, n, dtype=torch.bfloat16, device=spec.device)
     if spec.device == "cpu":  # there the product itself is the host's work: take the least of it
         a, b, c = a[:1, :1], b[:1, :1], torch.empty(1, 1, dtype=torch.bfloat16)
-    calls["torch.mm"] = (torch.mm, (a, b), {})
-    calls["torch.mm, out="] = (torch.mm, (a, b), {"out": c})
-    calls["torch.empty"] = (torch.empty, ((m, n),), {"dtype": torch.bfloat16, "device": a.device})
-    calls["call"] = (_nothing, given, {})
-    return calls
+    new = (((m, n),), {"dtype": torch.bfloat16, "device": a.device})
+    return found | {
+        "torch.mm": Variant(torch.mm, (((a, b), {}),), ""),
+        "torch.mm, out=": Variant(torch.mm, (((a, b), {"out": c}),), ""),
+        "torch.empty": Variant(torch.empty, (new,), ""),
+        "call": Variant(_nothing, ((given, {}),), ""),
+    }
+
+
+def more(
+    also: Sequence[str], make: Make, device: str, extent: int, first: int
+) -> tuple[dict[str, Variant], dict[str, list[float]]]:
+    """Further variants, and microseconds of first calls, by name."""
+    found: dict[str, Variant] = {}
+    firsts: dict[str, list[float]] = {}
+    if "guarded" in also:
+        found |= host_programs.guarded(make, device, extent)
+        firsts = host_programs.first_calls(make, device, extent, first)
+    if "chain" in also:
+        capture = host_programs.captured if device == "cuda" else host_programs.played
+        found |= host_programs.chain(make, device, extent, capture)
+    return found, firsts
 
 
 def _nothing(*_: object) -> None:
     pass
 
 
-def measure(calls: Mapping[str, Call], device: str, rounds: int, batch: int) -> dict[str, list[float]]:
+def measure(variants: Mapping[str, Variant], device: str, rounds: int, batch: int) -> dict[str, list[float]]:
     """Microseconds per call of every batch."""
     synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else _nothing
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
-    for function, args, keywords in calls.values():
-        for _ in range(WARMUP_CALLS):
-            function(*args, **keywords)
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    names = list(variants)
+    batches = {name: [*itertools.islice(itertools.cycle(v.calls), batch)] for name, v in variants.items()}
+    for variant in variants.values():
+        for args, keywords in itertools.islice(itertools.cycle(variant.calls), WARMUP_CALLS):
+            variant.function(*args, **keywords)
     gc.collect()
     gc.disable()
     try:
         for i in range(rounds):
             for name in names[i % len(names) :] + names[: i % len(names)]:
-                function, args, keywords = calls[name]
+                function = variants[name].function
                 synchronize()
                 start = time.perf_counter_ns()
-                for _ in itertools.repeat(None, batch):
+                for args, keywords in batches[name]:
                     function(*args, **keywords)
                 times[name].append((time.perf_counter_ns() - start) / batch / 1000)
     finally:
@@ -163,14 +176,25 @@ def measure(calls: Mapping[str, Call], device: str, rounds: int, batch: int) -> 
     return times
 
 
-def summary(times: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(times)
+def spread(values: Sequence[float], unit: str) -> dict[str, float]:
+    ordered = sorted(values)
     last = len(ordered) - 1
     return {
-        "median_us": statistics.median(ordered),
-        "p05_us": ordered[round(0.05 * last)],
-        "p95_us": ordered[round(0.95 * last)],
+        f"median{unit}": statistics.median(ordered),
+        f"p05{unit}": ordered[round(0.05 * last)],
+        f"p95{unit}": ordered[round(0.95 * last)],
     }
+
+
+def summary(times: Mapping[str, Sequence[float]], against: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Each variant's microseconds, and its ratio to its base, round by round."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, values in times.items():
+        rows[name] = spread(values, "_us")
+        if base := against.get(name):
+            ratios = [ours / theirs for ours, theirs in zip(values, times[base], strict=True)]
+            rows[name] |= {"against": base, "ratio": spread(ratios, "")}
+    return rows
 
 
 def machine(device: str) -> dict[str, str]:
@@ -192,36 +216,80 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
     )
+    parser.add_argument(
+        "--also", action="append", default=[], choices=ALSO, help="measure this, too; may be repeated"
+    )
+    parser.add_argument(
+        "--dry", action="store_true", help="all of it on the CPU, with entries that do nothing"
+    )
     parser.add_argument("--rounds", type=int, default=200, help="batches of each variant")
     parser.add_argument("--batch", type=int, default=100, help="calls in a batch")
+    parser.add_argument("--first", type=int, default=64, help="shapes whose first call is timed")
     parser.add_argument("--json", type=Path, help="also write the report here")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.dry and options.program is not None:
+        parser.error("--dry takes no --program: nothing is built")
+    if not 0 < options.first <= host_programs.FIRST_CALLS_MOST:
+        parser.error(f"--first takes 1 to {host_programs.FIRST_CALLS_MOST}")
+    if options.dry:
+        options.device, options.also = "cpu", list(ALSO)
+    if options.also and options.device == "cpu" and not options.dry:
+        parser.error("--also needs a GPU, or --dry")
+    return options
 
 
-def show(about: Mapping[str, str], results: Mapping[str, Mapping[str, float]]) -> None:
+def show(about: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> None:
     print("  ".join(f"{key}: {value}" for key, value in about.items()))
-    print(f"{'variant':<24}{'median us':>11}{'p05':>9}{'p95':>9}")
+    print(f"{'variant':<33}{'median us':>11}{'p05':>9}{'p95':>9}  ratio (p05 to p95)")
     for name, row in results.items():
-        print(f"{name:<24}{row['median_us']:>11.3f}{row['p05_us']:>9.3f}{row['p95_us']:>9.3f}")
+        line = f"{name:<33}{row['median_us']:>11.3f}{row['p05_us']:>9.3f}{row['p95_us']:>9.3f}"
+        if ratio := row.get("ratio"):
+            line += f"  {ratio['median']:.3f} ({ratio['p05']:.3f} to {ratio['p95']:.3f}) of {row['against']}"
+        print(line)
+
+
+def kernels_of(options: argparse.Namespace, entry: Callable[[], Entry], extent: int) -> Make:
+    """What makes the kernels of `--also`."""
+    if options.dry:
+        return host_programs.planned(entry(), options.device, [])
+    square = dict.fromkeys("NK", extent)
+    wanted = {
+        "guarded": (host_programs.GUARDED, [{**square, "M": m} for m in host_programs.GUARDED_ROWS]),
+        "chain": (host_programs.CHAIN, [host_programs.chain_sizes(extent)]),
+    }
+    return host_programs.compiled(dict(wanted[name] for name in options.also))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     sizes = {name: int(number) for name, _, number in (e.partition("=") for e in options.extent)}
+    extent = sizes.get("N", DEFAULT_EXTENT)
     with tempfile.TemporaryDirectory() as folder:
+        entry = functools.cache(lambda: host_programs.nothing(Path(folder)))
         if options.program is None:
             spec = linear_spec(options.device)
-            kernels = empty_kernels(Path(folder), spec)
+            kernels = empty_kernels(entry(), spec)
         else:
             spec, kernels = compiled_kernel(options.program)
-        times = measure(variants(spec, kernels, sizes), spec.device, options.rounds, options.batch)
-    about, results = machine(spec.device), {name: summary(values) for name, values in times.items()}
+        found, firsts = variants(spec, kernels, sizes), dict[str, list[float]]()
+        if options.also:
+            make = kernels_of(options, entry, extent)
+            further, firsts = more(options.also, make, options.device, extent, options.first)
+            found |= further
+        times = measure(found, options.device, options.rounds, options.batch)
+    against = {name: variant.against for name, variant in found.items()}
+    about, results = machine(options.device), summary(times, against)
+    if firsts:
+        ours, theirs = firsts
+        results |= summary(firsts, {ours: theirs})
     show(about, results)
     if options.json is not None:
         report = {
             "machine": about,
+            "dry": options.dry,
             "native_launcher": isinstance(native(), Native),
             "program": str(options.program or "an entry that does nothing"),
+            "also": list(options.also),
             "extents": sizes,
             "protocol": {"rounds": options.rounds, "batch": options.batch, "warmup_calls": WARMUP_CALLS},
             "results": results,

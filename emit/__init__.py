@@ -5,10 +5,12 @@ from __future__ import annotations
 from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.spans import span
 
 __all__ = ["Source", "emit"]
 
 
+@span("emitting")
 def emit(plan: GemmPlan, header: str) -> Source:
     """The stand-alone CUDA file of a plan, with `header` (any text) as its opening comment."""
     return finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))

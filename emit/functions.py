@@ -1,9 +1,9 @@
 """The C++ of each function of `ucutlass.functions`, under the same name, and of conversions.
 
 Two forms of float functions. The accurate one keeps the table's `error`; the fast one has a
-relative error of at most 2**-16 wherever its result is not denormal, for results that are then
-rounded to 16 bits or fewer. Neither is compiled with -use_fast_math: it would flush denormals
-and loosen the divisions of the accurate forms.
+relative error of at most 2**-16 wherever its result is not denormal, and below that error of the
+smallest normal, for results that are then rounded to 16 bits or fewer. Neither is compiled with
+-use_fast_math: it would flush denormals and loosen the divisions of the accurate forms.
 
 What the table leaves open, settled here: integer arithmetic wraps, like PyTorch's; `a // 0` and
 `a % 0` of integers are 0, like NumPy's (PyTorch raises); float `a % b` is `torch.remainder`.
@@ -53,6 +53,37 @@ class Use:
     fast: bool = False
 
 
+# The instructions themselves: exp2f and __fdividef scale their operands for denormals, which costs
+# more than half of what is left here. Off the device, for tests, the same work with denormals cut.
+_UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "ucc_exp2_ftz": """CUTLASS_DEVICE float ucc_exp2_ftz(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  float y = exp2f(x);
+  return y < 0x1p-126f ? 0.0f : y;
+#endif
+}
+""",
+        "ucc_reciprocal_ftz": """// Of a positive x.
+CUTLASS_DEVICE float ucc_reciprocal_ftz(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  float y = 1.0f / x;
+  return y < 0x1p-126f ? 0.0f : y;
+#endif
+}
+""",
+    }
+)
+"""2 ** x (relative error 2**-22) and 1 / x (2**-23), by name; a denormal result is 0."""
+
 _FLOOR_DIVIDE = """
 // Rounding a / b can reach the integer above; the exact remainder's sign tells.
 float q = floorf(a / b);
@@ -92,15 +123,17 @@ return 0.5f * x * fmaf(-2.0f * fmaxf(y, 0.0f) * lost, r, r);
 
 _GELU_FAST = """
 // 0.5 * erfc(|x| / sqrt(2)) = exp(-x * x / 2) * p(t); p is a minimax fit of relative error
-// 1.1e-6 over |x| < 13.5, t as in Abramowitz and Stegun 7.1.26.
-float t = __fdividef(1.0f, fmaf(fabsf(x), 0.268700577f, 1.0f));
-float p = fmaf(t, -0.0625346005f, 0.167350829f);
-p = fmaf(p, t, -0.0339259654f);
-p = fmaf(p, t, 0.123099014f);
-p = fmaf(p, t, 0.0906478092f);
-p = fmaf(p, t, 0.108212121f);
-p = fmaf(p, t, 0.107150286f);
-float tail = p * t * exp2f(x * x * -0.721347520f);
+// 1.1e-6 over |x| < 13.5, t as in Abramowitz and Stegun 7.1.26. The power of two is taken 2 ** 24
+// times too large and p as much too small, so that only their product can be denormal.
+constexpr float small = 0x1p-24f;
+float t = ucc_reciprocal_ftz(fmaf(fabsf(x), 0.268700577f, 1.0f));
+float p = fmaf(t, -0.0625346005f * small, 0.167350829f * small);
+p = fmaf(p, t, -0.0339259654f * small);
+p = fmaf(p, t, 0.123099014f * small);
+p = fmaf(p, t, 0.0906478092f * small);
+p = fmaf(p, t, 0.108212121f * small);
+p = fmaf(p, t, 0.107150286f * small);
+float tail = p * t * ucc_exp2_ftz(fmaf(x * x, -0.721347520f, 24.0f));
 return x * (x < 0.0f ? tail : 1.0f - tail);
 """
 
@@ -122,11 +155,21 @@ h = fmaf(u < 0.0f ? du : -du, h, h);
 return (x < 0.0f ? x * h * h : x) / fmaf(h, h, 1.0f);
 """
 
-_GELU_TANH_FAST = """
-// x / (1 + exp(-2 * u)); h = exp(-|u|) as a power of two.
-float u = x * fmaf(x * x, 0.0514716203f, 1.15110411f);
-float h = exp2f(-fabsf(u));
-return __fdividef(x < 0.0f ? x * h * h : x, fmaf(h, h, 1.0f));
+# The fast sigmoids are 2**-24 / (2**-24 + e), e = exp(-x) * 2**-24: no sign to choose by, the sum
+# neither overflows nor has a reciprocal that is flushed before the sigmoid is below 2**-150, and
+# only the last product can be denormal. There a sigmoid loses half of 2**-149, so that x times it
+# keeps 2**-17.4 where it is normal: |x| < 93, the sigmoid above 2**-132.6.
+
+
+def _sigmoid_fast(slope: str) -> str:
+    """1 / (1 + 2 ** (x * slope)) as an expression."""
+    return f"ucc_reciprocal_ftz(0x1p-24f + ucc_exp2_ftz(fmaf(x, {slope}, -24.0f))) * 0x1p-24f"
+
+
+_GELU_TANH_FAST = f"""
+// x * sigmoid(2 * u), u = sqrt(2 / pi) * (x + 0.044715 * x ** 3), in powers of two.
+float w = fmaf(x * x, -0.102943241f, -2.30220819f);
+return x * ({_sigmoid_fast("w")});
 """
 
 _SIGMOID = """
@@ -134,10 +177,7 @@ float e = expf(-fabsf(x));
 return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 """
 
-_SIGMOID_FAST = """
-float e = __expf(-fabsf(x));
-return __fdividef(x < 0.0f ? e : 1.0f, 1.0f + e);
-"""
+_SIGMOID_FAST = f"return {_sigmoid_fast('-1.44269504f')};"
 
 _SILU = """
 // exp(-|x|) would be denormal where the result is not yet: take its root, multiply twice.
@@ -145,14 +185,23 @@ float h = expf(-0.5f * fabsf(x));
 return (x < 0.0f ? x * h * h : x) / fmaf(h, h, 1.0f);
 """
 
-_SILU_FAST = """
-float h = __expf(-0.5f * fabsf(x));
-return __fdividef(x < 0.0f ? x * h * h : x, fmaf(h, h, 1.0f));
-"""
+_SILU_FAST = f"return x * ({_sigmoid_fast('-1.44269504f')});"
 
 _SOFTPLUS = "return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));"
 
-_SOFTPLUS_FAST = "return fmaxf(x, 0.0f) + log1pf(__expf(-fabsf(x)));"
+_SOFTPLUS_FAST = """
+// log1p(e) = e * p(e); p is a minimax fit of relative error 1.3e-6 over e in [0, 1]. The root h of
+// e stays normal where e is not 0.
+float h = ucc_exp2_ftz(fabsf(x) * -0.721347520f);
+float e = h * h;
+float p = fmaf(e, 0.0141410199f, -0.0664017885f);
+p = fmaf(p, e, 0.149223862f);
+p = fmaf(p, e, -0.235038597f);
+p = fmaf(p, e, 0.331094488f);
+p = fmaf(p, e, -0.499869656f);
+p = fmaf(p, e, 0.999998732f);
+return fmaf(p, e, fmaxf(x, 0.0f));
+"""
 
 _MISH = """
 // tanh(log(1 + e)) = n / (n + 2) with n = e * (e + 2), e = exp(x); 1 beyond x = 20. The root h
@@ -164,10 +213,17 @@ return x < 0.0f ? x * h * h * (e + 2.0f) / (n + 2.0f) : x * (n / (n + 2.0f));
 """
 
 _MISH_FAST = """
-float h = __expf(0.5f * fminf(x, 20.0f));
+// As the accurate form; e is denormal only where n / (n + 2) is below 2**-126, which costs what it
+// costs the sigmoids. x meets the reciprocal first, for n may be denormal and their product too.
+float h = ucc_exp2_ftz(fminf(x, 20.0f) * 0.721347520f);
 float e = h * h;
 float n = e * (e + 2.0f);
-return x < 0.0f ? __fdividef(x * h * h * (e + 2.0f), n + 2.0f) : x * __fdividef(n, n + 2.0f);
+return x * ucc_reciprocal_ftz(n + 2.0f) * n;
+"""
+
+_EXP_FAST = """
+float h = ucc_exp2_ftz(x * 0.721347520f);
+return h * h;
 """
 
 _SELU = f"""
@@ -228,7 +284,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "selu": Form(f32=_SELU),
         "mish": Form(f32=_MISH, fast=_MISH_FAST),
         "hardswish": Form(f32="return x * (fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f);"),
-        "exp": Form(f32="return expf(x);", fast="return __expf(x);"),
+        "exp": Form(f32="return expf(x);", fast=_EXP_FAST),
         "log": _inline("logf({0})"),
         "log1p": _inline("log1pf({0})"),
         "sqrt": _inline("sqrtf({0})"),
@@ -266,7 +322,8 @@ def definitions(uses: Iterable[Use]) -> str:
     for use in uses:
         if use.kind not in FORMS[use.name].inline:
             found.update(dict.fromkeys((*_callees(use), _defined(use))))
-    return "\n".join(_definition(use) for use in found)
+    text = "\n".join(_definition(use) for use in found)
+    return "\n".join([*(unit for name, unit in _UNITS.items() if f"{name}(" in text), text])
 
 
 def _callees(use: Use) -> tuple[Use, ...]:

@@ -18,6 +18,7 @@ from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.cache import FORMAT, Cache, Corrupt, Entry
 from ucutlass.runtime.errors import CacheUnusable
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
+from ucutlass.runtime.timings import Phases
 from ucutlass.runtime.toolchain import Toolchain
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Artifact:
     `command` makes it, with placeholders for folders; `versions` names the compilers and
     CUTLASS; `seconds` is the compiler's time when it was made; `report` is what ptxas said. `unit`
     names the entries that were compiled with it in one translation unit, itself among them, and so
-    shared the time evenly; () where it was compiled alone.
+    shared the time evenly; () where it was compiled alone. `phases` are the compilers' own account of
+    the time, () where they gave none.
     Sources that differ in their header comment alone share an artifact, so `source` may carry
     the header of another program.
     """
@@ -51,6 +53,7 @@ class Artifact:
     seconds: float
     report: ptxas.Report
     unit: tuple[str, ...] = ()
+    phases: Phases = ()
 
     @property
     def library(self) -> Path:
@@ -68,6 +71,7 @@ class Produced:
     seconds: float
     report: ptxas.Report
     unit: tuple[str, ...] = ()
+    phases: Phases = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,8 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
     }
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
-        seconds, report = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds)
-        return Produced(seconds, report)
+        made = nvcc.compile_source(source, toolchain, folder, keep, cancel, limit_seconds)
+        return Produced(made.seconds, made.report, phases=made.phases)
 
     return Recipe(
         builder="nvcc",
@@ -165,6 +169,12 @@ def make(
     return artifact
 
 
+def kept(key: str, cache: Cache) -> Artifact | None:
+    """The artifact of this key, if the cache has it whole. Raises CacheError."""
+    found = cache.load(key)
+    return _artifact(found) if isinstance(found, Entry) else None
+
+
 def _served(entry: Entry, recipe: Recipe, on_progress: OnProgress) -> Artifact:
     on_progress(Progress("cached", recipe.entry, done=1))
     return _artifact(entry)
@@ -182,6 +192,7 @@ def _produce(recipe: Recipe, cache: Cache, cancel: Event | None) -> Entry:
             "seconds": produced.seconds,
             "report": produced.report.to_json(),
             "unit": list(produced.unit),
+            "phases": [list(phase) for phase in produced.phases],
         }
         return cache.publish(recipe.key, folder, about)
 
@@ -200,7 +211,8 @@ def _artifact(entry: Entry) -> Artifact:
             seconds=about["seconds"],
             report=ptxas.Report.from_json(about["report"]),
             unit=tuple(about.get("unit", ())),
+            phases=tuple((str(name), float(seconds)) for name, seconds in about.get("phases", ())),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         words = f"{entry.folder} was written by another version ({error!r})"
         raise CacheUnusable(words, "ucc cache clear") from error

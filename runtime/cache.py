@@ -36,6 +36,7 @@ from ucutlass.runtime.errors import (
     CacheUnusable,
     LockTimeout,
 )
+from ucutlass.spans import span
 
 MANIFEST = "build.json"
 FORMAT = 1
@@ -95,7 +96,7 @@ class Cache:
     def load(self, key: str) -> Entry | Corrupt | None:
         """The entry of this key, its files' sizes checked against the manifest; marks it used."""
         folder = self.root / "entries" / key
-        with self._guard():
+        with self._guard(), span("cache look-up"):
             found = _inspect(key, folder, _check_size)
         if isinstance(found, Entry):
             with suppress(OSError):  # a read-only cache still serves; eviction is not its business
@@ -135,7 +136,7 @@ class Cache:
 
         `on_wait` is told once who holds it. Raises LockTimeout, BuildCancelled.
         """
-        with self._guard():
+        with self._guard(), span("waiting for another build"):
             path = self._folder("locks") / key
             deadline = time.monotonic() + timeout_seconds
             waited = False
@@ -164,7 +165,7 @@ class Cache:
             folder = self._folder("staging") / f"{key}.{uuid.uuid4().hex}"
             folder.mkdir()
         try:
-            with self._guard():
+            with self._guard(), span("compiling and storing"):
                 yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

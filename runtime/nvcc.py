@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from ucutlass.runtime import process, ptxas
+from ucutlass.runtime import process, ptxas, timings
 from ucutlass.runtime.errors import (
     ArchUnknown,
     BuildCancelled,
@@ -36,6 +36,16 @@ SOURCE = "source.cu"
 LIBRARY = "kernel.so"
 LOG = "build.log"
 _SCRATCH = "tmp"
+_PHASES = f"{_SCRATCH}/phases.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`seconds` of wall time, what ptxas said, and nvcc's own account of its phases, () if it gave none."""
+
+    seconds: float
+    report: ptxas.Report
+    phases: timings.Phases = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +116,8 @@ def compile_source(
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
-) -> tuple[float, ptxas.Report]:
-    """Writes source, log and library into `folder`; seconds taken and what ptxas said.
+) -> Compiled:
+    """Writes source, log and library into `folder`.
 
     `keep` moves the folder to where refused builds are kept. Raises BuildError, BuildTimedOut,
     BuildCancelled, MachineError, OSError (the folder cannot be written).
@@ -123,7 +133,7 @@ def compile_unit(
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
-) -> tuple[float, ptxas.Report]:
+) -> Compiled:
     """Several sources of one architecture and one `preamble` as one translation unit: the library
     has every entry. Otherwise as `compile_source`; what is refused is reported of them all."""
     for source in sources:
@@ -141,7 +151,7 @@ def _compile(
     keep: Callable[[], Path],
     cancel: Event | None,
     limit_seconds: float,
-) -> tuple[float, ptxas.Report]:
+) -> Compiled:
     scratch = folder / _SCRATCH
     scratch.mkdir()
     start = time.monotonic()
@@ -154,6 +164,7 @@ def _compile(
         cancel=cancel,
     )
     seconds = round(time.monotonic() - start, 3)
+    phases = _phases(folder / _PHASES)
     shutil.rmtree(scratch)
     match status:
         case "cancelled":
@@ -164,7 +175,15 @@ def _compile(
             log = (folder / LOG).read_text(errors="replace")
     if status != 0 or not (folder / LIBRARY).is_file():
         raise refusal(entry, status, log, keep, command_line(arch, SOURCE, LIBRARY))
-    return seconds, ptxas.parse(log)
+    return Compiled(seconds, ptxas.parse(log), phases)
+
+
+def _phases(table: Path) -> timings.Phases:
+    """A table that is missing or unreadable costs the account, never the build."""
+    try:
+        return timings.nvcc_phases(table.read_text())
+    except (OSError, ValueError):
+        return ()
 
 
 def _command(arch: str, toolchain: Toolchain) -> list[str]:
@@ -178,7 +197,7 @@ def _command(arch: str, toolchain: Toolchain) -> list[str]:
         f"-I{home / 'include'}",
         f"-I{home / 'tools/util/include'}",
         *(f"-L{folder}" for folder in toolchain.nvcc.library_folders),
-        "-keep", f"-keep-dir={_SCRATCH}",
+        "-keep", f"-keep-dir={_SCRATCH}", f"--time={_PHASES}",
         "-o", LIBRARY, SOURCE,
     ]
 

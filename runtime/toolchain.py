@@ -30,6 +30,7 @@ from ucutlass.runtime.errors import (
     HostCompilerMissing,
     ToolchainError,
 )
+from ucutlass.spans import span
 
 OLDEST_NVCC = (12, 3)
 """First nvcc whose ptxas takes all that CUTLASS 4 emits for sm90a (CUTLASS README, Hopper)."""
@@ -94,6 +95,7 @@ class Toolchain:
     cutlass: Cutlass
 
 
+@span("finding the tool chain")
 def find(environ: Mapping[str, str] | None = None) -> Toolchain:
     """The tool chain of this machine. Starts `nvcc --version` and `g++ -dumpfullversion` once per
     process and file. Raises a ToolchainError, one class per mistake, or SwitchError."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
-from ucutlass.runtime import nvcc, ptxas
+from ucutlass.runtime import nvcc
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.progress import OnProgress, Progress
@@ -73,26 +73,30 @@ def build_unit(
         cache.locked(key, timeout_seconds=limit_seconds + 60.0, cancel=cancel),
         cache.staging(key) as folder,
     ):
-        seconds, report = nvcc.compile_unit(
+        compiled = nvcc.compile_unit(
             [member.source for member in unit], toolchain, folder,
             lambda: cache.keep_failure(key, folder), cancel, limit_seconds,
         )  # fmt: skip
-        share = round(seconds / len(unit), 3)
         return {
-            member.recipe.key: _publish(member, folder, share, report, entries, cache, on_progress)
+            member.recipe.key: _publish(member, folder, compiled, entries, cache, on_progress)
             for member in unit
         }
 
 
 def _publish(
-    member: Member, made: Path, seconds: float, report: ptxas.Report, unit: tuple[str, ...], cache: Cache,
+    member: Member, made: Path, compiled: nvcc.Compiled, unit: tuple[str, ...], cache: Cache,
     on_progress: OnProgress,
 ) -> Artifact:
     def produce(folder: Path, _keep: object, _cancel: object) -> Produced:
         (folder / nvcc.SOURCE).write_text(member.source.text)
         shutil.copyfile(made / nvcc.LOG, folder / nvcc.LOG)
         _link(made / nvcc.LIBRARY, folder / nvcc.LIBRARY)
-        return Produced(seconds, report.of(member.source.entry), unit)
+        return Produced(
+            round(compiled.seconds / len(unit), 3),
+            compiled.report.of(member.source.entry),
+            unit,
+            tuple((name, round(seconds / len(unit), 3)) for name, seconds in compiled.phases),
+        )
 
     def heard(event: Progress) -> None:
         if event.kind != "compiling":

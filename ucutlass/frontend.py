@@ -21,6 +21,7 @@ from ucutlass.planner import Planned, plan
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
+from ucutlass.spans import span
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Checked:
         return ProgramError(diagnostics, self.source, self.file)
 
 
+@span("front end")
 def read(path: Path) -> Checked:
     """Reads and checks a file. Raises OSError, or ProgramError with all its diagnostics."""
     return read_text(decoded(path.read_bytes(), str(path)), str(path))
@@ -94,6 +96,7 @@ class Chosen:
     block: ir.ScheduleBlock | None
 
 
+@span("planning")
 def plan_kernel(
     checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str,
     device: Device | None = None, aligned: Sequence[bool] | None = None,

@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TENSORS = 32, MAX_SCALARS = 32, MAX_WORDS = 320, BUCKETS = 256, ALIGNMENT = 16 };
+// BUCKETS: a kernel that is called with every M up to some thousands still finds each plan in a step
+// or two, at 32 KiB a kernel.
+enum { MAX_TENSORS = 32, MAX_SCALARS = 32, MAX_WORDS = 320, BUCKETS = 4096, ALIGNMENT = 16 };
 
 static char const CAPSULE[] = "ucutlass.launcher";
 

@@ -48,10 +48,7 @@ TORCH: dict[ScalarKind, torch.dtype] = {
 # --- compiling and running -------------------------------------------------------
 
 HOST_SHIM = """
-// What the CUDA headers define for device code. __expf is 2 ** (x * log2(e)) there too, with
-// ex2.approx for exp2f; __fdividef differs for divisors beyond 2 ** 126, which no form has.
-inline float __expf(float x) { return exp2f(x * 1.442695041f); }
-inline float __fdividef(float x, float y) { return x / y; }
+// What the CUDA headers define for device code.
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 """
 

@@ -94,6 +94,21 @@ def test_steady_state_stays_out_of_python(
     assert len(entered) == 2
 
 
+def test_signatures_that_share_a_bucket_stay_apart(
+    kernels: Path, native_launcher: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than the native table has buckets."""
+    slow = _count_slow(monkeypatch)
+    entry = load_entry(kernels, "scale_add")
+    kernel = Launcher(SCALE_ADD, lambda _: Bound(entry.address, (), 0, entry), native_launcher)
+    rows, b = torch.arange(6000.0).unsqueeze(1), torch.ones(1)
+    for _ in range(2):
+        for m in range(1, len(rows) + 1):
+            y = kernel(rows[:m], 2.0, b)
+            assert y.shape == (m, 1) and y[m - 1].item() == 2 * m - 1
+    assert len(slow) == len(rows), "each came to Python once"
+
+
 def test_out_is_filled_and_returned(launcher: MakeLauncher) -> None:
     kernel, _ = launcher(SCALE_ADD, "scale_add")
     x, b, out = torch.randn(3, 4), torch.randn(4), torch.full((3, 4), torch.nan)

@@ -1,0 +1,59 @@
+"""Where the seconds of one call go: named spans, measured only while somebody records.
+
+A recording hears the context that opened it: what worker threads do is a span of the caller that waits
+for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import perf_counter
+
+
+@dataclass(slots=True)
+class Recording:
+    """`seconds` of each name, without those of spans inside it, in the order in which they first ended."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _inner: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        start = perf_counter()
+        self._inner.append(0.0)
+        try:
+            yield
+        finally:
+            took = perf_counter() - start
+            own = took - self._inner.pop()
+            self.seconds[name] = self.seconds.get(name, 0.0) + own
+            if self._inner:
+                self._inner[-1] += took
+
+
+_CURRENT: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """What this context's spans take until the block ends."""
+    found = Recording()
+    token = _CURRENT.set(found)
+    try:
+        yield found
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Around a block, or over a function as a decorator; nothing where nobody records."""
+    found = _CURRENT.get()
+    if found is None:
+        yield
+        return
+    with found.span(name):
+        yield
