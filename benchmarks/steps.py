@@ -61,6 +61,10 @@ STEPS: tuple[Step, ...] = (
     Step("fused", lambda d, s: (
         "benchmarks.speed", "--out", str(d / "speed.json"), "--fused", "--seconds", str(s),
     ), 120, 400, goes_on=True),
+    Step("tuned", lambda d, s: (
+        "benchmarks.tuned", "--out", str(d / "tuned.json"), "--stage", "auto", "--wall", "6",
+        "--seconds", str(s),
+    ), 180, 2400, goes_on=True),
     Step("frontend", lambda d, s: (
         "benchmarks.frontend", "--load", "--out", str(d / "frontend.json"),
     ), 60, 150),

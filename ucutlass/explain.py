@@ -18,13 +18,15 @@ class Explanation:
 
     `waves`: tiles over the slots that run at a time; `quantisation`: how busy the average slot
     is while the busiest works; `padding`: the useful part of the multiplications; `bound_share`:
-    the fused bound over the estimate. `routes` has a word for each epilogue tensor.
+    the fused bound over the estimate. `origin`: what chose the schedule, "" where the program fixed it.
+    `routes` has a word for each epilogue tensor.
     """
 
     arch: str
     device: str
     family: str
     schedule: str
+    origin: str
     m: int
     n: int
     k: int
@@ -55,6 +57,7 @@ def explain(planned: Planned, bound: Bounds) -> Explanation:
         device=planned.device.name,
         family=c.family,
         schedule=show(planned.request),
+        origin=planned.origin,
         m=c.shape.m,
         n=c.shape.n,
         k=c.shape.k,

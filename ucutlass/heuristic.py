@@ -101,6 +101,11 @@ _DIGITS = 10
 """Decimals of a second that are kept: equals stay equal, and then the search's order decides."""
 
 
+def is_slow(function: str) -> bool:
+    """Whether an epilogue's function is worth many instructions."""
+    return function in _INSTRUCTIONS
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """`seconds` in all. `slots` thread blocks run at a time, `tiles` is what they share (with

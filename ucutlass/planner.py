@@ -1,7 +1,8 @@
 """From a problem and a partial schedule to one legal kernel: fill in, price, choose.
 
 Nothing here decides legality: every candidate is shown to `ucutlass.rules`, and the cheapest
-one that breaks no rule is the plan.
+one that breaks no rule is the plan, unless a recorded winner near it says otherwise
+(`ucutlass.winners`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ucutlass import heuristic
+from ucutlass import heuristic, winners
 from ucutlass.case import Case, build, case_of
 from ucutlass.hardware import Arch, Device, default_device
 from ucutlass.plan import GemmPlan, GemmProblem, Knobs
@@ -31,7 +32,8 @@ AUTO = Request()
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A kernel and how to launch it for these extents. `request` has every field fixed and
-    stands for the same plan; `notes` are the reasons for the fields that were left out."""
+    stands for the same plan; `notes` are the reasons for the fields that were left out; `origin` says
+    in words what chose it, "" where nothing was chosen."""
 
     plan: GemmPlan
     knobs: Knobs
@@ -42,6 +44,10 @@ class Planned:
     device: Device
     notes: tuple[Note, ...]
     candidate: Candidate
+    origin: str = ""
+
+
+BY_MODEL = "by the cost model"
 
 
 def plan(
@@ -71,7 +77,7 @@ def _plan(
     for ranked in _ranked(case, request):
         for price, candidate in ranked:
             if legal(candidate):
-                return _planned(case, candidate, price, request)
+                return _chosen(case, request, price, candidate)
         tried += (candidate for _, candidate in ranked[:_BLAMED])
     closest = min(tried, key=lambda c: len(violations(c)))
     return tuple(_with_nearest(v, case) for v in telling(violations(closest)))
@@ -110,6 +116,19 @@ def _ranked(case: Case, request: Request) -> Iterator[list[tuple[heuristic.Estim
         made = (build(case, full) for full in expand(case, request, tried))
         priced = ((heuristic.estimate(c, case.device), c) for c in made)
         yield sorted(priced, key=lambda pair: pair[0].seconds)
+
+
+def _chosen(case: Case, request: Request, price: heuristic.Estimate, cheapest: Candidate) -> Planned:
+    """The cheapest, or what a recorded winner puts in its place."""
+    made = _planned(case, cheapest, price, request)
+    if made.request == request:
+        return made
+    known = winners.recorded(case.arch.name, case.device)
+    taken = winners.better(case, request, (price, cheapest), known)
+    if taken is None:
+        return replace(made, origin=BY_MODEL)
+    made = _planned(case, taken.candidate, taken.price, request)
+    return replace(made, origin=f"from the recorded winner of {taken.winner.name}")
 
 
 def _planned(case: Case, c: Candidate, price: heuristic.Estimate, asked: Request) -> Planned:

@@ -61,6 +61,7 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
     b = e.bound
     lines = [
         ("schedule", f"{e.arch} {{ {e.schedule} }}"),
+        ("chosen", e.origin or "by the program"),
         ("planned for", e.device),
         ("problem", f"M {e.m}  N {e.n}  K {e.k}  batch {e.batch}, lane {b.lane}"),
         (

@@ -1,0 +1,132 @@
+"""Wall seconds from a program never seen to a tuned, verified kernel, beside torch.compile's first call.
+
+Each is a fresh process with empty caches: `ucc tune` with a kernel cache and a store of its own, and
+torch.compile(mode="max-autotune-no-cudagraphs") with folders of its own for Inductor and Triton. Both are
+clocked from the start of their process to its end, imports and CUDA contexts included; nothing runs beside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from benchmarks.budget import Deadline, append, lines
+from benchmarks.relay import Row
+from benchmarks.speed import Shape
+from benchmarks.tuned_rows import MAIN, OTHERS, Task
+from ucutlass.runtime import isolate
+from ucutlass.runtime.switches import CACHE_DIR, DATA_DIR
+
+LIMIT_SECONDS = 400.0
+"""What either of the two may take."""
+
+LEAST_SECONDS = 60.0
+"""A pair is not begun with less time left."""
+
+_PAIRS = (
+    ("gemm", "square 4096"), ("bias+gelu", "wide N"), ("gemm", "M 16"), ("gemm", "2048 rows"),
+    ("gemm", "1000 rows"), ("residual+relu", "tall"), ("gemm", "batch 32"), ("gemm", "large K"),
+)  # fmt: skip
+"""In the order in which they are taken."""
+
+Clock: TypeAlias = "Callable[[Task, int, bool], Row]"
+"""Of a task, the most builds, and whether torch goes first."""
+
+
+def tasks(count: int) -> list[Task]:
+    """The first so many pairs, in bf16."""
+    shapes: dict[str, Shape] = {s[0]: s for s in MAIN + OTHERS}
+    return [Task(kind, shapes[name], "bf16") for kind, name in _PAIRS[:count]]
+
+
+def run(
+    wanted: Sequence[Task], journal: Path, clock: Clock, builds: int, deadline: Deadline
+) -> None:
+    """A row for each task that has none, one after another; who goes first takes turns."""
+    known = {row["name"] for row in lines(journal)}
+    for number, task in enumerate(wanted):
+        if task.name in known:
+            continue
+        if deadline.left() < LEAST_SECONDS:
+            return
+        append(journal, {"name": task.name, **clock(task, builds, number % 2 == 1)})
+
+
+def clock(task: Task, builds: int, torch_first: bool) -> Row:
+    """`ours` and `compile` in seconds of whole processes; `search` and `call` of their work alone."""
+    with tempfile.TemporaryDirectory(prefix="ucutlass-wall-") as folder:
+        parts = [_ours(task, builds, Path(folder)), _theirs(task, Path(folder))]
+        rows = [part() for part in (parts[::-1] if torch_first else parts)]
+    failed = [row for row in rows if not row["ok"]]
+    if failed:
+        return failed[0]
+    merged = rows[0] | rows[1]
+    return merged | {"ratio": merged["compile"] / merged["ours"], "torch_first": torch_first}
+
+
+def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
+    def part() -> Row:
+        file = folder / "kernel.ucu"
+        file.write_text(task.text + "\n")
+        sizes = ",".join(f"{name}={extent}" for name, extent in task.sizes.items())
+        command = [
+            sys.executable, "-m", "ucutlass.cli", "tune", str(file), "-s", sizes, "--json",
+            "--builds", str(builds),
+        ]  # fmt: skip
+        more = {CACHE_DIR: str(folder / "kernels"), DATA_DIR: str(folder / "data")}
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                env=os.environ | more, timeout=LIMIT_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"ok": False, "error": "TimedOut", "detail": f"ucc tune took over {LIMIT_SECONDS:.0f} s"}
+        seconds = time.monotonic() - start
+        try:
+            found = json.loads(done.stdout)
+        except ValueError:
+            found = {}
+        if done.returncode or not found.get("ok"):
+            detail = f"ucc tune ended with {done.returncode}: {done.stderr[-1200:]}"
+            return {"ok": False, "error": "NothingTuned", "detail": detail}
+        return {
+            "ok": True, "ours": seconds, "search": found["seconds"], "us": found["microseconds"],
+            "built": len(found["trials"]), "stopped": found["stopped"], "schedule": found["schedule"],
+        }  # fmt: skip
+
+    return part
+
+
+def _theirs(task: Task, folder: Path) -> Callable[[], Row]:
+    def part() -> Row:
+        caches = {
+            name: str(folder / name.lower()) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+        }
+        start = time.monotonic()
+        outcome = isolate.run(
+            "benchmarks.tuned_rows:first_call", {"item": task.item()}, limit_seconds=LIMIT_SECONDS,
+            environ=os.environ | caches,
+        )  # fmt: skip
+        seconds = time.monotonic() - start
+        if not isinstance(outcome, isolate.Returned):
+            detail = isolate.lost(outcome, "torch.compile")[-1500:]
+            return {"ok": False, "error": type(outcome).__name__, "detail": detail}
+        return {"ok": True, "compile": seconds, "call": outcome.value["seconds"]}
+
+    return part
+
+
+def dry(task: Task, builds: int, torch_first: bool) -> Row:
+    """What a machine without a GPU says: nothing of meaning."""
+    return {
+        "ok": True, "ours": 1.0, "search": 1.0, "us": 1.0, "built": builds, "stopped": "dry",
+        "schedule": "", "compile": 1.0, "call": 1.0, "ratio": 1.0, "torch_first": torch_first,
+    }  # fmt: skip
