@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,16 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, load, loads
+    from ucutlass.tune.call import tune
 
-__all__ = ["LoadedKernel", "load", "loads"]
+__all__ = ["LoadedKernel", "load", "loads", "tune"]
 
 
 def __getattr__(name: str) -> Any:
     """Imports the public names on first use, so that `ucc check` starts without torch."""
+    if name == "tune":
+        # The package of that name, which can be called: importing any module of it puts it here as well.
+        return import_module("ucutlass.tune")
     if name in __all__:
         from ucutlass import api
 

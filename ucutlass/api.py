@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ucutlass import ir
@@ -17,33 +19,40 @@ if TYPE_CHECKING:
 
     from ucutlass.runtime.declaration import LaunchSpec
     from ucutlass.runtime.launch import Bound, Request
+    from ucutlass.tune.origin import Origin
 
 
 class NoKernelsHere(Exception):
     """The GPU at hand is of a kind that no compile target serves."""
 
 
-def load(path: str | os.PathLike[str], name: str | None = None, *, arch: str | None = None) -> LoadedKernel:
+def load(
+    path: str | os.PathLike[str], name: str | None = None, *, arch: str | None = None, tuned: bool = False
+) -> LoadedKernel:
     """The kernel of a file as a callable; `name` where the file has several.
 
     Nothing is built before the first call of a shape. `arch` is a compile target (`sm90a`,
-    `sm89`, `sm80`); None takes the best for the tensors' GPU. Raises OSError and ProgramError.
+    `sm89`, `sm80`); None takes the best for the tensors' GPU. `tuned` takes the schedule that
+    `ucc tune` recorded for exactly this GPU, program and shape, whatever the program says; where
+    none is recorded, the kernel is planned as without it. Raises OSError and ProgramError.
     """
     checked = read(Path(path))
-    return LoadedKernel(checked, kernel(checked, name), arch)
+    return LoadedKernel(checked, kernel(checked, name), arch, tuned)
 
 
-def loads(text: str, name: str | None = None, *, arch: str | None = None) -> LoadedKernel:
+def loads(
+    text: str, name: str | None = None, *, arch: str | None = None, tuned: bool = False
+) -> LoadedKernel:
     """As `load`, from a text. Raises ProgramError."""
     checked = read_text(text)
-    return LoadedKernel(checked, kernel(checked, name), arch)
+    return LoadedKernel(checked, kernel(checked, name), arch, tuned)
 
 
 class LoadedKernel:
     """A kernel that is built on demand and called with torch tensors.
 
     `spec` says what a call must bring; `route` is "native", or "python" where the native launcher
-    could not be built here.
+    could not be built here; `origins` where the schedule of each shape that was called comes from.
 
     `k(*arguments, out=None)` runs on the current stream of the arguments' GPU: parameters in
     declared order, dense tensors in the declared memory order, numbers for host scalars. It
@@ -59,8 +68,11 @@ class LoadedKernel:
     program: ir.Kernel
     spec: LaunchSpec
     route: str
+    origins: Mapping[Request, Origin]
 
-    def __new__(cls, checked: Checked, program: ir.Kernel, arch: str | None) -> LoadedKernel:
+    def __new__(
+        cls, checked: Checked, program: ir.Kernel, arch: str | None, tuned: bool = False
+    ) -> LoadedKernel:
         from ucutlass.runtime.declaration import Requirement, spec_of
         from ucutlass.runtime.launch import Launcher
 
@@ -68,11 +80,14 @@ class LoadedKernel:
             Requirement(checked.source[c.span.start : c.span.end], partial(holds, c))
             for c in program.requires
         ]
-        launcher = Launcher(spec_of(program, requires), partial(_choose, checked, program, arch))
+        origins: dict[Request, Origin] = {}
+        choose = partial(_choose, checked, program, arch, tuned, origins)
+        launcher = Launcher(spec_of(program, requires), choose)
         # Python looks `__call__` up on the type; a type of its own keeps a Python frame out of calls.
         own = type(cls.__name__, (cls,), {"__call__": staticmethod(type(launcher).__call__)})
         self: LoadedKernel = object.__new__(own)
         self.checked, self.program = checked, program
+        self.origins = MappingProxyType(origins)
         self.spec, self.route = launcher.spec, launcher.route
         return self
 
@@ -94,16 +109,26 @@ class LoadedKernel:
         return f"<ucutlass kernel {self.program.name} of {self.checked.file}>"
 
 
-def _choose(checked: Checked, program: ir.Kernel, arch_name: str | None, request: Request) -> Bound:
+def _choose(
+    checked: Checked, program: ir.Kernel, arch_name: str | None, tuned: bool,
+    origins: dict[Request, Origin], request: Request,
+) -> Bound:  # fmt: skip
     import torch
 
     from ucutlass.backend import bind, build_kernel
+    from ucutlass.tune.origin import written
 
     gpu = torch.cuda.get_device_properties(request.device)
     arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
-    built = build_kernel(
-        checked, program, request.extents, arch, device=_facts(gpu.name, arch), aligned=request.aligned
-    )
+    device = _facts(gpu.name, arch)
+    origin = written(program, request.extents, arch)
+    # What is recorded was measured on tensors that are aligned.
+    if tuned and all(request.aligned):
+        from ucutlass.tune.recall import recall
+
+        program, origin = recall(checked, program, request.extents, arch, gpu.name, device, beyond=True)
+    built = build_kernel(checked, program, request.extents, arch, device=device, aligned=request.aligned)
+    origins[request] = origin
     return bind(built, program.name)
 
 

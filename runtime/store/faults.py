@@ -37,25 +37,25 @@ def other_folder() -> str:
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[None]:
-    """Raises a StoreError for whatever SQLite or the system refuses inside."""
+def guarded(path: Path, what: str = "the evidence store") -> Iterator[None]:
+    """Raises a StoreError for whatever SQLite or the system refuses inside; `what` names the file."""
     try:
         yield
     except sqlite3.Error as error:
         said = next((kind for words, kind in _WORDS.items() if words in str(error)), StoreUnusable)
         if "unable to open" in str(error) and path.exists() and not os.access(path.parent, os.W_OK):
             said = StoreReadOnly  # there is no place for the log
-        raise _fault(said, path, error) from error
+        raise _fault(said, path, error, what) from error
     except OSError as error:
-        raise _fault(_CODES.get(error.errno or 0, StoreUnusable), path, error) from error
+        raise _fault(_CODES.get(error.errno or 0, StoreUnusable), path, error, what) from error
 
 
-def _fault(kind: type[StoreError], path: Path, error: Exception) -> StoreError:
+def _fault(kind: type[StoreError], path: Path, error: Exception, name: str) -> StoreError:
     if kind is StoreBusy:
-        return StoreBusy(f"the evidence store {path} is held by another process ({error})",
+        return StoreBusy(f"{name} {path} is held by another process ({error})",
                          "let that process end, or end it")  # fmt: skip
     what = {
-        StoreFull: f"no space left for the evidence store {path}",
-        StoreReadOnly: f"the evidence store {path} cannot be written",
-    }.get(kind, f"the evidence store {path} cannot be used")
+        StoreFull: f"no space left for {name} {path}",
+        StoreReadOnly: f"{name} {path} cannot be written",
+    }.get(kind, f"{name} {path} cannot be used")
     return kind(f"{what} ({error})", other_folder())

@@ -90,16 +90,17 @@ def _run(
 ) -> T:
     with guarded(path):
         try:
-            return _once(opened(path), act, begin)
+            return once(opened(path), act, begin)
         except sqlite3.DatabaseError as error:
             if not damaged(error):
                 raise
             words = _put_aside(path, str(error), salvage)
         warnings.warn(words, DamagedWarning, stacklevel=5)
-        return _once(opened(path), act, begin)
+        return once(opened(path), act, begin)
 
 
-def _once(connection: sqlite3.Connection, act: Act[T], begin: str) -> T:
+def once(connection: sqlite3.Connection, act: Act[T], begin: str) -> T:
+    """What `act` does in one transaction; the connection is closed."""
     with closing(connection) as c:
         c.execute(begin)
         try:
@@ -118,7 +119,7 @@ def _once(connection: sqlite3.Connection, act: Act[T], begin: str) -> T:
 def _writer(path: Path) -> sqlite3.Connection:
     """To a file of the newest schema, made or migrated where it is not."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _kept(_connect(path, "rwc")) as c:
+    with _kept(connect(path, "rwc")) as c:
         c.execute("PRAGMA synchronous = FULL")
         if _schema(c, path) < len(MIGRATIONS):
             with _alone(path):
@@ -127,7 +128,7 @@ def _writer(path: Path) -> sqlite3.Connection:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    with _kept(_connect_to_read(path)) as c:
+    with _kept(connect_to_read(path)) as c:
         if _schema(c, path) == len(MIGRATIONS):
             return c
     c.close()
@@ -144,7 +145,7 @@ def _kept(c: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
         raise
 
 
-def _connect(path: Path, mode: str, more: str = "") -> sqlite3.Connection:
+def connect(path: Path, mode: str, more: str = "") -> sqlite3.Connection:
     """Lazy as SQLite is: a file that is none of its own is noticed by the first statement."""
     c = sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}{more}", uri=True, timeout=BUSY_SECONDS, isolation_level=None
@@ -158,10 +159,10 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
-def _connect_to_read(path: Path) -> sqlite3.Connection:
+def connect_to_read(path: Path) -> sqlite3.Connection:
     """Read-only. A folder that cannot be written has no place for the files that readers share, so
     there the file counts as one that nobody changes, if all of it is in the file itself."""
-    c = _connect(path, "ro")
+    c = connect(path, "ro")
     try:
         c.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
@@ -170,7 +171,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
         pending = log.exists() and log.stat().st_size > 0
         if os.access(path.parent, os.W_OK) or pending:
             raise
-        return _connect(path, "ro", "&immutable=1")
+        return connect(path, "ro", "&immutable=1")
     except BaseException:
         c.close()
         raise
@@ -255,15 +256,15 @@ def _put_aside(path: Path, why: str, salvage: Salvage) -> str:
 
 
 def _copy(old: Path, new: Path, salvage: Salvage) -> int:
-    with closing(_connect(old, "rw")) as source, closing(_connect(new, "rwc")) as target:
+    with closing(connect(old, "rw")) as source, closing(connect(new, "rwc")) as target:
         target.execute("PRAGMA synchronous = FULL")
         _migrate(target, 0)
-        return _once(target, lambda c: salvage(source, c), "BEGIN IMMEDIATE")
+        return once(target, lambda c: salvage(source, c), "BEGIN IMMEDIATE")
 
 
 def _is_damaged(path: Path) -> bool:
     try:
-        with closing(_connect(path, "rw")) as c:
+        with closing(connect(path, "rw")) as c:
             return bool(c.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",))
     except sqlite3.DatabaseError as error:
         if damaged(error):

@@ -31,7 +31,9 @@ def test_build_again_takes_the_cache(machine: Machine) -> None:
     again = machine.ucc("build", LINEAR, *SIZES, "--json").json
     assert machine.builds == 1
     assert first == again
-    assert first.keys() == {"kernel", "sizes", "entry", "seconds", "library", "findings"}
+    assert first.keys() == {
+        "kernel", "sizes", "entry", "seconds", "library", "schedule", "from", "findings"
+    }  # fmt: skip
     assert Path(first["library"]).is_file()
 
 
@@ -206,3 +208,24 @@ def test_doctor_names_what_is_missing_and_the_mend(machine: Machine) -> None:
     assert "missing\t" in result.out and "to mend it: " in result.out
     assert "kernels can be built: no" in result.out
     assert machine.ucc("doctor", "--json", environ=NO_NVCC).json["can_build"] is False
+
+
+def test_timings_say_what_this_call_did_and_what_the_making_cost(machine: Machine) -> None:
+    first, again = (machine.ucc("build", LINEAR, *SIZES, "--timings", "--json").json for _ in range(2))
+    assert first["timings"]["made"]["here"] and not again["timings"]["made"]["here"]
+    assert first["timings"]["made"]["seconds"] == again["timings"]["made"]["seconds"] == first["seconds"]
+    always = {"front end", "planning", "emitting", "finding the tool chain", "cache look-up", "other"}
+    assert again["timings"]["here"].keys() == always
+    assert first["timings"]["here"].keys() == always | {"waiting for another build", "compiling and storing"}
+    for one in (first, again):
+        total = sum(one["timings"]["here"].values())
+        assert abs(total - one["timings"]["seconds"]) < 1e-6 * (len(one["timings"]["here"]) + 1)  # rounding
+    lines = machine.ucc("build", LINEAR, *SIZES, "--timings").out.splitlines()
+    assert any(line.startswith("  planning\t") for line in lines)
+    assert "timings" not in machine.ucc("build", LINEAR, *SIZES, "--json").json
+
+
+@pytest.mark.parametrize("several", [("--all",), ("--shape", "M=512")])
+def test_timings_look_at_one_kernel(machine: Machine, several: tuple[str, ...]) -> None:
+    refused = machine.ucc("build", LINEAR, *SIZES, "--timings", *several)
+    assert refused.status == 2 and "--timings looks at one kernel" in refused.err

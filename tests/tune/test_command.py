@@ -90,7 +90,7 @@ class Gpu:
 def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     made = Gpu()
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr("ucutlass.runtime.isolate.run", made.run)
+    monkeypatch.setattr(isolate.Warm, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
     monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: f"GPU-{tmp_path.name}")
     return made
 

@@ -6,23 +6,34 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from time import perf_counter
+from typing import Any, TypeAlias
 
 import click
 
 from ucutlass import frontend, ir
 from ucutlass.backend import Built, build_kernel, build_kernels
-from ucutlass.cli import show
+from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.emit.staged import NotServed
 from ucutlass.interface import c_header
+from ucutlass.runtime import timings
 from ucutlass.runtime.parallel import Failure
+from ucutlass.runtime.switches import Stage
+from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import ShapeError, complete, free_dims, parse_sizes
+from ucutlass.spans import recording
+from ucutlass.tune.origin import Origin, written
+from ucutlass.tune.recall import recall, recorded
 
 Wanted: TypeAlias = tuple[ir.Kernel, tuple[int, ...]]
 """A kernel and every extent of it."""
+
+Drawn: TypeAlias = tuple[ir.Kernel, Origin]
+"""A kernel, with a recorded schedule in place of its own where one is taken, and where that is from."""
 
 
 @click.command("build")
@@ -43,9 +54,16 @@ Wanted: TypeAlias = tuple[ir.Kernel, tuple[int, ...]]
 )
 @click.option(
     "--stage",
-    type=click.Choice(["a"]),
-    help="Build in stages: a skeleton once, then a new epilogue in seconds. Not yet run on a GPU.",
+    type=click.Choice(["a", "b", "auto"]),
+    help="Build in stages: a skeleton once, then a new epilogue in a second. b: lean collectives by NVRTC; "
+    "a: CUTLASS's own; auto: the first that serves.",
 )
+@click.option(
+    "--tuned/--no-tuned", default=None,
+    help="Take the schedule that ucc tune recorded for this GPU and shape: whatever the program says, or "
+    "never; by default where the program denotes it.",
+)  # fmt: skip
+@click.option("--timings", "timed", is_flag=True, help="Also say where the seconds went, phase by phase.")
 @json_option
 def command(
     file: Path,
@@ -55,7 +73,9 @@ def command(
     every: bool,
     arch: str,
     output: Path | None,
-    stage: Literal["a"] | None,
+    stage: Stage | None,
+    tuned: bool | None,
+    timed: bool,
     as_json: bool,
 ) -> None:
     """Build FILE's kernel for a shape; with -o write what C++ needs to call it.
@@ -65,30 +85,42 @@ def command(
 
     With --shape (repeated) or --all several are built at once, as many as cores and memory allow, and
     what is printed has a line, or a JSON object of a list, for each. Shapes that one kernel serves
-    share its files.
+    share its files. What is printed says where each schedule comes from.
     """
     if every and name is not None:
         raise click.UsageError("--all builds every kernel: leave out --kernel")
     if stage is not None and (every or shapes):
         raise click.UsageError("--stage builds one kernel for one shape: leave out --all and --shape")
-    with reported(as_json):
+    if timed and (every or shapes):
+        raise click.UsageError("--timings looks at one kernel for one shape: leave out --all and --shape")
+    start = perf_counter()
+    with reported(as_json), recording() as heard:
         checked = frontend.read(file)
         kernels = _kernels(checked, name, every)
         if not every and not shapes:
             (program,) = kernels
             extents = complete(program, parse_sizes(sizes))
+            ((drawn, origin),) = _drawn(checked, [(program, extents)], arch, tuned)
             try:
                 with show.building(program.name) as progress:
-                    one = build_kernel(checked, program, extents, arch, on_progress=progress, stage=stage)
+                    watch = timings.Watch(progress)
+                    one = build_kernel(checked, drawn, extents, arch, on_progress=watch, stage=stage)
             except NotServed as why:
                 raise click.UsageError(f"--stage {stage}: {why}") from why
-            (row,) = _rows([(program, extents)], [one], output)
-            _print_one(row, as_json)
+            (row,) = _rows([(program, extents)], [origin], [one], output)
+            where = None
+            if timed:
+                made_here = one.artifact.entry in watch.built
+                where = timings.timings(perf_counter() - start, heard.seconds, one.artifact, made_here)
+                row["timings"] = where.to_json()
+            _print_one(row, where, as_json)
             return
         wanted = _wanted(kernels, sizes, shapes)
+        found = _drawn(checked, wanted, arch, tuned)
         with show.building(f"{len(wanted)} kernels") as progress:
-            made = build_kernels(checked, wanted, arch, on_progress=progress)
-        _print_all(_rows(wanted, made, output), as_json)
+            drawn_wanted = [(k, extents) for (k, _), (_, extents) in zip(found, wanted, strict=True)]
+            made = build_kernels(checked, drawn_wanted, arch, on_progress=progress)
+        _print_all(_rows(wanted, [origin for _, origin in found], made, output), as_json)
         if failed := [status_of(m) for m in made if not isinstance(m, Built)]:
             sys.exit(max(failed))
 
@@ -115,15 +147,33 @@ def _wanted(kernels: Sequence[ir.Kernel], common: Sequence[str], shapes: Sequenc
     return tuple(wanted)
 
 
+def _drawn(
+    checked: frontend.Checked, wanted: Sequence[Wanted], arch: str, tuned: bool | None
+) -> list[Drawn]:
+    own = [(program, written(program, extents, arch)) for program, extents in wanted]
+    # Before the driver is asked, which takes tenths of a second.
+    if tuned is False or not any(recorded(program, extents, arch) for program, extents in wanted):
+        return own
+    here = gpu.at_hand()
+    if here is None:
+        note = "what is recorded is of a GPU, and none is here"
+        return [(program, replace(origin, note=note)) for program, origin in own]
+    return [
+        recall(checked, program, extents, arch, here.gpu.name, beyond=tuned is True)
+        for program, extents in wanted
+    ]
+
+
 def _rows(
-    wanted: Sequence[Wanted], made: Sequence[Built | Failure], output: Path | None
+    wanted: Sequence[Wanted], origins: Sequence[Origin], made: Sequence[Built | Failure],
+    output: Path | None,
 ) -> list[dict[str, Any]]:
     serving: dict[str, list[Built]] = {}
     for one in made:
         if isinstance(one, Built):
             serving.setdefault(one.source.entry, []).append(one)
     rows = []
-    for (program, extents), one in zip(wanted, made, strict=True):
+    for (program, extents), origin, one in zip(wanted, origins, made, strict=True):
         given = {d: n for d, n in zip(program.dims, extents, strict=True) if d in free_dims(program)}
         row: dict[str, Any] = {"kernel": program.name, "sizes": given}
         if isinstance(one, Built):
@@ -133,6 +183,7 @@ def _rows(
             row |= {
                 "entry": one.source.entry, "seconds": one.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
+                "schedule": show_schedule(one.planned.request), "from": str(origin),
                 "findings": [f"{f.code}: {f.message}; {f.hint}" for f in one.artifact.report.findings],
             }
         else:
@@ -158,12 +209,14 @@ def _export(folder: Path, program: ir.Kernel, serving: Sequence[Built]) -> dict[
     return files
 
 
-def _print_one(row: dict[str, Any], as_json: bool) -> None:
+def _print_one(row: dict[str, Any], where: timings.Timings | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(row, indent=2))
         return
     lines = [(key, value) for key, value in row.items() if isinstance(value, str)]
     show.table(("", ""), lines + [("ptxas", f) for f in row["findings"]])
+    if where is not None:
+        show.table(("phase", "seconds", "share"), where.rows())
 
 
 def _print_all(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
@@ -174,5 +227,5 @@ def _print_all(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         sizes = ",".join(f"{d}={n}" for d, n in row["sizes"].items())
         what = row["error"] if "error" in row else "; ".join([row["library"], *row["findings"]])
-        lines.append((row["kernel"], sizes, row.get("entry", "failed"), what))
-    show.table(("kernel", "sizes", "entry", "library"), lines)
+        lines.append((row["kernel"], sizes, row.get("entry", "failed"), what, row.get("from", "")))
+    show.table(("kernel", "sizes", "entry", "library", "schedule from"), lines)

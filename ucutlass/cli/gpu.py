@@ -1,28 +1,5 @@
-"""The GPU that a command works on: the first that CUDA shows, if our kernels run there."""
+"""The GPU that a command works on."""
 
-from __future__ import annotations
+from ucutlass.runtime.gpu import Found, at_hand
 
-from dataclasses import dataclass
-
-from ucutlass.hardware import Arch, Device, arch_for, device_named
-from ucutlass.runtime import system
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """`arch` is the best compile target; `device` its facts, None where the table lacks it."""
-
-    gpu: system.Gpu
-    arch: Arch
-    device: Device | None
-
-
-def at_hand() -> Found | None:
-    """None without a driver or GPU, and where no target serves the first GPU: a process takes that one
-    unless told otherwise, so another would be planned for and not run on."""
-    driver = system.driver()
-    if driver is None or not driver.gpus:
-        return None
-    gpu = driver.gpus[0]
-    arch = arch_for(gpu.capability)
-    return None if arch is None else Found(gpu, arch, device_named(gpu.name))
+__all__ = ["Found", "at_hand"]

@@ -1,1 +1,26 @@
-"""The tuner: which kernels a program may become, which of them to build, and which is fastest."""
+"""The tuner: which kernels a program may become, which of them to build, and which is fastest.
+
+The package itself is what Python calls: `ucutlass.tune("linear.ucu", {"M": 4096})`; see
+`ucutlass.tune.call.tune`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ucutlass.tune.call import Result
+
+
+class _Called(ModuleType):
+    """A package that can be called: the name of the function is that of the folder."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Result:
+        from ucutlass.tune.call import tune
+
+        return tune(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Called

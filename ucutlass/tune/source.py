@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.grammar import syntax
@@ -20,52 +21,114 @@ class NotWritten(Exception):
     """The program with the new schedule would not become the kernel that was measured."""
 
 
-def with_schedule(
-    checked: frontend.Checked, program: ir.Kernel, sizes: Mapping[str, int], winner: Planned,
-    device: Device | None,
-) -> str:
-    """The whole file in canonical form (`ucc fmt`), with the winner's schedule in front of the kernel's
-    others for exactly these extents; a block that has that condition already is replaced.
+MOST_IN_GUARD = 64
+"""Shapes of one condition; the grammar reads expressions of at most 100 levels."""
 
-    `sizes` has the free dimensions by name. Raises NotWritten.
+_MOST_EXPANDED = 4096
+"""Shapes that a condition in the file is read as at most, before it counts as another kind."""
+
+Sizes: TypeAlias = Mapping[str, int]
+
+
+def with_schedule(
+    checked: frontend.Checked, program: ir.Kernel, sizes: Sizes, winner: Planned, device: Device | None
+) -> str:
+    """As `with_schedules`, of one shape."""
+    return with_schedules(checked, program, [(sizes, winner)], device)
+
+
+def with_schedules(
+    checked: frontend.Checked, program: ir.Kernel, winners: Sequence[tuple[Sizes, Planned]],
+    device: Device | None,
+) -> str:  # fmt: skip
+    """The whole file in canonical form (`ucc fmt`), with a block for each schedule of the winners in front
+    of the kernel's others, for exactly the extents that it won at; blocks for some of these extents alone
+    are replaced.
+
+    Each winner's extents are its free dimensions by name, no shape twice. Raises NotWritten.
     """
-    when = _guard({name: sizes[name] for name in free_dims(program)})
-    block = syntax.Schedule(winner.plan.arch, when, _fields(winner.request))
+    names = free_dims(program)
+    groups: dict[Request, list[tuple[Sizes, Planned]]] = {}
+    for sizes, winner in winners:
+        groups.setdefault(winner.request, []).append(({name: sizes[name] for name in names}, winner))
+    blocks = tuple(
+        syntax.Schedule(part[0][1].plan.arch, _guard([sizes for sizes, _ in part]), _fields(request))
+        for request, mine in groups.items()
+        for part in (mine[at : at + MOST_IN_GUARD] for at in range(0, len(mine), MOST_IN_GUARD))
+    )
+    shapes = {tuple(sizes[name] for name in names) for sizes, _ in winners}
     tree = parse(checked.source)
 
     def scheduled(item: syntax.Item) -> syntax.Item:
         mine = isinstance(item, syntax.Program) and item.name == program.name
-        return replace(item, body=_placed(item.body, block)) if mine else item
+        return replace(item, body=_placed(item.body, blocks, names, shapes)) if mine else item
 
     text = format_file(replace(tree, items=tuple(map(scheduled, tree.items))))
     again = frontend.read_text(text, checked.file)
     kernel = frontend.kernel(again, program.name)
-    found = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device).planned
-    if found.request != winner.request or found.plan != winner.plan:
-        raise NotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
+    for sizes, winner in winners:
+        found = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device).planned
+        if found.request != winner.request or found.plan != winner.plan:
+            raise NotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
     return text
 
 
-def _placed(body: tuple[syntax.Statement, ...], block: syntax.Schedule) -> tuple[syntax.Statement, ...]:
-    """Before every other block, since the first condition that holds wins. A block without a condition
-    takes the place of all others of its architecture: none behind it could be chosen."""
+def _placed(
+    body: tuple[syntax.Statement, ...], blocks: tuple[syntax.Schedule, ...], names: Sequence[str],
+    shapes: Set[tuple[int, ...]],
+) -> tuple[syntax.Statement, ...]:  # fmt: skip
+    """Before every other block, since the first condition that holds wins. What no call could reach any
+    more goes: a block for some of these shapes alone, and where there are no dimensions to tell calls
+    apart, every other one of the architecture."""
 
-    def replaced(s: syntax.Statement) -> bool:
-        mine = isinstance(s, syntax.Schedule) and s.arch == block.arch
-        return mine and (block.when is None or s.when == block.when)  # type: ignore[union-attr]
+    def reached(s: syntax.Statement) -> bool:
+        if not isinstance(s, syntax.Schedule) or s.arch != blocks[0].arch:
+            return True
+        if not names:
+            return False
+        listed = None if s.when is None else _shapes(s.when)
+        return listed is None or not all(
+            set(one) == set(names) and tuple(one[name] for name in names) in shapes for one in listed
+        )
 
-    kept = [s for s in body if not replaced(s)]
+    kept = [s for s in body if reached(s)]
     at = next((i for i, s in enumerate(kept) if isinstance(s, syntax.Schedule)), len(kept))
-    return (*kept[:at], block, *kept[at:])
+    return (*kept[:at], *blocks, *kept[at:])
 
 
-def _guard(sizes: Mapping[str, int]) -> syntax.Expr | None:
-    """`M == 4096 and N == 4096`; None where a call decides nothing."""
-    equal: list[syntax.Expr] = [
-        syntax.Binary("==", syntax.Name(name), syntax.Number(value, str(value)))
-        for name, value in sizes.items()
-    ]
-    return functools.reduce(lambda a, b: syntax.Binary("and", a, b), equal) if equal else None
+def _guard(shapes: Sequence[Sizes]) -> syntax.Expr | None:
+    """`N == 4096 and (M == 1 or M == 64)`: what all shapes have in common first; None where a call decides
+    nothing."""
+    first = shapes[0]
+    same = [name for name in first if all(sizes[name] == first[name] for sizes in shapes)]
+    terms = [_equal(name, first[name]) for name in same]
+    if len(same) < len(first):
+        others = [{n: v for n, v in sizes.items() if n not in same} for sizes in shapes]
+        terms.append(_joined("or", [_joined("and", [_equal(*pair) for pair in o.items()]) for o in others]))
+    return _joined("and", terms) if terms else None
+
+
+def _equal(name: str, value: int) -> syntax.Expr:
+    return syntax.Binary("==", syntax.Name(name), syntax.Number(value, str(value)))
+
+
+def _joined(op: Literal["and", "or"], terms: Sequence[syntax.Expr]) -> syntax.Expr:
+    return functools.reduce(lambda a, b: syntax.Binary(op, a, b), terms)
+
+
+def _shapes(when: syntax.Expr) -> list[dict[str, int]] | None:
+    """The extents that a condition such as `_guard` makes lists; None for one of another kind."""
+    match when:
+        case syntax.Binary("==", syntax.Name(name), syntax.Number(int() as value)):
+            return [{name: value}]
+        case syntax.Binary("or" | "and" as op, left, right):
+            a, b = _shapes(left), _shapes(right)
+            if a is None or b is None or len(a) * len(b) > _MOST_EXPANDED:
+                return None
+            if op == "or":
+                return a + b
+            return [x | y for x in a for y in b if all(x.get(n, v) == v for n, v in y.items())]
+    return None
 
 
 def _fields(request: Request) -> tuple[syntax.Field, ...]:

@@ -1,0 +1,54 @@
+"""`ucc tune --replay`: search policies over recordings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail
+from ucutlass.tune import recorded, replay
+from ucutlass.tune.policy import POLICIES
+
+
+def replayed(files: Sequence[Path], as_json: bool) -> None:
+    try:
+        lines = [replay.line(table) for path in files for table in recorded.read(path)]
+    except recorded.NotATable as problem:
+        fail(Status.CALL, str(problem), as_json)
+    if not lines:
+        fail(Status.CALL, "these files have no kernels of ours", as_json)
+    if as_json:
+        click.echo(json.dumps(replay.to_json(lines), indent=2))
+        return
+    counts = " ".join(f"{b:>5}" for b in replay.BUILDS)
+    names = tuple(POLICIES)
+    head = ("shape", "binaries", *(f"{n}, builds {counts}" for n in names), "guided stops at")
+    rows = [
+        (one.shape, str(one.binaries), *(_shares(one.shares[n]) for n in names),
+         f"{one.builds} builds, {one.share:.1%}: {one.stopped}")
+        for one in lines
+    ]  # fmt: skip
+    for file in dict.fromkeys(one.file for one in lines):
+        rows += _totals(file, [one for one in lines if one.file == file])
+    show.table(head, [head, *rows] if not Console().is_terminal else rows)
+
+
+def _totals(file: str, lines: Sequence[replay.Line]) -> list[tuple[str, ...]]:
+    """A file's mean, its worst shape, and how many shapes have what the tuner is held to."""
+    names, total = tuple(POLICIES), replay.summary(lines)
+    own = sum(one.share >= replay.ENOUGH for one in lines)
+    enough = (" ".join(f"{c:>6}" for c in total.enough[n]) for n in names)
+    return [
+        (f"{file}: mean", "", *(_shares(total.mean[n]) for n in names), ""),
+        (f"{file}: least", "", *(_shares(total.least[n]) for n in names), ""),
+        (f"{file}: of {total.shapes} with {replay.ENOUGH:.0%}", "", *enough, f"{own} of {total.shapes}"),
+    ]
+
+
+def _shares(shares: Sequence[float]) -> str:
+    return " ".join(f"{s:6.1%}" for s in shares)

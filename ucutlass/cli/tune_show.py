@@ -1,0 +1,179 @@
+"""What `ucc tune` shows: its progress, and what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ucutlass.cli import show
+from ucutlass.schedule import show as show_schedule
+from ucutlass.tune.job import Job
+from ucutlass.tune.policy import Limits
+from ucutlass.tune.tune import Failed, OnTrial, Trial, best_so_far
+
+OnJob: TypeAlias = Callable[[int, Job], OnTrial]
+"""Hears of each job with its number, from 0; who hears of its trials."""
+
+LAST = 6
+"""Trials that the live table shows."""
+
+
+# --- progress --------------------------------------------------------------------
+
+
+@contextmanager
+def progress(shapes: int, limits: Limits, as_json: bool, lines: bool) -> Iterator[OnJob]:
+    """A live table on a terminal; elsewhere with `lines` a line a trial, else nothing."""
+    err = Console(stderr=True, highlight=False)
+    if err.is_terminal and not as_json:
+        view = _View(shapes, limits)
+        with Live(view, console=err, transient=True, refresh_per_second=4):
+            yield view.on_job
+    elif lines:
+        yield _lines(shapes, limits)
+    else:
+        yield lambda at, job: lambda trial: None
+
+
+def _lines(shapes: int, limits: Limits) -> OnJob:
+    def on_job(at: int, job: Job) -> OnTrial:
+        trials: list[Trial] = []
+
+        def on_trial(trial: Trial) -> None:
+            trials.append(trial)
+            said = "; ".join([_named(job, at, shapes), *_standing(job, trials, limits), *_words(job, trial)])
+            click.echo(f"ucc: {show.one_line(said)}", err=True)
+
+        return on_trial
+
+    return on_job
+
+
+@dataclass(slots=True)
+class _View:
+    """What the live table is drawn from; `start` is when the command began, in seconds."""
+
+    shapes: int
+    limits: Limits
+    start: float = field(default_factory=time.monotonic)
+    job: Job | None = None
+    at: int = 0
+    trials: list[Trial] = field(default_factory=list)
+
+    def on_job(self, at: int, job: Job) -> OnTrial:
+        self.at, self.job, self.trials = at, job, []
+        return self.trials.append
+
+    def __rich__(self) -> Table:
+        made = Table.grid(padding=(0, 2))
+        job, trials = self.job, list(self.trials)
+        if job is None:
+            made.add_row("tuning")
+            return made
+        made.add_row("tuning", Text(show.one_line(_named(job, self.at, self.shapes))))
+        for words in _standing(job, trials, self.limits):
+            made.add_row("", Text(words))
+        if self.limits.seconds < _LONG:
+            left = max(0.0, self.limits.seconds - (time.monotonic() - self.start))
+            made.add_row("", f"{left:.0f} s left")
+        for trial in trials[-LAST:]:
+            made.add_row(*(Text(show.one_line(words)) for words in _words(job, trial)))
+        return made
+
+
+_LONG = 1e6
+"""Seconds; beyond this a budget is none."""
+
+
+def _named(job: Job, at: int, shapes: int) -> str:
+    sizes = " ".join(f"{name}={value}" for name, value in job.sizes.items())
+    return f"{job.program.name} {sizes}" + (f", shape {at + 1} of {shapes}" if shapes > 1 else "")
+
+
+def _standing(job: Job, trials: list[Trial], limits: Limits) -> list[str]:
+    """The best so far with its share of what any plan could come to, and what is left to build."""
+    best = best_so_far(trials)
+    said = "nothing ran yet" if best is None else f"best {best * 1e6:.2f} us"
+    share = f", {job.space.bound / best:.0%} of the bound" if best and job.space.bound else ""
+    most = min(limits.builds, len(job.space.groups))
+    return [said + share, f"{len(trials)} of at most {most} builds"]
+
+
+def _words(job: Job, trial: Trial) -> tuple[str, str]:
+    group = job.space.groups[trial.group]
+    if isinstance(trial.result, Failed):
+        return trial.result.stage, f"{show_schedule(group.request)}: {trial.result.words}"
+    member, seconds = trial.result.best
+    return f"{seconds * 1e6:.2f} us", show_schedule(group.members[member].request)
+
+
+# --- what came out ---------------------------------------------------------------
+
+
+def report(row: Mapping[str, Any]) -> None:
+    """What `job.describe` gives, on the terminal."""
+    sizes = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
+    lines = [
+        ("kernel", f"{row['kernel']} {sizes}"),
+        ("space", f"{row['kernels']} kernels of {row['binaries']} binaries on {row['device']}"),
+        ("stopped", f"{row['stopped']}, after {len(row['trials'])} builds in {row['seconds']:.1f} s"),
+        *(("trial", f"{_said(t)}\t{t['schedule']}") for t in row["trials"]),
+        *(("final", f"{_said(f)}\t{f['schedule']}") for f in row["finals"]),
+    ]
+    if row["ok"]:
+        share = f", {row['bound'] / row['microseconds']:.0%} of the bound" if row["bound"] else ""
+        lines.append(("winner", f"{row['microseconds']:.2f} us{share}"))
+        lines.append(("schedule", f"{row['arch']} {{ {row['schedule']} }}"))
+        lines.append(("shrinkage", f"{row['shrinkage']:.1%} of the search's speed was not confirmed"))
+        if gain := row["gain"]:
+            words = f"{gain['median']:.3f} [{gain['low']:.3f}, {gain['high']:.3f}] of the untuned time"
+            lines.append(("gain", words))
+        lines.append(("record", row["record"][:16]))
+    else:
+        lines.append(("winner", "none: no finalist ran and was right"))
+    if faster := row.get("faster"):
+        words = f"a faster one of {faster['microseconds']:.2f} us stays recorded"
+        lines.append(("recorded", f"{words}: {faster['schedule']}"))
+    if "written" in row:
+        lines.append(("written", row["written"]))
+    show.table(("", ""), lines)
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    if "lost" in row:
+        return f"{row['lost']['stage']}: {row['lost']['words']}"
+    return f"{row['microseconds']:.2f} us"
+
+
+def report_set(row: Mapping[str, Any]) -> None:
+    """What `shape_set.to_json` gives, on the terminal: a line a shape, a line a schedule."""
+    head = ("shape", "weight", "us", "of the bound", "speed-up", "schedule", "keeps")
+    lines = [head, *(_shape(one) for one in row["shapes"])]
+    show.table(head, lines[1:] if Console().is_terminal else lines)
+    arch = row["arch"]
+    known = [one for one in row["shapes"] if one["speedup"] is not None]
+    gain = "no shape's" if row["gain"] is None else f"{row['gain']:.3f} times the untuned speed"
+    after = [(f"schedule {n}", f"{arch} {{ {d['schedule']} }}") for n, d in enumerate(row["dispatch"], 1)]
+    after.append(("gain", f"{gain}, weighted geometric mean of {len(known)} of {len(row['shapes'])} shapes"))
+    if "written" in row:
+        after.append(("written", row["written"]))
+    show.table(("", ""), after)
+
+
+def _shape(one: Mapping[str, Any]) -> tuple[str, ...]:
+    sizes = ",".join(f"{n}={v}" for n, v in one["sizes"].items())
+    if not one["ok"]:
+        return sizes, f"{one['weight']:g}", "none", "", "", "", one["stopped"]
+    share = f"{one['bound'] / one['microseconds']:.0%}" if one["bound"] else ""
+    speedup = "" if one["speedup"] is None else f"{one['speedup']:.3f}"
+    taken = ("", "") if one["dispatch"] is None else (str(one["dispatch"] + 1), f"{one['keeps']:.1%}")
+    return sizes, f"{one['weight']:g}", f"{one['microseconds']:.2f}", share, speedup, *taken

@@ -1,0 +1,82 @@
+"""Few schedules for many shapes: which ones, and which shape takes which.
+
+A shape may take any schedule that keeps `KEEP` of the speed of its winner. The schedules are chosen
+greedily, always the one that serves most shapes (or most weight) not served yet, which is at most
+ln(n) + 1 times as many as needed (Chvatal, A greedy heuristic for the set-covering problem,
+Mathematics of Operations Research 4 (1979)); then each shape takes the fastest of those chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ucutlass.schedule import Request
+
+KEEP = 0.98
+"""Of the speed of a shape's winner, that the schedule it is given must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One shape: its winner, and seconds of every schedule that was timed for it, the winner too."""
+
+    winner: Request
+    seconds: Mapping[Request, float]
+    weight: float = 1.0
+
+    def share(self, request: Request) -> float:
+        """The winner's time over this schedule's."""
+        return self.seconds[self.winner] / self.seconds[request]
+
+
+Banned: TypeAlias = Set[tuple[int, Request]]
+"""Shapes by number and schedules that were found to be wrong or slow there; never a shape's winner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A schedule and the numbers of the shapes that take it."""
+
+    request: Request
+    shapes: tuple[int, ...]
+
+
+def cover(
+    shapes: Sequence[Measured], banned: Banned = frozenset(), most: int | None = None
+) -> tuple[Entry, ...]:
+    """The dispatch table; `most` limits its schedules, which then are those that serve most weight: shapes
+    that none of them serves are in no entry. The entry of most weight comes first."""
+    serves: dict[Request, set[int]] = {}
+    for at, shape in enumerate(shapes):
+        for request in shape.seconds:
+            if (at, request) not in banned and shape.share(request) >= KEEP:
+                serves.setdefault(request, set()).add(at)
+
+    def worth(request: Request, open_: Set[int]) -> tuple[float, float]:
+        mine = serves[request] & open_
+        count = math.fsum(1.0 if most is None else shapes[at].weight for at in mine)
+        return count, math.fsum(shapes[at].weight * math.log(shapes[at].share(request)) for at in mine)
+
+    chosen: list[Request] = []
+    left = set(range(len(shapes)))
+    while left and (most is None or len(chosen) < most):
+        best = max(serves, key=lambda request: worth(request, left))
+        chosen.append(best)
+        left -= serves[best]
+    taken: dict[Request, list[int]] = {}
+    for at, shape in enumerate(shapes):
+        if mine := [request for request in chosen if at in serves[request]]:
+            taken.setdefault(max(mine, key=shape.share), []).append(at)
+    weight = {request: math.fsum(shapes[at].weight for at in ats) for request, ats in taken.items()}
+    order = sorted(taken, key=lambda request: -weight[request])
+    return tuple(Entry(request, tuple(taken[request])) for request in order)
+
+
+def geomean(ratios: Iterable[tuple[float, float]]) -> float | None:
+    """Of pairs of a ratio and its weight; None of none."""
+    pairs = list(ratios)
+    total = math.fsum(weight for _, weight in pairs)
+    return math.exp(math.fsum(w * math.log(r) for r, w in pairs) / total) if pairs else None

@@ -1,0 +1,208 @@
+"""One kernel at one set of extents, tuned and kept: what `ucc tune` and `ucutlass.tune` share.
+
+The evidence record of a search is kept first, then the tuning database's row that names it: what dies
+between leaves a record more, never a row without one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ucutlass import frontend, ir
+from ucutlass.hardware import Device
+from ucutlass.planner import Planned
+from ucutlass.runtime import parallel
+from ucutlass.runtime.evidence import Machine, Record
+from ucutlass.runtime.store import Store, record
+from ucutlass.schedule import show
+from ucutlass.shapes import complete
+from ucutlass.trials.subjects import subject_of_built
+from ucutlass.tune.database import Database, Row, key_of
+from ucutlass.tune.policy import Limits, Name
+from ucutlass.tune.space import Space, explore
+from ucutlass.tune.tune import Failed, Final, OnTrial, Trial, Tuned, Workshop, search
+
+if TYPE_CHECKING:
+    from ucutlass.backend import Built
+
+
+class Shop(Workshop, Protocol):
+    """A workshop that can say what it used: `machine` are the fields of the confirming process's
+    `evidence.Machine`."""
+
+    machine: dict[str, Any]
+
+    def prepare(self) -> None:
+        """Starts what takes a while to start, and does not wait for it."""
+
+    def close(self) -> None:
+        """Gives the GPU free. Nothing is built, timed or confirmed afterwards."""
+
+    def built(self, kernel: Planned) -> Built:
+        """A kernel of the search as it lies on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to search. `limits.seconds` bounds the search, over all shapes of a set. `free` looks at every
+    legal schedule, not only at what the program denotes."""
+
+    limits: Limits = Limits()  # noqa: RUF009
+    policy: Name = "guided"
+    seed: int = 0
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One kernel at one set of extents; `sizes` has the free dimensions by name, `device` the facts of
+    the GPU, None where the table lacks it."""
+
+    checked: frontend.Checked
+    program: ir.Kernel
+    sizes: Mapping[str, int]
+    device: Device | None
+    space: Space
+
+    @property
+    def first(self) -> Planned:
+        return self.space.groups[0].members[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`record` is the evidence's id and `best` what the tuning database holds afterwards, which may be an
+    older row that is faster; None where nothing won."""
+
+    job: Job
+    tuned: Tuned
+    record: str | None = None
+    best: Row | None = None
+
+    @property
+    def gain(self) -> float | None:
+        """The winner's speed over that of the kernel that the compiler would choose; 1 where it is that
+        one, None where one of them did not run."""
+        winner, (group, member) = self.tuned.winner, self.job.space.start
+        if winner is None:
+            return None
+        if self.tuned.gain is not None:
+            return 1 / self.tuned.gain.median
+        own = self.job.space.groups[group].members[member]
+        return 1.0 if winner.kernel.request == own.request else None
+
+
+def job_of(
+    checked: frontend.Checked, program: ir.Kernel, sizes: Mapping[str, int], arch: str,
+    device: Device | None = None, free: bool = False,
+) -> Job:  # fmt: skip
+    """`sizes` has the free dimensions by name. Raises ShapeError, ProgramError."""
+    extents = complete(program, sizes)
+    return Job(checked, program, sizes, device, explore(checked, program, extents, arch, device, free))
+
+
+def prepare() -> None:
+    """Makes the evidence store and the tuning database ready. Raises StoreError: whoever tunes for
+    minutes wants to know before."""
+    Store.open().prepare()
+    Database.open().prepare()
+
+
+def tune(
+    job: Job, shop: Shop, settings: Settings, limits: Limits | None = None,
+    on_trial: OnTrial = lambda _: None,
+) -> Outcome:  # fmt: skip
+    """Searches, confirms, and keeps the winner as a record and in the tuning database. `limits` in place
+    of those of the settings. Raises StoreError, and what `Workshop` raises."""
+    shop.prepare()
+    tuned = search(
+        job.space, shop, settings.policy, limits or settings.limits,
+        seed=settings.seed, jobs=parallel.jobs(), on_trial=on_trial,
+    )  # fmt: skip
+    if tuned.winner is None:
+        return Outcome(job, tuned)
+    made = _record(job, shop, tuned, settings)
+    winner = tuned.winner.kernel
+    versions = dict(shop.built(winner).artifact.versions)
+    versions |= {n: v for n, v in made.machine.versions.items() if n == "ucutlass"}
+    assert isinstance(tuned.winner.result, float)
+    row = Row(
+        winner.request, tuned.winner.result * 1e6, job.space.bound * 1e6, versions, made.id, made.created
+    )
+    key = key_of(job.program, winner.sizes, made.machine.device, winner.plan.arch)
+    # The record before the row that names it.
+    kept = Store.open().add(made)
+    return Outcome(job, tuned, kept, Database.open().keep(key, row))
+
+
+def _record(job: Job, shop: Shop, tuned: Tuned, settings: Settings) -> Record:
+    """Of a search, with its winner as the subject."""
+    assert tuned.winner is not None
+    subject = subject_of_built(job.checked, job.program, shop.built(tuned.winner.kernel))
+    protocol = {
+        "clock": "events over graphs, rotated buffers", "final": "a fresh process, in turns, verified",
+        "policy": settings.policy, "seed": settings.seed, "free": settings.free,
+        "builds": settings.limits.builds,
+    }  # fmt: skip
+    result = describe(Outcome(job, tuned), settings)
+    return record("tune", subject, Machine(**shop.machine), protocol, json.loads(json.dumps(result)))
+
+
+# --- as JSON values --------------------------------------------------------------
+
+
+def describe(outcome: Outcome, settings: Settings) -> dict[str, Any]:
+    """A search as JSON values; times in microseconds."""
+    job, tuned = outcome.job, outcome.tuned
+    first, winner = job.first, tuned.winner
+    row: dict[str, Any] = {
+        "kernel": job.program.name,
+        "sizes": dict(zip(job.program.dims, first.sizes, strict=True)),
+        "arch": first.plan.arch,
+        "device": first.device.name,
+        "kernels": job.space.kernels,
+        "binaries": len(job.space.groups),
+        "bound": job.space.bound * 1e6,
+        "ok": winner is not None,
+        "schedule": None if winner is None else show(winner.kernel.request),
+        "microseconds": None if winner is None else _micro(winner.result),
+        "shrinkage": tuned.shrinkage,
+        "gain": None if tuned.gain is None else asdict(tuned.gain),
+        "stopped": tuned.stopped,
+        "seconds": tuned.seconds,
+        "trials": [_trial(job.space, t) for t in tuned.trials],
+        "finals": [_final(f) for f in tuned.finals],
+        "policy": settings.policy, "seed": settings.seed, "free": settings.free,
+    }  # fmt: skip
+    if outcome.record is not None:
+        row["record"] = outcome.record
+    if outcome.best is not None and outcome.best.record != outcome.record:
+        best = outcome.best
+        row["faster"] = {
+            "schedule": show(best.request), "microseconds": best.microseconds, "record": best.record,
+        }  # fmt: skip
+    return row
+
+
+def _trial(space: Space, trial: Trial) -> dict[str, Any]:
+    group = space.groups[trial.group]
+    row: dict[str, Any] = {"estimate": group.estimate * 1e6, "at": trial.at}
+    if isinstance(trial.result, Failed):
+        return row | {"schedule": show(group.request), "lost": asdict(trial.result)}
+    member, seconds = trial.result.best
+    kernel = group.members[member]
+    return row | {"schedule": show(kernel.request), "microseconds": seconds * 1e6}
+
+
+def _final(final: Final) -> dict[str, Any]:
+    row: dict[str, Any] = {"schedule": show(final.kernel.request), "search": final.search * 1e6}
+    if isinstance(final.result, Failed):
+        return row | {"lost": asdict(final.result)}
+    return row | {"microseconds": _micro(final.result)}
+
+
+def _micro(seconds: float | Failed) -> float | None:
+    return None if isinstance(seconds, Failed) else seconds * 1e6

@@ -1,0 +1,35 @@
+"""Where a kernel's schedule comes from. Apart from the database, which a plain load need not import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ucutlass import ir
+from ucutlass.frontend import matching
+
+if TYPE_CHECKING:
+    from ucutlass.tune.database import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The tuning database (`row`), a schedule that the program writes, or the planner alone. `note` says
+    why a recorded one was passed over, "" where none was."""
+
+    kind: Literal["tuned", "program", "planner"]
+    row: Row | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.row is not None:
+            r = self.row
+            return f"tuned: {r.microseconds:.2f} us, {r.created[:10]}, record {r.record[:16]}"
+        words = {"program": "the program's schedule", "planner": "the planner"}[self.kind]
+        return f"{words}; {self.note}" if self.note else words
+
+
+def written(program: ir.Kernel, sizes: Sequence[int], arch: str) -> Origin:
+    """Where the schedule comes from if nothing is recorded; `sizes` in the order of `program.dims`."""
+    return Origin("program" if matching(program, sizes, arch) else "planner")

@@ -1,0 +1,75 @@
+"""A recorded schedule in place of the one that the compiler would choose."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from ucutlass import ir
+from ucutlass.diagnostics import ProgramError
+from ucutlass.frontend import Checked, alternatives, matching, plan_kernel
+from ucutlass.hardware import Device
+from ucutlass.runtime.errors import StoreError
+from ucutlass.schedule import Request, show
+from ucutlass.trials.profile import scheduled
+from ucutlass.tune.database import Database, key_of
+from ucutlass.tune.origin import Origin, written
+
+
+class UnreadableWarning(UserWarning):
+    """The tuning database could not be read: the kernel was planned as if nothing were recorded."""
+
+
+class NotLegalWarning(UserWarning):
+    """A recorded schedule breaks a rule by now, and was ignored."""
+
+
+def recall(
+    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str, gpu: str,
+    device: Device | None = None, *, beyond: bool, database: Database | None = None,
+) -> tuple[ir.Kernel, Origin]:
+    """The kernel with the schedule that is recorded for exactly this GPU (the driver's name), program
+    and extents (in the order of `program.dims`), or as it is.
+
+    `beyond` takes it whatever the program says; else it must be one that the program denotes: it agrees
+    with all that the block which holds fixes. An unreadable database and a schedule that is not legal
+    any more are warnings. Raises ProgramError as `plan_kernel`, for a program without a legal kernel.
+    """
+    own = written(program, sizes, arch)
+    try:
+        row = (database or Database.open()).find(key_of(program, sizes, gpu, arch))
+    except StoreError as problem:
+        warnings.warn(f"no tuned schedule was looked up: {problem}", UnreadableWarning, stacklevel=2)
+        return program, Origin(own.kind, note="the tuning database could not be read")
+    if row is None:
+        return program, own
+    if not beyond and not denoted(program, sizes, arch, row.request):
+        note = f"a tuned one of {row.microseconds:.2f} us that it does not denote is recorded"
+        return program, Origin(own.kind, note=note)
+    tuned = scheduled(program, arch, row.request)
+    try:
+        plan_kernel(checked, tuned, sizes, arch, device)
+    except ProgramError as problem:
+        rule = f"{problem.diagnostics[0].message} [{problem.diagnostics[0].code}]"
+        words = f"the recorded schedule of {program.name} ({show(row.request)}) is not legal any more"
+        warnings.warn(f"{words}, so it was ignored: {rule}", NotLegalWarning, stacklevel=2)
+        return program, Origin(own.kind, note="the recorded one is not legal any more")
+    return tuned, Origin("tuned", row)
+
+
+def recorded(
+    program: ir.Kernel, sizes: Sequence[int], arch: str, database: Database | None = None
+) -> bool:
+    """Whether anything is recorded for this program and these extents, on whatever GPU. A database that
+    cannot be read may hold it: `recall` then says so."""
+    try:
+        return bool((database or Database.open()).devices(key_of(program, sizes, "", arch)))
+    except StoreError:
+        return True
+
+
+def denoted(program: ir.Kernel, sizes: Sequence[int], arch: str, request: Request) -> bool:
+    """Whether a schedule is one of those that the program stands for at these extents: it has every
+    value that one alternative of the block which holds fixes. A program without one fixes nothing."""
+    asked = [r.given() for _, r in alternatives(matching(program, sizes, arch))]
+    return not asked or any(one.items() <= request.given().items() for one in asked)

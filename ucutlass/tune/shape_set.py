@@ -1,0 +1,220 @@
+"""A set of shapes: each tuned by itself, then few schedules for all of them.
+
+Binaries are built once: a plan holds no extents, so another shape's build is found in the cache. After
+the searches every winner is also timed at the other shapes where its binary serves, without a build,
+since few of the kernels that searches look at are the same. What a shape is then given in place of its
+own winner is verified there and timed beside it in turns, in a fresh process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from ucutlass import frontend
+from ucutlass.families.gemm import problem
+from ucutlass.hardware import ARCHES
+from ucutlass.plan import GemmPlan
+from ucutlass.planner import Planned, plan
+from ucutlass.runtime.statistics import summary
+from ucutlass.schedule import Request, show
+from ucutlass.tune.dispatch import KEEP, Entry, Measured, cover, geomean
+from ucutlass.tune.job import Job, Outcome, Settings, Shop, describe, tune
+from ucutlass.tune.sets import Shape
+from ucutlass.tune.space import Group, Space
+from ucutlass.tune.tune import Confirmed, Failed, OnTrial, Timed
+
+ShopOf: TypeAlias = Callable[[Job], Shop]
+"""A workshop for a job; whoever asked closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A schedule and the shapes that take it: each one's number, and the share of its winner's speed that
+    it keeps (above 1 where it is faster)."""
+
+    request: Request
+    shapes: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """One shape of a set: `row` as `job.describe` gives it, `gain` as of the outcome. `kernel` is what it
+    is dispatched to, None where it has no winner or the limit of schedules left it out."""
+
+    shape: Shape
+    row: Mapping[str, Any]
+    gain: float | None
+    kernel: Planned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TunedSet:
+    """`gain` is the weighted geometric mean of the winners' speed over that of what the compiler would
+    choose, over the shapes where both ran; None where there are none."""
+
+    shapes: tuple[Shaped, ...]
+    gain: float | None
+    dispatch: tuple[Dispatched, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every shape has a winner."""
+        return all(one.row["ok"] for one in self.shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What was measured at one shape; `at` is its number, `job` has the first group of its space only:
+    hundreds of whole spaces would not fit in memory. `told` are shares of the winner's speed that turns in
+    a fresh process gave, 0 for what is wrong."""
+
+    at: int
+    job: Job
+    winner: Planned
+    weight: float
+    seconds: dict[Request, float] = field(default_factory=dict)
+    kernels: dict[Request, Planned] = field(default_factory=dict)
+    told: dict[Request, float] = field(default_factory=dict)
+
+    def add(self, group: Group, found: Timed | Failed) -> None:
+        if isinstance(found, Timed):
+            for member, took in zip(group.members, found.seconds, strict=True):
+                if took is not None:
+                    self.seconds[member.request], self.kernels[member.request] = took, member
+
+
+def tune_set(
+    shapes: Sequence[Shape], job_of: Callable[[Mapping[str, int]], Job], shop_of: ShopOf,
+    settings: Settings, *, most: int | None = None, on_job: Callable[[int, Job], OnTrial],
+) -> TunedSet:  # fmt: skip
+    """Tunes every shape and finds the dispatch table of at most `most` schedules. The settings' builds are
+    of each shape, their seconds of all: each shape may take an equal part of them, and of what those
+    before it left over. A build that runs beyond a part takes nothing from the shapes behind.
+    `on_job` hears of each job with its number before it is tuned, and says who hears of its trials.
+
+    Raises what `job_of` and `tune` raise; what was tuned before stays recorded.
+    """
+    benches: list[_Bench] = []
+    found: list[Shaped] = []
+    left = total = settings.limits.seconds
+    for at, shape in enumerate(shapes):
+        job = job_of(shape.sizes)
+        part = max(left / (len(shapes) - at), total / len(shapes))
+        limits = replace(settings.limits, seconds=part)
+        with closing(shop_of(job)) as shop:
+            outcome = tune(job, shop, settings, limits, on_job(at, job))
+        left -= outcome.tuned.seconds
+        found.append(Shaped(shape, describe(outcome, settings), outcome.gain))
+        if outcome.tuned.winner is not None:
+            benches.append(_bench(at, outcome, shape.weight))
+    _cross(benches, shop_of)
+    entries = _confirmed(benches, shop_of, most)
+    for entry in entries:
+        for bench in (benches[i] for i in entry.shapes):
+            found[bench.at] = replace(found[bench.at], kernel=bench.kernels[entry.request])
+    gain = geomean((one.gain, one.shape.weight) for one in found if one.gain is not None)
+    return TunedSet(tuple(found), gain, tuple(_dispatched(benches, e) for e in entries))
+
+
+def _dispatched(benches: Sequence[_Bench], entry: Entry) -> Dispatched:
+    taking = [benches[i] for i in entry.shapes]
+    return Dispatched(entry.request, tuple((b.at, b.told[entry.request]) for b in taking))
+
+
+def _bench(at: int, outcome: Outcome, weight: float) -> _Bench:
+    space, tuned = outcome.job.space, outcome.tuned
+    assert tuned.winner is not None and isinstance(tuned.winner.result, float)
+    job = replace(outcome.job, space=Space(space.groups[:1]))
+    bench = _Bench(at, job, tuned.winner.kernel, weight)
+    for trial in tuned.trials:
+        bench.add(space.groups[trial.group], trial.result)
+    for final in tuned.finals:
+        took = final.result
+        bench.told[final.kernel.request] = 0.0 if isinstance(took, Failed) else tuned.winner.result / took
+    return bench
+
+
+# --- at each other's shapes ------------------------------------------------------
+
+
+def _cross(benches: Sequence[_Bench], shop_of: ShopOf) -> None:
+    """Times each winner at the other shapes, where it is legal and its binary is one of those built."""
+    built = {kernel.plan for bench in benches for kernel in bench.kernels.values()}
+    winners = dict.fromkeys(bench.winner.request for bench in benches)
+    for bench in benches:
+        wanted = _planned(bench.job, [r for r in winners if r not in bench.seconds])
+        if groups := _groups([kernel for kernel in wanted if kernel.plan in built]):
+            # A workshop of its own: the search's may have been cancelled.
+            with closing(shop_of(bench.job)) as shop:
+                made = shop.build(groups)
+                ready = [group for group, failed in zip(groups, made, strict=True) if failed is None]
+                for group, found in zip(ready, shop.time(ready) if ready else [], strict=True):
+                    bench.add(group, found)
+
+
+def _planned(job: Job, requests: Iterable[Request]) -> list[Planned]:
+    """The schedules that are legal at a job's extents."""
+    first = job.first
+    what = problem(frontend.form(job.checked, job.program), first.sizes)
+    made = (plan(what, first.sizes, ARCHES[first.plan.arch], first.device, r) for r in requests)
+    return [one for one in made if isinstance(one, Planned)]
+
+
+def _groups(kernels: Iterable[Planned]) -> list[Group]:
+    groups: dict[GemmPlan, list[Planned]] = {}
+    for kernel in kernels:
+        groups.setdefault(kernel.plan, []).append(kernel)
+    return [Group(made, tuple(members)) for made, members in groups.items()]
+
+
+# --- the dispatch table ----------------------------------------------------------
+
+
+def _confirmed(benches: Sequence[_Bench], shop_of: ShopOf, most: int | None) -> tuple[Entry, ...]:
+    """A table in which every shape's schedule was verified there and, in turns with its winner, kept its
+    speed. One that did not is ruled out for that shape, and the table is made anew: each turn settles
+    at least one pair, so it ends."""
+    shapes = [Measured(b.winner.request, b.seconds, b.weight) for b in benches]
+    while True:
+        banned = {(i, r) for i, b in enumerate(benches) for r, share in b.told.items() if share < KEEP}
+        entries = cover(shapes, banned, most)
+        pairs = [(benches[i], entry.request) for entry in entries for i in entry.shapes]
+        unsure = [(bench, request) for bench, request in pairs if request not in bench.told]
+        if not unsure:
+            return entries
+        for bench, request in unsure:
+            with closing(shop_of(bench.job)) as shop:
+                bench.told[request] = _in_turns(shop, bench.winner, bench.kernels[request])
+
+
+def _in_turns(shop: Shop, winner: Planned, kernel: Planned) -> float:
+    """The share of the winner's speed that a kernel keeps; 0 where one of the two is wrong or does not
+    run."""
+    if any(failed is not None for failed in shop.build(_groups([winner, kernel]))):
+        return 0.0
+    own, other = shop.confirm([winner, kernel])
+    if not (isinstance(own, Confirmed) and isinstance(other, Confirmed)):
+        return 0.0
+    return summary(own.rounds).median / summary(other.rounds).median
+
+
+def to_json(done: TunedSet) -> dict[str, Any]:
+    """What `ucc tune -s shapes.csv --json` prints: of each shape what one search gives, with its `weight`,
+    `speedup`, the number of its schedule in `dispatch` and the share of the winner's speed that it
+    `keeps`."""
+    place = {at: (n, share) for n, d in enumerate(done.dispatch) for at, share in d.shapes}
+    rows: list[dict[str, Any]] = []
+    for at, one in enumerate(done.shapes):
+        number, share = place.get(at, (None, None))
+        more = {"weight": one.shape.weight, "speedup": one.gain, "dispatch": number, "keeps": share}
+        rows.append({**one.row, **more})
+    return {
+        "kernel": rows[0]["kernel"], "arch": rows[0]["arch"], "device": rows[0]["device"],
+        "ok": done.ok, "gain": done.gain, "shapes": rows,
+        "dispatch": [
+            {"schedule": show(d.request), "shapes": [at for at, _ in d.shapes]} for d in done.dispatch
+        ],
+    }  # fmt: skip
