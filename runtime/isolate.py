@@ -1,5 +1,6 @@
 """Runs one function in a process of its own, whose crash, hang or noise the caller survives.
 
+`run` starts a process for the one call; `Warm` keeps its process for the calls that follow.
 Arguments and results cross as JSON: nothing that the other process sends is executed here, so
 code that is not trusted with this process may run there. Bulk data goes through files.
 """
@@ -8,15 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import IO, Any, Literal, TypeAlias
 
 from ucutlass.runtime.process import kill_group
@@ -113,34 +116,18 @@ def run(
     stop CUDA from starting). The process sees this one's sys.path, and dies with the thread that
     called this. Raises ValueError for a malformed target, TypeError for arguments that are no JSON.
     """
-    module, _, function = target.partition(":")
-    if not module or not function:
-        raise ValueError(f"a target is written package.module:function, not {target!r}")
-    request = json.dumps(
-        {
-            "module": module,
-            "function": function,
-            "arguments": dict(arguments),
-            "path": [str(Path(p).absolute()) for p in sys.path],
-            "parent": os.getpid(),
-        }
-    )
+    request = _asked(target, arguments)
     read_end, write_end = os.pipe()
     result = _Tail(os.fdopen(read_end, "rb"), _RESULT_BYTES)
     try:
-        # -I: the folder of the script, this package's, must not become a place to import from.
-        process = subprocess.Popen(
-            [sys.executable, "-I", str(_CHILD), str(write_end)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            pass_fds=(write_end,), start_new_session=True, env=None if environ is None else dict(environ),
-        )
+        process = _start([write_end], subprocess.PIPE, environ)
     finally:
         os.close(write_end)
     assert process.stdin is not None and process.stdout is not None
     output = _Tail(process.stdout, _OUTPUT_BYTES)
     try:
         with suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(request.encode())
+            pipe.write(json.dumps(request | _settings()).encode())
         ended = _watch(process, time.monotonic() + limit_seconds, memory_bytes)
     finally:
         kill_group(process)
@@ -154,6 +141,28 @@ def run(
             return _outcome(status, result.finish(), said)
 
 
+def _asked(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    module, _, function = target.partition(":")
+    if not module or not function:
+        raise ValueError(f"a target is written package.module:function, not {target!r}")
+    return {"module": module, "function": function, "arguments": dict(arguments)}
+
+
+def _settings() -> dict[str, Any]:
+    """What the process needs to know of this one."""
+    return {"path": [str(Path(p).absolute()) for p in sys.path], "parent": os.getpid()}
+
+
+def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    """The process, with the numbers of its pipes as arguments: results, then requests."""
+    # -I: the folder of the script, this package's, must not become a place to import from.
+    return subprocess.Popen(
+        [sys.executable, "-I", str(_CHILD), *map(str, pipes)],
+        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        pass_fds=tuple(pipes), start_new_session=True, env=None if environ is None else dict(environ),
+    )  # fmt: skip
+
+
 def _outcome(status: int, result: bytes, said: str) -> Outcome:
     if status < 0:
         return Crashed(_signal_name(-status), said)
@@ -161,13 +170,18 @@ def _outcome(status: int, result: bytes, said: str) -> Outcome:
         message = json.loads(result)
     except ValueError:
         return Exited(status, said)
+    return _answer(message, said) or Exited(status, said)
+
+
+def _answer(message: Any, said: str) -> Returned | Raised | None:
+    """What a process wrote; None for anything else than an answer."""
     match message:
         case {"returned": value}:
             return Returned(value, said)
         case {"raised": {"type": str(kind), "message": str(words), "traceback": str(trace)}}:
             return Raised(kind, words, trace, said)
         case _:
-            return Exited(status, said)
+            return None
 
 
 def _signal_name(number: int) -> str:
@@ -208,16 +222,168 @@ class _Tail:
         self._pipe = pipe
         self._limit = limit
         self._kept = b""
+        self._lock = Lock()
         self._thread = Thread(target=self._drain, daemon=True)
         self._thread.start()
 
     def _drain(self) -> None:
         with self._pipe:
             while block := os.read(self._pipe.fileno(), 1 << 16):
-                self._kept = (self._kept + block)[-self._limit :]
+                with self._lock:
+                    self._kept = (self._kept + block)[-self._limit :]
+
+    def take(self) -> bytes:
+        """What came since it was last asked, as far as it was drained."""
+        with self._lock:
+            kept, self._kept = self._kept, b""
+        return kept
 
     def finish(self) -> bytes:
         """What was kept, once every writer has ended; a process that left the group may hold the
         pipe open, which is waited for no longer than a second."""
         self._thread.join(1.0)
         return self._kept
+
+
+# --- a process that is kept ------------------------------------------------------
+
+
+class Warm:
+    """As `run`, but a process that returned serves the next call too, so that imports and a CUDA context
+    are paid once. One call at a time. A process that raised, crashed, hung or grew too large is killed
+    with its group and the next call gets another: a CUDA fault stays with its process.
+
+    What a call leaves behind in the process (loaded libraries, threads) is there for the next: nothing
+    that must be believed runs here.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = environ
+        self._served: _Served | None = None
+        # The kernel ends a process with the thread that started it, so that thread must stay.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ucutlass-warm")
+
+    def call(
+        self, target: str, arguments: Mapping[str, Any], *, limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> Outcome:  # fmt: skip
+        """As `run`; the limits are of this call."""
+        request = _asked(target, arguments)
+        json.dumps(request)  # the caller's mistake is the caller's to hear of
+        return self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Starts the process where none is there, which then imports modules. Waits for nothing."""
+        self._thread.submit(self._ready, modules)
+
+    def close(self) -> None:
+        """Ends the process; no call may follow."""
+        self._thread.submit(self._end).result()
+        self._thread.shutdown()
+
+    def _end(self) -> None:
+        served, self._served = self._served, None
+        if served is not None:
+            served.end()
+
+    def _ready(self, modules: Sequence[str] = ()) -> _Served:
+        if self._served is not None and self._served.process.poll() is not None:
+            self._end()  # it ended while nobody asked: no fault of the next call
+        if self._served is None:
+            self._served = _Served(self._environ, modules)
+        return self._served
+
+    def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> Outcome:
+        served, self._served = self._ready(), None
+        outcome: Outcome | None = None
+        try:
+            outcome = served.call(request, limit_seconds, memory_bytes)
+        finally:
+            if isinstance(outcome, Returned):
+                self._served = served
+            else:
+                served.end()
+        return outcome
+
+
+class _Served:
+    """The process of a `Warm`."""
+
+    def __init__(self, environ: Mapping[str, str] | None, preload: Sequence[str]) -> None:
+        self._calls = 0
+        self._results, write_end = os.pipe()
+        read_end, self._requests = os.pipe()
+        try:
+            self.process = _start([write_end, read_end], subprocess.DEVNULL, environ)
+        finally:
+            os.close(write_end)
+            os.close(read_end)
+        assert self.process.stdout is not None
+        self._output = _Tail(self.process.stdout, _OUTPUT_BYTES)
+        # A process that does not read must not hold its caller beyond the limit.
+        os.set_blocking(self._requests, False)
+        self._unsent = b""
+        self._say(_settings() | {"preload": list(preload)})
+
+    def end(self) -> None:
+        kill_group(self.process)
+        for pipe in (self._requests, self._results):
+            with suppress(OSError):
+                os.close(pipe)
+
+    def call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> Outcome:
+        deadline = time.monotonic() + limit_seconds
+        self._calls += 1
+        self._say(request | {"call": self._calls})
+        line = self._exchange(deadline, memory_bytes)
+        if isinstance(line, bytes):
+            said = self._output.take().decode(errors="replace")
+            with suppress(ValueError):
+                match json.loads(line):
+                    case [self._calls, message] if (answer := _answer(message, said)) is not None:
+                        return answer
+            return Raised("Garbled", "the process wrote what is no answer to this call", "", said)
+        ended = _watch(self.process, deadline, memory_bytes) if line is None else line
+        kill_group(self.process)
+        said = self._output.finish().decode(errors="replace")
+        match ended:
+            case "time":
+                return TimedOut(limit_seconds, said)
+            case "memory":
+                return TooMuchMemory(memory_bytes or 0, said)
+            case status:
+                return _outcome(status, b"", said)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        """Writes what fits into the pipe; the rest goes with the next call."""
+        self._unsent += json.dumps(message).encode() + b"\n"
+        with suppress(BrokenPipeError, BlockingIOError):
+            self._unsent = self._unsent[os.write(self._requests, self._unsent) :]
+
+    def _exchange(
+        self, deadline: float, memory_bytes: int | None
+    ) -> bytes | Literal["time", "memory"] | None:
+        """Sends what is unsent and reads a line; None where the process closed its end."""
+        poll = select.poll()
+        poll.register(self._results, select.POLLIN)
+        poll.register(self._requests, select.POLLOUT)
+        got = b""
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(poll.poll(1000 * min(_POLL_SECONDS, left)))
+            if self._requests in ready:
+                with suppress(BrokenPipeError, BlockingIOError):
+                    self._unsent = self._unsent[os.write(self._requests, self._unsent) :]
+                if not self._unsent or ready[self._requests] & select.POLLERR:
+                    poll.unregister(self._requests)
+            if self._results in ready:
+                block = os.read(self._results, 1 << 16)
+                got += block
+                if got.endswith(b"\n"):
+                    return got
+                if not block or len(got) > _RESULT_BYTES:
+                    return None
+            elif self.process.poll() is not None:
+                return None
+            elif memory_bytes is not None and _resident(self.process.pid) > memory_bytes:
+                return "memory"
+        return "time"

@@ -1,4 +1,4 @@
-"""The other side of `isolate.run`: started by path, reads a request, calls, writes the result.
+"""The other side of `isolate.run` and `isolate.Warm`: started by path, reads requests, calls, writes results.
 
 Imports only the standard library until the caller's sys.path is in place.
 """
@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -23,20 +24,49 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     result = int(sys.argv[1])
     os.set_inheritable(result, False)
-    request = json.load(sys.stdin)
+    if len(sys.argv) == 2:
+        request = json.load(sys.stdin)
+        _settle(request)
+        message = _call(request)
+        with os.fdopen(result, "w") as pipe:
+            pipe.write(message)
+        _flush()
+    else:
+        _serve(int(sys.argv[2]), result)
+    # Destructors of CUDA libraries may hang or fault, and the result is already out.
+    os._exit(0)
+
+
+def _serve(requests: int, result: int) -> None:
+    """One line a call in, one out, until no more come; the first line is for `_settle` alone."""
+    os.set_inheritable(requests, False)
+    with os.fdopen(requests) as asked, os.fdopen(result, "w") as pipe:
+        settings = json.loads(asked.readline())
+        _settle(settings)
+        for module in settings["preload"]:
+            # What cannot be imported is said by the call that needs it.
+            with suppress(Exception):
+                importlib.import_module(module)
+        for line in asked:
+            request = json.loads(line)
+            message = _call(request)
+            _flush()
+            pipe.write(f"[{int(request['call'])}, {message}]\n")
+            pipe.flush()
+
+
+def _settle(request: dict[str, Any]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != request["parent"]:
         sys.exit(1)  # the parent died before it could be watched
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
     sys.path[:] = request["path"]
-    message = _call(request)
-    with os.fdopen(result, "w") as pipe:
-        pipe.write(message)
+
+
+def _flush() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    # Destructors of CUDA libraries may hang or fault, and the result is already out.
-    os._exit(0)
 
 
 def _call(request: dict[str, Any]) -> str:

@@ -39,16 +39,27 @@ def held(
 
 def gpu_uuid() -> str:
     """`GPU-...` of the first CUDA device that this process sees. Makes no context. Raises NoGpu."""
+    return gpu_uuids()[0]
+
+
+def gpu_uuids() -> tuple[str, ...]:
+    """`GPU-...` of every CUDA device that this process sees, at least one. Makes no context. Raises NoGpu."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise NoGpu(f"no NVIDIA driver: {error}", "run on a machine with an NVIDIA GPU") from error
-    device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    for name, arguments in (
-        ("cuInit", (0,)),
-        ("cuDeviceGet", (ctypes.byref(device), 0)),
-        ("cuDeviceGetUuid_v2", (raw, device)),
-    ):
+
+    def ask(name: str, *arguments: object) -> None:
         if status := getattr(cuda, name)(*arguments):
             raise NoGpu(f"{name} gave CUDA error {status}", "see `nvidia-smi`, and CUDA_VISIBLE_DEVICES")
-    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+
+    count, device, raw = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    ask("cuInit", 0)
+    ask("cuDeviceGetCount", ctypes.byref(count))
+    found: list[str] = []
+    # At least one is asked for: the driver says why there is none.
+    for index in range(max(1, count.value)):
+        ask("cuDeviceGet", ctypes.byref(device), index)
+        ask("cuDeviceGetUuid_v2", raw, device)
+        found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+    return tuple(found)

@@ -1,18 +1,22 @@
 """Many schedules of one kernel on the GPU, timed, or verified and timed in turns: what `ucc tune` runs
 in processes of its own.
 
-Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`.
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`. `keys` name the schedules'
+artefacts in the cache, one a request: nothing is built here, so no compiler is needed where a GPU is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ucutlass.runtime.errors import CacheError
+
 if TYPE_CHECKING:
-    from ucutlass.api import LoadedKernel
+    from ucutlass import ir
+    from ucutlass.runtime.launch import Launcher
 
 ROUNDS = 5
 """Of each kernel in the search; nine would not change which are among the first three."""
@@ -24,22 +28,36 @@ CASES: tuple[Literal["normal", "integer"], ...] = ("normal", "integer")
 """Distributions that a finalist is verified on, as `ucc bench` does."""
 
 
+class ArtifactGone(CacheError):
+    """An artefact that should lie in the cache does not any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A built kernel that can be called: `launcher(*arguments, out=None)`."""
+
+    program: ir.Kernel
+    launcher: Launcher
+
+
 def timed(
     text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    seed: int,
-) -> dict[str, Any]:
+    keys: list[str], seed: int,
+) -> dict[str, Any]:  # fmt: skip
     """`seconds` of each schedule, None for one that the launcher refuses, with why in `words`.
 
     An error that stays with the process (a CUDA fault) is raised: nothing after it could be believed.
     """
+    import torch
+
     from ucutlass.runtime.entry_codes import LaunchError
     from ucutlass.runtime.timing import compare
 
     sets: list[list[Any]] = []
     seconds: list[float | None] = []
     words: list[str] = []
-    for request in requests:
-        kernel = _loaded(text, file, name, arch, request)
+    for request, key in zip(requests, keys, strict=True):
+        kernel = _loaded(text, file, name, arch, request, key)
         sets = sets or _sets(kernel, sizes, seed)
         try:
             found = compare({"kernel": _launch(kernel, sets)}, len(sets), rounds=ROUNDS)["kernel"]
@@ -49,19 +67,23 @@ def timed(
         else:
             seconds.append(found.median * 1e-6)
             words.append("")
+    # The process stays for the next call, but the memory is for whoever holds the lane then.
+    sets.clear()
+    del kernel
+    torch.cuda.empty_cache()
     return {"seconds": seconds, "words": words}
 
 
 def confirmed(
     text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    seed: int, versions: dict[str, str],
-) -> dict[str, Any]:
+    keys: list[str], seed: int, versions: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
     """`machine`, and of each schedule its `rounds` in seconds, empty where it is wrong, which `words` say:
     a wrong kernel has no speed."""
     from ucutlass.runtime.subject import machine_of
     from ucutlass.runtime.timing import compare
 
-    kernels = [_loaded(text, file, name, arch, r) for r in requests]
+    kernels = [_loaded(text, file, name, arch, r, k) for r, k in zip(requests, keys, strict=True)]
     words = [_wrong(k, sizes, seed) for k in kernels]
     sets = _sets(kernels[0], sizes, seed)
     right = {str(i): _launch(k, sets) for i, (k, w) in enumerate(zip(kernels, words, strict=True)) if not w}
@@ -75,17 +97,31 @@ def confirmed(
     }
 
 
-def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
+def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any], key: str) -> Loaded:
     from ucutlass import frontend
-    from ucutlass.api import LoadedKernel
+    from ucutlass.backend import Built, bind, source_of
+    from ucutlass.runtime.build import kept
+    from ucutlass.runtime.cache import Cache
+    from ucutlass.runtime.declaration import spec_of
+    from ucutlass.runtime.launch import Bound, Launcher, Request
     from ucutlass.trials.profile import request_of_json, scheduled
 
     checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
-    return LoadedKernel(checked, program, arch)
+    cache = Cache.from_switches()
+    artifact = kept(key, cache)
+    if artifact is None:
+        words = f"{cache.root} has no entry {key[:16]}"
+        raise ArtifactGone(words, "give the cache more room, and run it again")
+
+    def choose(asked: Request) -> Bound:
+        chosen = frontend.plan_kernel(checked, program, asked.extents, arch, aligned=asked.aligned)
+        return bind(Built(chosen, source_of(checked, program, chosen.planned), artifact), program.name)
+
+    return Loaded(program, Launcher(spec_of(program, []), choose))
 
 
-def _sets(kernel: LoadedKernel, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
+def _sets(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
     """Argument sets that rotate through more than twice the L2."""
     import torch
 
@@ -97,20 +133,23 @@ def _sets(kernel: LoadedKernel, sizes: Mapping[str, int], seed: int) -> list[lis
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
 
-def _launch(kernel: LoadedKernel, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+def _launch(kernel: Loaded, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
     """Results rotate like the arguments: one that stayed in place would stay in L2."""
-    results = [kernel(*arguments) for arguments in sets]
-    return lambda i: kernel(*sets[i], out=results[i])
+    call: Callable[..., Any] = kernel.launcher
+    results = [call(*arguments) for arguments in sets]
+    return lambda i: call(*sets[i], out=results[i])
 
 
-def _wrong(kernel: LoadedKernel, sizes: Mapping[str, int], seed: int) -> str:
+def _wrong(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> str:
     """Why the kernel is wrong, or does not run; "" where it is right on all cases."""
     from ucutlass.runtime import verify
     from ucutlass.runtime.entry_codes import LaunchError
     from ucutlass.runtime.inputs import generate
 
+    call: Callable[..., Any] = kernel.launcher
+
     def launch(args: Sequence[Any], outs: Sequence[Any]) -> None:
-        kernel(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
+        call(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
 
     for case in CASES:
         arguments = generate(kernel.program, sizes, case, seed=seed, device="cuda")

@@ -1,37 +1,49 @@
-"""The workshop of a GPU: builds in this process's threads, everything that launches in others."""
+"""The workshop of a GPU: builds and launches go to an engine, by default that of this machine."""
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.backend import Built, source_of, toolchain
+from ucutlass.backend import Built, source_of
+from ucutlass.engine.errors import TaskLost
+from ucutlass.engine.local import LocalEngine
+from ucutlass.engine.work import Engine, Task
 from ucutlass.frontend import Chosen
 from ucutlass.plan import GemmPlan
 from ucutlass.planner import Planned
 from ucutlass.runtime import isolate
-from ucutlass.runtime.bench import lane
-from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.parallel import Failure, build_many
 from ucutlass.runtime.statistics import MIN_BLOCKS
+from ucutlass.runtime.switches import Stage
 from ucutlass.trials.profile import request_json
+from ucutlass.tune.made import Made
 from ucutlass.tune.space import Group
 from ucutlass.tune.tune import Confirmed, Failed, Timed
 
 _WORDS = 500
 """Characters of a failure's message that are kept."""
 
+_POLL_SECONDS = 0.1
+
 
 @dataclass(slots=True)
 class Live:
     """`limit` bounds each process that launches, `wait` the wait for the GPU's timing lane, in seconds.
-    `machine` is what the confirming process saw, `artifacts` what was built."""
+    `stage` is the way of building (`ucutlass.backend`). `machine` is what the confirming process saw,
+    `artifacts` what was built; they lie in this machine's cache wherever they were made.
+
+    An `engine` that is given is the caller's to close. Searches that share one may share `made` too. All
+    launches of one Live are on one GPU.
+    """
 
     checked: frontend.Checked
     program: ir.Kernel
@@ -41,29 +53,86 @@ class Live:
     limit: float
     wait: float
     on_wait: Callable[[str], None] = lambda _: None
+    engine: Engine | None = None
+    stage: Stage | None = None
+    made: Made = field(default_factory=Made)
     machine: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[GemmPlan, Artifact] = field(default_factory=dict)
+    near: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _engine: Engine = field(init=False)
+    _builds: list[Task] = field(default_factory=list)
     _stop: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
-        # One compiler a call: the search decides how many calls run at once.
-        made = build_many(
-            [source_of(self.checked, self.program, g.members[0]) for g in groups],
-            toolchain(), Cache.from_switches(), cancel=self._stop, max_jobs=1, group=len(groups),
-        )  # fmt: skip
-        return [self._kept(group, one) for group, one in zip(groups, made, strict=True)]
+    def __post_init__(self) -> None:
+        self._engine = LocalEngine(on_wait=self.on_wait) if self.engine is None else self.engine
 
-    def _kept(self, group: Group, made: Artifact | Failure) -> Failed | None:
-        if not isinstance(made, Artifact):
-            return Failed("build", f"{type(made).__name__}: {made}"[:_WORDS])
+    def prepare(self) -> None:
+        """Starts the processes that will launch, so that they are ready when the first build is."""
+        self._engine.submit("prepare", {}, near=self.near)
+
+    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+        others = {g.plan: f for g in groups if (f := self.made.claim((g.plan, self.stage))) is not None}
+        mine = [g for g in groups if g.plan not in others]
+        # First what others may wait for, or two searches could wait for one another.
+        found = dict(zip((g.plan for g in mine), self._built(mine), strict=True))
+        for group in groups:
+            if group.plan in others:
+                found[group.plan] = self._taken(group, others[group.plan])
+        return [found[g.plan] for g in groups]
+
+    def _taken(self, group: Group, future: Future[str]) -> Failed | None:
+        """What another search builds, or built."""
+        while not self._stop.is_set():
+            if not wait([future], timeout=_POLL_SECONDS).done:
+                continue
+            artifact = kept(future.result(), Cache.from_switches()) if future.result() else None
+            if artifact is not None:
+                with self._lock:
+                    self.artifacts[group.plan] = artifact
+                return None
+            if future.result():
+                self.made.forget((group.plan, self.stage))
+            return self.build([group])[0]
+        return Failed("build", "cancelled")
+
+    def _built(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+        """Builds what was claimed, and says so whatever happens."""
+        if not groups:
+            return []
+        keys = [""] * len(groups)
+        try:
+            # One compiler a call: the search decides how many calls run at once.
+            requests = [request_json(g.members[0].request) for g in groups]
+            with self._lock:
+                if self._stop.is_set():
+                    return [Failed("build", "cancelled")] * len(groups)
+                task = self._engine.submit("build", self._what(requests, stage=self.stage), near=self.near)
+                self._builds.append(task)
+            found = _answer(task, "the build")
+            if isinstance(found, str):
+                return [Failed("build", found[:_WORDS])] * len(groups)
+            cache = Cache.from_switches()
+            made = [kept(key, cache) if key else None for key in found["made"]]
+            keys = [one.key if one is not None else "" for one in made]
+            return [
+                self._kept(group, one, words)
+                for group, one, words in zip(groups, made, found["words"], strict=True)
+            ]
+        finally:
+            for group, key in zip(groups, keys, strict=True):
+                self.made.tell((group.plan, self.stage), key)
+
+    def _kept(self, group: Group, made: Artifact | None, words: str) -> Failed | None:
+        if made is None:
+            return Failed("build", (words or "what was built is not in the cache any more")[:_WORDS])
         with self._lock:
             self.artifacts[group.plan] = made
         return None
 
     def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
-        requests = [m for g in groups for m in g.members]
-        found = self._isolated("timed", requests)
+        members = [m for g in groups for m in g.members]
+        found = self._isolated("timed", members, keys=self._keys(members))
         if isinstance(found, Failed):
             # One of them took the process with it: each gets one of its own.
             return [found] if len(groups) == 1 else [one for g in groups for one in self.time([g])]
@@ -76,7 +145,8 @@ class Live:
 
     def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
         versions = dict(self.artifacts[finalists[0].plan].versions)
-        found = self._isolated("confirmed", finalists, versions=versions)
+        keys = self._keys(finalists)
+        found = self._isolated("confirmed", finalists, keys=keys, versions=versions)
         if isinstance(found, Failed):
             if len(finalists) == 1:
                 return [Failed("verification", found.words)]
@@ -88,27 +158,58 @@ class Live:
         ]
 
     def cancel(self) -> None:
-        self._stop.set()
+        with self._lock:
+            self._stop.set()
+        for task in self._builds:
+            task.cancel()
 
     def now(self) -> float:
         return time.monotonic()
+
+    def close(self) -> None:
+        """Gives the GPU free, and ends an engine that was not given."""
+        self._engine.leave(self.near)
+        if self.engine is None:
+            self._engine.close()
 
     def built(self, kernel: Planned) -> Built:
         """A kernel of the search as the commands know it."""
         source = source_of(self.checked, self.program, kernel)
         return Built(Chosen(kernel, None), source, self.artifacts[kernel.plan])
 
-    def _isolated(self, what: str, kernels: Sequence[Planned], **more: Any) -> dict[str, Any] | Failed:
-        arguments = {
+    def _what(self, requests: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        return {
             "text": self.checked.source, "file": self.checked.file, "name": self.program.name,
-            "sizes": dict(self.sizes), "arch": self.arch, "seed": self.seed,
-            "requests": [request_json(k.request) for k in kernels], **more,
+            "sizes": dict(self.sizes), "arch": self.arch, "requests": list(requests), **more,
         }  # fmt: skip
-        with lane.held(lane.gpu_uuid(), timeout_seconds=self.wait, on_wait=self.on_wait):
-            outcome = isolate.run(f"ucutlass.trials.tune:{what}", arguments, limit_seconds=self.limit)
-        if isinstance(outcome, isolate.Returned) and isinstance(outcome.value, dict):
-            return outcome.value
-        return Failed("timing", isolate.lost(outcome, "the timing"))
+
+    def _keys(self, kernels: Sequence[Planned]) -> list[str]:
+        """Empty for a kernel that was never built: the process that should load it says so."""
+        return [self.artifacts[k.plan].key if k.plan in self.artifacts else "" for k in kernels]
+
+    def _isolated(
+        self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
+    ) -> dict[str, Any] | Failed:
+        """What a function of `ucutlass.trials.tune` returned."""
+        requests = [request_json(k.request) for k in kernels]
+        arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
+        task = self._engine.submit(
+            what, arguments, artifacts=sorted({k for k in keys if k}), limit_seconds=self.limit,
+            wait_seconds=self.wait, near=self.near,
+        )  # fmt: skip
+        found = _answer(task, "the timing")
+        return Failed("timing", found[:_WORDS]) if isinstance(found, str) else found
+
+
+def _answer(task: Task, what: str) -> dict[str, Any] | str:
+    """A task's result, or why it has none; raises a MachineError that another task would meet too."""
+    try:
+        outcome = task.result()
+    except TaskLost as lost:
+        return str(lost)
+    if isinstance(outcome, isolate.Returned) and isinstance(outcome.value, dict):
+        return outcome.value
+    return isolate.lost(outcome, what)
 
 
 def write(path: Path, text: str) -> None:

@@ -1,0 +1,221 @@
+"""Throughput of tuning on one worker and on one for each GPU, through Dask; and with a worker killed.
+
+    python -m benchmarks.engine --out engine.json [--gpus 4] [--kernels 32] [--builds 4] [--stage b] [--kill]
+
+A worker is a GPU and its share of the cores: the same share where it is alone. Every run begins with empty
+caches, one for each worker. Ends with status 1 where a kernel has no winner, or an entry was built twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from benchmarks import engine_dry
+from benchmarks.speed import PLAIN, SHAPES, extents_of
+from ucutlass import frontend
+from ucutlass.engine.cluster import local_cluster
+from ucutlass.engine.dask import DaskEngine
+from ucutlass.engine.work import TABLE
+from ucutlass.runtime import switches, system
+from ucutlass.runtime.bench import lane
+from ucutlass.runtime.cache import Cache, Entry
+from ucutlass.tune.job import Job, Settings, job_of
+from ucutlass.tune.policy import Limits
+from ucutlass.tune.together import Done, Ended, tune_many
+
+ARCH = "sm90a"
+BAR = 3.4
+"""Throughput of four workers over that of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`entries` are distinct artefacts, `builds` how often any was built; `kernels` by name microseconds,
+    or why there are none. `killed` is how many results there were when a worker was killed."""
+
+    workers: int
+    cores: int
+    seconds: float
+    kernels: dict[str, float | str]
+    per_worker: dict[str, int]
+    entries: int
+    builds: int
+    killed: int | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Kernels a second."""
+        return sum(isinstance(v, float) for v in self.kernels.values()) / self.seconds
+
+
+def jobs(count: int, arch: str = ARCH) -> dict[str, Job]:
+    """Plain products of `benchmarks.speed` in both types, the longest first: what ends last is short."""
+    plain = sorted((s for s in SHAPES if s[1] == 1), key=lambda s: s[2] * s[3] * s[4])
+    picked = plain[: -(-count // 2)][::-1]
+    made: dict[str, Job] = {}
+    for shape in picked:
+        for dtype in ("bf16", "f16"):
+            checked = frontend.read_text(PLAIN.format(t=dtype))
+            made[f"{shape[0]} {dtype}"] = job_of(checked, frontend.kernel(checked), extents_of(shape), arch)
+    return dict(list(made.items())[:count])
+
+
+@contextmanager
+def fresh(workers: int) -> Iterator[tuple[Path, list[dict[str, str]]]]:
+    """Empty caches: of this process, which is set, and of each worker, as its environment."""
+    folder, before = Path(tempfile.mkdtemp(prefix="ucutlass-engine-")), os.environ.get(switches.CACHE_DIR)
+    os.environ[switches.CACHE_DIR] = str(folder / "own")
+    try:
+        yield folder, [{switches.CACHE_DIR: str(folder / f"worker{i}")} for i in range(workers)]
+    finally:
+        os.environ.pop(switches.CACHE_DIR)
+        if before is not None:
+            os.environ[switches.CACHE_DIR] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(
+    gpus: Sequence[str], cores: int, wanted: dict[str, Job], options: argparse.Namespace, kill: bool = False
+) -> Run:
+    """Tunes all kernels on workers of `cores` cores each."""
+    table = engine_dry.TABLE if options.dry else TABLE
+    settings = Settings(Limits(builds=options.builds))
+    with fresh(len(gpus)) as (folder, environs), local_cluster(gpus, cores, environs=environs) as spec:
+        engine = DaskEngine(spec.replace("dask", "tcp"), table=table)
+        killer = _Killer(engine, spec, len(wanted) // 3) if kill else None
+        try:
+            start = time.monotonic()
+            ended = tune_many(
+                list(wanted.values()), engine, settings, stage=options.stage,
+                on_done=killer or (lambda _, __: None),
+            )  # fmt: skip
+            spent = time.monotonic() - start
+        finally:
+            engine.close()
+        entries, builds = _built(folder)
+    return Run(
+        len(gpus), cores, spent, {name: _result(e) for name, e in zip(wanted, ended, strict=True)},
+        dict(Counter(_gpu(e) for e in ended)), entries, builds, killer.at if killer else None,
+    )  # fmt: skip
+
+
+class _Killer:
+    """Kills a worker, once, when so many results have come."""
+
+    def __init__(self, engine: DaskEngine, spec: str, after: int) -> None:
+        from distributed import Client
+
+        connect: Any = Client
+        with connect(spec.replace("dask", "tcp"), set_as_default=False) as client:
+            self._pid = next(iter(client.run(os.getpid).values()))
+        self._after, self._count, self._lock = after, 0, Lock()
+        self.at: int | None = None
+
+    def __call__(self, number: int, ended: Ended) -> None:
+        with self._lock:
+            self._count += 1
+            if self._count < self._after or self.at is not None:
+                return
+            self.at = self._count
+        os.kill(self._pid, signal.SIGKILL)
+
+
+def _built(folder: Path) -> tuple[int, int]:
+    """Distinct entries, and builds: a copy has the times of its original, a second build has others."""
+    made: Counter[str] = Counter()
+    seen: set[tuple[str, str]] = set()
+    for place in folder.iterdir():
+        for entry in Cache(place, 1 << 40).entries():
+            if not isinstance(entry, Entry):
+                continue
+            about = json.dumps(dict(entry.about), sort_keys=True)
+            if (entry.key, about) not in seen:
+                seen.add((entry.key, about))
+                made[entry.key] += 1
+    return len(made), sum(made.values())
+
+
+def _result(ended: Ended) -> float | str:
+    if not isinstance(ended, Done):
+        return f"{type(ended).__name__}: {ended}"
+    winner = ended.tuned.winner
+    if winner is None or not isinstance(winner.result, float):
+        lost = [str(f.result) for f in ended.tuned.finals] + [str(t.result) for t in ended.tuned.trials]
+        return f"no winner: {'; '.join(lost)}"[:500]
+    return winner.result * 1e6
+
+
+def _gpu(ended: Ended) -> str:
+    return str(ended.shop.machine.get("uuid", "")) if isinstance(ended, Done) else ""
+
+
+def _row(run: Run) -> dict[str, Any]:
+    return asdict(run) | {"throughput": run.throughput}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--gpus", type=int, help="workers of the larger run; default: every GPU")
+    parser.add_argument("--kernels", type=int, default=32)
+    parser.add_argument("--one", type=int, help="kernels on one worker; default: as many")
+    parser.add_argument("--builds", type=int, default=4)
+    parser.add_argument("--stage", default=None)
+    parser.add_argument("--kill", action="store_true", help="once more, with a worker killed in the middle")
+    parser.add_argument("--dry", action="store_true", help="no compilers and no GPUs: 2 workers by name")
+    options = parser.parse_args(arguments)
+    named = [f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(options.gpus or 2)]
+    gpus = named if options.dry else list(lane.gpu_uuids())[: options.gpus]
+    cores = max(1, system.cores() // len(gpus))
+    wanted = jobs(options.kernels)
+    few = dict(list(wanted.items())[:: max(1, len(wanted) // options.one)]) if options.one else wanted
+    report: dict[str, Any] = {"gpus": len(gpus), "builds": options.builds, "stage": options.stage, "runs": []}
+    runs = [measure(gpus[:1], cores, few, options)]
+    _keep(options.out, report, runs)
+    runs.append(measure(gpus, cores, wanted, options))
+    _keep(options.out, report, runs)
+    if options.kill:
+        runs.append(measure(gpus, cores, wanted, options, kill=True))
+        _keep(options.out, report, runs)
+    lost = {name: v for run in runs for name, v in run.kernels.items() if not isinstance(v, float)}
+    twice = any(run.builds > run.entries for run in runs if run.killed is None)
+    return 1 if lost or twice else 0
+
+
+def _keep(out: Path, report: dict[str, Any], runs: Sequence[Run]) -> None:
+    """What is known so far: the machine may be taken away."""
+    report |= {"runs": [_row(r) for r in runs]}
+    one = runs[0].throughput
+    ratio = runs[1].throughput / one if len(runs) > 1 and one else None
+    report["ratio"] = ratio
+    out.write_text(json.dumps(report, indent=1))
+    last = runs[-1]
+    good = sum(isinstance(v, float) for v in last.kernels.values())
+    print(
+        f"{last.workers} workers of {last.cores} cores: {good} of {len(last.kernels)} kernels in "
+        f"{last.seconds:.1f} s, {last.throughput:.3f} a second, "
+        f"{last.builds} builds of {last.entries} entries"
+        + ("" if last.killed is None else f", a worker killed after {last.killed}"),
+        flush=True,
+    )
+    if ratio is not None:
+        print(f"throughput: {ratio:.2f} of one worker's (bar for four: {BAR})", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

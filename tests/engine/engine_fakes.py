@@ -1,0 +1,124 @@
+"""Functions that an engine calls in these tests, in its worker or in processes of a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from ucutlass.engine.work import Row, Table
+from ucutlass.runtime.cache import Cache, Entry
+
+GPUS = tuple(f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(4))
+
+
+def table() -> Table:
+    return {
+        "make": Row("engine_fakes:make", "cpu", "here"),
+        "wait": Row("engine_fakes:wait", "cpu", "here"),
+        "fault": Row("engine_fakes:fault", "cpu", "here"),
+        "unfit": Row("engine_fakes:unfit", "cpu", "here"),
+        "killed": Row("engine_fakes:killed", "cpu", "here"),
+        "absent": Row("no_such_module:f", "cpu", "here"),
+        "prepare": Row("json", "gpu", "prepare"),
+        "read": Row("engine_fakes:read", "gpu", "warm"),
+        "turn": Row("engine_fakes:turn", "gpu", "warm"),
+        "crash": Row("engine_fakes:crash", "gpu", "warm"),
+        "process": Row("engine_fakes:process", "gpu", "warm"),
+        "fresh": Row("engine_fakes:process", "gpu", "fresh"),
+    }
+
+
+def note(log: str, words: str) -> None:
+    """One line, whoever else writes."""
+    with Path(log).open("a") as file:
+        file.write(f"{words}\n")
+
+
+def notes(log: str | Path) -> list[str]:
+    path = Path(log)
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def key_of(name: str) -> str:
+    return name.encode().hex().rjust(64, "0")
+
+
+def make(name: str, log: str, cancel: Event) -> dict[str, Any]:
+    """Makes a cache entry, as a build does, and notes that it did."""
+    cache, key = Cache.from_switches(), key_of(name)
+    with cache.locked(key, timeout_seconds=60):
+        if not isinstance(cache.load(key), Entry):
+            note(log, f"{name} {os.getpid()}")
+            with cache.staging(key) as folder:
+                (folder / "kernel.so").write_bytes(name.encode() * 1000)
+                cache.publish(key, folder, {"name": name})
+    return {"artifacts": [key], "cache": str(cache.root)}
+
+
+def read(key: str) -> dict[str, Any]:
+    cache = Cache.from_switches()
+    found = cache.load(key)
+    assert isinstance(found, Entry)
+    return {"cache": str(cache.root), "text": (found.folder / "kernel.so").read_text()[:20]}
+
+
+def wait(log: str, until: str, cancel: Event) -> str:
+    """Until a file is there, or nobody wants it."""
+    note(log, f"began {os.getpid()}")
+    while not Path(until).exists() and not cancel.is_set():
+        time.sleep(0.01)
+    return "cancelled" if cancel.is_set() else "seen"
+
+
+def killed(log: str, times: int, cancel: Event) -> dict[str, Any]:
+    """Takes its worker with it, the first `times` times."""
+    note(log, f"killed {os.getpid()}")
+    if len(notes(log)) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"tries": len(notes(log))}
+
+
+def fault(cancel: Event) -> None:
+    raise LookupError("no such thing")
+
+
+def unfit(cancel: Event) -> None:
+    from ucutlass.runtime.errors import CompilerMissing
+
+    raise CompilerMissing("no nvcc anywhere", "install one")
+
+
+def turn(log: str, who: str) -> str:
+    """Notes when it begins and ends, with some time between."""
+    note(log, f"begin {who}")
+    time.sleep(0.2)
+    note(log, f"end {who}")
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
+def crash() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def process() -> int:
+    return os.getpid()
+
+
+def forges() -> int:
+    """Writes an answer to no call into every pipe that it finds, as a faulty library might."""
+    for fd in range(3, 64):
+        with suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, b'[99, {"returned": 1}]\n')
+    return 2
+
+
+def has(module: str) -> str:
+    return os.environ["PROBE"] if module in sys.modules else ""

@@ -1,0 +1,158 @@
+"""The engine of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_fakes import GPUS, notes, table
+from runtime_fakes import all_ended
+
+import ucutlass.engine
+from ucutlass.engine import machine
+from ucutlass.engine.errors import EngineUnknown, WorkerUnfit
+from ucutlass.engine.local import LocalEngine
+from ucutlass.engine.work import CANCELLED
+from ucutlass.runtime import system
+from ucutlass.runtime.bench import lane
+from ucutlass.runtime.bench.lane import NoGpu
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import CompilerMissing, LockTimeout
+from ucutlass.runtime.isolate import Crashed, Raised, Returned
+
+
+@pytest.fixture
+def engine(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEngine]:
+    made = LocalEngine(GPUS[:2], 2, table=table())
+    yield made
+    made.close()
+
+
+def value(found: object) -> object:
+    assert isinstance(found, Returned), found
+    return found.value
+
+
+def test_builds_and_launches(engine: LocalEngine, tmp_path: Path) -> None:
+    made = value(engine.submit("make", {"name": "k", "log": str(tmp_path / "log")}).result())
+    assert isinstance(made, dict)
+    (key,) = made["artifacts"]
+    read = value(engine.submit("read", {"key": key}, artifacts=[key]).result())
+    assert read == {"cache": made["cache"], "text": "k" * 20}
+    assert (engine.gpus, engine.cpus) == (2, 2)
+
+
+def test_tokens_have_a_gpu_each_and_keep_it(engine: LocalEngine, tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    asked = [engine.submit("turn", {"log": log, "who": n}, near=n) for n in ("x", "y", "x", "y")]
+    found = [value(t.result()) for t in asked]
+    assert found[:2] == found[2:] and set(found) == set(GPUS[:2])
+    engine.leave("x")
+    assert value(engine.submit("turn", {"log": log, "who": "z"}, near="z").result()) == found[0]
+
+
+def test_two_engines_exclude_each_other_on_a_gpu(cache: Cache, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    engines = [LocalEngine(GPUS[2:3], 1, table=table()) for _ in range(2)]
+    asked = [
+        e.submit("turn", {"log": str(log), "who": f"{i}"}) for _ in range(2) for i, e in enumerate(engines)
+    ]
+    for task in asked:
+        value(task.result())
+    for one in engines:
+        one.close()
+    lines = notes(log)
+    assert len(lines) == 8
+    assert all(b == f"end {a.split()[1]}" for a, b in zip(lines[::2], lines[1::2], strict=True)), lines
+
+
+def test_who_waits_for_a_lane_says_so_and_gives_up(cache: Cache, tmp_path: Path) -> None:
+    said: list[str] = []
+    engine = LocalEngine(GPUS[3:], 1, table=table(), on_wait=said.append)
+    with lane.held(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
+        engine.submit("process", {}, wait_seconds=0.2).result()
+    assert said and isinstance(engine.submit("process", {}).result(), Returned)
+    engine.close()
+
+
+def test_the_timing_process_stays_and_the_confirming_one_is_fresh(engine: LocalEngine) -> None:
+    engine.submit("prepare", {}, near="x").result()
+    warm = {value(engine.submit("process", {}, near="x").result()) for _ in range(3)}
+    fresh = [value(engine.submit("fresh", {}, near="x").result()) for _ in range(3)]
+    engine.submit("prepare", {}, near="x").result()
+    fresh += [value(engine.submit("fresh", {}, near="x").result())]
+    assert len(warm) == 1 and len(set(fresh)) == 4 and not warm & set(fresh)
+    assert os.getpid() not in warm and all_ended([int(str(p)) for p in fresh])
+
+
+def test_a_crash_costs_its_own_call(engine: LocalEngine) -> None:
+    first = engine.submit("process", {}, near="x").result()
+    found = engine.submit("crash", {}, near="x").result()
+    assert isinstance(found, Crashed) and found.signal == "SIGSEGV"
+    assert value(engine.submit("process", {}, near="x").result()) != value(first)
+
+
+def test_failures_are_told_apart(engine: LocalEngine) -> None:
+    found = engine.submit("fault", {}).result()
+    assert isinstance(found, Raised) and (found.type, found.message) == ("LookupError", "no such thing")
+    found = engine.submit("absent", {}).result()
+    assert isinstance(found, Raised) and found.type == "ModuleNotFoundError"
+    with pytest.raises(CompilerMissing):  # another task would meet it too
+        engine.submit("unfit", {}).result()
+    with pytest.raises(KeyError):
+        engine.submit("os.system", {})
+    with pytest.raises(TypeError):
+        engine.submit("make", {"name": object()})
+
+
+def test_what_nobody_wants_ends(engine: LocalEngine, tmp_path: Path) -> None:
+    log, never = str(tmp_path / "log"), str(tmp_path / "never")
+    asked = [engine.submit("wait", {"log": log, "until": never}) for _ in range(3)]
+    while len(notes(log)) < 2:
+        pass
+    asked[2].cancel()
+    assert asked[2].result() == CANCELLED  # in the queue still
+    for task in asked[:2]:
+        task.cancel()
+        assert value(task.result()) == "cancelled"
+
+
+def test_closing_ends_what_runs(cache: Cache, tmp_path: Path) -> None:
+    engine = LocalEngine(GPUS[:1], 1, table=table())
+    task = engine.submit("wait", {"log": str(tmp_path / "log"), "until": str(tmp_path / "never")})
+    queued = engine.submit("wait", {"log": str(tmp_path / "log"), "until": str(tmp_path / "never")})
+    process = value(engine.submit("process", {}).result())
+    engine.close()
+    assert task.result() in (Returned("cancelled", ""), CANCELLED) and queued.result() == CANCELLED
+    assert all_ended([int(str(process))])
+
+
+def test_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in ("", "ray://x:1", "dask://", "dask://host", "dask://a b:1", "tcp://host:1"):
+        with pytest.raises(EngineUnknown, match=r"dask://HOST:PORT"):
+            ucutlass.engine.open(spec)
+    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuids", lambda: GPUS[:3])
+    engine = ucutlass.engine.open("local")
+    assert engine.gpus == 3
+    engine.close()
+
+
+def test_without_a_gpu_there_is_no_local_engine() -> None:
+    with pytest.raises(NoGpu):
+        ucutlass.engine.open("local")
+
+
+def test_the_gpu_of_an_engine(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = LocalEngine(GPUS[:1], 1)
+    gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132)
+    monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), (gpu,), ""))
+    found = machine.at_hand(made)
+    assert found is not None and found.gpu == gpu and found.arch.name == "sm90a" and found.device is not None
+    monkeypatch.setattr(system, "driver", lambda: None)
+    assert machine.at_hand(made) is None
+    made.close()
+    monkeypatch.setattr(engine, "_table", table() | {"gpu": table()["fault"]})
+    with pytest.raises(WorkerUnfit, match="no such thing"):
+        machine.at_hand(engine)

@@ -1,0 +1,151 @@
+"""`isolate.Warm`: one process for many calls, lost with the one that misbehaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runtime_fakes import alive, all_ended
+
+from ucutlass.runtime.isolate import (
+    Crashed,
+    Exited,
+    Outcome,
+    Raised,
+    Returned,
+    TimedOut,
+    TooMuchMemory,
+    Warm,
+)
+
+
+@pytest.fixture
+def warm() -> Iterator[Warm]:
+    made = Warm()
+    yield made
+    made.close()
+
+
+def call(warm: Warm, function: str, limit_seconds: float = 60.0, **arguments: object) -> Outcome:
+    return warm.call(f"isolate_candidates:{function}", arguments, limit_seconds=limit_seconds)
+
+
+def pid(warm: Warm) -> int:
+    found = warm.call("engine_fakes:process", {}, limit_seconds=60)
+    assert isinstance(found, Returned)
+    return int(found.value)
+
+
+def test_one_process_serves_call_after_call(warm: Warm) -> None:
+    first = pid(warm)
+    assert [call(warm, "add", a=i, b=1) for i in range(5)] == [Returned(i + 1, "") for i in range(5)]
+    assert pid(warm) == first != os.getpid()
+
+
+def test_what_it_prints_is_no_answer(warm: Warm) -> None:
+    found = call(warm, "noisy")
+    assert isinstance(found, Returned) and found.value == "true"
+    after = call(warm, "add", a=1, b=2)
+    assert isinstance(after, Returned) and after.value == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [("segfault", Crashed), ("aborts", Crashed), ("leaves", Exited), ("leaves_politely", Exited),
+     ("not_json", Raised), ("no_such_function", Raised)],
+)  # fmt: skip
+def test_whoever_fails_is_alone_with_it(warm: Warm, function: str, kind: type) -> None:
+    first = pid(warm)
+    assert isinstance(call(warm, function), kind)
+    assert pid(warm) != first and all_ended([first])
+
+
+def test_an_exception_comes_with_its_place_and_its_process_goes(warm: Warm) -> None:
+    first = pid(warm)
+    found = call(warm, "raises", word="lost")
+    assert isinstance(found, Raised) and (found.type, found.message) == ("LookupError", "lost")
+    assert "isolate_candidates.py" in found.traceback
+    assert pid(warm) != first and all_ended([first])
+
+
+def test_a_crash_is_located(warm: Warm) -> None:
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+    found = call(warm, "segfault")
+    assert isinstance(found, Crashed) and found.signal == "SIGSEGV" and "in segfault" in found.output
+
+
+def test_a_hang_is_killed_with_its_children(warm: Warm, tmp_path: Path) -> None:
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+    found = call(warm, "hangs", limit_seconds=2.0, note=str(tmp_path / "note"))
+    assert found == TimedOut(2.0, "")
+    assert all_ended([int(n) for n in (tmp_path / "note").read_text().split()])
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+
+
+def test_a_process_that_does_not_read_is_killed(warm: Warm) -> None:
+    os.kill(pid(warm), signal.SIGSTOP)
+    # More than the pipe takes: the caller must not wait in its write.
+    assert isinstance(call(warm, "add", limit_seconds=1.0, a="x" * (1 << 20), b="y"), TimedOut)
+    assert call(warm, "add", a="x" * (1 << 20), b="y") == Returned("x" * (1 << 20) + "y", "")
+
+
+def test_who_dies_while_nobody_asks_costs_nobody(warm: Warm) -> None:
+    first = pid(warm)
+    os.kill(first, signal.SIGKILL)
+    assert all_ended([first])
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+
+
+def test_a_memory_limit(warm: Warm) -> None:
+    found = warm.call("isolate_candidates:devours", {}, limit_seconds=60, memory_bytes=256 * 2**20)
+    assert isinstance(found, TooMuchMemory)
+
+
+def test_an_answer_to_another_call_is_none(warm: Warm) -> None:
+    found = warm.call("engine_fakes:forges", {}, limit_seconds=60)
+    assert isinstance(found, Raised) and found.type == "Garbled"
+    assert call(warm, "add", a=1, b=2) == Returned(3, "")
+
+
+def test_modules_are_imported_before_the_first_call() -> None:
+    warm = Warm(os.environ | {"PROBE": "7"})
+    try:
+        warm.prepare(["no_such_module", "fractions"])
+        assert warm.call("engine_fakes:has", {"module": "fractions"}, limit_seconds=60) == Returned("7", "")
+    finally:
+        warm.close()
+
+
+def test_closing_ends_the_process() -> None:
+    warm = Warm()
+    first = pid(warm)
+    warm.close()
+    assert all_ended([first])
+
+
+def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:
+    place = tmp_path / "note"
+    caller = os.fork()
+    if caller == 0:
+        warm = Warm()
+        (tmp_path / "part").write_text(str(pid(warm)))
+        (tmp_path / "part").rename(place)
+        time.sleep(600)
+        os._exit(1)
+    while not place.exists():
+        time.sleep(0.01)
+    os.kill(caller, signal.SIGKILL)
+    os.waitpid(caller, 0)
+    while alive(int(place.read_text())):
+        time.sleep(0.01)
+
+
+def test_malformed_calls(warm: Warm) -> None:
+    with pytest.raises(ValueError, match=r"package\.module:function"):
+        warm.call("isolate_candidates.add", {}, limit_seconds=1)
+    with pytest.raises(TypeError):
+        call(warm, "add", a=object())

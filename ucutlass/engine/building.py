@@ -1,0 +1,40 @@
+"""Builds for an engine: JSON in, the keys of the cache entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Event
+from typing import Any
+
+from ucutlass import frontend
+from ucutlass.backend import build_planned
+from ucutlass.planner import Planned
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.switches import Stage
+from ucutlass.shapes import complete
+from ucutlass.trials.profile import request_of_json, scheduled
+
+
+def planned(
+    checked: frontend.Checked, name: str, sizes: Mapping[str, int], arch: str, request: Mapping[str, Any]
+) -> Planned:
+    """The plan of one schedule. Raises ProgramError and ShapeError."""
+    program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
+    return frontend.plan_kernel(checked, program, complete(program, sizes), arch).planned
+
+
+def build(
+    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: Sequence[Mapping[str, Any]],
+    stage: Stage | None, cancel: Event,
+) -> dict[str, Any]:  # fmt: skip
+    """One compiler on all of them: `made` has a key, or "" where there is none, for each request,
+    `words` why there is none, `artifacts` the keys. Raises ToolchainError."""
+    checked = frontend.read_text(text, file)
+    plans = [planned(checked, name, sizes, arch, r) for r in requests]
+    built = build_planned(
+        checked, frontend.kernel(checked, name), plans, stage=stage, cancel=cancel, max_jobs=1,
+        group=len(plans),
+    )  # fmt: skip
+    keys = [one.key if isinstance(one, Artifact) else "" for one in built]
+    words = ["" if isinstance(one, Artifact) else f"{type(one).__name__}: {one}" for one in built]
+    return {"made": keys, "words": words, "artifacts": sorted({k for k in keys if k})}

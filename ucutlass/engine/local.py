@@ -1,0 +1,88 @@
+"""The engine of this machine: builds in threads of this process, launches in processes of each GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
+from typing import Any
+
+from ucutlass.engine.place import Place
+from ucutlass.engine.work import LIMIT_SECONDS, TABLE, WAIT_SECONDS, Table, Task, work_of
+from ucutlass.runtime import parallel
+
+
+class LocalEngine:
+    """`gpus` are UUIDs; None takes the first GPU that this process sees, found when it is first needed.
+    `cpus` are compilers at once, by default what cores and memory allow. `on_wait` is told who holds a
+    GPU's lane. All artefacts lie in this process's cache, so none is moved."""
+
+    def __init__(
+        self, gpus: Sequence[str] | None = None, cpus: int | None = None, *, table: Table = TABLE,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._table = table
+        self._cpus = cpus or parallel.jobs()
+        self._places = [Place(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
+        self._pool = ThreadPoolExecutor(self._cpus, thread_name_prefix="ucutlass-build")
+        # One thread a GPU: what waits does not hold the lane.
+        self._lanes = [ThreadPoolExecutor(1, thread_name_prefix="ucutlass-gpu") for _ in self._places]
+        self._home: dict[str, int] = {}
+        self._stops: set[Event] = set()
+        self._lock = Lock()
+
+    @property
+    def gpus(self) -> int:
+        return len(self._places)
+
+    @property
+    def cpus(self) -> int:
+        return self._cpus
+
+    def submit(
+        self, name: str, arguments: Mapping[str, Any], *, artifacts: Sequence[str] = (),
+        limit_seconds: float = LIMIT_SECONDS, wait_seconds: float = WAIT_SECONDS, near: str = "",
+    ) -> Task:  # fmt: skip
+        work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
+        with self._lock:
+            at = self._at(near)
+            stop = Event()
+            self._stops.add(stop)
+        pool = self._pool if work.row.needs == "cpu" else self._lanes[at]
+        future = pool.submit(self._places[at].run, work, stop)
+        future.add_done_callback(lambda _: self._ended(stop))
+
+        def cancel() -> None:
+            stop.set()
+            future.cancel()
+
+        return Task(future, cancel)
+
+    def _ended(self, stop: Event) -> None:
+        with self._lock:
+            self._stops.discard(stop)
+
+    def _at(self, near: str) -> int:
+        if near not in self._home:
+            homes = list(self._home.values())
+            self._home[near] = min(range(len(self._places)), key=homes.count)
+        return self._home[near]
+
+    def leave(self, near: str) -> None:
+        with self._lock:
+            self._home.pop(near, None)
+
+    def close(self) -> None:
+        with self._lock:
+            stops = list(self._stops)
+        for stop in stops:
+            stop.set()
+        for pool in (self._pool, *self._lanes):
+            pool.shutdown(cancel_futures=True)
+        for place in self._places:
+            place.close()
+
+
+def _place(gpu: str, on_wait: Callable[[str], None]) -> Place:
+    return Place(lambda: gpu, os.environ | {"CUDA_VISIBLE_DEVICES": gpu}, on_wait)

@@ -1,0 +1,96 @@
+"""One GPU of this machine, or none, with its timing lane and the processes that launch on it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event, Lock
+
+from ucutlass.engine.work import CANCELLED, Work
+from ucutlass.runtime import isolate
+from ucutlass.runtime.bench import lane
+from ucutlass.runtime.errors import MachineError
+
+
+def visible_gpu() -> str:
+    """The UUID of this process's first GPU, which names its lane. Raises NoGpu."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    # CUDA takes the first digits of a UUID too; a lane must have one name.
+    if re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first):
+        return first
+    return lane.gpu_uuid()
+
+
+class Place:
+    """`gpu` says the UUID when it is first needed; `environ` is that of the processes that launch, None for
+    this one's. Calls that need the GPU wait for its lane, so any number of threads may call."""
+
+    def __init__(
+        self, gpu: Callable[[], str] = visible_gpu, environ: Mapping[str, str] | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._gpu = gpu
+        self._environ = environ
+        self._on_wait = on_wait
+        self._warm = isolate.Warm(environ)
+        self._spare: isolate.Warm | None = None
+        self._lock = Lock()
+
+    def run(self, work: Work, cancel: Event) -> isolate.Outcome:
+        """Raises what a function that runs here raises as MachineError, LockTimeout and NoGpu."""
+        if cancel.is_set():
+            return CANCELLED
+        match work.row.process:
+            case "here":
+                return _here(work, cancel)
+            case "prepare":
+                self._prepare(work.row.target.split())
+                return isolate.Returned(None, "")
+            case process:
+                with lane.held(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
+                    if process == "warm":
+                        return self._called(self._warm, work)
+                    return self._fresh(work)
+
+    def _called(self, process: isolate.Warm, work: Work) -> isolate.Outcome:
+        return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)
+
+    def _prepare(self, modules: Sequence[str]) -> None:
+        self._warm.prepare(modules)
+        with self._lock:
+            if self._spare is None:
+                self._spare = isolate.Warm(self._environ)
+                self._spare.prepare(modules)
+
+    def _fresh(self, work: Work) -> isolate.Outcome:
+        """In a process that has done nothing but imports, and ends with this call."""
+        with self._lock:
+            process, self._spare = self._spare, None
+        if process is None:
+            process = isolate.Warm(self._environ)
+        try:
+            return self._called(process, work)
+        finally:
+            process.close()
+
+    def close(self) -> None:
+        with self._lock:
+            spare, self._spare = self._spare, None
+        for process in (self._warm, spare):
+            if process is not None:
+                process.close()
+
+
+def _here(work: Work, cancel: Event) -> isolate.Outcome:
+    """As `isolate_child` calls, but in this process."""
+    module, _, function = work.row.target.partition(":")
+    try:
+        called = getattr(importlib.import_module(module), function)
+        return isolate.Returned(called(**work.arguments, cancel=cancel), "")
+    except MachineError:
+        raise
+    except Exception as error:
+        return isolate.Raised(type(error).__qualname__, str(error), traceback.format_exc(), "")

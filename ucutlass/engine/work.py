@@ -1,0 +1,153 @@
+"""What an engine is asked for: functions of a fixed table with JSON arguments, on a core or on a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeAlias
+
+from ucutlass.runtime import isolate
+
+Needs: TypeAlias = Literal["cpu", "gpu"]
+"""A core for a compiler, or a GPU with its timing lane."""
+
+Process: TypeAlias = Literal["here", "warm", "fresh", "prepare"]
+"""Where a function runs: in the worker itself, where it may start compilers and is given `cancel`; in the
+process that the GPU keeps for one call after another; in one of its own that never ran anything else. And
+`prepare` runs nothing: it starts those processes, so that their imports are done when they are needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`target` is written `package.module:function`; for `prepare` it is modules to import."""
+
+    target: str
+    needs: Needs
+    process: Process
+
+
+Table: TypeAlias = Mapping[str, Row]
+
+TABLE: Table = MappingProxyType(
+    {
+        "gpu": Row("ucutlass.engine.machine:describe", "gpu", "here"),
+        "build": Row("ucutlass.engine.building:build", "cpu", "here"),
+        # Not CUDA: a context that nobody uses holds memory of the GPU.
+        "prepare": Row("torch ucutlass.trials.tune ucutlass.backend", "gpu", "prepare"),
+        "timed": Row("ucutlass.trials.tune:timed", "gpu", "warm"),
+        "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
+    }
+)
+"""All that can be asked for, by name."""
+
+LIMIT_SECONDS = 300.0
+WAIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One call. `artifacts` are keys of cache entries that must lie where it runs. `limit_seconds` bounds
+    a process that launches, `wait_seconds` the wait for the GPU's lane. Works that are `near` the same
+    token run on one GPU while it lives, since two GPUs' times do not compare."""
+
+    row: Row
+    arguments: Mapping[str, Any]
+    artifacts: tuple[str, ...] = ()
+    limit_seconds: float = LIMIT_SECONDS
+    wait_seconds: float = WAIT_SECONDS
+    near: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A call under way. The future gives an `isolate.Outcome`, or raises a MachineError: TaskLost where
+    its workers died. `cancel` drops it, or stops its compilers; it then raises nothing and returns soon."""
+
+    future: Future[isolate.Outcome]
+    cancel: Callable[[], None]
+
+    def result(self) -> isolate.Outcome:
+        try:
+            return self.future.result()
+        except CancelledError:
+            return CANCELLED
+
+
+CANCELLED = isolate.Raised("Cancelled", "nobody waits for it any more", "", "")
+
+
+class Engine(Protocol):
+    """Where builds and timings run. Safe to call from many threads."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs there are at present; each has one timing lane."""
+
+    @property
+    def cpus(self) -> int:
+        """Compilers that run at once."""
+
+    def submit(
+        self, name: str, arguments: Mapping[str, Any], *, artifacts: Sequence[str] = (),
+        limit_seconds: float = LIMIT_SECONDS, wait_seconds: float = WAIT_SECONDS, near: str = "",
+    ) -> Task:  # fmt: skip
+        """Calls a function of the table. Raises KeyError for another name, TypeError for arguments that
+        are no JSON."""
+
+    def leave(self, near: str) -> None:
+        """The token is not used any more."""
+
+    def close(self) -> None:
+        """Ends what is under way; nothing may be asked for after it."""
+
+
+def work_of(
+    table: Table, name: str, arguments: Mapping[str, Any], artifacts: Sequence[str], limit_seconds: float,
+    wait_seconds: float, near: str,
+) -> Work:  # fmt: skip
+    """The checked call, its arguments as another process would see them."""
+    plain = json.loads(json.dumps(dict(arguments)))
+    return Work(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near)
+
+
+# --- as JSON ---------------------------------------------------------------------
+
+_OUTCOMES: Mapping[str, type[isolate.Outcome]] = MappingProxyType(
+    {
+        kind.__name__: kind
+        for kind in (
+            isolate.Returned, isolate.Raised, isolate.Crashed, isolate.TimedOut, isolate.TooMuchMemory,
+            isolate.Exited,
+        )
+    }
+)  # fmt: skip
+
+
+def work_json(work: Work) -> dict[str, Any]:
+    return asdict(work) | {"arguments": dict(work.arguments)}
+
+
+def work_of_json(fields: Mapping[str, Any]) -> Work:
+    return Work(
+        **{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])}
+    )  # fmt: skip
+
+
+def outcome_json(outcome: isolate.Outcome) -> dict[str, Any]:
+    return {"kind": type(outcome).__name__, **asdict(outcome)}
+
+
+def outcome_of_json(fields: Mapping[str, Any]) -> isolate.Outcome:
+    return _OUTCOMES[fields["kind"]](**{k: v for k, v in fields.items() if k != "kind"})
+
+
+def made_by(outcome: isolate.Outcome) -> tuple[str, ...]:
+    """The keys of cache entries that a function says it made, under `artifacts` of its result."""
+    match outcome:
+        case isolate.Returned(value={"artifacts": list(keys)}):
+            return tuple(str(k) for k in keys)
+        case _:
+            return ()

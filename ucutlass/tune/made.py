@@ -1,0 +1,44 @@
+"""Which cache entry a plan became, shared by searches on one engine: a plan has no extents, so the kernels of
+many shapes are one binary, which is built once wherever it was first wanted."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import Lock
+from typing import TypeAlias
+
+from ucutlass.plan import GemmPlan
+from ucutlass.runtime.switches import Stage
+
+Way: TypeAlias = tuple[GemmPlan, Stage | None]
+
+
+class Made:
+    """Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Way, Future[str]] = {}
+        self._lock = Lock()
+
+    def claim(self, way: Way) -> Future[str] | None:
+        """None where the caller is to make it and then say so by `tell`; else where its key will be,
+        "" should it come to nothing."""
+        with self._lock:
+            if way in self._keys:
+                return self._keys[way]
+            self._keys[way] = Future()
+            return None
+
+    def tell(self, way: Way, key: str) -> None:
+        """The key of what was claimed; "" where it was not made, so that another may try."""
+        with self._lock:
+            claimed = self._keys[way]
+            if not key:
+                del self._keys[way]
+        claimed.set_result(key)
+
+    def forget(self, way: Way) -> None:
+        """What was made is not in the cache any more."""
+        with self._lock:
+            if way in self._keys and self._keys[way].done():
+                del self._keys[way]

@@ -1,0 +1,74 @@
+"""Many kernels tuned at once on one engine: a thread a search, two searches a GPU, so that one builds
+while another is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ucutlass.diagnostics import ProgramError
+from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS, Engine
+from ucutlass.runtime.errors import MachineError
+from ucutlass.runtime.switches import Stage
+from ucutlass.tune.job import Job, Settings
+from ucutlass.tune.live import Live
+from ucutlass.tune.made import Made
+from ucutlass.tune.tune import Tuned, search
+
+IN_FLIGHT = 2
+"""Searches a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A search that came to its end, with a winner or not; `shop` knows what was built for it."""
+
+    tuned: Tuned
+    shop: Live
+
+
+Ended: TypeAlias = Done | ProgramError | MachineError
+
+
+def tune_many(
+    jobs: Sequence[Job], engine: Engine, settings: Settings, *, limit: float = LIMIT_SECONDS,
+    wait: float = WAIT_SECONDS, stage: Stage | None = None,
+    on_done: Callable[[int, Ended], None] = lambda _, __: None,
+) -> tuple[Ended, ...]:  # fmt: skip
+    """One result a job, in their order; a search that fails gives its error and stops no other.
+
+    As many run at once as the engine's GPUs take; its compilers are shared among them, and
+    `settings.limits` are of each. `on_done` hears of each job that ended, by its number, in threads. Any
+    other exception is raised once all have ended. Keeps no record.
+    """
+    together = max(1, min(len(jobs), IN_FLIGHT * engine.gpus))
+    compilers = max(1, engine.cpus // together)
+    made = Made()
+
+    def one(number: int) -> Ended:
+        ended = _one(jobs[number], engine, settings, made, compilers, limit, wait, stage)
+        on_done(number, ended)
+        return ended
+
+    with ThreadPoolExecutor(together, thread_name_prefix="ucutlass-search") as pool:
+        return tuple(pool.map(one, range(len(jobs))))
+
+
+def _one(
+    job: Job, engine: Engine, settings: Settings, made: Made, compilers: int, limit: float, wait: float,
+    stage: Stage | None,
+) -> Ended:  # fmt: skip
+    arch, seed = job.first.plan.arch, settings.seed
+    shop = Live(
+        job.checked, job.program, job.sizes, arch, seed, limit, wait, engine=engine, stage=stage, made=made
+    )
+    try:
+        shop.prepare()
+        tuned = search(job.space, shop, settings.policy, settings.limits, seed=seed, jobs=compilers)
+    except (ProgramError, MachineError) as problem:
+        return problem
+    finally:
+        shop.close()
+    return Done(tuned, shop)
