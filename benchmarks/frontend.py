@@ -25,11 +25,13 @@ from typing import Any
 
 from benchmarks import budget
 from ucutlass import frontend, ir
-from ucutlass.backend import source_of, toolchain
+from ucutlass.backend import recipe_of, source_of
 from ucutlass.check import check_tree
+from ucutlass.emit.text import Source
 from ucutlass.grammar.parse import parse
-from ucutlass.runtime import isolate
-from ucutlass.runtime.build import build
+from ucutlass.plan import GemmPlan
+from ucutlass.runtime import isolate, switches
+from ucutlass.runtime.build import Artifact, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.shapes import complete, free_dims
 
@@ -135,7 +137,7 @@ def load_here(path: str, sizes: dict[str, int]) -> dict[str, float | None]:
     chosen = frontend.plan_kernel(checked, program, complete(program, sizes), ARCH)
     source = source_of(checked, program, chosen.planned)
     marks.append(time.perf_counter())
-    artifact = build(source, toolchain(), Cache.from_switches())
+    artifact = _made(source, chosen.planned.plan)
     marks.append(time.perf_counter())
     load_entry(artifact.library, artifact.entry)
     marks.append(time.perf_counter())
@@ -152,12 +154,18 @@ def load_here(path: str, sizes: dict[str, int]) -> dict[str, float | None]:
     return found | {s: 1e3 * (b - a) for s, a, b in zip(STEPS, marks, marks[1:], strict=False)}
 
 
+def _made(source: Source, plan: GemmPlan) -> Artifact:
+    """Built as UCUTLASS_BUILD_STAGE says, or found."""
+    cache = Cache.from_switches()
+    return make(recipe_of(source, plan, switches.read().stage, cache), cache)
+
+
 def load_table(repeats: int) -> dict[str, dict[str, float] | None]:
     sizes = {"M": 4096, "N": 4096, "K": 4096}
     checked = frontend.read(LOADED)
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, complete(program, sizes), ARCH).planned
-    build(source_of(checked, program, planned), toolchain(), Cache.from_switches())
+    _made(source_of(checked, program, planned), planned.plan)
     runs = fresh("load_here", {"path": str(LOADED), "sizes": sizes}, repeats)
     table = {s: None if runs[0][s] is None else spread([run[s] for run in runs]) for s in STEPS}
     table["until ready"] = spread([sum(run[s] or 0.0 for s in STEPS[:-1]) for run in runs])

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.runtime import switches
+from ucutlass.runtime import remembered, switches
 from ucutlass.runtime.errors import (
     CompilerIncomplete,
     CompilerMissing,
@@ -168,10 +168,14 @@ def _require_parts(root: Path) -> None:
 @functools.lru_cache(maxsize=8)
 def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
     """Cached by the file's state, so that an upgrade under a running process is seen."""
-    said = _ask([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
-    if m := re.search(r"\bV(\d+\.\d+\.\d+)", said):
-        return m[1]
-    raise CompilerUnusable(f"{path} --version says no version but {said[:200]!r}", INSTALL_CUDA)
+
+    def ask() -> str:
+        said = _ask([str(path), "--version"], CompilerUnusable, INSTALL_CUDA)
+        if m := re.search(r"\bV(\d+\.\d+\.\d+)", said):
+            return m[1]
+        raise CompilerUnusable(f"{path} --version says no version but {said[:200]!r}", INSTALL_CUDA)
+
+    return remembered.version(path, ask)
 
 
 # --- host compiler ---------------------------------------------------------------
@@ -188,10 +192,13 @@ def find_host(env: Mapping[str, str]) -> HostCompiler:
 
 @functools.lru_cache(maxsize=8)
 def _host_version(path: Path, mtime_ns: int, size: int) -> str:
-    said = _ask([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
-    if re.fullmatch(r"\d+(\.\d+)*", said.strip()):
-        return said.strip()
-    raise HostCompilerMissing(f"{path} says no version but {said[:200]!r}", INSTALL_HOST)
+    def ask() -> str:
+        said = _ask([str(path), "-dumpfullversion", "-dumpversion"], HostCompilerMissing, INSTALL_HOST)
+        if re.fullmatch(r"\d+(\.\d+)*", said.strip()):
+            return said.strip()
+        raise HostCompilerMissing(f"{path} says no version but {said[:200]!r}", INSTALL_HOST)
+
+    return remembered.version(path, ask)
 
 
 def _ask(command: list[str], fault: type[ToolchainError], mend: str) -> str:

@@ -44,9 +44,8 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
 
     Raises NvrtcMissing.
     """
-    compiler = nvrtc.load()
     versions = {
-        "nvrtc": "{}.{}".format(*compiler.version),
+        "nvrtc": "{}.{}".format(*nvrtc.version()),
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
         "cutlass": toolchain.cutlass.version,

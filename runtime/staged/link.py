@@ -82,7 +82,7 @@ def recipe(
 
     Raises NvrtcMissing, NvJitLinkMissing, CompilersDiffer.
     """
-    compiler, linker = nvrtc.load(), nvjitlink.load()
+    compiler, linker = nvrtc.version(), nvjitlink.version()
     _check(toolchain, compiler, linker)
     match staged:
         case Staged():
@@ -93,8 +93,8 @@ def recipe(
             base = lean_parts.recipe(staged, toolchain, limit_seconds)
     versions = {
         **base.versions,
-        "nvrtc": "{}.{}".format(*compiler.version),
-        "nvjitlink": "{}.{}".format(*linker.version),
+        "nvrtc": "{}.{}".format(*compiler),
+        "nvjitlink": "{}.{}".format(*linker),
     }
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
@@ -141,15 +141,15 @@ def recipe(
     )
 
 
-def _check(toolchain: Toolchain, compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+def _check(toolchain: Toolchain, compiler: tuple[int, int], linker: tuple[int, int]) -> None:
     """LTO-IR is read by a linker of the same major version that is not older than its writer."""
     major, minor = version_tuple(toolchain.nvcc.version)[:2]
-    writers = {"nvcc": (major, minor), "NVRTC": compiler.version}
+    writers = {"nvcc": (major, minor), "NVRTC": compiler}
     for name, version in writers.items():
-        if version[0] != linker.version[0] or version > linker.version:
+        if version[0] != linker[0] or version > linker:
             words = "nvJitLink {}.{} does not read what {} {}.{} writes"
             mend = f"{nvjitlink.INSTALL}; {nvrtc.INSTALL}; {INSTALL_CUDA}"
-            raise CompilersDiffer(words.format(*linker.version, name, *version), mend)
+            raise CompilersDiffer(words.format(*linker, name, *version), mend)
 
 
 # --- the library ------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ucutlass.runtime import remembered
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.staged import shared
 
@@ -62,6 +63,18 @@ def load() -> NvJitLink:
     major, minor = ctypes.c_uint(), ctypes.c_uint()
     _call(library, "nvJitLinkVersion", ctypes.byref(major), ctypes.byref(minor))
     return NvJitLink(library, (major.value, minor.value))
+
+
+def version() -> tuple[int, int]:
+    """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
+    path = shared.find(SONAME)
+    said = _said() if path is None else remembered.version(path, _said)
+    major, minor = said.split(".")
+    return int(major), int(minor)
+
+
+def _said() -> str:
+    return "{}.{}".format(*load().version)
 
 
 def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ucutlass.runtime import remembered
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.staged import shared
 
@@ -52,6 +53,18 @@ def load() -> Nvrtc:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
     return Nvrtc(library, (major.value, minor.value))
+
+
+def version() -> tuple[int, int]:
+    """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
+    path = shared.find(SONAME)
+    said = _said() if path is None else remembered.version(path, _said)
+    major, minor = said.split(".")
+    return int(major), int(minor)
+
+
+def _said() -> str:
+    return "{}.{}".format(*load().version)
 
 
 def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) -> tuple[bytes, str]:

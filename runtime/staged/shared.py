@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,21 @@ def load(soname: str, beside: str = "") -> ctypes.CDLL:
             for other in sorted(folder.glob(beside)) if beside else ():
                 ctypes.CDLL(str(other))
             return ctypes.CDLL(str(folder / soname))
-    return ctypes.CDLL(soname)
+    return ctypes.CDLL(str(find(soname) or soname))
+
+
+def find(soname: str) -> Path | None:
+    """The file that `load` would load, where it can be told without: in PyPI's packages, or on
+    LD_LIBRARY_PATH. None elsewhere: the system's loader alone knows."""
+    named = (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder)
+    candidates = (folder / soname for folder in (*_pypi_folders(), *named, *_SYSTEM))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+_SYSTEM = tuple(
+    Path(folder) for folder in ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib")
+)
+"""Where NVIDIA's installers lay the toolkit, and tell the loader of."""
 
 
 def _pypi_folders() -> Iterator[Path]:

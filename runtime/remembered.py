@@ -1,0 +1,67 @@
+"""What programs and libraries said of their versions, kept from process to process.
+
+To ask a compiler takes ten milliseconds, to load one that is a library twenty; a warm load of a kernel needs
+the versions alone. An answer holds as long as the file is the same: its path, size and time of change. A
+script may start anything, so only machine code is remembered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ucutlass.runtime import switches
+
+_FILE = "versions.json"
+_ELF = b"\x7fELF"
+
+
+def version(path: Path, ask: Callable[[], str]) -> str:
+    """What `ask` says of the file, or said when it was asked last. What it raises is not kept."""
+    name = _name(path)
+    if name is None:
+        return ask()
+    file = switches.read().cache_dir / _FILE
+    known = _read(file)
+    if name in known:
+        return known[name]
+    answer = ask()
+    _write(file, {**known, name: answer})
+    return answer
+
+
+def _name(path: Path) -> str | None:
+    """The file and its state; None for what is not machine code, or cannot be read."""
+    try:
+        real = path.resolve()
+        with real.open("rb") as content:
+            if content.read(len(_ELF)) != _ELF:
+                return None
+        stat = real.stat()
+    except OSError:
+        return None
+    return f"{real} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _read(file: Path) -> dict[str, str]:
+    """A file that is not there, damaged or of another form is as one without answers."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, str)}
+
+
+def _write(file: Path, answers: dict[str, str]) -> None:
+    """Whole or not at all; of two writers the last one's answers stay. Where it cannot be written, the next
+    process asks again."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{_FILE}.{os.getpid()}")
+        temporary.write_text(json.dumps(answers, indent=1))
+        temporary.replace(file)
