@@ -25,13 +25,13 @@ from typing import Any
 
 from benchmarks import budget
 from ucutlass import frontend, ir
-from ucutlass.backend import recipe_of, source_of
+from ucutlass.backend import made, source_of
 from ucutlass.check import check_tree
 from ucutlass.emit.text import Source
 from ucutlass.grammar.parse import parse
 from ucutlass.plan import GemmPlan
 from ucutlass.runtime import isolate, switches
-from ucutlass.runtime.build import Artifact, make
+from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.shapes import complete, free_dims
 
@@ -156,8 +156,7 @@ def load_here(path: str, sizes: dict[str, int]) -> dict[str, float | None]:
 
 def _made(source: Source, plan: GemmPlan) -> Artifact:
     """Built as UCUTLASS_BUILD_STAGE says, or found."""
-    cache = Cache.from_switches()
-    return make(recipe_of(source, plan, switches.read().stage, cache), cache)
+    return made(source, plan, switches.read().stage, Cache.from_switches())
 
 
 def load_table(repeats: int) -> dict[str, dict[str, float] | None]:

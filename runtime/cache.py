@@ -47,6 +47,10 @@ _GRACE_SECONDS = 60.0
 already loaded stay valid when removed."""
 
 
+KNOWN = "known"
+"""Folder of what staged builds came to (`ucutlass.runtime.staged.known`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """`about` is what the builder wrote; `bytes` counts the files; `used` is seconds since the epoch."""
@@ -245,6 +249,7 @@ class Cache:
             freed = sum(_size(f) for f in folders)
             for folder in folders:
                 self._remove(folder)
+            shutil.rmtree(self.root / KNOWN, ignore_errors=True)
             for lock in self._listing("locks"):
                 if (fd := _try_lock(lock)) is not None:
                     lock.unlink(missing_ok=True)

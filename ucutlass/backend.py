@@ -20,7 +20,7 @@ from ucutlass.header import header
 from ucutlass.plan import GemmPlan
 from ucutlass.planner import Planned
 from ucutlass.runtime import switches
-from ucutlass.runtime.build import Artifact, Recipe, make, nvcc_recipe
+from ucutlass.runtime.build import Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError
@@ -28,7 +28,7 @@ from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.parallel import COMPILER_BYTES, Failure, build_many, make_many
-from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.switches import Stage
 from ucutlass.runtime.toolchain import Toolchain, find
 
@@ -100,6 +100,24 @@ def recipe_of(
     return nvcc_recipe(source, toolchain())
 
 
+def made(
+    source: Source, plan: GemmPlan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
+) -> Artifact:
+    """The kernel of a plan from the cache, or built. Raises as `ucutlass.runtime.build.build`, and as
+    `recipe_of`."""
+    if stage == "plain":
+        return build(source, toolchain(), cache, on_progress=on_progress)
+    from ucutlass.runtime.staged import known
+
+    found = known.artifact(source, stage, toolchain(), cache)
+    if found is not None:
+        on_progress(Progress("cached", source.entry, done=1))
+        return found
+    artifact = make(recipe_of(source, plan, stage, cache, on_progress), cache, on_progress=on_progress)
+    known.keep(source, stage, toolchain(), cache, artifact.key)
+    return artifact
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A kernel that lies on disk, with what it was made from."""
@@ -127,8 +145,7 @@ def build_kernel(
     source = source_of(checked, program, chosen.planned)
     cache, how = Cache.from_switches(), stage or switches.read().stage
     try:
-        recipe = recipe_of(source, chosen.planned.plan, how, cache, on_progress)
-        artifact = make(recipe, cache, on_progress=on_progress)
+        artifact = made(source, chosen.planned.plan, how, cache, on_progress)
     except BuildError as refused:
         raise refused.about(place(checked, program)) from refused
     return Built(chosen, source, artifact)
