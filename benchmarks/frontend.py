@@ -25,12 +25,12 @@ from typing import Any
 
 from benchmarks import budget
 from ucutlass import frontend, ir
-from ucutlass.backend import made, source_of
+from ucutlass.backend import made, source_of, stage_here
 from ucutlass.check import check_tree
 from ucutlass.emit.text import Source
 from ucutlass.grammar.parse import parse
 from ucutlass.plan import GemmPlan
-from ucutlass.runtime import isolate, switches
+from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.shapes import complete, free_dims
@@ -156,7 +156,7 @@ def load_here(path: str, sizes: dict[str, int]) -> dict[str, float | None]:
 
 def _made(source: Source, plan: GemmPlan) -> Artifact:
     """Built as UCUTLASS_BUILD_STAGE says, or found."""
-    return made(source, plan, switches.read().stage, Cache.from_switches())
+    return made(source, plan, stage_here(None), Cache.from_switches())
 
 
 def load_table(repeats: int) -> dict[str, dict[str, float] | None]:

@@ -24,14 +24,13 @@ from benchmarks.budget import Deadline
 from benchmarks.report import machine
 from benchmarks.speed import BATCHED, DTYPES, PLAIN, SHAPES, Shape, extents_of, tensors
 from ucutlass import frontend
-from ucutlass.backend import source_of, toolchain
+from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
 from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled
-from ucutlass.runtime.parallel import Failure, build_many
+from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
@@ -177,9 +176,10 @@ def plans(shape: Shape, dtype: str, schedules: Iterable[str]) -> dict[str, Plan]
 
 def build(wanted: Sequence[dict[str, Plan]], deadline: Deadline) -> dict[str, Artifact | Failure]:
     """What became of each distinct source, by its code."""
-    sources = list({p.source.code: p.source for share in wanted for p in share.values()}.values())
-    results = build_many(sources, toolchain(), Cache.from_switches(), cancel=deadline.event())
-    return {source.code: result for source, result in zip(sources, results, strict=True)}
+    plans = (plan for share in wanted for plan in share.values())
+    pairs = list({p.source.code: (p.source, p.planned.plan) for p in plans}.values())
+    results = build_sources(pairs, cancel=deadline.event())
+    return {source.code: result for (source, _), result in zip(pairs, results, strict=True)}
 
 
 def main() -> None:

@@ -23,11 +23,9 @@ from benchmarks import budget, relay
 from benchmarks.budget import Deadline
 from benchmarks.report import geomean, machine
 from ucutlass import frontend
-from ucutlass.backend import source_of, toolchain
+from ucutlass.backend import build_sources, source_of
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled
-from ucutlass.runtime.parallel import build_many
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
@@ -123,9 +121,9 @@ def prebuild(wanted: Sequence[Task], deadline: Deadline) -> tuple[dict[str, str]
         program = frontend.kernel(checked)
         sizes = complete(program, extents_of(task.shape))
         planned = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
-        sources.append(source_of(checked, program, planned))
+        sources.append((source_of(checked, program, planned), planned.plan))
         shown.append(show(planned.request))
-    results = build_many(sources, toolchain(), Cache.from_switches(), cancel=deadline.event())
+    results = build_sources(sources, cancel=deadline.event())
     built, unbuilt = {}, {}
     for task, schedule, result in zip(wanted, shown, results, strict=True):
         match result:

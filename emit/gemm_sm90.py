@@ -36,7 +36,7 @@ WARPS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
 )
 """Main loop schedule, epilogue schedule, and the warps that share a tile's epilogue."""
 
-_SCHEDULERS: Mapping[str, str] = MappingProxyType(
+SCHEDULERS: Mapping[str, str] = MappingProxyType(
     {"persistent": "PersistentScheduler", "stream_k": "StreamKScheduler"}
 )
 
@@ -90,7 +90,7 @@ def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> 
         warps=warps,
         mainloop=mainloop + ("FP8FastAccum" if problem.accumulate == "fast" else ""),
         epilogue_schedule=epilogue_schedule,
-        scheduler=_SCHEDULERS[schedule.scheduler],
+        scheduler=SCHEDULERS[schedule.scheduler],
         extended=schedule.tile[1] not in WGMMA_WIDTHS,
         promotion=_promotion(problem, schedule),
         through_registers=_through_registers(problem),

@@ -28,12 +28,14 @@ from ucutlass.emit.lean_mainloop import (
     operands,
     promotion,
 )
+from ucutlass.emit.lean_reductions import Combine, combines, down, widths
 from ucutlass.emit.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
 from ucutlass.emit.text import Source
-from ucutlass.plan import Access, GemmPlan, GemmProblem, Reduction, Sm90Schedule
+from ucutlass.plan import Access, GemmPlan, GemmProblem, Sm90Schedule, Store
 
-_SCHEDULER_BYTES = 120
-"""sizeof(PersistentTileSchedulerSm90Params); both compilers check it."""
+_SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280})
+"""Size of CUTLASS's parameters of a tile scheduler (PersistentTileSchedulerSm90Params and its stream-K
+sister); both compilers check it."""
 
 _TMA_TYPES: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 4: 2})
 """CUtensorMapDataType of elements that are only moved, by their bytes: UINT8, UINT16, UINT32."""
@@ -69,6 +71,7 @@ class Layout:
     threads: int
     shared_bytes: int
     scheduler_bytes: int
+    stream_k: bool
     columns: int
     store_buffers: int
     load_stages: int
@@ -78,6 +81,8 @@ class Layout:
     direct_inputs: tuple[Slot, ...]
     direct_outputs: tuple[Slot, ...]
     outputs: tuple[Result, ...]
+    combines: tuple[Combine, ...]
+    down: bool
     destination: str
     coordinates: bool
     call: str
@@ -109,6 +114,7 @@ def lean(plan: GemmPlan) -> Lean:
         "arithmetic": operation,
         "accumulator": gemm_sm90.ACCUMULATORS[problem.accumulate],
         "mainloop": mainloop,
+        "scheduler": gemm_sm90.SCHEDULERS[schedule.scheduler],
         "declaration": declaration(operation),
         "kernel_name": KERNEL_NAME,
         "rounded": ROUNDED,
@@ -127,12 +133,10 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
     if not isinstance(schedule, Sm90Schedule):
         raise NotServed("only TMA kernels for sm90a are built lean")
     refusals = {
-        "stream-K": schedule.scheduler != "persistent",
         "k in several modes": len(problem.k) != 1,
         "several batch modes": len(problem.batch) > 1,
         "accumulation in f16": problem.accumulate == "f16",
         f"lane {problem.lane.name}": problem.lane.name not in TYPES,
-        "reductions": any(isinstance(o, Reduction) for o in problem.outputs),
         "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
         "4-byte or 1-byte operands that are not K-major": problem.lane.bytes != 2
@@ -145,7 +149,8 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
 
 
 def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
-    return (*problem.inputs, *(output.access for output in problem.outputs))
+    """Of the operands and results that lie over M and N, or that the kernel reads."""
+    return (*problem.inputs, *(o.access for o in problem.outputs if isinstance(o, Store)))
 
 
 def _layout(
@@ -160,10 +165,13 @@ def _layout(
     boxes = [s for s in (*inputs, *outputs) if s.shape == "box"]
     stores, loads = [s for s in boxes if not s.reads], [s for s in boxes if s.reads]
     staged = [s for s in inputs if s.count]
-    walk = steps(schedule, a, b, groups, atoms, stores, loads, staged)
+    reduced = combines(problem, schedule, operation)
+    wide = widths(schedule, atoms, reduced, stores[0].size if stores else None)
+    walk = steps(schedule, a, b, groups, atoms, stores, loads, staged, wide)
     results = [
         Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
         for slot, kind in zip(outputs, operation.outputs, strict=True)
+        if slot.shape != "reduced"
     ]
     accumulate = "s32" if problem.lane.kind == "int" else "f32"
     lane = TYPES[problem.lane.name]
@@ -181,7 +189,8 @@ def _layout(
         cooperative=cooperative,
         threads=384,
         shared_bytes=SHARED_BYTES,
-        scheduler_bytes=_SCHEDULER_BYTES,
+        scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
+        stream_k=schedule.scheduler == "stream_k",
         columns=walk.columns,
         store_buffers=walk.store_buffers,
         load_stages=walk.load_stages,
@@ -191,6 +200,8 @@ def _layout(
         direct_inputs=direct_inputs,
         direct_outputs=tuple(s for s in outputs if s.shape == "direct"),
         outputs=tuple(results),
+        combines=reduced,
+        down=down(reduced),
         destination=next((s.element for s in stores), "cutlass::half_t"),
         coordinates=operation.coordinates or bool(direct_inputs),
         call=call(operation, inputs),

@@ -11,7 +11,7 @@ from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import element, extent
 from ucutlass.emit.lean_mainloop import WIDEST, Operand
 from ucutlass.emit.staged import NotServed
-from ucutlass.plan import Access, GemmPlan, GemmProblem, Sm90Schedule
+from ucutlass.plan import Access, GemmPlan, GemmProblem, Reduction, Sm90Schedule
 
 SHARED_BYTES = 232448
 """Shared memory of a block on sm90: 227 KB (CUDA C++ programming guide, compute capability 9.0)."""
@@ -24,9 +24,9 @@ BARRIERS = 1024
 class Slot:
     """An operand or a result of the epilogue.
 
-    `shape` is "box" where TMA moves it, "direct" where each thread does, else what a warp stages of it:
-    values along a "row", along a "column", or a "single" one. `rows` is C++ for whether N is its
-    contiguous mode.
+    `shape` is "box" where TMA moves it, "direct" where each thread does, "reduced" for a reduction's
+    result, else what a warp stages of it: values along a "row", along a "column", or a "single" one.
+    `rows` is C++ for whether N is its contiguous mode.
     """
 
     name: str
@@ -102,16 +102,16 @@ def slots(plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule) -> tuple
         named = kind.get(shape, shape)
         inputs.append(Slot(f"in{i}", access, element(access.elem), named, True, counts.get(named, 0)))
     for j, (output, route) in enumerate(zip(problem.outputs, routes, strict=True)):
-        named = "box" if route == "tma" else "direct"
+        named = "reduced" if isinstance(output, Reduction) else "box" if route == "tma" else "direct"
         outputs.append(Slot(f"out{j}", output.access, element(output.access.elem), named, False))
     return inputs, outputs
 
 
 def steps(
     schedule: Sm90Schedule, a: Operand, b: Operand, groups: int, atoms: int,
-    stores: list[Slot], loads: list[Slot], staged: list[Slot],
+    stores: list[Slot], loads: list[Slot], staged: list[Slot], widths: tuple[int, ...],
 ) -> Steps:  # fmt: skip
-    """The widest steps, then the most buffers, that shared memory holds beside the main loop's stages.
+    """The first of `widths`, then the most buffers, that shared memory holds beside the main loop's stages.
 
     A stage of loads is written anew at most one tile after it was read (`TensorStorage` has vectors of two
     tiles), so there are at most as many as steps and one more.
@@ -120,7 +120,7 @@ def steps(
     main = _round_up(schedule.stages * a.bytes) + _round_up(schedule.stages * b.bytes)
     vectors = sum(2 * _round_up(s.count * s.size, 16) for s in staged)
     boxes = [*stores, *loads]
-    for columns, buffers, stages in itertools.product((64, 32, 16), (2, 1), (4, 3, 2)):
+    for columns, buffers, stages in itertools.product(widths, (2, 1), (4, 3, 2)):
         steps = atoms * tile_n // columns
         fits_rows = all(16 <= columns * s.size <= WIDEST for s in boxes if s.rows == "true")
         if tile_n % columns or not fits_rows or (loads and staged and stages > steps + 1):

@@ -26,7 +26,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     CACHE_SIZE: "size from which the least recently used kernels are removed, such as 500M (default 10G)",
     BUILD_JOBS: "compilers run at once (default: what cores and free memory allow)",
     BUILD_STAGE: "how kernels are built: plain, a, b or auto, the first of b, a and plain that serves one "
-    "(default plain)",
+    "(default auto)",
     CUDA_HOME: "folder of the CUDA toolkit (default: CUDA_HOME, CUDA_PATH, PATH, PyPI's packages)",
     DATA_DIR: "folder of evidence and calibrations (default: the user's data folder)",
 }
@@ -38,7 +38,7 @@ by NVRTC; or the first of b, a and plain that serves a plan."""
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_CACHE_BYTES = 10 * 2**30
-DEFAULT_STAGE: Stage = "plain"
+DEFAULT_STAGE: Stage = "auto"
 
 
 @dataclass(frozen=True, slots=True)

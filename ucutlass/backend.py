@@ -23,7 +23,7 @@ from ucutlass.runtime import switches
 from ucutlass.runtime.build import Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.errors import BuildError, ToolchainError
 from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
@@ -59,7 +59,7 @@ def build_sources(
 ) -> tuple[Artifact | Failure, ...]:
     """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
     ToolchainError, and NotServed where one stage was asked for and does not serve a plan."""
-    cache, how = Cache.from_switches(), stage or switches.read().stage
+    cache, how = Cache.from_switches(), stage_here(stage)
     if how == "plain":
         return build_many(
             [source for source, _ in pairs], toolchain(), cache, on_progress=on_progress, cancel=cancel,
@@ -78,6 +78,31 @@ STAGE_OF: Mapping[str, Stage] = MappingProxyType({"nvcc": "plain", "staged-a": "
 
 LEAN_BYTES = 2**30
 """Memory that the compilers of one lean kernel may take (measured: 0.7 GB)."""
+
+
+class StagesMissingWarning(UserWarning):
+    """Kernels are built plainly, in tens of seconds, since a compiler of staged builds is missing."""
+
+
+def stage_here(stage: Stage | None) -> Stage:
+    """The way of building that is asked for, None that of UCUTLASS_BUILD_STAGE. Where NVRTC or nvJitLink is
+    missing, "auto" becomes "plain", with a StagesMissingWarning once a process."""
+    asked = stage or switches.read().stage
+    return _auto() if asked == "auto" else asked
+
+
+@cache
+def _auto() -> Stage:
+    from ucutlass.runtime.staged import nvjitlink, nvrtc
+
+    try:
+        nvrtc.version()
+        nvjitlink.version()
+    except ToolchainError as missing:
+        words = f"kernels are built plainly, in tens of seconds each: {missing}"
+        warnings.warn(words, StagesMissingWarning, stacklevel=2)
+        return "plain"
+    return "auto"
 
 
 def recipe_of(
@@ -143,7 +168,7 @@ def build_kernel(
     """
     chosen = plan_kernel(checked, program, sizes, arch, device, aligned)
     source = source_of(checked, program, chosen.planned)
-    cache, how = Cache.from_switches(), stage or switches.read().stage
+    cache, how = Cache.from_switches(), stage_here(stage)
     try:
         artifact = made(source, chosen.planned.plan, how, cache, on_progress)
     except BuildError as refused:

@@ -12,6 +12,13 @@
 #define UCC_LEAN_DRIVER
 #include "lean.h"
 
+// CUTLASS asks the runtime for a device's size where it is not told, which here it always is: the runtime
+// need not be linked.
+extern "C" __attribute__((visibility("hidden"))) cudaError_t cudaGetDevice(int*) { return cudaErrorNotSupported; }
+extern "C" __attribute__((visibility("hidden"))) cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int) {
+  return cudaErrorNotSupported;
+}
+
 namespace {
 
 constexpr int32_t DriverError = 1000;
@@ -29,6 +36,7 @@ struct Driver {
   decltype(&cuLibraryLoadData) library_load = nullptr;
   decltype(&cuLibraryUnload) library_unload = nullptr;
   decltype(&cuOccupancyMaxActiveClusters) max_active_clusters = nullptr;
+  decltype(&cuMemsetD8Async) memset = nullptr;
   decltype(&cuTensorMapEncodeTiled) encode = nullptr;
   bool found = false;
 
@@ -45,7 +53,7 @@ struct Driver {
             look_up(library, "cuLaunchKernelEx", launch) && look_up(library, "cuLibraryGetKernel", library_get_kernel) &&
             look_up(library, "cuLibraryLoadData", library_load) && look_up(library, "cuLibraryUnload", library_unload) &&
             look_up(library, "cuOccupancyMaxActiveClusters", max_active_clusters) &&
-            look_up(library, "cuTensorMapEncodeTiled", encode);
+            look_up(library, "cuMemsetD8Async", memset) && look_up(library, "cuTensorMapEncodeTiled", encode);
   }
 
   template <class Function>
@@ -116,6 +124,7 @@ CUresult load(ucc_lean::Kernel& kernel) {
     (void)driver().library_unload(library);
     return error;
   }
+  kernel.library = library;
   __atomic_store_n(&kernel.function, static_cast<void*>(found), __ATOMIC_RELEASE);
   return CUDA_SUCCESS;
 }
@@ -181,32 +190,122 @@ extern "C" int32_t ucc_lean_encode(void* map, int type, void* address, int64_t i
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
-extern "C" void ucc_lean_schedule(void* scheduler, size_t size, uint32_t* grid, int64_t tiles_m, int64_t tiles_n,
-                                  int64_t batch, int cluster_m, int cluster_n, ucc_lean::Device device, int swizzle,
-                                  int raster) {
-  using Params = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90Params;
-  using Order = Params::RasterOrderOptions;
-  static_assert(sizeof(Params) == 120, "emit/lean.py reserves so much");
-  cutlass::gemm::GemmCoord const cluster(cluster_m, cluster_n, 1);
-  cutlass::gemm::BatchedGemmCoord const problem(0, 0, 0, int(batch));
-  dim3 const blocks = Params::get_tiled_cta_shape_mnl(problem, cluster, uint32_t(tiles_m), uint32_t(tiles_n));
-  cutlass::KernelHardwareInfo hardware{0, device.sm_count, device.max_active_clusters};
-  Order const order = raster == 1 ? Order::AlongM : raster == 2 ? Order::AlongN : Order::Heuristic;
-  Params params;
-  params.initialize(blocks, cluster, hardware, swizzle, order);
-  std::memcpy(scheduler, &params, size);
+// --- tile schedulers --------------------------------------------------------------
+
+namespace {
+
+using Persistent = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90Params;
+using StreamK = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90StreamKParams;
+using Order = Persistent::RasterOrderOptions;
+using cutlass::gemm::GemmCoord;
+
+static_assert(sizeof(Persistent) == 120 && sizeof(StreamK) == 280, "emit/lean.py reserves so much");
+
+constexpr uint32_t Bits = 32;  // of an accumulator, and of a lock
+
+struct Tiles {
+  dim3 blocks;
+  GemmCoord tile, cluster;
+  cutlass::KernelHardwareInfo hardware;
+  Order order;
+
+  explicit Tiles(ucc_lean::Problem const& p)
+      : tile(p.tile[0], p.tile[1], p.tile[2]),
+        cluster(p.cluster[0], p.cluster[1], 1),
+        hardware{0, p.device.sm_count, p.device.max_active_clusters},
+        order(p.raster == 1 ? Order::AlongM : p.raster == 2 ? Order::AlongN : Order::Heuristic) {
+    cutlass::gemm::BatchedGemmCoord const batch(0, 0, 0, int(p.batch));
+    blocks = Persistent::get_tiled_cta_shape_mnl(batch, cluster, uint32_t(p.tiles_m), uint32_t(p.tiles_n));
+  }
+
   // As `GemmUniversal::get_grid_shape` asks: by what the scheduler made of swizzle and order.
-  Order const taken = params.raster_order_ == Params::RasterOrder::AlongN ? Order::AlongN : Order::AlongM;
-  dim3 const shape = Params::get_grid_shape(blocks, cluster, hardware, 1 << params.log_swizzle_size_, taken);
-  grid[0] = shape.x;
-  grid[1] = shape.y;
-  grid[2] = shape.z;
+  template <class Params>
+  void grid(Params const& params, uint32_t* shape) const {
+    Order const taken = params.raster_order_ == Persistent::RasterOrder::AlongN ? Order::AlongN : Order::AlongM;
+    dim3 const found = Params::get_grid_shape(blocks, cluster, hardware, 1 << params.log_swizzle_size_, taken);
+    shape[0] = found.x;
+    shape[1] = found.y;
+    shape[2] = found.z;
+  }
+};
+
+StreamK::DecompositionMode decomposition(ucc_lean::Problem const& p) {
+  using Mode = StreamK::DecompositionMode;
+  return p.splits == 0 ? Mode::Heuristic : p.splits == 1 ? Mode::DataParallel : Mode::SplitK;
+}
+
+int splits(ucc_lean::Problem const& p) { return p.splits > 1 ? p.splits : 1; }
+
+struct Bytes {
+  size_t locks = 0, partials = 0;
+
+  explicit Bytes(ucc_lean::Problem const& p) {
+    Tiles const tiles(p);
+    StreamK::get_workspace_component_sizes(
+        tiles.blocks, uint32_t(p.tiles_k), tiles.tile, tiles.cluster, locks, partials, tiles.hardware, splits(p), p.swizzle,
+        tiles.order, decomposition(p), StreamK::ReductionMode::Deterministic, uint32_t(p.warp_groups), Bits, Bits, 1);
+  }
+};
+
+}  // namespace
+
+extern "C" void ucc_lean_persistent(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid) {
+  Tiles const tiles(problem);
+  Persistent params;
+  params.initialize(tiles.blocks, tiles.cluster, tiles.hardware, problem.swizzle, tiles.order);
+  std::memcpy(scheduler, &params, size);
+  tiles.grid(params, grid);
+}
+
+extern "C" uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const& problem) {
+  Bytes const bytes(problem);
+  return bytes.locks + bytes.partials;
+}
+
+// The locks must be zero when the kernel begins; the partial sums before them need not.
+extern "C" int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
+                                     void* workspace, void* stream) {
+  Tiles const tiles(problem);
+  StreamK params;
+  params.initialize(tiles.blocks, uint32_t(problem.tiles_k), tiles.cluster, tiles.hardware, splits(problem),
+                    problem.swizzle, tiles.order, StreamK::ReductionMode::Deterministic, decomposition(problem),
+                    workspace, 1);
+  std::memcpy(scheduler, &params, size);
+  tiles.grid(params, grid);
+  Bytes const bytes(problem);
+  if (bytes.locks == 0) {
+    return 0;
+  }
+  auto const locks = reinterpret_cast<CUdeviceptr>(static_cast<uint8_t*>(workspace) + bytes.partials);
+  return code(driver().memset(locks, 0, bytes.locks, static_cast<CUstream>(stream)));
 }
 
 extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream) {
   Config config(*kernel, grid, static_cast<CUstream>(stream));
   void* arguments[] = {params};
   return code(driver().launch(&config.config, static_cast<CUfunction>(kernel->function), arguments, nullptr));
+}
+
+// The launch that finishes a reduction: a kernel of a prepared one's image, looked up at its first launch.
+extern "C" int32_t ucc_lean_combine(ucc_lean::Kernel* kernel, char const* name, void** found, int columns,
+                                    int64_t extent, int64_t batches, void* params, void* stream) {
+  void* function = __atomic_load_n(found, __ATOMIC_ACQUIRE);
+  if (function == nullptr) {
+    CUkernel looked_up = nullptr;
+    if (CUresult const error = driver().library_get_kernel(&looked_up, static_cast<CUlibrary>(kernel->library), name)) {
+      return code(error);
+    }
+    function = looked_up;
+    __atomic_store_n(found, function, __ATOMIC_RELEASE);
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = unsigned((extent + columns - 1) / columns);
+  config.gridDimY = unsigned(batches < 65535 ? batches : 65535);
+  config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.blockDimX = 256;
+  config.hStream = static_cast<CUstream>(stream);
+  void* arguments[] = {params};
+  return code(driver().launch(&config, static_cast<CUfunction>(function), arguments, nullptr));
 }
 
 extern "C" void ucc_lean_divisor(void* divmod, int divisor) {

@@ -27,9 +27,20 @@ struct Kernel {
   unsigned char const* image;
   char const* name;
   uint32_t threads, shared_bytes, cluster_m, cluster_n;
+  void* library = nullptr;
   void* function = nullptr;
   int ready[MostDevices] = {};
   Device devices[MostDevices] = {};
+};
+
+// What a tile scheduler of CUTLASS is asked for.
+struct Problem {
+  int64_t tiles_m, tiles_n, batch, tiles_k;
+  int tile[3];
+  int cluster[2];
+  int swizzle, raster, splits;  // as in the entry's knobs
+  int warp_groups;              // that share a tile
+  Device device;
 };
 
 inline bool are_extents(int64_t m, int64_t n, int64_t k, int64_t l) {
@@ -49,9 +60,13 @@ extern "C" {
 int32_t ucc_lean_prepare(ucc_lean::Kernel* kernel, ucc_lean::Device* device);
 int32_t ucc_lean_encode(void* map, int type, void* address, int64_t inner, int64_t outer, int64_t batch,
                         int64_t outer_bytes, int64_t batch_bytes, uint32_t box_inner, uint32_t box_outer, int swizzle);
-void ucc_lean_schedule(void* scheduler, size_t size, uint32_t* grid, int64_t tiles_m, int64_t tiles_n, int64_t batch,
-                       int cluster_m, int cluster_n, ucc_lean::Device device, int swizzle, int raster);
+void ucc_lean_persistent(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid);
+uint64_t ucc_lean_stream_k_bytes(ucc_lean::Problem const& problem);
+int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* scheduler, size_t size, uint32_t* grid,
+                          void* workspace, void* stream);
 int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream);
+int32_t ucc_lean_combine(ucc_lean::Kernel* kernel, char const* name, void** found, int columns, int64_t extent,
+                         int64_t batches, void* params, void* stream);
 void ucc_lean_divisor(void* divmod, int divisor);
 }
 

@@ -35,13 +35,13 @@ class Farm:
         self.fails, self.crashes, self.slow = fails, crashes, slow
         self.builds, self.judged = 0, list[str]()
 
-    def build_many(self, sources: Sequence[object], *_: object, cancel: Event, **__: object) -> list[object]:
+    def build_sources(self, pairs: Sequence[object], *, cancel: Event, **_: object) -> list[object]:
         if self.slow:
             cancel.wait(60.0)
         if cancel.is_set():
-            return [BuildCancelled("ucc_0") for _ in sources]
-        made = [REFUSED if self.builds + i in self.fails else ARTIFACT for i in range(len(sources))]
-        self.builds += len(sources)
+            return [BuildCancelled("ucc_0") for _ in pairs]
+        made = [REFUSED if self.builds + i in self.fails else ARTIFACT for i in range(len(pairs))]
+        self.builds += len(pairs)
         return made
 
     def run(self, target: str, items: list[dict[str, Any]], rows: Path, **_: object) -> None:
@@ -54,9 +54,8 @@ class Farm:
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(made: Farm) -> Farm:
-        monkeypatch.setattr(farm, "toolchain", lambda: None)
         monkeypatch.setattr(farm, "jobs", lambda group=1: 1)
-        monkeypatch.setattr(farm, "build_many", made.build_many)
+        monkeypatch.setattr(farm, "build_sources", made.build_sources)
         monkeypatch.setattr(farm.relay, "run", made.run)
         return made
 

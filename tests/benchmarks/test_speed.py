@@ -34,7 +34,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(results: Sequence[object], lost: str = "") -> list[str]:
         timed = list[str]()
 
-        def build_many(sources: Sequence[object], *_: object, cancel: Event) -> Sequence[object]:
+        def build_sources(sources: Sequence[object], *, cancel: Event) -> Sequence[object]:
             return [BuildCancelled("ucc_0") for _ in sources] if cancel.is_set() else results[: len(sources)]
 
         def relayed(target: str, items: list[dict[str, Any]], rows: Path, **_: object) -> None:
@@ -46,8 +46,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Any:
                 fused = {"over eager": 2.0, "over compile": 1.0, "schedule": item["schedule"]}
                 append(rows, about | (told if item["name"] == lost else times | fused))
 
-        monkeypatch.setattr(speed, "toolchain", lambda: None)
-        monkeypatch.setattr(speed, "build_many", build_many)
+        monkeypatch.setattr(speed, "build_sources", build_sources)
         monkeypatch.setattr(speed, "machine", dict)
         monkeypatch.setattr(speed.relay, "run", relayed)
         return timed

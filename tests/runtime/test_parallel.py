@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event, Lock
 
 import pytest
 from runtime_fakes import FOREVER, FakeNvcc, all_ended, source
 
 from ucutlass.runtime import errors, parallel, system
-from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.build import Artifact, Produced, Recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.progress import Progress
+from ucutlass.runtime.ptxas import Report
 
 GIB = 2**30
 
@@ -26,6 +29,7 @@ def test_jobs_are_bounded_by_cores_and_memory(
     assert parallel.jobs() == expected
     assert parallel.jobs(5) == 5
     assert parallel.jobs(group=4) == max(1, min(cores, free // (7 * GIB)))
+    assert parallel.jobs(first=GIB) == max(1, min(cores, free // GIB))
     monkeypatch.setenv("UCUTLASS_BUILD_JOBS", "3")
     assert parallel.jobs() == 3
 
@@ -97,6 +101,103 @@ def test_a_listener_that_raises_ends_everything_and_is_heard(fake: FakeNvcc, cac
 
 def test_nothing_to_build(fake: FakeNvcc, cache: Cache) -> None:
     assert parallel.build_many([], fake.toolchain, cache) == ()
+    assert parallel.make_many([], cache) == ()
+
+
+# --- recipes of any kind ----------------------------------------------------------
+
+
+@dataclass
+class Bench:
+    """Recipes that count how many of them are made at once, and who is made."""
+
+    made: list[str] = field(default_factory=list)
+    most: int = 0
+    now: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def recipe(self, name: str, work: Callable[[Event | None], None] = lambda _: None) -> Recipe:
+        def produce(folder: Path, _: Callable[[], Path], cancel: Event | None) -> Produced:
+            with self.lock:
+                self.made.append(name)
+                self.now += 1
+                self.most = max(self.most, self.now)
+            try:
+                work(cancel)
+            finally:
+                with self.lock:
+                    self.now -= 1
+            (folder / "kernel.so").write_text(name)
+            return Produced(1.0, Report())
+
+        return Recipe("bench", f"ucc_{name}", "sm_90a", "none", {}, {"name": name}, produce)
+
+
+def refuse(_: Event | None) -> None:
+    raise errors.BuildTimedOut("ucc_bad", 1.0)
+
+
+def test_recipes_keep_their_order_and_equal_ones_are_made_once(cache: Cache) -> None:
+    bench, heard = Bench(), list[Progress]()
+    recipes = [bench.recipe("a"), bench.recipe("bad", refuse), bench.recipe("b"), bench.recipe("a")]
+    first, bad, second, same = parallel.make_many(recipes, cache, on_progress=heard.append, max_jobs=2)
+    assert isinstance(first, Artifact) and first.library.read_text() == "a" and same == first
+    assert isinstance(bad, errors.BuildTimedOut)
+    assert isinstance(second, Artifact) and second.library.read_text() == "b"
+    assert sorted(bench.made) == ["a", "b", "bad"]
+    ends = [e for e in heard if e.kind in ("built", "failed")]
+    assert [(e.done, e.total) for e in ends] == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_as_many_recipes_at_once_as_their_memory_allows(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for another to be there, so three at once are seen, and never four."""
+    monkeypatch.delenv("UCUTLASS_BUILD_JOBS", raising=False)
+    monkeypatch.setattr(system, "cores", lambda: 8)
+    monkeypatch.setattr(system, "memory_available", lambda: 3 * GIB)
+    bench, meet = Bench(), Barrier(3)
+    recipes = [bench.recipe(str(i), lambda _: void(meet.wait(60))) for i in range(6)]
+    made = parallel.make_many(recipes, cache, compiler_bytes=GIB)
+    assert all(isinstance(one, Artifact) for one in made)
+    assert bench.most == 3
+
+
+def void(_: object) -> None:
+    pass
+
+
+def test_cancelling_reaches_the_recipe_at_work_and_starts_no_more(cache: Cache) -> None:
+    cancel = Event()
+
+    def held(told: Event | None) -> None:
+        assert told is cancel
+        cancel.set()
+        raise errors.BuildCancelled("ucc_0")
+
+    bench = Bench()
+    recipes = [bench.recipe(str(i), held) for i in range(4)]
+    made = parallel.make_many(recipes, cache, cancel=cancel, max_jobs=1)
+    assert all(isinstance(one, errors.BuildCancelled) for one in made)
+    assert len(bench.made) == 1
+
+
+def test_what_a_recipe_never_should_raise_ends_the_others(cache: Cache) -> None:
+    started = Event()
+
+    def broken(_: Event | None) -> None:
+        started.wait(60)
+        raise ZeroDivisionError("recipe")
+
+    def held(told: Event | None) -> None:
+        started.set()
+        assert told is not None and told.wait(60)
+        raise errors.BuildCancelled("ucc_held")
+
+    bench = Bench()
+    with pytest.raises(ZeroDivisionError):
+        parallel.make_many([bench.recipe("a", broken), bench.recipe("b", held)], cache, max_jobs=2)
+    assert bench.now == 0
 
 
 def test_this_machine_has_cores_and_memory() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,10 +11,11 @@ from ucutlass.runtime.errors import SwitchError
 
 
 def test_defaults_and_empty_values() -> None:
-    values = switches.read({"UCUTLASS_CACHE_SIZE": "", "UCUTLASS_BUILD_JOBS": ""})
+    values = switches.read({"UCUTLASS_CACHE_SIZE": "", "UCUTLASS_BUILD_JOBS": "", "UCUTLASS_BUILD_STAGE": ""})
     assert values == switches.read({})
     assert values.cache_bytes == 10 * 2**30
     assert values.jobs is None and values.cuda_home is None
+    assert values.stage == switches.DEFAULT_STAGE
     assert values.cache_dir.name == "ucutlass"
     assert values.data_dir.name == "ucutlass" and values.data_dir != values.cache_dir
 
@@ -53,4 +56,17 @@ def test_a_wrong_value_names_the_switch_and_what_it_takes(name: str, value: str)
 
 def test_every_switch_is_described() -> None:
     names = {switches.CACHE_DIR, switches.CACHE_SIZE, switches.BUILD_JOBS, switches.CUDA_HOME}
-    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR}
+    assert set(switches.DESCRIPTIONS) == names | {switches.DATA_DIR, switches.BUILD_STAGE}
+
+
+@pytest.mark.parametrize("stage", get_args(switches.Stage))
+def test_the_stage_is_one_that_its_description_names(stage: str) -> None:
+    assert switches.read({"UCUTLASS_BUILD_STAGE": stage}).stage == stage
+    assert stage in re.findall(r"\w+", switches.DESCRIPTIONS[switches.BUILD_STAGE])
+
+
+@pytest.mark.parametrize("value", ["B", "c", "plain ", "none"])
+def test_another_stage_is_told_which_there_are(value: str) -> None:
+    with pytest.raises(SwitchError, match="one of plain, a, b, auto") as caught:
+        switches.read({"UCUTLASS_BUILD_STAGE": value})
+    assert "UCUTLASS_BUILD_STAGE" in str(caught.value) and value in str(caught.value)

@@ -21,7 +21,10 @@ def kernels(image: bytes) -> dict[str, bytes]:
     return {n.removeprefix(".text."): c for n, c in sections.items() if n.startswith(".text.")}
 
 
-FLOAT = frozenset({0x008, 0x009, 0x020, 0x021, 0x023, 0x108, 0x1F0})
+HGMMA, IGMMA, QGMMA = 0x1F0, 0x1F1, 0x1F3
+"""wgmma of 16-bit floats and tf32, of integers, and of fp8."""
+
+FLOAT = frozenset({0x008, 0x009, 0x020, 0x021, 0x023, 0x108, HGMMA})
 """FSEL, FMNMX, FMUL, FADD, FFMA, MUFU and HGMMA, as `operations` counts them."""
 
 CALLS = frozenset({0x143, 0x144})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from ucutlass import backend
 from ucutlass.cli import main
 from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.staged import nvrtc
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -33,6 +36,23 @@ def test_says_what_it_does_not_serve(
     assert done.exit_code == 2
     assert said in done.output
     assert not cache.entries()
+
+
+def missing() -> tuple[int, int]:
+    raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
+
+
+def test_without_nvrtc_auto_is_plain_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a process; a stage that was asked for by its name stays."""
+    backend._auto.cache_clear()
+    monkeypatch.setattr(nvrtc, "version", missing)
+    with pytest.warns(backend.StagesMissingWarning, match="pip install 'nvidia-cuda-nvrtc"):
+        assert backend.stage_here("auto") == "plain"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backend.stage_here("auto") == "plain"
+        assert [backend.stage_here(stage) for stage in ("b", "a", "plain")] == ["b", "a", "plain"]
+    backend._auto.cache_clear()
 
 
 def test_a_plain_load_imports_nothing_of_builds_in_stages() -> None:

@@ -1,0 +1,153 @@
+"""Plans for lean kernels: random ones over lanes, orders and schedules, and one of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, TypeAlias, get_args
+
+from hypothesis import strategies as st
+
+from benchmarks.random_programs import random_program
+from tests.emit.test_gemm_sm90 import ACC, COOPERATIVE, PINGPONG, access, bias_gelu, matrix, plan
+from ucutlass import frontend
+from ucutlass.diagnostics import ProgramError
+from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, U8, Element
+from ucutlass.emit.lean import Lean, lean
+from ucutlass.emit.staged import NotServed
+from ucutlass.families import Refused
+from ucutlass.plan import Arithmetic, Compute, GemmPlan, HostScalar, LoadSlot, Sm90Schedule, Store
+from ucutlass.rules.tiles import COOPERATIVE_M, MAX_CLUSTER, MAX_TILE, PINGPONG_M, WIDTHS
+from ucutlass.shapes import complete
+
+Warps: TypeAlias = Literal["pingpong", "cooperative"]
+
+LANES: tuple[Element, ...] = (F16, BF16, TF32, E4M3, E5M2, S8, U8)
+
+CLUSTERS = tuple((m, n) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8) if m * n <= MAX_CLUSTER)
+
+
+def ordered(base: GemmPlan, a: str, b: str) -> GemmPlan:
+    """The plan with each operand contiguous along "k" or along its rows, "mn"."""
+    p = base.problem
+    turned_a = replace(p.a, m=(), k=(p.m,)) if a == "mn" else p.a
+    turned_b = replace(p.b, n=(), k=(p.n,)) if b == "mn" else p.b
+    return replace(base, problem=replace(p, a=turned_a, b=turned_b))
+
+
+def plain(lane: Element, schedule: Sm90Schedule) -> GemmPlan:
+    """The product alone, in bf16 by TMA."""
+    return plan(lane, Arithmetic((ACC,), (0,)), ((Store(matrix(2, BF16)), "tma"),), schedule)
+
+
+@st.composite
+def plain_plans(draw: st.DrawFn) -> GemmPlan:
+    """Every legal tile, cluster, lane and order, also where shared memory does not hold its stages."""
+    lane = draw(st.sampled_from(LANES))
+    warps: Warps = draw(st.sampled_from(get_args(Warps)))
+    step = 32 // lane.bytes
+    tile = (
+        draw(st.sampled_from(COOPERATIVE_M if warps == "cooperative" else PINGPONG_M)),
+        draw(st.sampled_from(WIDTHS)),
+        step * draw(st.integers(1, MAX_TILE // step)),
+    )
+    schedule = Sm90Schedule(tile, draw(st.sampled_from(CLUSTERS)), 2, warps, "persistent")
+    orders = st.sampled_from(("k", "mn")) if lane.bytes == 2 else st.just("k")
+    return ordered(plain(lane, schedule), draw(orders), draw(orders))
+
+
+def random_kernels(seeds: range) -> Iterator[tuple[GemmPlan, Lean]]:
+    """Of those random programs that a lean kernel serves."""
+    for seed in seeds:
+        program = random_program(seed, ("pingpong", "cooperative"))
+        try:
+            checked = frontend.read_text(program.text)
+            kernel = frontend.kernel(checked)
+            sizes = complete(kernel, program.sizes)
+            found = frontend.plan_kernel(checked, kernel, sizes, "sm90a").planned.plan
+            yield found, lean(found)
+        except (ProgramError, Refused, NotServed):
+            continue
+
+
+# --- one of each kind -------------------------------------------------------------
+
+
+def biased() -> GemmPlan:
+    """f16, a row of biases, pingpong, one block a cluster."""
+    return replace(bias_gelu(), schedule=PINGPONG)
+
+
+def shared() -> GemmPlan:
+    """bf16 in clusters of 2 x 2: tiles of both operands come in slices."""
+    return plain(BF16, replace(COOPERATIVE, cluster=(2, 2), tile=(128, 128, 64)))
+
+
+def turned() -> GemmPlan:
+    """f16, both operands contiguous along their rows, the result along M, a batch that B lacks."""
+    base = ordered(plain(F16, replace(PINGPONG, tile=(64, 96, 64))), "mn", "mn")
+    p = base.problem
+    (store,) = p.outputs
+    batch = ((0, 1),)
+    problem = replace(
+        p, batch=((3,),), dims=4,
+        a=replace(p.a, batch=((0, 2),)),
+        b=replace(p.b, batch=(None,)),
+        outputs=(Store(replace(store.access, m=(), n=(0,), elem=F16, batch=batch)),),
+    )  # fmt: skip
+    return replace(base, problem=problem)
+
+
+def interleaved() -> GemmPlan:
+    """bf16 as A[M, B, K] and B[N, B, K]: batches lie nearer than rows."""
+    base = plain(BF16, replace(PINGPONG, tile=(64, 64, 64)))
+    p = base.problem
+    (store,) = p.outputs
+    problem = replace(
+        p, batch=((3,),), dims=4,
+        a=replace(p.a, m=(3, 2), batch=((2,),)),
+        b=replace(p.b, n=(3, 2), batch=((2,),)),
+        outputs=(Store(replace(store.access, m=(3, 1), batch=((1,),))),),
+    )  # fmt: skip
+    return replace(base, problem=problem)
+
+
+def residual() -> GemmPlan:
+    """e4m3: a residual by TMA, a scale for each row, a scalar in memory, one of the host; two results."""
+    body = (
+        ACC,
+        LoadSlot(0, "f32"),
+        LoadSlot(1, "f32"),
+        LoadSlot(2, "f32"),
+        HostScalar(0, "f32"),
+        Compute("multiply", (0, 2), "f32"),
+        Compute("multiply", (1, 4), "f32"),
+        Compute("add", (5, 6), "f32"),
+        Compute("multiply", (7, 3), "f32"),
+    )
+    base = plan(
+        E4M3,
+        Arithmetic(body, (7, 8)),
+        (
+            (matrix(2, BF16), "tma"),
+            (access(3, F32, m=()), "direct"),
+            (access(4, F32), "direct"),
+            (Store(matrix(5, E4M3)), "tma"),
+            (Store(matrix(6, F32, align=1)), "direct"),
+        ),
+        replace(COOPERATIVE, tile=(128, 128, 128), cluster=(1, 2), stages=3),
+    )
+    return replace(base, problem=replace(base.problem, scalars=1))
+
+
+def wide() -> GemmPlan:
+    """tf32 to f32 by TMA."""
+    base = plain(TF32, replace(PINGPONG, tile=(64, 64, 32)))
+    (store,) = base.problem.outputs
+    p = base.problem
+    f32 = (Store(replace(store.access, elem=F32, align=4)),)
+    a, b = replace(p.a, elem=F32), replace(p.b, elem=F32)
+    return replace(base, problem=replace(p, a=a, b=b, outputs=f32))
+
+
+KINDS = {"biased": biased, "shared": shared, "turned": turned, "residual": residual, "wide": wide}

@@ -1,0 +1,266 @@
+"""What becomes of a lean build whose compilers are killed, hang, fill the disk or are missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tests.staged.lean_plans import biased
+from ucutlass import backend
+from ucutlass.emit import emit
+from ucutlass.emit.lean import Lean, lean
+from ucutlass.runtime import errors, nvcc
+from ucutlass.runtime.build import Artifact, Recipe, make
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.staged import device, link, nvjitlink, nvrtc, skeleton
+from ucutlass.runtime.switches import Stage
+from ucutlass.runtime.toolchain import Toolchain, find
+
+pytestmark = pytest.mark.nvcc
+
+TINY = 'extern "C" __device__ float arithmetic(float x) { return x; }\n'
+OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true")
+
+
+@pytest.fixture
+def tools(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> Toolchain:
+    return find()
+
+
+@dataclass(frozen=True)
+class Worker:
+    """In place of the worker's interpreter: it writes down its process id, then does what it is told."""
+
+    folder: Path
+
+    def does(self, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        stand_in = self.folder / "python"
+        stand_in.write_text(f'#!/bin/sh\necho $$ >> "{self.folder}/started"\n{script}\n')
+        stand_in.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(stand_in))
+
+    @property
+    def started(self) -> list[int]:
+        path = self.folder / "started"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def wait(self) -> int:
+        end = time.monotonic() + 60.0
+        while not self.started and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.started[0]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    folder = tmp_path / "worker"
+    folder.mkdir()
+    return Worker(folder)
+
+
+def all_ended(pids: list[int]) -> bool:
+    """Those that were killed as a group are waited for: some are nobody's children."""
+    end = time.monotonic() + 60.0
+    while not all(map(ended, pids)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return all(map(ended, pids))
+
+
+def ended(pid: int) -> bool:
+    """Whether no such process runs; one that nobody waited for counts as ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def compiled(folder: Path, cancel: Event | None = None, limit: float = 60.0) -> device.Said:
+    """One run of NVRTC in `folder`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "part.cu").write_text(TINY)
+    return device.run(
+        "ucc_0", folder, (device.Compile("part.cu", "part.ltoir", OPTIONS),), None, log="build.log",
+        command="nvcc", keep=lambda: folder, cancel=cancel, limit_seconds=limit,
+    )  # fmt: skip
+
+
+def lean_recipe(tools: Toolchain, cache: Cache, kernel: Lean | None = None) -> Recipe:
+    return link.recipe(emit(biased(), ""), kernel or lean(biased()), tools, cache)
+
+
+# --- the worker -------------------------------------------------------------------
+
+
+def test_a_worker_that_is_killed_takes_its_build_alone(
+    tools: Toolchain, cache: Cache, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the system does where memory ends; nothing half made stays, and the next build is whole."""
+    with monkeypatch.context() as patch:
+        worker.does(f'exec "{sys.executable}" "$@"', patch)
+        killer = Thread(target=lambda: os.kill(worker.wait(), signal.SIGKILL))
+        killer.start()
+        with pytest.raises(errors.OutOfMemory) as caught:
+            make(lean_recipe(tools, cache), cache)
+        killer.join()
+    assert "UCUTLASS_BUILD_JOBS" in caught.value.mend
+    assert not cache.entries() and not list((cache.root / "staging").iterdir())
+    one = make(lean_recipe(tools, cache), cache)
+    assert isinstance(one, Artifact) and one.library.is_file()
+
+
+def test_a_worker_that_hangs_ends_in_time(
+    compiler: nvrtc.Nvrtc, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.does(f'sleep 1000 & echo $! >> "{worker.folder}/started"; wait', monkeypatch)
+    with pytest.raises(errors.BuildTimedOut):
+        compiled(tmp_path / "build", limit=0.5)
+    assert len(worker.started) == 2 and all_ended(worker.started)
+
+
+def test_a_cancelled_worker_ends(
+    compiler: nvrtc.Nvrtc, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.does("exec sleep 1000", monkeypatch)
+    told = Event()
+
+    def tell() -> None:
+        worker.wait()
+        told.set()
+
+    teller = Thread(target=tell)
+    teller.start()
+    with pytest.raises(errors.BuildCancelled):
+        compiled(tmp_path / "build", cancel=told)
+    teller.join()
+    assert all_ended(worker.started)
+
+
+def test_a_cancelled_build_leaves_nothing(
+    tools: Toolchain, cache: Cache, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's compiler runs beside the worker and ends with it."""
+    worker.does("exec sleep 1000", monkeypatch)
+    told = Event()
+
+    def tell() -> None:
+        worker.wait()
+        told.set()
+
+    teller = Thread(target=tell)
+    teller.start()
+    with pytest.raises(errors.BuildCancelled):
+        make(lean_recipe(tools, cache), cache, cancel=told)
+    teller.join()
+    assert all_ended(worker.started)
+    assert not cache.entries() and not list((cache.root / "staging").iterdir())
+
+
+def test_a_worker_that_crashes_is_a_build_error_with_its_words(
+    compiler: nvrtc.Nvrtc, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.does("echo 'internal error: gone wrong'; kill -SEGV $$", monkeypatch)
+    with pytest.raises(errors.BuildError) as caught:
+        compiled(tmp_path / "build")
+    assert caught.value.errors == ("internal error: gone wrong",)
+    assert "gone wrong" in caught.value.log.read_text()
+
+
+def test_a_worker_that_cannot_start_is_the_machines_fault(
+    compiler: nvrtc.Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    with pytest.raises(errors.CompilerUnusable):
+        compiled(tmp_path / "build")
+
+
+def test_a_worker_finds_the_package_from_anywhere(
+    compiler: nvrtc.Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing of the caller's says where it is, but its own `sys.path`."""
+    folder = tmp_path / "build"
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    said = compiled(folder)
+    assert (folder / "part.ltoir").stat().st_size > 0
+    assert [name for name, _ in said.phases] == ["NVRTC part.cu"]
+
+
+# --- the disk ---------------------------------------------------------------------
+
+
+def test_a_full_disk_is_no_fault_of_the_source(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    folder = tmp_path / "build"
+    folder.mkdir()
+    (folder / "part.ltoir").symlink_to("/dev/full")
+    with pytest.raises(errors.CacheFull, match="No space left on device") as caught:
+        compiled(folder)
+    assert "ucc cache clear" in caught.value.mend
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.xfail(strict=True, reason="the worker cannot write its words either: a BuildError without any")
+def test_a_disk_that_is_really_full(tools: Toolchain, small_disk: Path) -> None:
+    """The sources have room, the device's part has not."""
+    cache = Cache(small_disk, 10 * 2**30)
+    with pytest.raises(errors.CacheFull):
+        make(lean_recipe(tools, cache), cache)
+    assert not cache.entries() and not list((cache.root / "staging").iterdir())
+
+
+# --- what is missing or refused ---------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["auto", "a", "b"])
+def test_without_nvrtc_no_other_way_is_taken(
+    stage: Stage, tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked for stages is told what to install, and gets no slow build instead."""
+
+    def missing() -> tuple[int, int]:
+        raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
+
+    monkeypatch.setattr(nvrtc, "version", missing)
+    with pytest.raises(nvrtc.NvrtcMissing, match="pip install 'nvidia-cuda-nvrtc"):
+        backend.recipe_of(emit(biased(), ""), biased(), stage, cache)
+
+
+@pytest.mark.xfail(strict=True, reason="g++ moves the folder away while NVRTC is at work: CacheUnusable")
+def test_a_host_text_that_is_refused_is_a_build_error(tools: Toolchain, cache: Cache) -> None:
+    """Its compiler is done long before the device's."""
+    kernel = lean(biased())
+    broken = replace(kernel, host=kernel.host + "int gone() { return nothing_here; }\n")
+    with pytest.raises(errors.BuildError, match="nothing_here"):
+        make(lean_recipe(tools, cache, broken), cache)
+    assert not cache.entries()
+
+
+def test_a_device_text_that_is_refused_is_kept_with_what_was_said(tools: Toolchain, cache: Cache) -> None:
+    kernel = lean(biased())
+    text = kernel.device.text.replace("struct Mainloop {", "struct Mainloop { nothing_here x;", 1)
+    broken = replace(kernel, device=replace(kernel.device, text=text, code=text))
+    with pytest.raises(errors.BuildError) as caught:
+        make(lean_recipe(tools, cache, broken), cache)
+    assert "nothing_here" in caught.value.errors[0]
+    assert caught.value.source.read_text() == text and "nothing_here" in caught.value.log.read_text()
+    assert caught.value.source.name == nvcc.SOURCE and skeleton.DEVICE_PART in caught.value.command
+    assert not cache.entries()
