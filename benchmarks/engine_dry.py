@@ -55,7 +55,7 @@ def build(
 
 def timed(
     text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int,
+    keys: list[str], seed: int, counts: list[int] | None = None, best: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Raises LookupError where an entry was not moved to this worker."""
     cache = Cache.from_switches()

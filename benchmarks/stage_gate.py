@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks import budget, relay
 from benchmarks.cases import cases
 from benchmarks.correctness import planned
@@ -111,8 +113,6 @@ def judge_here(items: list[dict[str, Any]], rows: str, item_seconds: float) -> i
 
 
 def _judge(item: dict[str, Any]) -> Row:
-    import torch
-
     import ucutlass
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
@@ -134,12 +134,12 @@ def _judge(item: dict[str, Any]) -> Row:
             pairs = (
                 [(ours, theirs)] if isinstance(ours, torch.Tensor) else list(zip(ours, theirs, strict=True))
             )
-            same = all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
+            same = all(torch.equal(bits(a), bits(b)) for a, b in pairs)
             for _ in range(REPEATS):
                 again = fast(*arguments)
                 each = [again] if isinstance(again, torch.Tensor) else again
                 for a, (_, b) in zip(each, pairs, strict=True):
-                    same = same and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+                    same = same and torch.equal(bits(a), bits(b))
             row["runs"] += 1
             row["right"] += verdict.ok
             row["same"] += same
@@ -148,6 +148,10 @@ def _judge(item: dict[str, Any]) -> Row:
                 row["details"].append(f"{sizes} {distribution}: same {same}, {verdict}"[:400])
     row["ok"] = row["right"] == row["same"] == row["runs"]
     return row
+
+
+def bits(values: torch.Tensor) -> torch.Tensor:
+    return values.reshape(-1).view(torch.uint8)
 
 
 def gate(accepted: Sequence[Accepted], stage: str, out: Path, deadline: budget.Deadline) -> list[Row]:
@@ -188,8 +192,6 @@ def speed_here(items: list[dict[str, Any]], rows: str, item_seconds: float) -> i
 
 
 def _speed(item: dict[str, Any]) -> Row:
-    import torch
-
     import ucutlass
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import compare, sets_for

@@ -8,6 +8,7 @@ every other round, so drift of the clock meets all alike. Times are microseconds
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import statistics
@@ -41,11 +42,23 @@ def capture(launch: Launch, sets: int, launches: int) -> torch.cuda.CUDAGraph:
     with torch.cuda.stream(stream):
         for i in range(min(sets, 3)):
             launch(i)
-    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(launches):
-            launch(i % sets)
+    # Not by `torch.cuda.graph`, which collects garbage and empties the allocator's cache for each: a tenth of
+    # a second, and tuning captures dozens. Nothing that a collection frees may be freed meanwhile.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin()
+            try:
+                for i in range(launches):
+                    launch(i % sets)
+            finally:
+                graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
     return graph
 
 

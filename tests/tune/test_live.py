@@ -115,6 +115,7 @@ def test_what_is_asked_for(job: Job) -> None:
     assert build["stage"] == "a" and len(build["requests"]) == 2
     keys = [shop.artifacts[g.plan].key for g in groups]
     assert more["artifacts"] == sorted(keys) and (more["limit_seconds"], more["wait_seconds"]) == (20.0, 30.0)
+    assert timed["counts"] == [len(g.members) for g in groups] and timed["best"] is None
     assert timed["keys"] == [k for g, k in zip(groups, keys, strict=True) for _ in g.members]
     assert {m["near"] for _, _, m in engine.asked} == {shop.near}, "all on one GPU"
     shop.close()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ROUNDS = 5
 """Of each kernel in the search; nine would not change which are among the first three."""
 
+WORTH = 1.12
+"""How far behind the best a binary may be for its knobs to be swept: raster and swizzle seldom bring more."""
+
 FINAL_ROUNDS = 24
 """Of each finalist, in turns: twelve blocks A B B A, two more than an interval needs."""
 
@@ -42,9 +45,11 @@ class Loaded:
 
 def timed(
     text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int,
+    keys: list[str], seed: int, counts: list[int], best: float | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """`seconds` of each schedule, None for one that the launcher refuses, with why in `words`.
+    """`seconds` of each schedule, None for one that the launcher refuses or that was not worth a look, with
+    why in `words`. `counts` says how many of one binary stand together: where the first of them takes over
+    WORTH times the `best` known, the settings of its knobs are not tried.
 
     An error that stays with the process (a CUDA fault) is raised: nothing after it could be believed.
     """
@@ -56,7 +61,14 @@ def timed(
     sets: list[list[Any]] = []
     seconds: list[float | None] = []
     words: list[str] = []
-    for request, key in zip(requests, keys, strict=True):
+    heads = {sum(counts[:i]) for i in range(len(counts))}
+    worth = True
+    for at, (request, key) in enumerate(zip(requests, keys, strict=True)):
+        worth = worth or at in heads
+        if not worth:
+            seconds.append(None)
+            words.append("not timed: the binary is far from the best")
+            continue
         kernel = _loaded(text, file, name, arch, request, key)
         sets = sets or _sets(kernel, sizes, seed)
         try:
@@ -65,8 +77,12 @@ def timed(
             seconds.append(None)
             words.append(str(refused))
         else:
-            seconds.append(found.median * 1e-6)
+            taken = found.median * 1e-6
+            seconds.append(taken)
             words.append("")
+            best = taken if best is None else min(best, taken)
+            if at in heads:
+                worth = taken <= WORTH * best
     # The process stays for the next call, but the memory is for whoever holds the lane then.
     sets.clear()
     del kernel

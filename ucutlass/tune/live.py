@@ -60,6 +60,7 @@ class Live:
     artifacts: dict[GemmPlan, Artifact] = field(default_factory=dict)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _engine: Engine = field(init=False)
+    _best: float | None = None
     _builds: list[Task] = field(default_factory=list)
     _stop: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
@@ -132,11 +133,13 @@ class Live:
 
     def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
         members = [m for g in groups for m in g.members]
-        found = self._isolated("timed", members, keys=self._keys(members))
+        counts = [len(g.members) for g in groups]
+        found = self._isolated("timed", members, keys=self._keys(members), counts=counts, best=self._best)
         if isinstance(found, Failed):
             # One of them took the process with it: each gets one of its own.
             return [found] if len(groups) == 1 else [one for g in groups for one in self.time([g])]
         seconds = list(found["seconds"])
+        self._best = min((s for s in (*seconds, self._best) if s is not None), default=None)
         answers: list[Timed | Failed] = []
         for group in groups:
             mine, seconds = seconds[: len(group.members)], seconds[len(group.members) :]

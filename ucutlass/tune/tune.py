@@ -34,7 +34,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of each member of a group, in its order; None for one that would not run."""
+    """Seconds of each member of a group, in its order; None for one that would not run, or was not tried
+    since the binary is far from the best."""
 
     seconds: tuple[float | None, ...]
 
@@ -223,8 +224,8 @@ def _finals(
     timed = sorted((one.best[1], group, one.best[0]) for group, one in ran.items())
     ahead, behind = timed[:FINALISTS], timed[FINALISTS:]
     group, member = space.start
-    if group in ran and (seconds := ran[group].seconds[member]) is not None:
-        own = (seconds, group, member)
+    if group in ran:
+        own = (ran[group].seconds[member] or ran[group].best[1], group, member)
         ahead += [own] if own not in ahead else []
         behind = [t for t in behind if t != own]
     finals: list[Final] = []
