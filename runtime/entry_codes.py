@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 BAD_ARGUMENTS, CUDA_BASE, CUTLASS_BASE = 1, 1000, 2000
 
 
@@ -68,6 +66,8 @@ def describe(code: int) -> str:
 
 
 def _cuda_words(error: int) -> str:
+    import torch  # here: who only names a code's class need not wait a second for it
+
     if torch.version.cuda is not None and torch.cuda.is_available():
         cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         return str(cudart.cudaGetErrorString(cudart.cudaError(error)))

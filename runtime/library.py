@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ucutlass.runtime import switches
 from ucutlass.runtime.errors import MachineError
 
@@ -142,6 +140,8 @@ def native() -> Native | NoNative:
 
     Where it cannot be had, warns once (NativeLauncherWarning) and says why.
     """
+    import torch  # here: to load a library needs none of it, and it takes a second
+
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         found: Native | NoNative = NoNative(f"torch {torch.__version__} has no DLPack exchange table")
     else:

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from threading import Event
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
@@ -24,13 +25,15 @@ from ucutlass.runtime.build import Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError, ToolchainError
-from ucutlass.runtime.launch import Bound
 from ucutlass.runtime.library import Entry, EntryMissing, LibraryForeign, LibraryMissing, load_entry
 from ucutlass.runtime.nvcc import CUTLASS_FOLDER, command_line
 from ucutlass.runtime.parallel import COMPILER_BYTES, Failure, build_many, make_many
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.switches import Stage
 from ucutlass.runtime.toolchain import Toolchain, find
+
+if TYPE_CHECKING:
+    from ucutlass.runtime.launch import Bound
 
 
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
@@ -225,6 +228,8 @@ def bind(built: Built, name: str) -> Bound:
     A library that does not load is put aside and built once more, with a RebuiltWarning.
     Raises LaunchError where the kernel refuses the extents, and what `load_entry` raises.
     """
+    from ucutlass.runtime.launch import Bound  # here: builds need no torch, which takes a second
+
     entry = _load(built)
     knobs = tuple(int(k) for k in astuple(built.planned.knobs))
     workspace = _workspace(entry, built.planned, knobs, name)

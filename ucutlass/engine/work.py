@@ -22,7 +22,8 @@ process that the GPU keeps for one call after another; in one of its own that ne
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`target` is written `package.module:function`; for `prepare` it is modules to import."""
+    """`target` is written `package.module:function`; for `prepare` it is modules to import, with a function
+    where it is to be called."""
 
     target: str
     needs: Needs
@@ -35,8 +36,7 @@ TABLE: Table = MappingProxyType(
     {
         "gpu": Row("ucutlass.engine.machine:describe", "gpu", "here"),
         "build": Row("ucutlass.engine.building:build", "cpu", "here"),
-        # Not CUDA: a context that nobody uses holds memory of the GPU.
-        "prepare": Row("torch ucutlass.trials.tune ucutlass.backend", "gpu", "prepare"),
+        "prepare": Row("torch ucutlass.backend ucutlass.trials.tune:ready", "gpu", "prepare"),
         "timed": Row("ucutlass.trials.tune:timed", "gpu", "warm"),
         "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
     }

@@ -121,14 +121,15 @@ def search(
     seed: int = 0, jobs: int = 1, on_trial: OnTrial = lambda _: None,
 ) -> Tuned:
     """Runs at most `jobs` compilers at once; what is ready is timed while others build; then confirms.
-    At most half of the budget's builds begin without knowing of the others. Where compilers are fewer
-    than that, each takes several kernels as one unit, which costs little more than one.
+    Where there is a compiler for each build of the budget all begin at once: a second wave would wait for
+    another build, as long as all the rest takes. Else at most half of them begin without knowing of the
+    others; where compilers are fewer than that, each takes several kernels as one unit.
 
     `limits.seconds` bounds the search, not the confirmation. Builds under way when the search ends are
     cancelled and count for nothing.
     """
     start = workshop.now()
-    ahead = max(1, -(-limits.builds // 2))
+    ahead = limits.builds if jobs >= limits.builds else max(1, -(-limits.builds // 2))
     compilers = max(1, min(jobs, ahead))
     unit = min(MOST_IN_UNIT, -(-ahead // compilers))
     state = _State(space, policy, limits, seed, compilers, unit)
