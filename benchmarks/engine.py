@@ -1,6 +1,6 @@
 """Throughput of tuning on one worker and on one for each GPU, through Dask; and with a worker killed.
 
-    python -m benchmarks.engine --out engine.json [--gpus 4] [--kernels 32] [--builds 4] [--stage b] [--kill]
+    python -m benchmarks.engine --out engine.json [--gpus 4] [--kernels 32] [--one 8] [--builds 4] [--kill 12]
 
 A worker is a GPU and its share of the cores: the same share where it is alone. Every run begins with empty
 caches, one for each worker. Ends with status 1 where a kernel has no winner, or an entry was built twice.
@@ -25,7 +25,7 @@ from threading import Lock
 from typing import Any
 
 from benchmarks import engine_dry
-from benchmarks.speed import PLAIN, SHAPES, extents_of
+from benchmarks.speed import PLAIN
 from ucutlass import frontend
 from ucutlass.engine.cluster import local_cluster
 from ucutlass.engine.dask import DaskEngine
@@ -62,15 +62,21 @@ class Run:
         return sum(isinstance(v, float) for v in self.kernels.values()) / self.seconds
 
 
+ROWS = (512, 768, 1024, 1536, 2048, 3072, 4096, 6144)
+WIDTHS = (2048, 4096)
+DEPTH = 4096
+
+
 def jobs(count: int, arch: str = ARCH) -> dict[str, Job]:
-    """Plain products of `benchmarks.speed` in both types, the longest first: what ends last is short."""
-    plain = sorted((s for s in SHAPES if s[1] == 1), key=lambda s: s[2] * s[3] * s[4])
-    picked = plain[: -(-count // 2)][::-1]
+    """Plain products in both types, the longest first: what ends last is short. All of their candidates are
+    TMA kernels, which build in seconds, so that the GPUs are what there is to share."""
+    shapes = sorted(((m, n) for m in ROWS for n in WIDTHS), key=lambda s: -s[0] * s[1])
     made: dict[str, Job] = {}
-    for shape in picked:
+    for m, n in shapes[: -(-count // 2)]:
         for dtype in ("bf16", "f16"):
             checked = frontend.read_text(PLAIN.format(t=dtype))
-            made[f"{shape[0]} {dtype}"] = job_of(checked, frontend.kernel(checked), extents_of(shape), arch)
+            sizes = {"M": m, "N": n, "K": DEPTH}
+            made[f"{m} x {n} x {DEPTH} {dtype}"] = job_of(checked, frontend.kernel(checked), sizes, arch)
     return dict(list(made.items())[:count])
 
 
@@ -176,7 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", type=int, help="kernels on one worker; default: as many")
     parser.add_argument("--builds", type=int, default=4)
     parser.add_argument("--stage", default=None)
-    parser.add_argument("--kill", action="store_true", help="once more, with a worker killed in the middle")
+    parser.add_argument(
+        "--kill", type=int, metavar="N", help="N more, with a worker killed in the middle"
+    )
     parser.add_argument("--dry", action="store_true", help="no compilers and no GPUs: 2 workers by name")
     options = parser.parse_args(arguments)
     named = [f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(options.gpus or 2)]
@@ -190,7 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs.append(measure(gpus, cores, wanted, options))
     _keep(options.out, report, runs)
     if options.kill:
-        runs.append(measure(gpus, cores, wanted, options, kill=True))
+        some = dict(list(wanted.items())[: options.kill])
+        runs.append(measure(gpus, cores, some, options, kill=True))
         _keep(options.out, report, runs)
     lost = {name: v for run in runs for name, v in run.kernels.items() if not isinstance(v, float)}
     twice = any(run.builds > run.entries for run in runs if run.killed is None)

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -63,13 +63,16 @@ DRY_GPU = "none (dry run)"
 @dataclass(frozen=True, slots=True)
 class Means:
     """What a run works with: workshops for tasks, for as long as it tunes; where rows are compared; the
-    wall clock; the machine. A dry run has others."""
+    wall clock; the machine. A dry run has others. `compiled` is whether torch.compile is a rival, `untuned`
+    the types whose rows take the other 16-bit type's winners."""
 
     shops: Callable[[], AbstractContextManager[Shops]]
     rows: str
     wall: tuned_wall.Clock
     machine: Callable[[], dict[str, str]]
     prebuild: Callable[[Sequence[relay.Item]], Mapping[str, str]]
+    compiled: bool = True
+    untuned: frozenset[str] = frozenset()
 
 
 def tune(task: Task, shops: Shops, gpu: str, builds: int) -> relay.Row:
@@ -152,20 +155,27 @@ def tune_all(
 
 
 def run(
-    wanted: Sequence[Task], walls: Sequence[Task], means: Means, out: Path, *,
-    deadline: Deadline, builds: int,
+    wanted: Sequence[Task],
+    walls: Sequence[Task],
+    means: Means,
+    out: Path,
+    *,
+    deadline: Deadline,
+    builds: int,
 ) -> dict[str, Any]:
     """Tunes, compares, clocks, sorts: the report."""
     journals = {part: journal(out, part) for part in PARTS}
     about = means.machine()
+    fresh = [task for task in wanted if task.dtype not in means.untuned]
     with means.shops() as shops:
-        tune_all(wanted, shops, journals["tuned"], deadline, about["gpu"].split(",")[0], builds)
+        tune_all(fresh, shops, journals["tuned"], deadline, about["gpu"].split(",")[0], builds)
     found = {row["name"]: row for row in lines(journals["tuned"])}
     known = {row["name"] for row in lines(journals["compared"])}
     items = [
-        task.item() | {"request": found[task.name]["request"]}
+        task.item()
+        | {"request": row["request"], "compiled": means.compiled, "taken": row["name"] != task.name}
         for task in wanted
-        if task.name not in known and found.get(task.name, {}).get("ok")
+        if task.name not in known and (row := tuned_for(task, found)) is not None
     ]
     unbuilt = means.prebuild(items) if not deadline.passed else {}
     ready = [item for item in items if item["name"] not in unbuilt]
@@ -173,6 +183,15 @@ def run(
     tuned_wall.run(walls, journals["wall"], means.wall, builds, deadline)
     found_out = {"stage": switches.read().stage, "builds": builds, "unbuilt": dict(unbuilt)}
     return report(wanted, walls, journals, about) | found_out
+
+
+def tuned_for(task: Task, found: Mapping[str, relay.Row]) -> relay.Row | None:
+    """The search of the task, or else of the same shape in the other 16-bit type."""
+    other = replace(task, dtype={"f16": "bf16", "bf16": "f16"}.get(task.dtype, task.dtype))
+    for name in (task.name, other.name):
+        if (row := found.get(name, {})).get("ok"):
+            return row
+    return None
 
 
 def journal(out: Path, part: str) -> Path:
@@ -185,7 +204,7 @@ def report(
     tuned, compared, wall = ({row["name"]: row for row in lines(path)} for path in journals.values())
     rows, lost, left = [], [], []
     for task in wanted:
-        search_row, row = tuned.get(task.name), compared.get(task.name)
+        search_row, row = tuned_for(task, tuned) or tuned.get(task.name), compared.get(task.name)
         if search_row is not None and not search_row["ok"]:
             lost.append(search_row)
         elif row is not None and not row["ok"]:
@@ -238,11 +257,12 @@ def dry_rows(items: list[relay.Item], rows: str, item_seconds: float) -> int:
 
 def dry_row(item: relay.Item) -> relay.Row:
     kind = KINDS[item["kind"]]
-    rivals = [kind.rival, *(["compile"] if kind.compiled else [])]
+    rivals = [kind.rival, *(["compile"] if kind.compiled and item["compiled"] else [])]
     errors = {"error ours": 1e-6, "error eager": 1e-6} if item["dtype"] == "f32" else {}
     ratios = {name: [1.0, 1.0, 1.0] for name in rivals}
     return {
-        "ours": 1.0, **dict.fromkeys(rivals, 1.0), "best": rivals[0], "ratio": 1.0, "ratios": ratios,
+        "ours": 1.0, **dict.fromkeys(rivals, 1.0), "best": rivals[0], "taken": item["taken"],
+        "ratio": 1.0, "ratios": ratios,
         "spread": 0.0, "distance": 0.0, **errors,
     }  # fmt: skip
 
@@ -268,7 +288,10 @@ def main() -> None:
     if options.resume is not None:
         take_over(options.resume, options.out)
     deadline = budget.after(options.seconds)
-    means = DRY if options.dry else on_gpu(deadline)
+    means = replace(
+        DRY if options.dry else on_gpu(deadline), compiled=not options.without_compile,
+        untuned=frozenset(options.take.split(",")) - {""},
+    )  # fmt: skip
     found = run(wanted, walls, means, options.out, deadline=deadline, builds=options.builds)
     budget.write(options.out, found)
     print(table(found))
@@ -297,6 +320,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--stage", choices=get_args(Stage), help=f"how kernels are built, as {BUILD_STAGE}")
     parser.add_argument("--builds", type=int, default=Limits().builds, help="most binaries a shape")
     parser.add_argument("--resume", type=Path, help="the --out of a call before, whose rows are taken over")
+    parser.add_argument(
+        "--without-compile", action="store_true", help="torch.compile is no rival: it takes most of the time"
+    )
+    parser.add_argument("--take", default="", help="types that take the other 16-bit type's winners: f16")
     parser.add_argument("--dry", action="store_true", help="without a GPU: times mean nothing")
     budget.add_option(parser)
     options = parser.parse_args()

@@ -174,7 +174,7 @@ def compared(item: relay.Item) -> relay.Row:
     kernel = LoadedKernel(checked, program, ARCH)
     sets = _sets(program, task.sizes)
     rivals: dict[str, Run] = {kind.rival: kind.eager}
-    if kind.compiled:
+    if kind.compiled and item["compiled"]:
         torch._dynamo.reset()
         rivals["compile"] = torch.compile(kind.eager, mode="max-autotune-no-cudagraphs", dynamic=False)
         rivals["compile"](*sets[0])
@@ -188,6 +188,7 @@ def compared(item: relay.Item) -> relay.Row:
         "ours": times["ours"].median,
         **{name: times[name].median for name in rivals},
         "best": best,
+        "taken": item["taken"],
         "ratio": ratios[best].median,
         "ratios": {name: [r.median, r.low, r.high] for name, r in ratios.items()},
         "spread": max(t.spread for t in times.values()),

@@ -40,10 +40,15 @@ def _rows(rows: Sequence[Mapping[str, Any]], rival: str) -> Iterable[str]:
     for row in rows:
         _, low, high = row["ratios"][row["best"]]
         cells = [f"{row['kind']} {row['dtype']}", sizes(row["shape"]), f"{row['ours']:.1f}"]
-        cells += [f"{row[rival]:.1f}", *([f"{row['compile']:.1f}"] if compiled else [])]
-        cells += [f"{row['ratio']:.3f}", f"{low:.3f} to {high:.3f}", str(row["builds"])]
+        cells += [f"{row[rival]:.1f}", *([_us(row, "compile")] if compiled else [])]
+        cells += [f"{row['ratio']:.3f}", f"{low:.3f} to {high:.3f}"]
+        cells += ["the other type's" if row.get("taken") else str(row["builds"])]
         cells += [f"{row['error ours']:.2g}, {row['error eager']:.2g}"] if exact else []
         yield _line([*cells, " ".join(row["schedule"].replace("raster heuristic", "").split())])
+
+
+def _us(row: Mapping[str, Any], name: str) -> str:
+    return f"{row[name]:.1f}" if name in row else "-"
 
 
 def sizes(shape: Sequence[Any]) -> str:

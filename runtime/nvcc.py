@@ -238,22 +238,24 @@ _WIDTH = 300
 
 
 def refusal(
-    entry: str, status: int, log: str, keep: Callable[[], Path], command: str
-) -> BuildError | MachineError:
+    entry: str, status: int, log: str, keep: Callable[[], Path], command: str,
+    compiler: str = "nvcc", source: str = SOURCE,
+) -> BuildError | MachineError:  # fmt: skip
     """What a compiler's failure is, by its status and words; `command` repeats it beside `source`."""
     for pattern, fault, mend in _MACHINE_FAULTS:
         if m := pattern.search(log):
             return fault(f"compiling {entry} failed: {m[0].strip()}", mend)
     if status == -signal.SIGKILL:
-        return OutOfMemory(f"compiling {entry} failed: nvcc was killed", _FEWER_JOBS)
+        return OutOfMemory(f"compiling {entry} failed: {compiler} was killed", _FEWER_JOBS)
     kept = keep()
-    return BuildError(entry, first_errors(log, status), kept / SOURCE, kept / LOG, command)
+    return BuildError(entry, first_errors(log, status, compiler), kept / source, kept / LOG, command)
 
 
-def first_errors(log: str, status: int) -> tuple[str, ...]:
+def first_errors(log: str, status: int, compiler: str = "nvcc") -> tuple[str, ...]:
     """The lines that say what was wrong, the first few; the last ones where none does."""
     lines = [line.strip()[:_WIDTH] for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     if status == 0:
-        return ("nvcc ended with status 0 but wrote no library",)
-    return tuple(errors[:_SHOWN] or lines[-_SHOWN:] or [f"nvcc ended with status {status} and said nothing"])
+        return (f"{compiler} ended with status 0 but wrote no library",)
+    silent = f"{compiler} ended with status {status} and said nothing"
+    return tuple(errors[:_SHOWN] or lines[-_SHOWN:] or [silent])

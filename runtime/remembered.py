@@ -50,7 +50,7 @@ def _read(file: Path) -> dict[str, str]:
     """A file that is not there, damaged or of another form is as one without answers."""
     try:
         found = json.loads(file.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -9,10 +10,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 
 from ucutlass.runtime import nvcc, process
 from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, CompilerUnusable
@@ -23,6 +25,12 @@ _DEPTH = worker.__name__.count(".")
 """Folders between this file and that of the package. Not resolved: a checkout links its folders."""
 
 _JOB, _SECONDS = "device.json", "device_seconds.json"
+
+_FULL: Mapping[int, str] = MappingProxyType({
+    worker.FULL[errno.ENOSPC]: "No space left on device",
+    worker.FULL[errno.EDQUOT]: "Disk quota exceeded",
+})  # fmt: skip
+"""What a compiler would have said, by the worker's exit status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,8 @@ def run(
             kept = keep()
             raise BuildError(entry, errors, kept / _source(compiles), kept / log, command)
         case int() if status != 0:
-            raise nvcc.refusal(entry, status, said, keep, command)
+            words, compiler = _FULL.get(status, said), "NVRTC" if link is None else "NVRTC or nvJitLink"
+            raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
     phases = json.loads((folder / _SECONDS).read_text())
     for name in (_JOB, _SECONDS):
         (folder / name).unlink()

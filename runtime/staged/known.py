@@ -37,7 +37,7 @@ def artifact(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -
     """The finished artifact of this source, where it is known and still there. Raises CacheError."""
     try:
         key = _file(source, stage, toolchain, cache).read_text()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
     if len(key) != hashlib.sha256().digest_size * 2 or not key.isalnum():
         return None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -17,9 +19,9 @@ from ucutlass.emit.lean import Lean
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut
+from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.staged import device, nvrtc
-from ucutlass.runtime.staged.skeleton import DEVICE_PART, HOST_PART
+from ucutlass.runtime.staged.skeleton import DEVICE_PART, HOST_PART, Status, awaited, said
 from ucutlass.runtime.toolchain import Toolchain
 
 NATIVE = Path(__file__).parent.parent / "native"
@@ -39,8 +41,29 @@ _DEVICE_COMMAND = (
 """What a person runs to see NVRTC's errors again."""
 
 
-def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
+@dataclass(frozen=True, slots=True)
+class Gxx:
+    """One run of the host's compiler on `source`; a person sees its words again by `command`."""
+
+    arguments: tuple[str, ...]
+    command: str
+    source: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    status: Status
+    seconds: float
+
+
+_HOST_ARGUMENTS = (*_HOST_FLAGS, "-I.", "-c", "-o", HOST_PART, _HOST_SOURCE)
+_HOST = Gxx(_HOST_ARGUMENTS, f"g++ {' '.join(_HOST_ARGUMENTS)}", _HOST_SOURCE, "host.log")
+
+
+def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float = BUILD_SECONDS) -> Recipe:
     """How the skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a library.
+    The driver's part is put into `cache` meanwhile, where it can be made.
 
     Raises NvrtcMissing.
     """
@@ -61,17 +84,24 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
         one = device.Compile(nvcc.SOURCE, DEVICE_PART, options)
         stop = Event()
         with ThreadPoolExecutor(1) as pool:
-            host = pool.submit(_host, kernel.device.entry, toolchain, folder, keep, stop, limit_seconds)
+            host = pool.submit(_host, toolchain, cache, folder, stop, limit_seconds)
+
+            def keep_alone() -> Path:
+                stop.set()  # a folder that is kept is moved, and none may work in it
+                wait((host,))
+                return keep()
+
             try:
-                said = device.run(
+                done = device.run(
                     kernel.device.entry, folder, (one,), None, log=nvcc.LOG, command=_DEVICE_COMMAND,
-                    keep=keep, cancel=cancel, limit_seconds=limit_seconds,
+                    keep=keep_alone, cancel=cancel, limit_seconds=limit_seconds,
                 )  # fmt: skip
+                ended = awaited(host, stop, cancel)
             except BaseException:
                 stop.set()
                 raise
-            host_seconds = host.result()
-        phases = (*said.phases, (f"g++ {_HOST_SOURCE}", host_seconds))
+        _check(kernel.device.entry, _HOST, ended, folder, keep, limit_seconds)
+        phases = (*done.phases, (f"g++ {_HOST_SOURCE}", ended.seconds))
         return Produced(round(time.monotonic() - start, 3), ptxas.Report(), phases=phases)
 
     return Recipe(
@@ -95,6 +125,11 @@ def recipe(kernel: Lean, toolchain: Toolchain, limit_seconds: float = BUILD_SECO
 
 def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> Artifact:
     """The part of the host's side that all share; the artifact has DRIVER_PART. Raises as `make`."""
+    return make(driver_recipe(toolchain), cache, cancel=cancel)
+
+
+def driver_recipe(toolchain: Toolchain) -> Recipe:
+    """How that part is made and kept."""
     text = (NATIVE / DRIVER_SOURCE).read_text()
     versions = {
         "nvcc": toolchain.nvcc.version,
@@ -110,11 +145,12 @@ def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> A
             shutil.copy(NATIVE / name, folder / name)
         headers = device.cuda_headers(toolchain.nvcc.path)
         places = [f"-isystem{path}" for path in headers] + [f"-I{toolchain.cutlass.home / 'include'}"]
-        line = [*flags, *places, "-c", "-o", DRIVER_PART, DRIVER_SOURCE]
-        seconds = gxx("ucc_lean", line, command, nvcc.LOG, toolchain, folder, keep, cancel, BUILD_SECONDS)
+        line = (*flags, *places, "-c", "-o", DRIVER_PART, DRIVER_SOURCE)
+        one = Gxx(line, command, DRIVER_SOURCE, nvcc.LOG)
+        seconds = gxx("ucc_lean", one, toolchain, folder, keep, cancel, BUILD_SECONDS)
         return Produced(seconds, ptxas.Report())
 
-    made = Recipe(
+    return Recipe(
         builder="lean-driver",
         entry="ucc_lean",
         arch="host",
@@ -129,45 +165,59 @@ def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> A
         },
         produce=produce,
     )
-    return make(made, cache, cancel=cancel)
 
 
-def _host(
-    entry: str, toolchain: Toolchain, folder: Path, keep: Callable[[], Path], cancel: Event,
-    limit_seconds: float,
-) -> float:  # fmt: skip
-    line = [*_HOST_FLAGS, "-I.", "-c", "-o", HOST_PART, _HOST_SOURCE]
-    command = f"g++ {' '.join(line)}"
-    return gxx(entry, line, command, "host.log", toolchain, folder, keep, cancel, limit_seconds)
+def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit_seconds: float) -> Ended:
+    """The host's side, and once it is there the driver's part, which every library is linked with."""
+    ended = _run(_HOST, toolchain, folder, cancel, limit_seconds)
+    if ended.status == 0:
+        # Whoever links asks for that part again, and is told what is wrong with it.
+        with suppress(BuildError, BuildTimedOut, MachineError):
+            try:
+                driver(toolchain, cache, cancel)
+            except BuildCancelled:
+                return Ended("cancelled", ended.seconds)
+    return ended
 
 
 def gxx(
-    entry: str, arguments: Sequence[str], command: str, log: str, toolchain: Toolchain, folder: Path,
-    keep: Callable[[], Path], cancel: Event | None, limit_seconds: float,
+    entry: str, one: Gxx, toolchain: Toolchain, folder: Path, keep: Callable[[], Path],
+    cancel: Event | None, limit_seconds: float,
 ) -> float:  # fmt: skip
     """Runs the host's compiler in `folder`; the seconds that it took.
 
     Raises BuildCancelled, BuildTimedOut, and what nvcc's refusals raise.
     """
+    ended = _run(one, toolchain, folder, cancel, limit_seconds)
+    _check(entry, one, ended, folder, keep, limit_seconds)
+    return ended.seconds
+
+
+def _run(one: Gxx, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float) -> Ended:
     start = time.monotonic()
-    scratch = folder / f"tmp_{log}"
+    scratch = folder / f"tmp_{one.log}"
     scratch.mkdir()
     status = process.run(
-        [str(toolchain.host.path), *arguments],
+        [str(toolchain.host.path), *one.arguments],
         folder=folder,
         env=nvcc.environment(scratch),
-        log=folder / log,
+        log=folder / one.log,
         limit_seconds=limit_seconds,
         cancel=cancel,
     )
     shutil.rmtree(scratch)
-    match status:
+    return Ended(status, round(time.monotonic() - start, 3))
+
+
+def _check(
+    entry: str, one: Gxx, ended: Ended, folder: Path, keep: Callable[[], Path], limit_seconds: float
+) -> None:
+    match ended.status:
         case "cancelled":
             raise BuildCancelled(entry)
         case "timed out":
             raise BuildTimedOut(entry, limit_seconds)
-        case int() if status != 0:
-            said = (folder / log).read_text(errors="replace")
-            (folder / nvcc.LOG).write_text(said)
-            raise nvcc.refusal(entry, status, said, keep, command)
-    return round(time.monotonic() - start, 3)
+        case int() as status if status != 0:
+            words = said(folder / one.log)
+            (folder / nvcc.LOG).write_text(words)
+            raise nvcc.refusal(entry, status, words, keep, one.command, "g++", one.source)

@@ -84,13 +84,15 @@ def recipe(
     """
     compiler, linker = nvrtc.version(), nvjitlink.version()
     _check(toolchain, compiler, linker)
+    beside: dict[str, str] = {}
     match staged:
         case Staged():
             how: Stage = "a"
             base = skeleton.recipe(staged.skeleton, toolchain, limit_seconds)
         case Lean():
             how = "b"
-            base = lean_parts.recipe(staged, toolchain, limit_seconds)
+            base = lean_parts.recipe(staged, toolchain, cache, limit_seconds)
+            beside["driver"] = lean_parts.driver_recipe(toolchain).key
     versions = {
         **base.versions,
         "nvrtc": "{}.{}".format(*compiler),
@@ -131,6 +133,7 @@ def recipe(
         versions=versions,
         material={
             **versions,
+            **beside,
             "skeleton": base.key,
             "arithmetic": staged.arithmetic,
             "nvrtc_options": " ".join(_NVRTC_OPTIONS),
@@ -165,12 +168,13 @@ def _lean_library(
     cancel: Event | None, limit_seconds: float,
 ) -> None:  # fmt: skip
     shared = lean_parts.driver(toolchain, cache, cancel)
-    arguments = [
+    arguments = (
         "-shared", "-Wl,-Bsymbolic", f"-Wl,--defsym={entry}={made.entry}", "-o", nvcc.LIBRARY,
         str(made.folder / skeleton.HOST_PART), str(shared.folder / lean_parts.DRIVER_PART), _DATA,
-    ]  # fmt: skip
+    )  # fmt: skip
     shown = f"g++ {' '.join(arguments[:5])} {skeleton.HOST_PART} {lean_parts.DRIVER_PART} {_DATA}"
-    lean_parts.gxx(entry, arguments, shown, "link.log", toolchain, folder, keep, cancel, limit_seconds)
+    one = lean_parts.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
+    lean_parts.gxx(entry, one, toolchain, folder, keep, cancel, limit_seconds)
 
 
 def _library(
@@ -208,9 +212,9 @@ def _library(
             raise BuildTimedOut(entry, limit_seconds)
         case int() if status != 0 or not (folder / nvcc.LIBRARY).is_file():
             shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
-            said = log.read_text(errors="replace")
-            (folder / nvcc.LOG).write_text(said)
-            raise nvcc.refusal(entry, status, said, keep, shown)
+            words = skeleton.said(log)
+            (folder / nvcc.LOG).write_text(words)
+            raise nvcc.refusal(entry, status, words, keep, shown)
 
 
 __all__ = [

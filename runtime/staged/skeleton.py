@@ -7,14 +7,15 @@ launches from an image that is linked in beside it.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Literal
+from typing import Literal, TypeAlias, TypeVar
 
 from ucutlass.emit.text import Source
 from ucutlass.runtime import nvcc, process, ptxas
@@ -24,6 +25,16 @@ from ucutlass.runtime.toolchain import Toolchain
 
 DEVICE_PART = "skeleton.ltoir"
 HOST_PART = "host.o"
+
+Status: TypeAlias = int | Literal["timed out", "cancelled"]
+"""How a compiler ended: its exit status, or why it was ended."""
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.05
+
+_ROOM_BYTES = 16 * 2**20
+"""What a disk must have left, once a compiler's files are swept, to be free of blame for its silence."""
 
 _HOST_SOURCE = "host.cu"
 # nvcc's device pass over this file sees nothing, so it takes no time.
@@ -98,27 +109,47 @@ def _compile(
     stop = Event()
     with ThreadPoolExecutor(1) as pool:
         host = pool.submit(_run, _HOST, toolchain, folder, stop, limit_seconds)
-        device: int | str = "cancelled"
         try:
             device = _run(_DEVICE, toolchain, folder, cancel, limit_seconds)
-        finally:
             if device != 0:
                 stop.set()
-    for one, status in ((_DEVICE, device), (_HOST, host.result())):
+            ended = awaited(host, stop, cancel)
+        except BaseException:
+            stop.set()
+            raise
+    for one, status in ((_DEVICE, device), (_HOST, ended)):
         match status:
             case "cancelled":
                 raise BuildCancelled(entry)
             case "timed out":
                 raise BuildTimedOut(entry, limit_seconds)
             case int() if status != 0 or not (folder / one.part).is_file():
-                log = (folder / one.log).read_text(errors="replace")
+                log = said(folder / one.log)
                 (folder / nvcc.LOG).write_text(log)
                 raise nvcc.refusal(entry, status, log, keep, _line(one))
 
 
+def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
+    """The result of a thread that ends when `stop` is set; the caller's cancellation reaches it too."""
+    while not wait((beside,), _POLL_SECONDS).done:
+        if cancel is not None and cancel.is_set():
+            stop.set()
+    return beside.result()
+
+
+def said(log: Path) -> str:
+    """The words of a compiler that failed. Raises OSError where there are none since its disk is full."""
+    words = log.read_text(errors="replace")
+    if not words.strip():
+        with log.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
+            file.truncate(0)
+    return words
+
+
 def _run(
     one: _Pass, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float
-) -> int | Literal["timed out", "cancelled"]:
+) -> Status:
     scratch = folder / one.scratch
     scratch.mkdir()
     home = toolchain.cutlass.home

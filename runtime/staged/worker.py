@@ -6,18 +6,37 @@ several of them run at once, which their threads hardly do. JOB is a JSON file t
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 REFUSED = 10
 """Exit status: a compiler refused its input, and said why on standard output."""
 
+FULL: Mapping[int, int] = MappingProxyType({errno.ENOSPC: 11, errno.EDQUOT: 12})
+"""Exit statuses where the disk, or its quota, is full, by the error's number. Words would find no room
+either: standard output lies on the same disk."""
+
 
 def main(job: Path) -> int:
+    """The exit status; all that was said is written out."""
+    try:
+        status = _work(job)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno is None or error.errno not in FULL:
+            raise
+        return FULL[error.errno]
+    return status
+
+
+def _work(job: Path) -> int:
     from ucutlass.runtime.staged import nvjitlink, nvrtc
 
     seconds: list[tuple[str, float]] = []
@@ -45,4 +64,5 @@ def main(job: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    # Not sys.exit: it would write what was said before, fail on a full disk, and end with its own status.
+    os._exit(main(Path(sys.argv[1])))

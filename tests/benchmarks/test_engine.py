@@ -14,7 +14,7 @@ pytest.importorskip("distributed")
 
 def test_all_come_though_a_worker_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "engine.json"
-    assert engine.main(["--dry", "--kernels", "6", "--builds", "2", "--kill", "--out", str(out)]) == 0
+    assert engine.main(["--dry", "--kernels", "6", "--builds", "2", "--kill", "6", "--out", str(out)]) == 0
     report = json.loads(out.read_text())
     one, two, killed = report["runs"]
     assert [len(r["per_worker"]) for r in (one, two)] == [1, 2] and killed["killed"] == 2

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +21,7 @@ from ucutlass.emit.functions import FORMS
 from ucutlass.emit.staged import stage
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import Compute, GemmPlan, Literal_
-from ucutlass.runtime.staged import nvjitlink, nvrtc, shared
+from ucutlass.runtime.staged import device, nvjitlink, nvrtc, shared, worker
 
 OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true")
 LINK = ("-lto", "-arch=sm_90a")
@@ -101,3 +107,44 @@ def test_a_missing_library_says_what_to_install(
     monkeypatch.setattr(shared, "load", gone)
     with pytest.raises(error, match=f"cannot open shared object file; to mend it: pip install '{package}"):
         load.__wrapped__()
+
+
+# --- the worker's status ----------------------------------------------------------
+
+
+def status_of(text: str, folder: Path, output: Path, *outs: str) -> int:
+    """Of a worker that compiles this file, into each of `outs`, and speaks into `output`."""
+    (folder / "part.cu").write_text(text)
+    work = [asdict(device.Compile("part.cu", out, OPTIONS)) for out in outs or ("part.ltoir",)]
+    (folder / "job.json").write_text(json.dumps({"compile": work, "link": None, "seconds": "s.json"}))
+    env = device._environment()
+    env.pop("PYTHONUNBUFFERED", None)  # which hides what words in a buffer do to the status
+    command = [sys.executable, "-m", worker.__name__, "job.json"]
+    with output.open("w") as out:
+        return subprocess.run(command, cwd=folder, env=env, stdout=out, check=False).returncode
+
+
+REFUSED = "__device__ int f() { return gone; }"
+
+
+def test_a_refusal_has_its_own_status_and_words(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    assert status_of(REFUSED, tmp_path, tmp_path / "log") == worker.REFUSED
+    assert "gone" in (tmp_path / "log").read_text()
+
+
+def test_words_that_find_no_room_are_a_full_disk(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    assert status_of(REFUSED, tmp_path, Path("/dev/full")) == worker.FULL[errno.ENOSPC]
+
+
+def test_a_part_that_finds_no_room_is_one_too(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    """Also where there were words of an earlier part."""
+    (tmp_path / "full.ltoir").symlink_to("/dev/full")
+    outs, text = ("part.ltoir", "full.ltoir"), f"#warning of this\n{SKELETON}"
+    assert status_of(text, tmp_path, tmp_path / "log", "part.ltoir") == 0
+    assert "of this" in (tmp_path / "log").read_text()
+    assert status_of(text, tmp_path, Path("/dev/full"), *outs) == worker.FULL[errno.ENOSPC]
+
+
+def test_another_failure_to_write_is_no_full_disk(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    (tmp_path / "part.ltoir").mkdir()
+    assert status_of(SKELETON, tmp_path, tmp_path / "log") not in (0, worker.REFUSED, *worker.FULL.values())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,13 @@ from tests.staged.lean_plans import biased
 from ucutlass import backend
 from ucutlass.emit import emit
 from ucutlass.emit.lean import Lean, lean
+from ucutlass.emit.staged import stage
 from ucutlass.runtime import errors, nvcc
 from ucutlass.runtime.build import Artifact, Recipe, make
-from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.staged import device, link, nvjitlink, nvrtc, skeleton
+from ucutlass.runtime.staged import lean as lean_parts
+from ucutlass.runtime.staged.worker import FULL
 from ucutlass.runtime.switches import Stage
 from ucutlass.runtime.toolchain import Toolchain, find
 
@@ -98,6 +103,13 @@ def lean_recipe(tools: Toolchain, cache: Cache, kernel: Lean | None = None) -> R
     return link.recipe(emit(biased(), ""), kernel or lean(biased()), tools, cache)
 
 
+def assert_nothing_stays(cache: Cache) -> None:
+    """But the driver's part, where it was made before the rest failed."""
+    entries = [entry for entry in cache.entries() if isinstance(entry, Entry)]
+    assert {entry.about["builder"] for entry in entries} <= {"lean-driver"}
+    assert len(entries) == len(cache.entries()) and not list((cache.root / "staging").iterdir())
+
+
 # --- the worker -------------------------------------------------------------------
 
 
@@ -109,11 +121,11 @@ def test_a_worker_that_is_killed_takes_its_build_alone(
         worker.does(f'exec "{sys.executable}" "$@"', patch)
         killer = Thread(target=lambda: os.kill(worker.wait(), signal.SIGKILL))
         killer.start()
-        with pytest.raises(errors.OutOfMemory) as caught:
+        with pytest.raises(errors.OutOfMemory, match="NVRTC was killed") as caught:
             make(lean_recipe(tools, cache), cache)
         killer.join()
     assert "UCUTLASS_BUILD_JOBS" in caught.value.mend
-    assert not cache.entries() and not list((cache.root / "staging").iterdir())
+    assert_nothing_stays(cache)
     one = make(lean_recipe(tools, cache), cache)
     assert isinstance(one, Artifact) and one.library.is_file()
 
@@ -162,7 +174,7 @@ def test_a_cancelled_build_leaves_nothing(
         make(lean_recipe(tools, cache), cache, cancel=told)
     teller.join()
     assert all_ended(worker.started)
-    assert not cache.entries() and not list((cache.root / "staging").iterdir())
+    assert_nothing_stays(cache)
 
 
 def test_a_worker_that_crashes_is_a_build_error_with_its_words(
@@ -195,6 +207,115 @@ def test_a_worker_finds_the_package_from_anywhere(
     assert [name for name, _ in said.phases] == ["NVRTC part.cu"]
 
 
+# --- the host's compiler ----------------------------------------------------------
+
+
+@pytest.fixture
+def compilers(tmp_path: Path) -> Callable[[str], Path]:
+    """A compiler that does what it is told, and writes its process id into `started` beside it."""
+
+    def make_one(script: str) -> Path:
+        folder = tmp_path / "compiler"
+        folder.mkdir()
+        path = folder / "compiler"
+        path.write_text(f'#!/bin/sh\necho $$ >> "{folder}/started"\n{script}\n')
+        path.chmod(0o755)
+        return path
+
+    return make_one
+
+
+def started(compiler: Path, count: int = 1) -> list[int]:
+    """Process ids of its runs, once there are so many."""
+    path, end = compiler.parent / "started", time.monotonic() + 60.0
+    while time.monotonic() < end:
+        if path.exists() and len(found := path.read_text().split()) >= count:
+            return [int(one) for one in found]
+        time.sleep(0.01)
+    raise AssertionError("it was not started")
+
+
+def test_a_cancellation_after_nvrtc_reaches_the_hosts_compiler(
+    tools: Toolchain, cache: Cache, compilers: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, told = compilers("exec sleep 1000"), Event()
+
+    def run(*_: object, **__: object) -> device.Said:
+        started(host)
+        told.set()
+        return device.Said("", ())
+
+    monkeypatch.setattr(device, "run", run)
+    slow = replace(tools, host=replace(tools.host, path=host))
+    with pytest.raises(errors.BuildCancelled):
+        make(lean_parts.recipe(lean(biased()), slow, cache), cache, cancel=told)
+    assert all_ended(started(host))
+    assert_nothing_stays(cache)
+
+
+def test_a_cancellation_after_the_devices_pass_reaches_the_hosts(
+    tools: Toolchain, cache: Cache, compilers: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a skeleton by nvcc."""
+    part = skeleton.DEVICE_PART
+    nvcc_one, told = compilers(f'case "$*" in *-ltoir*) touch {part} ;; *) exec sleep 1000 ;; esac'), Event()
+    real = skeleton._run
+
+    def run(one: skeleton._Pass, *rest: Any) -> skeleton.Status:
+        status = real(one, *rest)
+        if one.part == part:
+            started(nvcc_one, 2)
+            told.set()
+        return status
+
+    monkeypatch.setattr(skeleton, "_run", run)
+    slow = replace(tools, nvcc=replace(tools.nvcc, path=nvcc_one))
+    with pytest.raises(errors.BuildCancelled):
+        make(skeleton.recipe(stage(biased()).skeleton, slow), cache, cancel=told)
+    assert all_ended(started(nvcc_one, 2))
+    assert_nothing_stays(cache)
+
+
+def test_a_hosts_compiler_that_is_killed_is_named(
+    tools: Toolchain, cache: Cache, compilers: Callable[[str], Path]
+) -> None:
+    broken = replace(tools, host=replace(tools.host, path=compilers("kill -KILL $$")))
+    with pytest.raises(errors.OutOfMemory, match=r"g\+\+ was killed"):
+        make(lean_parts.recipe(lean(biased()), broken, cache), cache)
+    assert_nothing_stays(cache)
+
+
+def test_a_refused_device_text_ends_the_hosts_compiler_before_it_is_kept(
+    tools: Toolchain, cache: Cache, compilers: Callable[[str], Path]
+) -> None:
+    """Which works in the folder that is moved."""
+    host, kernel = compilers("exec sleep 1000"), lean(biased())
+    slow = replace(tools, host=replace(tools.host, path=host))
+    broken = replace(kernel, device=replace(kernel.device, text="nothing_here x;", code="nothing_here x;"))
+    with pytest.raises(errors.BuildError, match="nothing_here") as caught:
+        make(lean_parts.recipe(broken, slow, cache), cache)
+    assert all_ended(started(host))
+    assert not (caught.value.source.parent / "tmp_host.log").exists(), "swept as it ended"
+    assert_nothing_stays(cache)
+
+
+def test_a_drivers_part_that_is_refused_holds_no_skeleton_and_is_told_by_the_link(
+    tools: Toolchain, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, source = (
+        (lean_parts.NATIVE / name).read_text() for name in (lean_parts.HEADER, lean_parts.DRIVER_SOURCE)
+    )
+    (tmp_path / lean_parts.HEADER).write_text(header)
+    (tmp_path / lean_parts.DRIVER_SOURCE).write_text(source + "int gone() { return nothing_here; }\n")
+    monkeypatch.setattr(lean_parts, "NATIVE", tmp_path)
+    with pytest.raises(errors.BuildError, match="nothing_here") as caught:
+        make(lean_recipe(tools, cache), cache)
+    assert (
+        "nothing_here" in caught.value.source.read_text() and "nothing_here" in caught.value.log.read_text()
+    )
+    assert [e.about["builder"] for e in cache.entries() if isinstance(e, Entry)] == ["lean-skeleton"]
+
+
 # --- the disk ---------------------------------------------------------------------
 
 
@@ -205,6 +326,14 @@ def test_a_full_disk_is_no_fault_of_the_source(compiler: nvrtc.Nvrtc, tmp_path: 
     with pytest.raises(errors.CacheFull, match="No space left on device") as caught:
         compiled(folder)
     assert "ucc cache clear" in caught.value.mend
+
+
+def test_a_full_quota_is_told(
+    compiler: nvrtc.Nvrtc, tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.does(f"exit {FULL[errno.EDQUOT]}", monkeypatch)
+    with pytest.raises(errors.CacheFull, match="quota"):
+        compiled(tmp_path / "build")
 
 
 @pytest.fixture
@@ -218,21 +347,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.xfail(strict=True, reason="the worker cannot write its words either: a BuildError without any")
-def test_a_disk_that_is_really_full(tools: Toolchain, small_disk: Path) -> None:
-    """The sources have room, the device's part has not."""
+@pytest.mark.parametrize(
+    ("taken", "made"), [(0, lean_recipe), (100 * 2**10, lambda tools, _: lean_parts.driver_recipe(tools))]
+)
+def test_a_disk_that_is_really_full(
+    taken: int, made: Callable[[Toolchain, Cache], Recipe], tools: Toolchain, small_disk: Path
+) -> None:
+    """The sources have room, the device's part has not, or what g++ makes; nor have their words."""
+    (small_disk / "other").write_bytes(b"." * taken)
     cache = Cache(small_disk, 10 * 2**30)
     with pytest.raises(errors.CacheFull):
-        make(lean_recipe(tools, cache), cache)
-    assert not cache.entries() and not list((cache.root / "staging").iterdir())
+        make(made(tools, cache), cache)
+    assert_nothing_stays(cache)
 
 
 # --- what is missing or refused ---------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", ["auto", "a", "b"])
+@pytest.mark.parametrize("way", ["auto", "a", "b"])
 def test_without_nvrtc_no_other_way_is_taken(
-    stage: Stage, tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
+    way: Stage, tools: Toolchain, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asked for stages is told what to install, and gets no slow build instead."""
 
@@ -241,17 +375,17 @@ def test_without_nvrtc_no_other_way_is_taken(
 
     monkeypatch.setattr(nvrtc, "version", missing)
     with pytest.raises(nvrtc.NvrtcMissing, match="pip install 'nvidia-cuda-nvrtc"):
-        backend.recipe_of(emit(biased(), ""), biased(), stage, cache)
+        backend.recipe_of(emit(biased(), ""), biased(), way, cache)
 
 
-@pytest.mark.xfail(strict=True, reason="g++ moves the folder away while NVRTC is at work: CacheUnusable")
 def test_a_host_text_that_is_refused_is_a_build_error(tools: Toolchain, cache: Cache) -> None:
     """Its compiler is done long before the device's."""
     kernel = lean(biased())
     broken = replace(kernel, host=kernel.host + "int gone() { return nothing_here; }\n")
-    with pytest.raises(errors.BuildError, match="nothing_here"):
+    with pytest.raises(errors.BuildError, match="nothing_here") as caught:
         make(lean_recipe(tools, cache, broken), cache)
-    assert not cache.entries()
+    assert caught.value.source.read_text() == broken.host, "where the compiler's lines are"
+    assert_nothing_stays(cache)
 
 
 def test_a_device_text_that_is_refused_is_kept_with_what_was_said(tools: Toolchain, cache: Cache) -> None:
@@ -263,4 +397,4 @@ def test_a_device_text_that_is_refused_is_kept_with_what_was_said(tools: Toolcha
     assert "nothing_here" in caught.value.errors[0]
     assert caught.value.source.read_text() == text and "nothing_here" in caught.value.log.read_text()
     assert caught.value.source.name == nvcc.SOURCE and skeleton.DEVICE_PART in caught.value.command
-    assert not cache.entries()
+    assert_nothing_stays(cache)

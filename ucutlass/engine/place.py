@@ -37,6 +37,9 @@ class Place:
         self._on_wait = on_wait
         self._warm = isolate.Warm(environ)
         self._spare: isolate.Warm | None = None
+        # Searches that said that they will ask for a fresh process, and what it should import.
+        self._awaited = 0
+        self._modules: Sequence[str] = ()
         self._lock = Lock()
 
     def run(self, work: Work, cancel: Event) -> isolate.Outcome:
@@ -61,14 +64,22 @@ class Place:
     def _prepare(self, modules: Sequence[str]) -> None:
         self._warm.prepare(modules)
         with self._lock:
-            if self._spare is None:
-                self._spare = isolate.Warm(self._environ)
-                self._spare.prepare(modules)
+            self._awaited += 1
+            self._modules = modules
+            self._have_spare()
+
+    def _have_spare(self) -> None:
+        """With the lock: one is enough, since one lane takes them one after another."""
+        if self._spare is None and self._awaited > 0:
+            self._spare = isolate.Warm(self._environ)
+            self._spare.prepare(self._modules)
 
     def _fresh(self, work: Work) -> isolate.Outcome:
-        """In a process that has done nothing but imports, and ends with this call."""
+        """In a process that has done nothing but get ready, and ends with this call."""
         with self._lock:
             process, self._spare = self._spare, None
+            self._awaited = max(0, self._awaited - 1)
+            self._have_spare()
         if process is None:
             process = isolate.Warm(self._environ)
         try:

@@ -17,7 +17,7 @@ from ucutlass.tune.live import Live
 from ucutlass.tune.made import Made
 from ucutlass.tune.tune import Tuned, search
 
-IN_FLIGHT = 2
+IN_FLIGHT = 3
 """Searches a GPU."""
 
 
