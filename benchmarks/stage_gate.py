@@ -2,7 +2,8 @@
 
     python -m benchmarks.stage_gate --out FOLDER [--stage auto] [--only GROUP,...] [--seconds 500]
     python -m benchmarks.stage_gate --out FOLDER --speed [--stage b]
-    python -m benchmarks.stage_gate --plan            # what each stage serves; no GPU
+    python -m benchmarks.stage_gate --plan            # what each stage serves of the cases; no GPU
+    python -m benchmarks.stage_gate --share           # and of all legal TMA schedules of some programs
 
 The TMA cases of `benchmarks.correctness` are judged against the float64 reference as built in stages, and
 their results, of many launches, compared bit by bit with those of plain nvcc. Rows lie in FOLDER/gate.jsonl;
@@ -36,6 +37,7 @@ from ucutlass.runtime import switches
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.staged import link
 from ucutlass.shapes import complete
+from ucutlass.tune.space import explore
 
 PLAIN_GROUP = 4
 """Kernels in one run of nvcc."""
@@ -65,6 +67,30 @@ SPEED: tuple[tuple[str, str, dict[str, int]], ...] = (
     ("residual", "f16", {"M": 4000, "N": 4104, "K": 1032}),
     ("plain", "e4m3", {"M": 4096, "N": 4096, "K": 4096}),
 )
+
+
+SHARED: tuple[tuple[str, str], ...] = (
+    ("bf16", "x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w)"),
+    ("bf16, w [K, N], bias, gelu",
+     "x: bf16[M, K], w: bf16[K, N], b: bf16[N]) -> bf16[M, N] { return gelu(dot[K](x, w) + b)"),
+    ("f16, residual, relu",
+     "x: f16[M, K], w: f16[N, K], r: f16[M, N]) -> f16[M, N] { return relu(dot[K](x, w) + r)"),
+    ("bf16, row sums", "x: bf16[M, K], w: bf16[N, K]) -> f32[M] { return sum[N](dot[K](x, w))"),
+    ("tf32", "x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](tf32(x), tf32(w))"),
+    ("e4m3", "x: e4m3[M, K], w: e4m3[N, K]) -> bf16[M, N] { return dot[K](x, w)"),
+    ("s8", "x: s8[M, K], w: s8[N, K]) -> i32[M, N] { return dot[K](x, w)"),
+)  # fmt: skip
+"""Programs whose whole legal schedule space is counted, at 4096 a side."""
+
+
+def shares() -> Iterator[tuple[str, int, int, int]]:
+    """Of each program: its legal binaries, those that are TMA kernels, those that stage b serves."""
+    for name, body in SHARED:
+        checked = frontend.read_text(f"kernel k({body} }}")
+        kernel = frontend.kernel(checked)
+        space = explore(checked, kernel, complete(kernel, dict.fromkeys("MNK", 4096)), "sm90a", free=True)
+        ours = [g.plan for g in space.groups if isinstance(g.plan.schedule, Sm90Schedule)]
+        yield name, len(space.groups), len(ours), sum(served(plan).startswith("b") for plan in ours)
 
 
 def program(kind: str, element: str) -> str:
@@ -249,10 +275,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of groups, or their beginnings, with commas")
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--share", action="store_true")
     budget.add_option(parser)
     options = parser.parse_args()
     deadline = budget.after(options.seconds)
     starts = tuple(filter(None, options.only.split(",")))
+    if options.share:
+        print("| program | legal binaries | TMA kernels | built lean |\n|---|---|---|---|")
+        for name, every, ours, lean in shares():
+            print(f"| {name} | {every} | {ours} | {lean} ({lean / ours:.1%}) |", flush=True)
+        return
     accepted, _ = planned(c for c in cases() if not starts or c.name.startswith(starts))
     wanted = [a for a in accepted if tma(a)]
     if options.plan:

@@ -93,11 +93,20 @@ class NoCode:
 _LIMIT_SECONDS = 120.0
 
 
+_IMAGE = "kernel.cubin"
+"""Beside a library that was built in stages (`ucutlass.runtime.staged.link`), which holds it as data."""
+
+
+def _code_of(library: Path) -> Path:
+    image = library.with_name(_IMAGE)
+    return image if image.is_file() else library
+
+
 def read(library: Path, cuobjdump: Path) -> tuple[Code, ...] | NoCode:
     """The functions of a library. The dump's text is data: it is matched, nothing else."""
     try:
         done = subprocess.run(
-            [str(cuobjdump), "--dump-sass", str(library)],
+            [str(cuobjdump), "--dump-sass", str(_code_of(library))],
             capture_output=True, text=True, errors="replace", timeout=_LIMIT_SECONDS, check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

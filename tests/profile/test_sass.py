@@ -64,6 +64,14 @@ def test_reading_through_the_tool(tmp_path: Path) -> None:
     assert not isinstance(found, sass.NoCode) and len(found) == 2
 
 
+def test_the_image_of_a_staged_library_is_read_in_its_place(tmp_path: Path) -> None:
+    tool = _program(tmp_path / "cuobjdump", 'echo "$2" >&2; exit 1')
+    for name in ("kernel.so", "kernel.cubin"):
+        (tmp_path / name).write_bytes(b"")
+        found = sass.read(tmp_path / "kernel.so", tool)
+        assert isinstance(found, sass.NoCode) and name in found.reason
+
+
 @pytest.mark.parametrize(
     ("script", "words"), [("echo no >&2; exit 3", "status 3: no"), ("true", "no function")]
 )
