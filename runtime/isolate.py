@@ -273,8 +273,7 @@ class Warm:
         return self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Starts the process where none is there, which then imports modules, and calls the function of
-        those that are written `module:function`. Waits for nothing."""
+        """Starts the process where none is there, which then imports modules. Waits for nothing."""
         self._thread.submit(self._ready, modules)
 
     def close(self) -> None:

@@ -43,13 +43,10 @@ def _serve(requests: int, result: int) -> None:
     with os.fdopen(requests) as asked, os.fdopen(result, "w") as pipe:
         settings = json.loads(asked.readline())
         _settle(settings)
-        for name in settings["preload"]:
-            # What cannot be imported, or called, is said by the call that needs it.
+        for module in settings["preload"]:
+            # What cannot be imported is said by the call that needs it.
             with suppress(Exception):
-                module, _, function = name.partition(":")
-                imported = importlib.import_module(module)
-                if function:
-                    getattr(imported, function)()
+                importlib.import_module(module)
         for line in asked:
             request = json.loads(line)
             message = _call(request)

@@ -46,6 +46,10 @@ def notes(log: str | Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def wakes() -> None:
+    note(os.environ["WAKES"], str(os.getpid()))
+
+
 def key_of(name: str) -> str:
     return name.encode().hex().rjust(64, "0")
 

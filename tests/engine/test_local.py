@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from engine_fakes import GPUS, notes, table
@@ -14,7 +16,8 @@ import ucutlass.engine
 from ucutlass.engine import machine
 from ucutlass.engine.errors import EngineUnknown, WorkerUnfit
 from ucutlass.engine.local import LocalEngine
-from ucutlass.engine.work import CANCELLED
+from ucutlass.engine.place import Place
+from ucutlass.engine.work import CANCELLED, Row, Work
 from ucutlass.runtime import system
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.bench.lane import NoGpu
@@ -85,6 +88,26 @@ def test_the_timing_process_stays_and_the_confirming_one_is_fresh(engine: LocalE
     fresh += [value(engine.submit("fresh", {}, near="x").result())]
     assert len(warm) == 1 and len(set(fresh)) == 4 and not warm & set(fresh)
     assert os.getpid() not in warm and all_ended([int(str(p)) for p in fresh])
+
+
+def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("WAKES", str(log))
+    place = Place(lambda: GPUS[3])
+    prepare, process = Row("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
+    with lane.held(GPUS[3], timeout_seconds=1, on_wait=print):
+        place.run(Work(prepare, {}), Event())
+        # Whoever holds the lane can call the process, though it waits to be woken.
+        timing = value(place._called(place._warm, Work(process, {})))
+        assert not notes(log)
+    end = time.monotonic() + 60
+    while len(notes(log)) < 2 and time.monotonic() < end:
+        time.sleep(0.05)
+    fresh = value(place.run(Work(table()["fresh"], {}), Event()))
+    assert {int(pid) for pid in notes(log)} == {timing, fresh}
+    place.close()
 
 
 def test_a_crash_costs_its_own_call(engine: LocalEngine) -> None:

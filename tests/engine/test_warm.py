@@ -120,15 +120,6 @@ def test_modules_are_imported_before_the_first_call() -> None:
         warm.close()
 
 
-def test_a_function_is_called_before_the_first_call() -> None:
-    warm = Warm()
-    try:
-        warm.prepare(["tracemalloc:no_such_function", "tracemalloc:start"])
-        assert warm.call("tracemalloc:is_tracing", {}, limit_seconds=60) == Returned(True, "")
-    finally:
-        warm.close()
-
-
 def test_closing_ends_the_process() -> None:
     warm = Warm()
     first = pid(warm)

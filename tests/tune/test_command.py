@@ -72,6 +72,8 @@ class Gpu:
 
     def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolate.Outcome:
         asked = json.loads(json.dumps(arguments))
+        if "requests" not in asked:
+            return isolate.Returned(None, "")  # it is woken
         what, requests = target.removeprefix("ucutlass.trials.tune:"), asked["requests"]
         self.calls.append((what, requests))
         tiles = [tuple(r["tile"]) for r in requests]

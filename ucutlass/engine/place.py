@@ -7,12 +7,18 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from threading import Event, Lock
+from contextlib import suppress
+from threading import Event, Lock, Thread
 
 from ucutlass.engine.work import CANCELLED, Work
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.errors import MachineError
+
+WAKE_SECONDS = 30.0
+"""What a process may take to get ready, and to wait for its turn on the lane."""
+
+_NOTHING = "os:getpid"
 
 
 def visible_gpu() -> str:
@@ -39,7 +45,8 @@ class Place:
         self._spare: isolate.Warm | None = None
         # Searches that said that they will ask for a fresh process, and what it should import.
         self._awaited = 0
-        self._modules: Sequence[str] = ()
+        self._names: Sequence[str] = ()
+        self._woken = False
         self._lock = Lock()
 
     def run(self, work: Work, cancel: Event) -> isolate.Outcome:
@@ -61,18 +68,38 @@ class Place:
     def _called(self, process: isolate.Warm, work: Work) -> isolate.Outcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)
 
-    def _prepare(self, modules: Sequence[str]) -> None:
-        self._warm.prepare(modules)
+    def _prepare(self, names: Sequence[str]) -> None:
         with self._lock:
             self._awaited += 1
-            self._modules = modules
+            self._names = names
             self._have_spare()
+            first, self._woken = not self._woken, True
+        if first:
+            self._wake(self._warm)
 
     def _have_spare(self) -> None:
         """With the lock: one is enough, since one lane takes them one after another."""
         if self._spare is None and self._awaited > 0:
             self._spare = isolate.Warm(self._environ)
-            self._spare.prepare(self._modules)
+            self._wake(self._spare)
+
+    def _wake(self, process: isolate.Warm) -> None:
+        """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
+        the first time. That takes the lane and not the process on its own: one that waited for the lane
+        would keep whoever holds it, and calls it, waiting."""
+        process.prepare([name for name in self._names if ":" not in name])
+        functions = [name for name in self._names if ":" in name]
+        if functions:
+            Thread(target=self._call_all, args=(process, functions), daemon=True).start()
+
+    def _call_all(self, process: isolate.Warm, functions: Sequence[str]) -> None:
+        # What fails here is said by the call that needs it. A process that was taken and closed meanwhile
+        # takes no call, which executors say with a RuntimeError.
+        with suppress(MachineError, RuntimeError):
+            process.call(_NOTHING, {}, limit_seconds=WAKE_SECONDS)  # its imports are done
+            with lane.held(self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None):
+                for function in functions:
+                    process.call(function, {}, limit_seconds=WAKE_SECONDS)
 
     def _fresh(self, work: Work) -> isolate.Outcome:
         """In a process that has done nothing but get ready, and ends with this call."""

@@ -22,8 +22,8 @@ process that the GPU keeps for one call after another; in one of its own that ne
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`target` is written `package.module:function`; for `prepare` it is modules to import, with a function
-    where it is to be called."""
+    """`target` is written `package.module:function`; for `prepare` it is modules to import, and
+    functions to call on the lane."""
 
     target: str
     needs: Needs
@@ -36,7 +36,9 @@ TABLE: Table = MappingProxyType(
     {
         "gpu": Row("ucutlass.engine.machine:describe", "gpu", "here"),
         "build": Row("ucutlass.engine.building:build", "cpu", "here"),
-        "prepare": Row("torch ucutlass.backend ucutlass.trials.tune:ready", "gpu", "prepare"),
+        "prepare": Row(
+            "torch ucutlass.backend ucutlass.trials.tune ucutlass.trials.tune:ready", "gpu", "prepare"
+        ),
         "timed": Row("ucutlass.trials.tune:timed", "gpu", "warm"),
         "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
     }
