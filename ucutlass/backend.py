@@ -184,17 +184,19 @@ def build_kernels(
     wanted: Sequence[tuple[ir.Kernel, tuple[int, ...]]],
     arch: str,
     *,
+    stage: Stage | None = None,
     on_progress: OnProgress = ignore,
 ) -> tuple[Built | Failure, ...]:
     """Kernels with their extents, all planned first, then built as many at once as the machine takes.
-    A build that fails takes its place and stops no other. Raises ProgramError, and ToolchainError.
+    A build that fails takes its place and stops no other. Raises ProgramError, ToolchainError, and as
+    `build_sources`.
     """
     chosen = [plan_kernel(checked, program, sizes, arch) for program, sizes in wanted]
     sources = [
         source_of(checked, program, one.planned) for (program, _), one in zip(wanted, chosen, strict=True)
     ]
     plans = [one.planned.plan for one in chosen]
-    made = build_sources(list(zip(sources, plans, strict=True)), on_progress=on_progress)
+    made = build_sources(list(zip(sources, plans, strict=True)), stage=stage, on_progress=on_progress)
     return tuple(
         Built(one, source, artifact)
         if isinstance(artifact, Artifact)

@@ -32,7 +32,7 @@ def test_build_again_takes_the_cache(machine: Machine) -> None:
     assert machine.builds == 1
     assert first == again
     assert first.keys() == {
-        "kernel", "sizes", "entry", "seconds", "library", "schedule", "from", "findings"
+        "kernel", "sizes", "entry", "seconds", "library", "built", "schedule", "from", "findings"
     }  # fmt: skip
     assert Path(first["library"]).is_file()
 

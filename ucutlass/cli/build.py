@@ -54,7 +54,7 @@ Drawn: TypeAlias = tuple[ir.Kernel, Origin]
 )
 @click.option(
     "--stage",
-    type=click.Choice(["a", "b", "auto"]),
+    type=click.Choice(["plain", "a", "b", "auto"]),
     help="Build in stages: a skeleton once, then a new epilogue in a second. b: lean collectives by NVRTC; "
     "a: CUTLASS's own; auto: the first that serves.",
 )
@@ -89,8 +89,6 @@ def command(
     """
     if every and name is not None:
         raise click.UsageError("--all builds every kernel: leave out --kernel")
-    if stage is not None and (every or shapes):
-        raise click.UsageError("--stage builds one kernel for one shape: leave out --all and --shape")
     if timed and (every or shapes):
         raise click.UsageError("--timings looks at one kernel for one shape: leave out --all and --shape")
     start = perf_counter()
@@ -119,7 +117,10 @@ def command(
         found = _drawn(checked, wanted, arch, tuned)
         with show.building(f"{len(wanted)} kernels") as progress:
             drawn_wanted = [(k, extents) for (k, _), (_, extents) in zip(found, wanted, strict=True)]
-            made = build_kernels(checked, drawn_wanted, arch, on_progress=progress)
+            try:
+                made = build_kernels(checked, drawn_wanted, arch, stage=stage, on_progress=progress)
+            except NotServed as why:
+                raise click.UsageError(f"--stage {stage}: {why}") from why
         _print_all(_rows(wanted, [origin for _, origin in found], made, output), as_json)
         if failed := [status_of(m) for m in made if not isinstance(m, Built)]:
             sys.exit(max(failed))
@@ -164,6 +165,14 @@ def _drawn(
     ]
 
 
+_BUILT = {
+    "nvcc": "by nvcc, from the source",
+    "staged-a": "in stages, with CUTLASS's collectives",
+    "staged-b": "in stages, with lean collectives",
+}
+"""By the builder's name in an artifact."""
+
+
 def _rows(
     wanted: Sequence[Wanted], origins: Sequence[Origin], made: Sequence[Built | Failure],
     output: Path | None,
@@ -183,6 +192,7 @@ def _rows(
             row |= {
                 "entry": one.source.entry, "seconds": one.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
+                "built": _BUILT[one.artifact.builder],
                 "schedule": show_schedule(one.planned.request), "from": str(origin),
                 "findings": [f"{f.code}: {f.message}; {f.hint}" for f in one.artifact.report.findings],
             }
