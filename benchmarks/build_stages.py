@@ -91,10 +91,10 @@ def one_round(forwards: bool) -> dict[str, dict[str, float]]:
         for name in ("b", "sweep"):
             lean.driver(tools, caches[name])
 
-        def staged(one: Parts, stage: link.Stage, cache: Cache) -> Recipe:
+        def staged(one: Parts, stage: link.InParts, cache: Cache) -> Recipe:
             return link.recipe(one[0], link.parts(one[1], stage), tools, cache)
 
-        def build_staged(one: Parts, stage: link.Stage) -> object:
+        def build_staged(one: Parts, stage: link.InParts) -> object:
             return make(staged(one, stage, caches[stage]), caches[stage])
 
         def build_sweep() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.runtime import nvcc, ptxas
@@ -23,6 +24,9 @@ from ucutlass.runtime.toolchain import Toolchain
 
 if TYPE_CHECKING:
     from ucutlass.emit.text import Source
+
+BUILDERS: Mapping[str, str] = MappingProxyType({"plain": "nvcc", "a": "staged-a", "b": "staged-b"})
+"""The builder's name in recipes, keys and artifacts, by the stage (`switches.Stage`) that it builds."""
 
 BUILD_SECONDS = 1800.0
 """Time limit of one compiler run."""
@@ -111,7 +115,7 @@ def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUI
         return Produced(made.seconds, made.report, phases=made.phases)
 
     return Recipe(
-        builder="nvcc",
+        builder=BUILDERS["plain"],
         entry=source.entry,
         arch=source.arch,
         command=nvcc.command_line(source.arch, nvcc.SOURCE, nvcc.LIBRARY),

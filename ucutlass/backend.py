@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from threading import Event
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
@@ -21,7 +21,7 @@ from ucutlass.header import header
 from ucutlass.plan import GemmPlan
 from ucutlass.planner import Planned
 from ucutlass.runtime import switches
-from ucutlass.runtime.build import Artifact, Recipe, build, make, nvcc_recipe
+from ucutlass.runtime.build import BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.errors import BuildError, ToolchainError
@@ -49,7 +49,7 @@ def build_planned(
     max_jobs: int | None = None, group: int = 1,
 ) -> tuple[Artifact | Failure, ...]:
     """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
-    fails takes its place and stops no other. Raises ToolchainError."""
+    fails takes its place and stops no other. Raises as `build_sources`."""
     pairs = [(source_of(checked, program, one), one.plan) for one in planned]
     return build_sources(
         pairs, stage=stage, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs, group=group
@@ -68,15 +68,24 @@ def build_sources(
             [source for source, _ in pairs], toolchain(), cache, on_progress=on_progress, cancel=cancel,
             max_jobs=max_jobs, group=group,
         )  # fmt: skip
-    recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in pairs]
-    lean = all(recipe.builder == "staged-b" for recipe in recipes)
-    return make_many(
+    from ucutlass.runtime.staged import known
+
+    found = [known.artifact(source, how, toolchain(), cache) for source, _ in pairs]
+    absent = [pair for pair, artifact in zip(pairs, found, strict=True) if artifact is None]
+    recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
+    lean = all(recipe.builder == BUILDERS["b"] for recipe in recipes)
+    results = make_many(
         recipes, cache, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs,
         compiler_bytes=LEAN_BYTES if lean else COMPILER_BYTES,
     )  # fmt: skip
+    for (source, _), result in zip(absent, results, strict=True):
+        if isinstance(result, Artifact):
+            known.keep(source, how, toolchain(), cache, result.key)
+    rest = iter(results)
+    return tuple(next(rest) if artifact is None else artifact for artifact in found)
 
 
-STAGE_OF: Mapping[str, Stage] = MappingProxyType({"nvcc": "plain", "staged-a": "a", "staged-b": "b"})
+STAGE_OF: Mapping[str, Stage] = MappingProxyType({BUILDERS[s]: s for s in get_args(Stage) if s in BUILDERS})
 """By the builder's name in an artifact."""
 
 LEAN_BYTES = 2**30
@@ -196,14 +205,14 @@ def build_kernels(
         source_of(checked, program, one.planned) for (program, _), one in zip(wanted, chosen, strict=True)
     ]
     plans = [one.planned.plan for one in chosen]
-    made = build_sources(list(zip(sources, plans, strict=True)), stage=stage, on_progress=on_progress)
+    results = build_sources(list(zip(sources, plans, strict=True)), stage=stage, on_progress=on_progress)
     return tuple(
         Built(one, source, artifact)
         if isinstance(artifact, Artifact)
         else artifact.about(place(checked, program))
         if isinstance(artifact, BuildError)
         else artifact
-        for (program, _), one, source, artifact in zip(wanted, chosen, sources, made, strict=True)
+        for (program, _), one, source, artifact in zip(wanted, chosen, sources, results, strict=True)
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ucutlass.emit.lean import Lean, lean
@@ -19,7 +18,7 @@ from ucutlass.emit.staged import NotServed, Staged, stage
 from ucutlass.emit.text import Source
 from ucutlass.plan import GemmPlan
 from ucutlass.runtime import nvcc, process, ptxas
-from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
+from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut, ToolchainError
 from ucutlass.runtime.progress import OnProgress, ignore
@@ -27,12 +26,10 @@ from ucutlass.runtime.staged import device, nvjitlink, nvrtc, skeleton
 from ucutlass.runtime.staged import lean as lean_parts
 from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
 
-Stage: TypeAlias = Literal["a", "b"]
+InParts: TypeAlias = Literal["a", "b"]
+"""The stages that build a kernel from two parts."""
 
-BUILDERS: Mapping[Stage, str] = MappingProxyType({"a": "staged-a", "b": "staged-b"})
-"""The builder's name in artifacts and keys."""
-
-STAGES: tuple[Stage, ...] = ("b", "a")
+STAGES: tuple[InParts, ...] = ("b", "a")
 """The quickest to build first."""
 
 IMAGE = "kernel.cubin"
@@ -64,7 +61,7 @@ class CompilersDiffer(ToolchainError):
     """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
 
 
-def parts(plan: GemmPlan, how: Stage) -> Staged | Lean:
+def parts(plan: GemmPlan, how: InParts) -> Staged | Lean:
     """The plan's kernel in the parts of a stage. Raises NotServed."""
     return stage(plan) if how == "a" else lean(plan)
 
@@ -87,7 +84,7 @@ def recipe(
     beside: dict[str, str] = {}
     match staged:
         case Staged():
-            how: Stage = "a"
+            how: InParts = "a"
             base = skeleton.recipe(staged.skeleton, toolchain, limit_seconds)
         case Lean():
             how = "b"
@@ -218,5 +215,5 @@ def _library(
 
 
 __all__ = [
-    "ARITHMETIC", "BUILDERS", "IMAGE", "STAGES", "CompilersDiffer", "NotServed", "Stage", "parts", "recipe",
+    "ARITHMETIC", "IMAGE", "STAGES", "CompilersDiffer", "InParts", "NotServed", "parts", "recipe",
 ]  # fmt: skip

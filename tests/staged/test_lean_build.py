@@ -20,7 +20,7 @@ from ucutlass.emit.lean_mainloop import instructions, operands, promotion
 from ucutlass.emit.staged import KERNEL_NAME, NotServed
 from ucutlass.plan import Arithmetic, Compute, GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process
-from ucutlass.runtime.build import Artifact, make
+from ucutlass.runtime.build import BUILDERS, Artifact, make
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.parallel import make_many
 from ucutlass.runtime.progress import Progress
@@ -61,7 +61,7 @@ def test_machine_code_is_lean(name: str, tools: Toolchain, warm: Cache) -> None:
     """No spill, no call, no serialised wgmma; as many of those as the plan has."""
     plan = KINDS[name]()
     one = made(plan, tools, warm)
-    assert one.builder == link.BUILDERS["b"]
+    assert one.builder == BUILDERS["b"]
     assert not one.report.findings
     (usage,) = one.report.usage
     assert (usage.kernel, usage.spill_stores, usage.spill_loads) == (KERNEL_NAME, 0, 0)
@@ -207,7 +207,7 @@ def test_auto_is_the_first_stage_that_serves(
 
 @pytest.mark.parametrize(("make_plan", "stage"), [(half, "b"), (sm80, "b"), (sm80, "a")])
 def test_one_stage_that_was_asked_for_is_no_other(
-    make_plan: Callable[[], GemmPlan], stage: link.Stage, tools: Toolchain, cache: Cache
+    make_plan: Callable[[], GemmPlan], stage: link.InParts, tools: Toolchain, cache: Cache
 ) -> None:
     plan = make_plan()
     with pytest.raises(NotServed):

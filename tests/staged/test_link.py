@@ -21,7 +21,7 @@ from ucutlass.emit.staged import KERNEL_NAME, Staged, stage
 from ucutlass.emit.text import Source
 from ucutlass.plan import GemmPlan
 from ucutlass.runtime import errors, nvcc, process, ptxas
-from ucutlass.runtime.build import Artifact, make
+from ucutlass.runtime.build import BUILDERS, Artifact, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.progress import Progress
 from ucutlass.runtime.staged import link, nvjitlink, nvrtc, skeleton, worker
@@ -100,7 +100,7 @@ def test_the_library_has_the_entry_and_the_image(tools: Toolchain, cache: Cache)
     assert bytes(library.ucc_kernel(i) for i in range(64)) == image[:64]
     assert kernels(image).keys() == {KERNEL_NAME}
     assert [usage.kernel for usage in one.report.usage] == [KERNEL_NAME]
-    assert one.builder == link.BUILDERS["a"] and one.source.read_text() == source().text
+    assert one.builder == BUILDERS["a"] and one.source.read_text() == source().text
 
 
 def test_keys_name_the_way_and_all_that_it_depends_on(tools: Toolchain, cache: Cache) -> None:

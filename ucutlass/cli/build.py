@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.backend import Built, build_kernel, build_kernels
+from ucutlass.backend import STAGE_OF, Built, build_kernel, build_kernels
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
@@ -166,11 +166,11 @@ def _drawn(
 
 
 _BUILT = {
-    "nvcc": "by nvcc, from the source",
-    "staged-a": "in stages, with CUTLASS's collectives",
-    "staged-b": "in stages, with lean collectives",
+    "plain": "by nvcc, from the source",
+    "a": "in stages, with CUTLASS's collectives",
+    "b": "in stages, with lean collectives",
 }
-"""By the builder's name in an artifact."""
+"""By the stage."""
 
 
 def _rows(
@@ -192,7 +192,7 @@ def _rows(
             row |= {
                 "entry": one.source.entry, "seconds": one.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
-                "built": _BUILT[one.artifact.builder],
+                "built": _BUILT[STAGE_OF[one.artifact.builder]],
                 "schedule": show_schedule(one.planned.request), "from": str(origin),
                 "findings": [f"{f.code}: {f.message}; {f.hint}" for f in one.artifact.report.findings],
             }
