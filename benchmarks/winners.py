@@ -27,9 +27,8 @@ from ucutlass.families.gemm import problem
 from ucutlass.hardware import ARCHES, Device, device_named
 from ucutlass.rules import legal
 from ucutlass.rules.candidate import Candidate, request_of
-from ucutlass.schedule import Request
+from ucutlass.schedule import Request, request_of_json
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import request_of_json
 from ucutlass.winners import Trust, Winner
 
 DATA = Path(__file__).parent / "data"

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ucutlass.ir import Choice
 
@@ -142,6 +142,28 @@ def fits(field: Field, value: Value) -> bool:
             return len(value) == field.rank and all(1 <= v <= 4096 for v in value)
         case _:
             return field.numbers is not None and field.numbers[0] <= value <= field.numbers[1]
+
+
+def request_of_json(fields: object) -> Request:
+    """The request that was kept as JSON, which knows lists alone; null is a field left out.
+
+    Raises ValueError for what is no such request: another kind, an unknown field, a value that does not
+    fit its field, or `auto`, which is left out.
+    """
+    if not isinstance(fields, dict):
+        raise ValueError("the schedule is no object")
+    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
+    for name, value in given.items():
+        if value is None and name in FIELDS:
+            continue
+        if name not in FIELDS or not _is_value(value) or value == "auto" or not fits(FIELDS[name], value):
+            raise ValueError(f"the schedule has {name[:40]!r} {value!r:.80}")
+    return Request(**given)
+
+
+def _is_value(value: object) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return type(value) is str or all(type(part) is int for part in parts)
 
 
 def requests(choices: Iterable[Choice]) -> Iterator[Request]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ucutlass.hardware import Device
 from ucutlass.plan import Compute, GemmProblem, Store
 from ucutlass.rules import legal
 from ucutlass.rules.candidate import Candidate, request_of
-from ucutlass.schedule import FAMILY, Request, show
+from ucutlass.schedule import FAMILY, Request, request_of_json, show
 from ucutlass.search import expand
 
 
@@ -203,21 +203,12 @@ def to_json(known: Sequence[Winner]) -> dict[str, list[Any]]:
 
 def of_json(content: Mapping[str, Any]) -> tuple[Winner, ...]:
     """Raises KeyError, IndexError, TypeError or ValueError for what `to_json` does not write."""
-    forms = [_request(form) for form in content["forms"]]
+    forms = [request_of_json(form) for form in content["forms"]]
     return tuple(_winner(row, forms) for row in content["winners"])
 
 
 def _winner(row: Mapping[str, Any], forms: Sequence[Request]) -> Winner:
     batch, m, n, k = (int(extent) for extent in row["sizes"])
     beaten = frozenset(forms[at] for at in row["beaten"])
-    return Winner((batch, m, n, k), str(row["kind"]), str(row["dtype"]), _request(row["request"]), beaten)
-
-
-_NAMES = frozenset(f.name for f in fields(Request))
-
-
-def _request(given: Mapping[str, Any]) -> Request:
-    if unknown := set(given) - _NAMES:
-        raise ValueError(f"no schedule field is named {sorted(unknown)[0]}")
-    fixed: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
-    return Request(**fixed)
+    request = request_of_json(row["request"])
+    return Winner((batch, m, n, k), str(row["kind"]), str(row["dtype"]), request, beaten)

@@ -11,8 +11,9 @@ from ucutlass.backend import build_planned
 from ucutlass.planner import Planned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.switches import Stage
+from ucutlass.schedule import request_of_json
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import request_of_json, scheduled
+from ucutlass.trials.profile import scheduled
 
 
 def planned(

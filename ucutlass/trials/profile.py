@@ -42,14 +42,6 @@ def request_json(request: Request) -> dict[str, Any]:
     return request.given()
 
 
-def request_of_json(fields: Mapping[str, Any]) -> Request:
-    """The request that `request_json` wrote."""
-    from ucutlass.schedule import Request
-
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return Request(**given)
-
-
 def scheduled(program: ir.Kernel, arch: str, request: Request) -> ir.Kernel:
     """The kernel with one schedule for an architecture in place of its own blocks."""
     from ucutlass import ir
@@ -142,6 +134,7 @@ def _launches(
 def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
     from ucutlass import frontend
     from ucutlass.api import LoadedKernel
+    from ucutlass.schedule import request_of_json
 
     checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))

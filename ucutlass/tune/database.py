@@ -25,7 +25,7 @@ from ucutlass.runtime.errors import StoreError, StoreForeign, StoreNewer
 from ucutlass.runtime.store import faults
 from ucutlass.runtime.store import file as store_file
 from ucutlass.runtime.subject import algorithm_digest
-from ucutlass.schedule import FIELDS, Request, Value, fits
+from ucutlass.schedule import Request, request_of_json
 from ucutlass.shapes import free_dims
 
 NAME = "tuned.sqlite"
@@ -247,19 +247,4 @@ def _row(values: tuple[Any, ...]) -> Row:
     named = json.loads(versions)
     if not isinstance(named, dict):
         raise ValueError("its versions are none")
-    return Row(_request(json.loads(schedule)), microseconds, bound, named, str(record), str(created))
-
-
-def _request(fields: Any) -> Request:
-    if not isinstance(fields, dict):
-        raise ValueError("its schedule is none")
-    given: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}
-    for name, value in given.items():
-        if name not in FIELDS or not _is_value(value) or value == "auto" or not fits(FIELDS[name], value):
-            raise ValueError(f"its schedule has {name[:40]!r} {value!r:.80}")
-    return Request(**given)
-
-
-def _is_value(value: Value) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return type(value) is str or all(type(part) is int for part in parts)
+    return Row(request_of_json(json.loads(schedule)), microseconds, bound, named, str(record), str(created))

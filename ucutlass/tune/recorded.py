@@ -17,8 +17,8 @@ from ucutlass.case import Case, build, case_of
 from ucutlass.families.gemm import problem
 from ucutlass.hardware import ARCHES, default_device, device_named
 from ucutlass.rules import legal
+from ucutlass.schedule import request_of_json
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import request_of_json
 from ucutlass.tune.space import Group, Space, grouped, least_bound
 
 ARCH = "sm90a"
