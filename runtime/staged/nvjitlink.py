@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ucutlass.runtime import remembered
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.staged import shared
 
@@ -67,14 +66,7 @@ def load() -> NvJitLink:
 
 def version() -> tuple[int, int]:
     """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
-    path = shared.find(SONAME)
-    said = _said() if path is None else remembered.version(path, _said)
-    major, minor = said.split(".")
-    return int(major), int(minor)
-
-
-def _said() -> str:
-    return "{}.{}".format(*load().version)
+    return shared.version(SONAME, lambda: load().version)
 
 
 def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:

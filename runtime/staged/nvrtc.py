@@ -7,7 +7,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ucutlass.runtime import remembered
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.staged import shared
 
@@ -57,14 +56,7 @@ def load() -> Nvrtc:
 
 def version() -> tuple[int, int]:
     """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
-    path = shared.find(SONAME)
-    said = _said() if path is None else remembered.version(path, _said)
-    major, minor = said.split(".")
-    return int(major), int(minor)
-
-
-def _said() -> str:
-    return "{}.{}".format(*load().version)
+    return shared.version(SONAME, lambda: load().version)
 
 
 def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) -> tuple[bytes, str]:
