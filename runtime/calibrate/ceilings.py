@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from ucutlass.runtime import switches
@@ -109,6 +110,8 @@ def measure(probe: Probe, ruler: Ruler, method: Method) -> Reading | Refused:
         launches = min(method.most_launches, max(1, math.ceil(method.window / once)))
         timed = ruler.time(launch, launches, method.repeats)
     except (RuntimeError, NotImplementedError, AttributeError) as error:
+        if isinstance(error, AttributeError) and not _is_of_torch(error.obj):
+            raise  # a slip of ours
         first = str(error).partition("\n")[0]
         return Refused(probe.quantity, probe.name, f"{type(error).__name__}: {first}")
     of = summary(timed.seconds)
@@ -116,6 +119,10 @@ def measure(probe: Probe, ruler: Ruler, method: Method) -> Reading | Refused:
     return Reading(
         probe.quantity, probe.name, probe.amount, launches, of.median, of.mad, rate, timed.clock
     )
+
+
+def _is_of_torch(where: object) -> bool:
+    return isinstance(where, ModuleType) and where.__name__.partition(".")[0] == "torch"
 
 
 def warm(launch: Callable[[], object], ruler: Ruler, seconds: float) -> None:

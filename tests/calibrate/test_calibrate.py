@@ -88,6 +88,17 @@ def test_what_the_machine_refuses_is_an_answer() -> None:
     assert found == Refused("copy", "a probe", "RuntimeError: CUDA out of memory")
 
 
+def test_what_torch_lacks_is_an_answer_and_a_slip_of_ours_is_not() -> None:
+    def lacks(where: object) -> Callable[[], object]:
+        return lambda: where.float1_e0m1
+
+    found = measure(probe(launch=lacks(torch)), FakeRuler(always(1.0)), METHOD)
+    assert isinstance(found, Refused)
+    assert found.why.startswith("AttributeError: module 'torch' has no attribute 'float1_e0m1'")
+    with pytest.raises(AttributeError, match="float1_e0m1"):
+        measure(probe(launch=lacks(METHOD)), FakeRuler(always(1.0)), METHOD)
+
+
 def test_warming_up_takes_the_seconds_asked_for() -> None:
     ruler = FakeRuler(always(0.01))
     warm(lambda: None, ruler, 3.0)
