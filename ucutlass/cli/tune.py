@@ -27,10 +27,10 @@ from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
+from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.planner import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import sets
-from ucutlass.tune.call import LIMIT, WAIT
 from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune
 from ucutlass.tune.live import Live, write
 from ucutlass.tune.policy import POLICIES, Limits, Name
@@ -81,8 +81,8 @@ class _Budget(Positive):
 )  # fmt: skip
 @click.option("--write", "writes", is_flag=True, help="Put the winner's schedule into FILE, formatted.")
 @click.option("--replay", "replays", is_flag=True, help="FILES are recordings: compare policies, no GPU.")
-@seconds_option("--limit", LIMIT, "Seconds that each process that launches kernels may take.")
-@seconds_option("--wait", WAIT, "Seconds to wait for another process that times.")
+@seconds_option("--limit", LIMIT_SECONDS, "Seconds that each process that launches kernels may take.")
+@seconds_option("--wait", WAIT_SECONDS, "Seconds to wait for another process that times.")
 @json_option
 def command(
     files: tuple[Path, ...], sizes: tuple[str, ...], name: str | None, arch: str | None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.api import LoadedKernel, NoKernelsHere
+from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.runtime import gpu
 from ucutlass.shapes import complete
 from ucutlass.tune.job import Settings, describe, job_of, prepare
@@ -19,9 +20,6 @@ from ucutlass.tune.job import tune as tune_job
 from ucutlass.tune.live import Live
 from ucutlass.tune.policy import Limits, Name
 from ucutlass.tune.tune import OnTrial
-
-LIMIT, WAIT = 300.0, 600.0
-"""Seconds that a process that launches may take, and that another process that times is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,8 @@ def tune(
     prepare()
     settings = Settings(Limits(builds, math.inf if budget is None else budget), policy, seed, free)
     job = job_of(checked, kernel, sizes, arch or found.arch.name, found.device, free)
-    with closing(Live(checked, kernel, sizes, job.first.plan.arch, seed, LIMIT, WAIT)) as shop:
+    live = Live(checked, kernel, sizes, job.first.plan.arch, seed, LIMIT_SECONDS, WAIT_SECONDS)
+    with closing(live) as shop:
         outcome = tune_job(job, shop, settings, on_trial=on_trial)
     row = describe(outcome, settings)
     return Result(
