@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ucutlass.engine import tied
 from ucutlass.engine.errors import EngineMissing
 from ucutlass.runtime.switches import BUILD_JOBS
 
@@ -40,7 +39,6 @@ def local_cluster(
                 "memory_limit": 0,
                 "host": "127.0.0.1",
                 "dashboard_address": "127.0.0.1:0",
-                "preload": [tied.__name__],
                 "silence_logs": logging.ERROR,
             },
         }
