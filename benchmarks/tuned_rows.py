@@ -200,7 +200,7 @@ def compared(item: relay.Item) -> relay.Row:
 
 def _sets(program: Kernel, sizes: Mapping[str, int]) -> list[list[Any]]:
     """Argument sets that rotate through more than twice the L2."""
-    first = generate(program, sizes, "normal", seed=SEED, device="cuda")
+    first = generate(program, sizes, "normal", seed=SEED, device="cuda", drawn="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
@@ -244,7 +244,8 @@ def first_call(item: relay.Item) -> dict[str, float]:
     """Seconds of torch.compile's first call of a task, its arguments ready and torch imported."""
     task, kind = task_of(item), KINDS[item["kind"]]
     checked = frontend.read_text(task.text)
-    arguments = generate(frontend.kernel(checked), task.sizes, "normal", seed=SEED, device="cuda")
+    program = frontend.kernel(checked)
+    arguments = generate(program, task.sizes, "normal", seed=SEED, device="cuda", drawn="cuda")
     torch.cuda.synchronize()
     start = time.monotonic()
     torch.compile(kind.eager, mode="max-autotune-no-cudagraphs", dynamic=False)(*arguments)

@@ -66,23 +66,23 @@ def integers(elem: Element, shape: Sequence[int], distribution: Distribution, ra
     low, high = max(low, -1000), min(high, 1000)
     match distribution:
         case "zeros":
-            return torch.zeros(tuple(shape), dtype=torch.int64)
+            return torch.zeros(tuple(shape), dtype=torch.int64, device=random.device)
         case "one_hot":
             return one_hot(tuple(shape), random).to(torch.int64)
         case "positive":
-            return torch.randint(high // 2, high + 1, tuple(shape), generator=random)
+            return whole(high // 2, high, tuple(shape), random)
         case "negated":
-            return torch.randint(low, low // 2 + 1, tuple(shape), generator=random)
+            return whole(low, low // 2, tuple(shape), random)
         case _:
-            return torch.randint(low, high + 1, tuple(shape), generator=random)
+            return whole(low, high, tuple(shape), random)
 
 
 def one_hot(shape: tuple[int, ...], random: Generator) -> Tensor:
-    out = torch.zeros(shape, dtype=torch.float64)
+    out = torch.zeros(shape, dtype=torch.float64, device=random.device)
     if not shape or not out.numel():
         return out + 1
     rows = out.reshape(-1, shape[-1])
-    rows[torch.arange(len(rows)), torch.randint(0, shape[-1], (len(rows),), generator=random)] = 1.0
+    rows[torch.arange(len(rows), device=random.device), whole(0, shape[-1] - 1, (len(rows),), random)] = 1.0
     return out
 
 
@@ -91,21 +91,27 @@ def one_hot(shape: tuple[int, ...], random: Generator) -> Tensor:
 _Shape: TypeAlias = tuple[int, ...]
 
 
+def whole(low: int, high: int, shape: _Shape, random: Generator) -> Tensor:
+    """int64 numbers from `low` to `high`, both included."""
+    return torch.randint(low, high + 1, shape, generator=random, device=random.device)
+
+
 def _normal(shape: _Shape, random: Generator) -> Tensor:
-    return torch.randn(shape, generator=random, dtype=torch.float64)
+    return torch.randn(shape, generator=random, dtype=torch.float64, device=random.device)
 
 
 def _uniform(shape: _Shape, random: Generator, low: float, high: float) -> Tensor:
-    return torch.rand(shape, generator=random, dtype=torch.float64) * (high - low) + low
+    unit = torch.rand(shape, generator=random, dtype=torch.float64, device=random.device)
+    return unit * (high - low) + low
 
 
 def _powers(elem: Element, shape: _Shape, random: Generator) -> Tensor:
     r = reach(elem)
-    return 2.0 ** torch.randint(-r, r + 1, shape, generator=random).to(torch.float64)
+    return 2.0 ** whole(-r, r, shape, random).to(torch.float64)
 
 
 def _signs(shape: _Shape, random: Generator) -> Tensor:
-    return torch.randint(0, 2, shape, generator=random).to(torch.float64) * 2 - 1
+    return whole(0, 1, shape, random).to(torch.float64) * 2 - 1
 
 
 def _denormal(elem: Element, shape: _Shape, random: Generator) -> Tensor:
@@ -118,15 +124,16 @@ def _denormal(elem: Element, shape: _Shape, random: Generator) -> Tensor:
         return _normal(shape, random)
     form = FORMATS[TF32.name if elem is F32 else elem.name]
     steps = 1 << (form.precision - 1)
-    whole = torch.randint(1, steps, shape, generator=random).to(torch.float64) * _signs(shape, random)
-    return whole * 2.0 ** (form.smallest - form.precision + 1)
+    units = whole(1, steps - 1, shape, random).to(torch.float64)
+    return units * _signs(shape, random) * 2.0 ** (form.smallest - form.precision + 1)
 
 
 def _special(elem: Element, shape: _Shape, random: Generator) -> Tensor:
     """A tensor with fewer than 4 elements keeps one finite number at least."""
     out = _normal(shape, random)
-    marks = torch.tensor([torch.nan, torch.inf, -torch.inf], dtype=torch.float64)[: max(0, out.numel() - 1)]
-    at = torch.randperm(out.numel(), generator=random)[: len(marks)]
+    special = [torch.nan, torch.inf, -torch.inf][: max(0, out.numel() - 1)]
+    marks = torch.tensor(special, dtype=torch.float64, device=random.device)
+    at = torch.randperm(out.numel(), generator=random, device=random.device)[: len(marks)]
     out.reshape(-1)[at] = marks
     return out
 
@@ -139,7 +146,7 @@ _FLOATS: Mapping[Distribution, Callable[[Element, _Shape, Generator], Tensor]] =
         "small": lambda e, s, r: 0.01 * _normal(s, r),
         "positive": lambda e, s, r: _uniform(s, r, 4, 8),
         "negated": lambda e, s, r: _uniform(s, r, -8, -4),
-        "zeros": lambda e, s, r: torch.zeros(s, dtype=torch.float64),
+        "zeros": lambda e, s, r: torch.zeros(s, dtype=torch.float64, device=r.device),
         "one_hot": lambda e, s, r: one_hot(s, r),
         "powers": lambda e, s, r: _powers(e, s, r) * _signs(s, r),
         "wide": lambda e, s, r: _powers(e, s, r) * _normal(s, r),

@@ -43,6 +43,7 @@ from ucutlass.runtime.distributions import (
     Distribution,
     floats,
     integers,
+    whole,
 )
 from ucutlass.shapes import complete
 
@@ -83,18 +84,21 @@ def generate(
     device: torch.device | str = "cpu",
     scalars: Mapping[str, float] | None = None,
     tile: Mapping[str, int] | None = None,
+    drawn: torch.device | str = "cpu",
 ) -> list[Argument]:
     """One argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
-    residue distributions fill the last of; 1 where it does not name one. The same seed gives the same
-    numbers on every device.
+    residue distributions fill the last of; 1 where it does not name one.
+
+    The same seed gives the same numbers on every device. Where that is not needed, numbers `drawn` on the
+    GPU cost no time: a core draws some 50 million in a second.
 
     Raises ShapeError where `sizes` does not fit the program.
     """
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     roles = roles_of(program)
     draw = _Draw(
-        full, distribution, torch.Generator().manual_seed(seed),
+        full, distribution, torch.Generator(drawn).manual_seed(seed),
         _starts(program, full, distribution, tile or {}), _headroom(program, full),
     )
     dots = any(role.over for role in roles.values())
@@ -242,12 +246,12 @@ def _tensor(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
     dtype = outer_dtype(kind.elem)
     random, distribution = draw.random, draw.distribution
     if role.below is not None:
-        return torch.randint(0, draw.sizes[role.below], shape, generator=random).to(dtype)
+        return whole(0, draw.sizes[role.below] - 1, shape, random).to(dtype)
     if role.offsets_of is not None:
         return _offsets(shape, draw.sizes[role.offsets_of], random).to(dtype)
     match kind.elem.kind:
         case "bool":
-            return torch.randint(0, 2, shape, generator=random).bool()
+            return whole(0, 1, shape, random).bool()
         case "int":
             return integers(kind.elem, shape, distribution, random).to(dtype)
         case "float" if distribution in EXACT or (distribution == "denormal" and role.right):
@@ -272,8 +276,9 @@ def _residue(made: Tensor, kind: TensorType, draw: _Draw) -> Tensor:
 def _offsets(shape: Sequence[int], extent: int, random: torch.Generator) -> Tensor:
     """Rising from 0 to the extent; empty and uneven groups occur."""
     count = math.prod(shape)
-    inner = torch.randint(0, extent + 1, (max(count - 2, 0),), generator=random).sort().values
-    return torch.cat((torch.tensor([0]), inner, torch.tensor([extent])))[:count].reshape(tuple(shape))
+    inner = whole(0, extent, (max(count - 2, 0),), random).sort().values
+    ends = torch.tensor([0, extent], device=random.device)
+    return torch.cat((ends[:1], inner, ends[1:]))[:count].reshape(tuple(shape))
 
 
 def _exact(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
@@ -283,7 +288,7 @@ def _exact(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
     steps = math.prod(draw.sizes[d] - draw.starts.get(d, 0) for d in role.over)
     room = role.exact / max(steps, 1)
     largest = max(1, min(4, math.isqrt(int(room)))) if math.isfinite(room) else 4
-    values = torch.randint(-largest, largest + 1, tuple(shape), generator=draw.random).to(torch.float64)
+    values = whole(-largest, largest, tuple(shape), draw.random).to(torch.float64)
     if room >= 1:
         return values
     named = [draw.sizes[d] for d in kind.dims]
@@ -294,6 +299,8 @@ def _thinned(kind: TensorType, role: Role, draw: _Draw, room: float) -> Tensor:
     """1 for as many coordinates of the longest summed dimension as there is room for, else 0."""
     longest = max(role.over, key=lambda d: draw.sizes[d])
     length = draw.sizes[longest]
-    mask = torch.zeros(length, dtype=torch.float64)
-    mask[torch.randperm(length, generator=draw.random)[: max(1, int(length * room))]] = 1.0
+    device = draw.random.device
+    mask = torch.zeros(length, dtype=torch.float64, device=device)
+    kept = torch.randperm(length, generator=draw.random, device=device)[: max(1, int(length * room))]
+    mask[kept] = 1.0
     return mask.reshape([-1 if d == longest else 1 for d in kind.dims])

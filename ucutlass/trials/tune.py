@@ -66,7 +66,7 @@ def ready() -> None:
 
     for case in CASES:
         sizes = {"M": 64, "N": 64, "K": 64}
-        verify.check(program, launch, generate(program, sizes, case, seed=0, device="cuda"))
+        verify.check(program, launch, generate(program, sizes, case, seed=0, device="cuda", drawn="cuda"))
     torch.cuda.synchronize()
 
 
@@ -172,7 +172,7 @@ def _sets(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> list[list[Any]
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import sets_for
 
-    first = generate(kernel.program, sizes, "normal", seed=seed, device="cuda")
+    first = generate(kernel.program, sizes, "normal", seed=seed, device="cuda", drawn="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
@@ -196,7 +196,7 @@ def _wrong(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> str:
         call(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
 
     for case in CASES:
-        arguments = generate(kernel.program, sizes, case, seed=seed, device="cuda")
+        arguments = generate(kernel.program, sizes, case, seed=seed, device="cuda", drawn="cuda")
         words = "the launcher refuses it"
         with suppress(LaunchError):
             verdict = verify.check(kernel.program, launch, arguments)
