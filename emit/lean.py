@@ -26,7 +26,10 @@ from ucutlass.emit.lean_mainloop import (
     instructions,
     modifiers,
     operands,
+    part_step,
+    parts,
     promotion,
+    turn,
 )
 from ucutlass.emit.lean_reductions import Combine, combines, down, widths
 from ucutlass.emit.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
@@ -66,6 +69,9 @@ class Layout:
     constraint: str
     instructions: tuple[Instruction, ...]
     promotion: int
+    parts: int
+    part_step: int
+    turn: int
     warp_groups: int
     cooperative: bool
     threads: int
@@ -176,6 +182,8 @@ def _layout(
     accumulate = "s32" if problem.lane.kind == "int" else "f32"
     lane = TYPES[problem.lane.name]
     direct_inputs = tuple(s for s in inputs if s.shape == "direct")
+    promoted = promotion(problem, schedule)
+    columns = tile_n // parts(promoted)
     return Layout(
         a=a,
         b=b,
@@ -183,8 +191,11 @@ def _layout(
         types=f"{accumulate}.{lane}.{lane}",
         modifiers=modifiers(problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
-        instructions=tuple(instructions(a, b, atoms, tile_n // 2)),
-        promotion=promotion(problem, schedule),
+        instructions=tuple(instructions(a, b, atoms, columns)),
+        promotion=promoted,
+        parts=parts(promoted),
+        part_step=part_step(b, columns),
+        turn=turn(atoms * tile_n // 2, atoms),
         warp_groups=groups,
         cooperative=cooperative,
         threads=384,

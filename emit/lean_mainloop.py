@@ -65,7 +65,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One wgmma of a k tile: its first register and its matrices' offsets."""
+    """One wgmma of a part of a k tile: its first register and its matrices' offsets."""
 
     register: int
     a: int
@@ -133,11 +133,31 @@ def _operand(
     )
 
 
-def instructions(a: Operand, b: Operand, atoms: int, registers: int) -> Iterator[Instruction]:
+def parts(promotion: int) -> int:
+    """Of a tile's columns, multiplied one after another: while one is added to its f32 sums the next one is
+    under way. Where sums are promoted after several k tiles alone, that is seldom enough to wait for."""
+    return 2 if promotion == 1 else 1
+
+
+def turn(registers: int, atoms: int) -> int:
+    """k tiles that a turn of the promoting loop takes, of so many accumulators a thread: as many as ptxas
+    13.0 keeps in registers (read off its account of ten kernels)."""
+    if registers <= 64:
+        return 4
+    return 2 if atoms == 1 else 1
+
+
+def instructions(a: Operand, b: Operand, atoms: int, columns: int) -> Iterator[Instruction]:
+    """Those of `columns` columns of the tile; a part's columns follow the last part's by `part_step`."""
     pairs = zip(a.instruction_steps, b.instruction_steps, strict=True)
     for k, (a_step, b_step) in enumerate(pairs):
         for atom in range(atoms):
-            yield Instruction(atom * registers, atom * a.atom_step + a_step, b_step, k == 0)
+            yield Instruction(atom * columns // 2, atom * a.atom_step + a_step, b_step, k == 0)
+
+
+def part_step(b: Operand, columns: int) -> int:
+    """How far so many columns of B lie, in 16 bytes; B is contiguous along K."""
+    return columns * b.width // 16
 
 
 def modifiers(problem: GemmProblem, a: Operand, b: Operand) -> str:

@@ -260,6 +260,7 @@ class Warm:
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = environ
         self._served: _Served | None = None
+        self._closed = False
         # The kernel ends a process with the thread that started it, so that thread must stay.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ucutlass-warm")
 
@@ -267,7 +268,7 @@ class Warm:
         self, target: str, arguments: Mapping[str, Any], *, limit_seconds: float,
         memory_bytes: int | None = None,
     ) -> Outcome:  # fmt: skip
-        """As `run`; the limits are of this call."""
+        """As `run`; the limits are of this call. Raises RuntimeError once this is closed."""
         request = _asked(target, arguments)
         json.dumps(request)  # the caller's mistake is the caller's to hear of
         return self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
@@ -277,7 +278,8 @@ class Warm:
         self._thread.submit(self._ready, modules)
 
     def close(self) -> None:
-        """Ends the process; no call may follow."""
+        """Ends the process; a call that waits for its turn, or follows, finds none."""
+        self._closed = True
         self._thread.submit(self._end).result()
         self._thread.shutdown()
 
@@ -287,6 +289,8 @@ class Warm:
             served.end()
 
     def _ready(self, modules: Sequence[str] = ()) -> _Served:
+        if self._closed:
+            raise RuntimeError("this process was closed")
         if self._served is not None and self._served.process.poll() is not None:
             self._end()  # it ended while nobody asked: no fault of the next call
         if self._served is None:

@@ -13,9 +13,9 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, load, loads
-    from ucutlass.tune.call import tune
+    from ucutlass.tune.call import tune, tune_shapes
 
-__all__ = ["LoadedKernel", "load", "loads", "tune"]
+__all__ = ["LoadedKernel", "load", "loads", "tune", "tune_shapes"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +23,10 @@ def __getattr__(name: str) -> Any:
     if name == "tune":
         # The package of that name, which can be called: importing any module of it puts it here as well.
         return import_module("ucutlass.tune")
+    if name == "tune_shapes":
+        from ucutlass.tune.call import tune_shapes
+
+        return tune_shapes
     if name in __all__:
         from ucutlass import api
 

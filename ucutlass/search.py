@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ucutlass.case import Case, Side, Swap
+from ucutlass.fitting import fitted
 from ucutlass.rules.candidate import TMA_BYTES, Shape, ceil_div
 from ucutlass.rules.operands import WGMMA_LANES
+from ucutlass.rules.tiles import MAX_ACCUMULATORS, accumulator_sets
 from ucutlass.rules.vector import COLUMNS
 from ucutlass.schedule import Family, Request, SplitK, Warps, families
 
@@ -25,8 +27,7 @@ _SMALL: tuple[tuple[Warps, tuple[int, int]], ...] = (
     ("pingpong", (64, 64)), ("pingpong", (64, 32)), ("pingpong", (64, 16)),
     ("cooperative", (128, 64)), ("cooperative", (128, 32)), ("cooperative", (128, 16)),
 )
-"""Tiles of the Hopper kernels. Their N are wgmma widths that need none of CuTe's extended headers, which
-nearly double a build; a program may ask for any multiple of 16."""
+"""Tiles of the Hopper kernels that are tried for every shape; `ucutlass.fitting` has the others."""
 
 _LEAST: dict[Warps, int] = {"pingpong": 64, "cooperative": 128}
 """The smallest tile M."""
@@ -38,6 +39,8 @@ _SMALL_AREA = 2048 * 2048
 """Small tiles are tried for results no longer than the one or no larger than the other."""
 
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
+_WIDE_CLUSTERS = ((2, 2), (4, 1), (1, 4))
+"""For tiles that were fitted to one wave, which loads bind: so many SMs read the same rows at once."""
 
 _MULTISTAGE = (
     (128, 128), (128, 256), (256, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (256, 64),
@@ -58,8 +61,8 @@ _LONG_K = 16
 _LITTLE = 64 * 64
 """Area of tiles whose step of K is short beside its barriers."""
 
-_SKINNY = 128
-"""Below this extent the transpose may fit the tile's 64 rows better."""
+_SKINNY = 512
+"""Below this extent the transpose may fit the tile's rows better."""
 
 
 def rounds(case: Case, request: Request) -> tuple[tuple[Family, ...], ...]:
@@ -103,8 +106,9 @@ def _sm90(case: Case, request: Request) -> Iterator[Request]:
     swaps, depth = _orders(case, request)
     for swap in swaps:
         side = case.side(swap)
-        for warps, tile in _sm90_tiles(side.shape, depth, request):
-            for cluster in _clusters(side.shape, tile, request):
+        fits = _fitted(case, side.shape, request)
+        for warps, tile in _sm90_tiles(side.shape, depth, request, fits):
+            for cluster in _clusters(case, side.shape, tile, request, (warps, tile[:2]) in fits):
                 for split in _splits(case, side.shape, tile, warps, request):
                     yield replace(
                         request, warps=warps, tile=tile, cluster=cluster, split_k=split, swap=swap,
@@ -125,18 +129,36 @@ def _orders(case: Case, request: Request) -> tuple[tuple[Swap, ...], int]:
     return ("no", "yes") if skinny else ("no",), depth
 
 
-def _sm90_tiles(shape: Shape, depth: int, request: Request) -> Iterator[tuple[Warps, Tile]]:
+_Sides: TypeAlias = tuple[tuple[Warps, tuple[int, int]], ...]
+
+
+def _fitted(case: Case, shape: Shape, request: Request) -> _Sides:
+    if request.tile is not None:
+        return ()
+    held = MAX_ACCUMULATORS // accumulator_sets(case.written.problem)
+    found = fitted(shape, case.device.sms, held, _listed(shape, request))
+    return tuple(tile for tile in found if request.warps in (None, tile[0]))
+
+
+def _listed(shape: Shape, request: Request) -> _Sides:
+    small = min(shape.m, shape.n) <= _SMALL_SIDE or shape.m * shape.n <= _SMALL_AREA
+    return tuple(
+        (warps, (rows, columns))
+        for warps, (rows, columns) in _LARGE + (_SMALL if small else ())
+        if request.warps in (None, warps)
+        and not _too_large(shape.n, columns, _LEAST_N)
+        and not _too_large(shape.m, rows, _LEAST[warps])
+    )
+
+
+def _sm90_tiles(
+    shape: Shape, depth: int, request: Request, fits: _Sides
+) -> Iterator[tuple[Warps, Tile]]:
     if request.tile is not None:
         options: tuple[Warps, ...] = (request.warps,) if request.warps else ("cooperative", "pingpong")
         yield from ((w, request.tile) for w in options)
         return
-    m, n = shape.m, shape.n
-    small = min(m, n) <= _SMALL_SIDE or m * n <= _SMALL_AREA
-    for warps, (rows, columns) in _LARGE + (_SMALL if small else ()):
-        if request.warps not in (None, warps):
-            continue
-        if _too_large(n, columns, _LEAST_N) or _too_large(m, rows, _LEAST[warps]):
-            continue
+    for warps, (rows, columns) in (*_listed(shape, request), *fits):
         if (warps, (rows, columns)) in _SMALL and shape.k >= _LONG_K * depth:
             # The price is the same; a step of little work is lengthened first.
             first, second = (2, 1) if rows * columns <= _LITTLE else (1, 2)
@@ -151,12 +173,18 @@ def _too_large(extent: int, side: int, least: int) -> bool:
     return side >= 2 * extent and side > least
 
 
-def _clusters(shape: Shape, tile: Tile, request: Request) -> tuple[tuple[int, int], ...]:
+def _clusters(
+    case: Case, shape: Shape, tile: Tile, request: Request, fits: bool
+) -> tuple[tuple[int, int], ...]:
     """A cluster shares loads among neighbours that exist."""
     if request.cluster is not None:
         return (request.cluster,)
-    along_m, along_n = shape.m > tile[0] and tile[1] % 16 == 0, shape.n > tile[1]
-    return tuple((m, n) for m, n in _CLUSTERS if (m == 1 or along_m) and (n == 1 or along_n))
+    rows, columns = ceil_div(shape.m, tile[0]), ceil_div(shape.n, tile[1])
+    alone = fits and rows * columns * shape.batch <= case.device.sms
+    return tuple(
+        (m, n) for m, n in _CLUSTERS + (_WIDE_CLUSTERS if alone else ())
+        if m <= rows and n <= columns and (m == 1 or tile[1] % 16 == 0)
+    )
 
 
 def _splits(case: Case, shape: Shape, tile: Tile, warps: Warps, request: Request) -> tuple[SplitK, ...]:

@@ -26,6 +26,7 @@ from ucutlass.runtime.toolchain import Toolchain
 
 NATIVE = Path(__file__).parent.parent / "native"
 DRIVER_SOURCE, HEADER, DRIVER_PART = "lean.cpp", "lean.h", "lean.o"
+DRIVER_BUILDER = "lean-driver"
 
 _HOST_SOURCE = "host.cpp"
 _HOST_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fno-exceptions", "-fvisibility=hidden")
@@ -151,7 +152,7 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
         return Produced(seconds, ptxas.Report())
 
     return Recipe(
-        builder="lean-driver",
+        builder=DRIVER_BUILDER,
         entry="ucc_lean",
         arch="host",
         command=command,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     """An H200 whose trials answer at once; the folder of the toolkit's programs."""
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     monkeypatch.setattr("ucutlass.runtime.isolate.run", answers(TIMED))
-    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: f"GPU-{tmp_path.name}")
+    own = f"GPU-{uuid.uuid4()}"  # another run of the suite on this machine must not hold its lane
+    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: own)
     machine.behave(PTXAS.replace("24 bytes spill", "0 bytes spill").replace("40 bytes", "0 bytes")
                    + ": > kernel.so\n")  # fmt: skip
     return tmp_path / "toolkit" / "bin"

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from runtime_fakes import alive, all_ended
@@ -125,6 +126,29 @@ def test_closing_ends_the_process() -> None:
     first = pid(warm)
     warm.close()
     assert all_ended([first])
+
+
+def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) -> None:
+    warm, heard = Warm(), []
+
+    def waits() -> None:
+        with pytest.raises(RuntimeError, match="closed"):
+            warm.call("engine_fakes:note", {"log": str(tmp_path / "log"), "words": "late"}, limit_seconds=60)
+        heard.append("closed")
+
+    # It is at work for a second, so that the other call waits, and closing does too.
+    first = Thread(target=lambda: heard.append(call(warm, "hangs", 1.0, note=str(tmp_path / "note"))))
+    first.start()
+    while not (tmp_path / "note").exists():
+        time.sleep(0.01)
+    second = Thread(target=waits)
+    second.start()
+    time.sleep(0.1)
+    warm.close()
+    first.join()
+    second.join()
+    assert heard[1:] == ["closed"] and isinstance(heard[0], TimedOut)
+    assert not (tmp_path / "log").exists()
 
 
 def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:

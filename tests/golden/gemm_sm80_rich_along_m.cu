@@ -15,7 +15,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_42530e997c42cab0_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_06e4677e22686e8f_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -165,10 +165,15 @@ __device__ inline Tile locate(Params const& p, int64_t block) {
   Tile tile;
   uint32_t const tiles = p.tiles_m * p.tiles_n;
   int64_t const tiles_and_batches = tiles * p.batches;
-  tile.split = int(block / tiles_and_batches);
-  tile.tile = block % tiles_and_batches;
-  tile.batch = tile.tile / tiles;
-  uint32_t const index = uint32_t(tile.tile % tiles);
+  tile.split = 0;
+  tile.tile = block;
+  tile.batch = 0;
+  if (block >= tiles) {  // divisions of 64 bits, before which nothing can be loaded
+    tile.split = int(block / tiles_and_batches);
+    tile.tile = block % tiles_and_batches;
+    tile.batch = tile.tile / tiles;
+  }
+  uint32_t const index = uint32_t(tile.tile - tile.batch * tiles);
   uint32_t const fast = p.along_m ? p.tiles_m : p.tiles_n;
   uint32_t const slow = p.along_m ? p.tiles_n : p.tiles_m;
   uint32_t const band = index / (p.swizzle * fast);
@@ -851,14 +856,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_42530e997c42cab0_kernel
+}  // namespace ucc_06e4677e22686e8f_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_42530e997c42cab0(
+extern "C" int32_t ucc_06e4677e22686e8f(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_42530e997c42cab0_kernel;
+  using namespace ucc_06e4677e22686e8f_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }

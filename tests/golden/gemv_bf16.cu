@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_6acb486dd3c8925c_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_f66183d10a9d4269_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -27,6 +27,8 @@ constexpr int kTileK = kThreadsK * kUnroll * kVector;
 constexpr int kStageRows = kTileM;
 constexpr int kWidth = 2;  // elements that a thread takes in the epilogue at a time
 constexpr int kContracted = 1, kBatchModes = 1;
+// Thread blocks that an SM shall hold at once: with few, nothing is loaded while they multiply.
+constexpr int kBlocks = kTileM * kTileN <= 8 && kThreads < 512 ? 512 / kThreads : 1;
 constexpr int kParts = 2;  // groups of threads whose sums meet in shared memory
 constexpr int kPartBytes = kParts * kTileM * kTileN * 4;
 constexpr int kSharedBytes = 192;
@@ -116,10 +118,15 @@ __device__ inline Tile locate(Params const& p, int64_t block) {
   Tile tile;
   uint32_t const tiles = p.tiles_m * p.tiles_n;
   int64_t const tiles_and_batches = tiles * p.batches;
-  tile.split = int(block / tiles_and_batches);
-  tile.tile = block % tiles_and_batches;
-  tile.batch = tile.tile / tiles;
-  uint32_t const index = uint32_t(tile.tile % tiles);
+  tile.split = 0;
+  tile.tile = block;
+  tile.batch = 0;
+  if (block >= tiles) {  // divisions of 64 bits, before which nothing can be loaded
+    tile.split = int(block / tiles_and_batches);
+    tile.tile = block % tiles_and_batches;
+    tile.batch = tile.tile / tiles;
+  }
+  uint32_t const index = uint32_t(tile.tile - tile.batch * tiles);
   uint32_t const fast = p.along_m ? p.tiles_m : p.tiles_n;
   uint32_t const slow = p.along_m ? p.tiles_n : p.tiles_m;
   uint32_t const band = index / (p.swizzle * fast);
@@ -247,41 +254,61 @@ __device__ void accumulate(Params const& p, Tile const& tile, int first, int las
   int64_t const step_a = 1, step_b = 1;
   Contraction at(p, first);
   Accumulator sums[kTileM][kTileN] = {};
+  using Rows = Pack<ElementA, kVector>[kUnroll][kTileM];
+  auto const fetch = [&](Rows& x, Contraction const& at, auto whole) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      int const k = (u * kThreads + int(threadIdx.x)) * kVector;
+#pragma unroll
+      for (int m = 0; m < kTileM; ++m) {
+        // Rows beyond the last one repeat it: their sums are dropped.
+        ElementA const* const source = base_a + at.offset_a + min(m, tile.rows - 1) * p.a.row + k * step_a;
+        x[u][m] = load<8, kVector>(source, step_a, whole ? kVector : at.depth(p) - k);
+      }
+    }
+  };
+  auto const multiply = [&](Rows const& x, Contraction const& at, auto whole) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      int const k = (u * kThreads + int(threadIdx.x)) * kVector;
+      int const valid = whole ? kVector : at.depth(p) - k;
+      Pack<Accumulator, kVector> y[kTileN];
+#pragma unroll
+      for (int n = 0; n < kTileN; ++n) {
+        ElementB const* const source = base_b + at.offset_b + min(n, tile.columns - 1) * p.b.row + k * step_b;
+        y[n] = widen(load<8, kVector>(source, step_b, valid));
+      }
+#pragma unroll
+      for (int m = 0; m < kTileM; ++m) {
+        auto const wide = widen(x[u][m]);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+#pragma unroll
+          for (int n = 0; n < kTileN; ++n) sums[m][n] += wide.value[i] * y[n].value[i];
+        }
+      }
+    }
+  };
+  auto const is_whole = [&](Contraction const& at) { return at.depth(p) == kTileK; };
+  // The matrix's next elements are under way while these are multiplied.
+  Rows even, odd;
+  int left = last - first;
+  auto const turn = [&](Rows const& x, Rows& ahead) {
+    Contraction next = at;
+    if (--left > 0) {
+      next.advance(p);
+      if (is_whole(next)) fetch(ahead, next, std::true_type{}); else fetch(ahead, next, std::false_type{});
+    }
+    if (is_whole(at)) multiply(x, at, std::true_type{}); else multiply(x, at, std::false_type{});
+    at = next;
+  };
+  if (left > 0) {
+    if (is_whole(at)) fetch(even, at, std::true_type{}); else fetch(even, at, std::false_type{});
+  }
 #pragma unroll 1
-  for (int count = last - first; count > 0; --count) {
-    int const depth = at.depth(p);
-    auto const products = [&](auto whole) {
-      Pack<ElementA, kVector> x[kUnroll][kTileM];
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        int const k = (u * kThreads + int(threadIdx.x)) * kVector;
-#pragma unroll
-        for (int m = 0; m < kTileM; ++m) {
-          // Rows beyond the last one repeat it: their sums are dropped.
-          ElementA const* const source = base_a + at.offset_a + min(m, tile.rows - 1) * p.a.row + k * step_a;
-          x[u][m] = load<8, kVector>(source, step_a, whole ? kVector : depth - k);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        int const k = (u * kThreads + int(threadIdx.x)) * kVector;
-        Pack<Accumulator, kVector> wide[kTileM];
-#pragma unroll
-        for (int m = 0; m < kTileM; ++m) wide[m] = widen(x[u][m]);
-#pragma unroll
-        for (int n = 0; n < kTileN; ++n) {
-          ElementB const* const source = base_b + at.offset_b + min(n, tile.columns - 1) * p.b.row + k * step_b;
-          auto const y = widen(load<8, kVector>(source, step_b, whole ? kVector : depth - k));
-#pragma unroll
-          for (int i = 0; i < kVector; ++i) {
-#pragma unroll
-            for (int m = 0; m < kTileM; ++m) sums[m][n] += wide[m].value[i] * y.value[i];
-          }
-        }
-      }
-    };
-    if (depth == kTileK) products(std::true_type{}); else products(std::false_type{});
-    at.advance(p);
+  while (left > 0) {
+    turn(even, odd);
+    if (left > 0) turn(odd, even);
   }
   int const lane = threadIdx.x % 32, part = threadIdx.x / 32;
 #pragma unroll
@@ -380,7 +407,7 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
 enum class Pass { kWhole, kPartial, kFinish };
 
 template <Pass kPass>
-__global__ void __launch_bounds__(kThreads) gemv(__grid_constant__ Params const p) {
+__global__ void __launch_bounds__(kThreads, kBlocks) gemv(__grid_constant__ Params const p) {
   extern __shared__ __align__(128) uint8_t shared[];
   int64_t const block = block_index();
   int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
@@ -460,14 +487,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_6acb486dd3c8925c_kernel
+}  // namespace ucc_f66183d10a9d4269_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_6acb486dd3c8925c(
+extern "C" int32_t ucc_f66183d10a9d4269(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_6acb486dd3c8925c_kernel;
+  using namespace ucc_f66183d10a9d4269_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

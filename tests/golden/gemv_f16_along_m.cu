@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_525af46649f44234_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_ad3156bdeebdb196_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -28,6 +28,7 @@ constexpr int kTileK = kThreadsK * kUnroll;
 constexpr int kStageRows = kTileM;
 constexpr int kWidth = 4;  // elements that a thread takes in the epilogue at a time
 constexpr int kContracted = 1, kBatchModes = 1;
+constexpr int kBlocks = 1;
 constexpr int kParts = 4;  // groups of threads whose sums meet in shared memory
 constexpr int kPartBytes = kParts * kTileM * kTileN * 4;
 constexpr int kSharedBytes = 5120;
@@ -117,10 +118,15 @@ __device__ inline Tile locate(Params const& p, int64_t block) {
   Tile tile;
   uint32_t const tiles = p.tiles_m * p.tiles_n;
   int64_t const tiles_and_batches = tiles * p.batches;
-  tile.split = int(block / tiles_and_batches);
-  tile.tile = block % tiles_and_batches;
-  tile.batch = tile.tile / tiles;
-  uint32_t const index = uint32_t(tile.tile % tiles);
+  tile.split = 0;
+  tile.tile = block;
+  tile.batch = 0;
+  if (block >= tiles) {  // divisions of 64 bits, before which nothing can be loaded
+    tile.split = int(block / tiles_and_batches);
+    tile.tile = block % tiles_and_batches;
+    tile.batch = tile.tile / tiles;
+  }
+  uint32_t const index = uint32_t(tile.tile - tile.batch * tiles);
   uint32_t const fast = p.along_m ? p.tiles_m : p.tiles_n;
   uint32_t const slow = p.along_m ? p.tiles_n : p.tiles_m;
   uint32_t const band = index / (p.swizzle * fast);
@@ -375,7 +381,7 @@ __device__ void epilogue(Params const& p, Tile const& tile, int first_row, uint8
 enum class Pass { kWhole, kPartial, kFinish };
 
 template <Pass kPass>
-__global__ void __launch_bounds__(kThreads) gemv(__grid_constant__ Params const p) {
+__global__ void __launch_bounds__(kThreads, kBlocks) gemv(__grid_constant__ Params const p) {
   extern __shared__ __align__(128) uint8_t shared[];
   int64_t const block = block_index();
   int64_t const tiles = int64_t(p.tiles_m) * p.tiles_n * p.batches;
@@ -455,14 +461,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_525af46649f44234_kernel
+}  // namespace ucc_ad3156bdeebdb196_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_525af46649f44234(
+extern "C" int32_t ucc_ad3156bdeebdb196(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_525af46649f44234_kernel;
+  using namespace ucc_ad3156bdeebdb196_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -101,14 +101,15 @@ def test_eight_rows_go_to_the_tensor_cores(n: int, k: int) -> None:
 
 
 def test_rows_that_do_not_fill_a_tile_take_one_that_wastes_little() -> None:
-    """304 rows are 2.4 tiles of 128: the choice keeps SMs busy and wastes less than that tile would."""
+    """304 rows are 2.4 tiles of 128, which would multiply 0.72 of the time for the result: 120 tiles on 132
+    SMs, of 384 rows."""
     made = chosen(304, 5120, 5120)
     e, schedule = made.estimate, made.plan.schedule
     assert isinstance(schedule, Sm90Schedule)
     rows = schedule.tile[1 if made.swapped else 0]
-    assert ceil_div(304, rows) * rows < 384
+    useful = 304 / (ceil_div(304, rows) * rows)
     busy = e.tiles / (ceil_div(e.tiles, H200.sms) * H200.sms)
-    assert busy >= 0.85 and e.quantisation >= 0.85
+    assert useful > 304 / 384 and useful * busy > 0.75 and e.quantisation > 0.8
 
 
 def test_stream_k_is_not_taken_where_equal_parts_fill_the_device() -> None:

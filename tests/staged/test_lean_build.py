@@ -16,7 +16,7 @@ from tests.staged.machine_code import CALLS, HGMMA, IGMMA, QGMMA, kernels, opera
 from ucutlass import backend
 from ucutlass.emit import emit
 from ucutlass.emit.lean import Lean, lean
-from ucutlass.emit.lean_mainloop import instructions, operands, promotion
+from ucutlass.emit.lean_mainloop import instructions, operands, parts, promotion, turn
 from ucutlass.emit.staged import KERNEL_NAME, NotServed
 from ucutlass.plan import Arithmetic, Compute, GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process
@@ -47,13 +47,19 @@ def made(plan: GemmPlan, tools: Toolchain, cache: Cache, kernel: Lean | None = N
 
 
 def multiplications(plan: GemmPlan) -> int:
-    """wgmma in the kernel's text: a k tile's, in the loop and, where nothing is promoted, before it."""
+    """wgmma in the kernel's text: a k tile's, in the loop and, where nothing is promoted, before it. Where
+    halves are promoted, a turn's k tiles and one for the rest."""
     schedule, problem = plan.schedule, plan.problem
     assert isinstance(schedule, Sm90Schedule)
     groups = 2 if schedule.warps == "cooperative" else 1
     a, b = operands(problem, schedule, groups)
-    tile = len(list(instructions(a, b, schedule.tile[0] // (64 * groups), schedule.tile[1] // 2)))
-    return tile * (1 if promotion(problem, schedule) else 2)
+    atoms = schedule.tile[0] // (64 * groups)
+    tile = len(list(instructions(a, b, atoms, schedule.tile[1])))
+    promoted = promotion(problem, schedule)
+    if parts(promoted) == 2:
+        tiles = turn(atoms * schedule.tile[1] // 2, atoms)
+        return 2 * tile * (tiles + 1 if tiles > 1 else 1)
+    return tile * (1 if promoted else 2)
 
 
 @pytest.mark.parametrize("name", KINDS)

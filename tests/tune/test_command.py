@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,13 @@ class Gpu:
 
 
 @pytest.fixture
-def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
+def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     monkeypatch.setattr(isolate.Warm, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
-    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: f"GPU-{tmp_path.name}")
+    # Of this test alone: another run of the suite on this machine must not hold its lane.
+    own = f"GPU-{uuid.uuid4()}"
+    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: own)
     return made
 
 

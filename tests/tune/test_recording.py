@@ -17,6 +17,7 @@ import ucutlass
 from ucutlass import frontend
 from ucutlass.api import NoKernelsHere
 from ucutlass.cli import tune_show
+from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime.errors import StoreError, StoreFull
 from ucutlass.runtime.store import Store
 from ucutlass.schedule import show
@@ -63,6 +64,13 @@ def test_the_winner_is_recorded_and_builds_draw_on_it(machine: Machine, gpu: Gpu
     assert before["from"] == "the program's schedule"
     assert after["from"].startswith(f"tuned: {tuned['microseconds']:.2f} us")
     assert machine.builds == builds, "the tuned kernel is in the cache already"
+    (told,) = machine.ucc("explain", program, *SIZES, "--json").json["recorded"]
+    assert told == {
+        "gpu": "NVIDIA H200", "schedule": tuned["schedule"], "microseconds": tuned["microseconds"],
+        "record": tuned["record"],
+    }  # fmt: skip
+    said = dict(line.split("\t", 1) for line in machine.ucc("explain", program, *SIZES).out.splitlines())
+    assert said["recorded"] == f"{tuned['microseconds']:.2f} us on NVIDIA H200: {tuned['schedule']}"
 
 
 def test_a_slower_result_is_told_and_not_recorded(machine: Machine, gpu: Gpu, program: Path) -> None:
@@ -176,6 +184,28 @@ def test_an_engine_that_is_none(machine: Machine, gpu: Gpu, program: Path) -> No
     assert result.status == 2 and "is no engine" in result.err
 
 
+class Elsewhere:
+    """An engine that is not this machine's, as far as anyone can tell."""
+
+    def __init__(self) -> None:
+        self._local = LocalEngine()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._local, name)
+
+
+def test_the_client_of_an_engine_needs_no_gpu(
+    machine: Machine, gpu: Gpu, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ucutlass.cli.tune.engine.open", lambda spec, on_wait: Elsewhere())
+    monkeypatch.setattr("ucutlass.cli.gpu.at_hand", lambda: pytest.fail("this machine's GPU was asked for"))
+    result = machine.ucc("tune", program, *SIZES, "--engine", "dask://there:8786", "--json")
+    assert result.status == 0 and "tile 128x128x64" in result.json["schedule"]
+    monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
+    result = machine.ucc("tune", program, *SIZES, "--engine", "dask://there:8786")
+    assert result.status == 3 and "no NVIDIA GPU at the engine's worker" in result.err
+
+
 # --- from Python -----------------------------------------------------------------
 
 
@@ -202,6 +232,43 @@ def test_python_is_told_of_mistakes(machine: Machine, program: Path) -> None:
         ucutlass.tune(program, {"M": 4096})
     with pytest.raises(NoKernelsHere):
         ucutlass.tune(program, sizes)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_python_tunes_sets(machine: Machine, gpu: Gpu, program: Path, shapes: Path, listed: bool) -> None:
+    sizes = [{"M": m, "N": 4096, "K": 4096} for m in (4096, 2048, 8192)]
+    shapes.write_text("M,N,K,weight\n4096,4096,4096,1\n2048,4096,4096,3\n8192,4096,4096,0.5\n")
+    heard: list[tuple[int, Trial]] = []
+    result = ucutlass.tune_shapes(
+        program, shapes if listed else sizes, weights=None if listed else (1, 3, 0.5),
+        on_job=lambda at, job: lambda trial: heard.append((at, trial)),
+    )
+    assert result.ok and result.gain is not None and result.gain > 1
+    assert [dict(one.sizes) for one in result.shapes] == sizes
+    assert {at for at, _ in heard} == {0, 1, 2} and len(heard) == sum(one.builds for one in result.shapes)
+    ((schedule, taking),) = result.dispatch
+    assert "tile 128x128x64" in schedule and taking == (0, 1, 2)
+    assert [one["weight"] for one in result.details["shapes"]] == [1, 3, 0.5]
+    for one in result.shapes:
+        row = row_of(one.sizes["M"])
+        assert row is not None and row.record == one.record and show(row.request) == one.schedule
+
+
+def test_python_is_told_of_mistakes_in_sets(machine: Machine, program: Path, shapes: Path) -> None:
+    one = {"M": 4096, "N": 4096, "K": 4096}
+    for weights in ((1, 2), (0,), (math.nan,)):
+        with pytest.raises(ValueError, match="weights"):
+            ucutlass.tune_shapes(program, [one], weights=weights)
+    for wrong in ({"guards": 0}, {"builds": 0}):
+        with pytest.raises(ValueError, match="least"):
+            ucutlass.tune_shapes(program, [one], **wrong)
+    for none in ([], shapes):
+        with pytest.raises(ValueError, match="weights"):
+            ucutlass.tune_shapes(program, none, weights=(1,))
+    with pytest.raises(ShapeError):
+        ucutlass.tune_shapes(program, [one, {"M": 4096}])
+    with pytest.raises(NoKernelsHere):
+        ucutlass.tune_shapes(program, [one])
 
 
 # --- progress --------------------------------------------------------------------

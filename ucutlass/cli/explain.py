@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
+from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
 from ucutlass.sol.bounds import bounds, micro
+from ucutlass.tune.database import Row
+from ucutlass.tune.recall import found_on
 
 
 @click.command("explain")
@@ -36,8 +40,8 @@ def command(
     """Say what the compiler chooses for FILE's kernel and a shape, and why.
 
     Shows waves and quantisation, registers, shared memory, stages, bytes and intensity against
-    the device, the reason of every field that the schedule left out, and what advice can be given
-    without running anything. Needs no GPU.
+    the device, the reason of every field that the schedule left out, what `ucc tune` recorded for this
+    shape, and what advice can be given without running anything. Needs no GPU.
     """
     with reported(as_json):
         checked = frontend.read(file)
@@ -48,13 +52,28 @@ def command(
         by_name = dict(zip(program.dims, extents, strict=True))
         found = explain(planned, bounds(program, by_name, planned.device, planned=planned))
         advice = advise(facts_of(chosen.planned), past(chosen.planned.device))
+        tuned = found_on(program, extents, arch)
     if as_json:
         memory = asdict(found.memory) | {"total": found.memory.total}
         row = asdict(found) | {"memory": memory, "advice": select.to_json(advice)}
         row |= {"bound": report.row(found.bound)}
+        row["recorded"] = [
+            {
+                "gpu": gpu, "schedule": show_schedule(one.request), "microseconds": one.microseconds,
+                "record": one.record,
+            }
+            for gpu, one in tuned.items()
+        ]  # fmt: skip
         click.echo(json.dumps(row, indent=2, default=str))
     else:
-        show.table(("", ""), _lines(found) + rows(advice))
+        show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
+
+
+def _recorded(tuned: Mapping[str, Row]) -> list[tuple[str, str]]:
+    return [
+        ("recorded", f"{row.microseconds:.2f} us on {gpu}: {show_schedule(row.request)}")
+        for gpu, row in tuned.items()
+    ]
 
 
 def _lines(e: Explanation) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from ucutlass.cli.options import (
 )
 from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
+from ucutlass.engine import machine
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
@@ -37,7 +38,7 @@ from ucutlass.tune.policy import POLICIES, Limits, Name
 from ucutlass.tune.shape_set import ShopOf, to_json, tune_set
 from ucutlass.tune.source import NotWritten, with_schedules
 
-_NO_GPU = "nothing was tuned: there is no NVIDIA GPU here that a compile target serves"
+_NO_GPU = "nothing was tuned: there is no NVIDIA GPU {} that a compile target serves"
 
 
 class _Budget(Positive):
@@ -109,30 +110,33 @@ def command(
         listed, rest = sets.split(sizes)
         # The call's mistakes before the machine's.
         shapes = _one(program, rest) if listed is None else sets.read(listed, program, rest)
-        found = gpu.at_hand()
-        if found is None:
-            fail(Status.MACHINE, _NO_GPU, as_json)
-        target, device = arch or found.arch.name, found.device
-        for shape in shapes:  # and the program's, before minutes of tuning
-            frontend.plan_kernel(checked, program, complete(program, shape.sizes), target, device)
-        prepare()
-        limits = Limits(builds=builds) if budget is None else Limits(builds=builds, seconds=budget)
-        settings = Settings(limits, policy, seed, free)
-
-        def made(given: Mapping[str, int]) -> Job:
-            return job_of(checked, program, given, target, device, free)
-
-        def shop(job: Job) -> Shop:
-            return Live(checked, program, job.sizes, target, seed, limit, wait, engine=hall)
-
         # One engine for all shapes: its processes have imported what they need.
-        with closing(_engine(spec, as_json)) as hall, progress(len(shapes), limits, as_json, lines) as on_job:
-            if listed is None:
-                row, winners = _tuned(made(shapes[0].sizes), shop, settings, on_job)
-            else:
-                done = tune_set(shapes, made, shop, settings, most=guards, on_job=on_job)
-                row = to_json(done)
-                winners = [(one.shape.sizes, one.kernel) for one in done.shapes if one.kernel is not None]
+        with closing(_engine(spec, as_json)) as hall:
+            # A cluster's client needs no GPU.
+            here = isinstance(hall, LocalEngine)
+            found = gpu.at_hand() if here else machine.at_hand(hall)
+            if found is None:
+                fail(Status.MACHINE, _NO_GPU.format("here" if here else "at the engine's worker"), as_json)
+            target, device = arch or found.arch.name, found.device
+            for shape in shapes:  # and the program's, before minutes of tuning
+                frontend.plan_kernel(checked, program, complete(program, shape.sizes), target, device)
+            prepare()
+            limits = Limits(builds=builds) if budget is None else Limits(builds=builds, seconds=budget)
+            settings = Settings(limits, policy, seed, free)
+
+            def made(given: Mapping[str, int]) -> Job:
+                return job_of(checked, program, given, target, device, free)
+
+            def shop(job: Job) -> Shop:
+                return Live(checked, program, job.sizes, target, seed, limit, wait, engine=hall)
+
+            with progress(len(shapes), limits, as_json, lines) as on_job:
+                if listed is None:
+                    row, winners = _tuned(made(shapes[0].sizes), shop, settings, on_job)
+                else:
+                    done = tune_set(shapes, made, shop, settings, most=guards, on_job=on_job)
+                    row = to_json(done)
+                    winners = [(s.shape.sizes, s.kernel) for s in done.shapes if s.kernel is not None]
         if writes and winners:
             try:
                 text = with_schedules(checked, program, winners, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.plan import Sm80Schedule, Sm90Schedule
+from ucutlass.plan import GemmProblem, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import Candidate, accumulator_bytes
 from ucutlass.rules.memory import SharedMemory, memory_of, most_stages, register_sourced
 from ucutlass.rules.violation import Finding, changed, nearest
@@ -99,7 +99,7 @@ def tile_k(c: Candidate) -> Finding | None:
     s = _sm90(c)
     k, size = s.tile[2], c.problem.lane.bytes
     step = BYTES_K // size
-    promotes = _sets(c) > 1
+    promotes = accumulator_sets(c.problem) > 1
     most = PROMOTED_K if promotes else MAX_TILE
     if k % step == 0 and step <= k <= most:
         return None
@@ -119,16 +119,16 @@ def accumulators_per_thread(c: Candidate) -> int:
     """32-bit registers of accumulators a thread holds; 0 for a matrix-vector kernel."""
     match c.schedule:
         case Sm90Schedule(tile=(m, n, _), warps=warps):
-            return m * n * accumulator_bytes(c.problem) * _sets(c) // (4 * THREADS[warps])
+            return m * n * accumulator_bytes(c.problem) * accumulator_sets(c.problem) // (4 * THREADS[warps])
         case Sm80Schedule(warp_tile=(m, n)):
             return m * n * accumulator_bytes(c.problem) // (4 * 32)
         case _:
             return 0
 
 
-def _sets(c: Candidate) -> int:
+def accumulator_sets(problem: GemmProblem) -> int:
     """fp8 with f32 accumulation keeps two sets (CUTLASS's GmmaFP8Accumulation)."""
-    return 2 if c.problem.lane.name in ("e4m3", "e5m2") and c.problem.accumulate == "f32" else 1
+    return 2 if problem.lane.name in ("e4m3", "e5m2") and problem.accumulate == "f32" else 1
 
 
 def accumulators_fit(c: Candidate) -> Finding | None:
@@ -139,7 +139,7 @@ def accumulators_fit(c: Candidate) -> Finding | None:
     s = _sm90(c)
     m, n, k = s.tile
     threads = THREADS[s.warps]
-    sets = ", in two sets: partial sums of fp8 and the f32 total" if _sets(c) > 1 else ""
+    sets = ", in two sets: partial sums of fp8 and the f32 total" if accumulator_sets(c.problem) > 1 else ""
     sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
     said = (
         f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "

@@ -1,10 +1,11 @@
-"""Tuning from Python: `ucutlass.tune("linear.ucu", {"M": 4096, "N": 4096, "K": 4096})`."""
+"""Tuning from Python: `ucutlass.tune("linear.ucu", {"M": 4096, "N": 4096, "K": 4096})`, and `tune_shapes`
+for a set of shapes."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,17 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.api import LoadedKernel, NoKernelsHere
+from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
+from ucutlass.hardware import Device
 from ucutlass.runtime import gpu
 from ucutlass.shapes import complete
-from ucutlass.tune.job import Settings, describe, job_of, prepare
+from ucutlass.tune.job import Job, Settings, describe, job_of, prepare
 from ucutlass.tune.job import tune as tune_job
 from ucutlass.tune.live import Live
 from ucutlass.tune.policy import Limits, Name
+from ucutlass.tune.sets import Shape, read
+from ucutlass.tune.shape_set import to_json, tune_set
 from ucutlass.tune.tune import OnTrial
 
 
@@ -71,24 +76,108 @@ def tune(
     Raises OSError, ProgramError, ShapeError, ValueError for a budget that is none, NoKernelsHere without a
     GPU that a compile target serves, StoreError where nothing can be recorded, and ToolchainError.
     """
-    if builds < 1 or (budget is not None and not (math.isfinite(budget) and budget > 0)):
-        raise ValueError(f"builds is {builds} and budget {budget}: at least one build, and seconds above 0")
     checked, kernel = _read(program, name)
     complete(kernel, sizes)  # the call's mistakes before the machine's
+    settings = _settings(budget, builds, policy, seed, free)
+    target, device = _machine(arch)
+    job = job_of(checked, kernel, sizes, target, device, free)
+    live = Live(checked, kernel, sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS)
+    with closing(live) as shop:
+        outcome = tune_job(job, shop, settings, on_trial=on_trial)
+    return _result(describe(outcome, settings), outcome.gain)
+
+
+@dataclass(frozen=True, slots=True)
+class SetResult:
+    """A tuned set of shapes: each by itself, in their order, and the few guarded schedules that serve them:
+    a schedule's text, and which shapes take it.
+
+    `gain` is the weighted geometric mean of the speed over what the compiler would choose, None where no
+    shape has both. `details` is all of it, as `ucc tune -s shapes.csv --json` prints it.
+    """
+
+    shapes: tuple[Result, ...]
+    dispatch: tuple[tuple[str, tuple[int, ...]], ...]
+    gain: float | None
+    details: Mapping[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every shape has a kernel that ran and was right."""
+        return all(one.ok for one in self.shapes)
+
+
+def tune_shapes(
+    program: LoadedKernel | str | os.PathLike[str], shapes: Sequence[Mapping[str, int]] | os.PathLike[str], *,
+    weights: Sequence[float] | None = None, guards: int | None = None, name: str | None = None,
+    arch: str | None = None, budget: float | None = None, builds: int = Limits().builds, free: bool = False,
+    policy: Name = "guided", seed: int = 0, on_job: Callable[[int, Job], OnTrial] | None = None,
+) -> SetResult:  # fmt: skip
+    """As `tune`, of a set of shapes: extents by name, with `weights` above 0, or a CSV file as `ucc tune -s`
+    takes it, which has its own. `guards` is the most schedules that shall serve them all; `builds` bounds
+    each shape's search, `budget` all of them. `on_job` hears of each shape by its number, and says who
+    hears of its trials.
+
+    Raises as `tune` does, and ValueError for weights that are not one above 0 for each shape.
+    """
+    checked, kernel = _read(program, name)
+    wanted = _shapes(kernel, shapes, weights)
+    if guards is not None and guards < 1:
+        raise ValueError(f"guards is {guards}: one schedule is the least")
+    settings = _settings(budget, builds, policy, seed, free)
+    target, device = _machine(arch)
+
+    def made(sizes: Mapping[str, int]) -> Job:
+        return job_of(checked, kernel, sizes, target, device, free)
+
+    with closing(LocalEngine()) as engine:
+
+        def shop(job: Job) -> Live:
+            return Live(checked, kernel, job.sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS, engine=engine)
+
+        heard = on_job or (lambda at, job: lambda trial: None)
+        done = tune_set(wanted, made, shop, settings, most=guards, on_job=heard)
+    row = to_json(done)
+    rows = tuple(_result(one.row, one.gain) for one in done.shapes)
+    dispatch = tuple((entry["schedule"], tuple(entry["shapes"])) for entry in row["dispatch"])
+    return SetResult(rows, dispatch, done.gain, row)
+
+
+def _shapes(
+    kernel: ir.Kernel, shapes: Sequence[Mapping[str, int]] | os.PathLike[str], weights: Sequence[float] | None
+) -> tuple[Shape, ...]:
+    if isinstance(shapes, os.PathLike):
+        if weights is not None:
+            raise ValueError("a file of shapes has its own weights")
+        return read(Path(shapes), kernel)
+    given = [1.0] * len(shapes) if weights is None else list(weights)
+    fits = len(given) == len(shapes) and all(math.isfinite(w) and w > 0 for w in given)
+    if not shapes or not fits:
+        raise ValueError(f"{len(shapes)} shapes and {len(given)} weights: one above 0 for each shape")
+    for sizes in shapes:
+        complete(kernel, sizes)
+    return tuple(Shape(sizes, weight) for sizes, weight in zip(shapes, given, strict=True))
+
+
+def _settings(budget: float | None, builds: int, policy: Name, seed: int, free: bool) -> Settings:
+    if builds < 1 or (budget is not None and not (math.isfinite(budget) and budget > 0)):
+        raise ValueError(f"builds is {builds} and budget {budget}: at least one build, and seconds above 0")
+    return Settings(Limits(builds, math.inf if budget is None else budget), policy, seed, free)
+
+
+def _machine(arch: str | None) -> tuple[str, Device | None]:
     found = gpu.at_hand()
     if found is None:
         raise NoKernelsHere("there is no NVIDIA GPU here that a compile target serves: nothing was tuned")
     prepare()
-    settings = Settings(Limits(builds, math.inf if budget is None else budget), policy, seed, free)
-    job = job_of(checked, kernel, sizes, arch or found.arch.name, found.device, free)
-    live = Live(checked, kernel, sizes, job.first.plan.arch, seed, LIMIT_SECONDS, WAIT_SECONDS)
-    with closing(live) as shop:
-        outcome = tune_job(job, shop, settings, on_trial=on_trial)
-    row = describe(outcome, settings)
+    return arch or found.arch.name, found.device
+
+
+def _result(row: Mapping[str, Any], gain: float | None) -> Result:
     return Result(
         row["kernel"], row["sizes"], row["arch"], row["device"], row["schedule"], row["microseconds"],
-        row["bound"], outcome.gain, row["shrinkage"], len(row["trials"]), row["seconds"], row["stopped"],
-        outcome.record, row,
+        row["bound"], gain, row["shrinkage"], len(row["trials"]), row["seconds"], row["stopped"],
+        row.get("record"), row,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
@@ -12,7 +12,7 @@ from ucutlass.hardware import Device
 from ucutlass.runtime.errors import StoreError
 from ucutlass.schedule import Request, show
 from ucutlass.trials.profile import scheduled
-from ucutlass.tune.database import Database, key_of
+from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.origin import Origin, written
 
 
@@ -55,6 +55,18 @@ def recall(
         warnings.warn(f"{words}, so it was ignored: {rule}", NotLegalWarning, stacklevel=2)
         return program, Origin(own.kind, note="the recorded one is not legal any more")
     return tuned, Origin("tuned", row)
+
+
+def found_on(
+    program: ir.Kernel, sizes: Sequence[int], arch: str, database: Database | None = None
+) -> Mapping[str, Row]:
+    """What is recorded for this program and these extents, by the GPU's name as the driver gives it.
+
+    Raises StoreError."""
+    store = database or Database.open()
+    names = store.devices(key_of(program, sizes, "", arch))
+    rows = {name: store.find(key_of(program, sizes, name, arch)) for name in names}
+    return {name: row for name, row in rows.items() if row is not None}
 
 
 def recorded(
