@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
+from dataclasses import replace
+
+from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, lean
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.spans import span
@@ -12,11 +14,17 @@ __all__ = ["Source", "emit"]
 
 @span("emitting")
 def emit(plan: GemmPlan, header: str) -> Source:
-    """The stand-alone CUDA file of a plan, with `header` (any text) as its opening comment."""
-    return finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
+    """The stand-alone CUDA file of a plan, with `header` (any text) as its opening comment.
+
+    Raises NotServed for f32 by wgmma where a lean kernel does not serve the plan.
+    """
+    made = finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
+    return replace(made, in_parts=lean.alone(plan))
 
 
 def _code(plan: GemmPlan) -> str:
+    if lean.alone(plan):
+        return lean.listing(plan)
     match plan.schedule:
         case Sm90Schedule():
             return gemm_sm90.render(plan)

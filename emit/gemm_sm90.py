@@ -23,6 +23,15 @@ from ucutlass.emit.gemm_sm90_epilogue import (
 )
 from ucutlass.plan import GemmPlan, GemmProblem, Sm90Schedule
 
+LEAN_ALONE = (
+    "f32 by wgmma is built by NVRTC alone; use UCUTLASS_BUILD_STAGE auto or b, or `warps multistage`"
+)
+
+
+class NotServed(ValueError):
+    """This way of building does not serve the plan; the message says why."""
+
+
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(
     {"f32": "float", "fast": "float", "f16": "cutlass::half_t", "s32": "int32_t"}
 )
@@ -61,11 +70,14 @@ def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> 
     another cut (`ucutlass.emit.staged`).
 
     Raises ValueError for a plan that this family cannot hold: another schedule, k in several
-    modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone.
+    modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone. Raises
+    NotServed, which is one, for f32.
     """
     schedule, problem = plan.schedule, plan.problem
     if not isinstance(schedule, Sm90Schedule):
         raise ValueError(f"not a schedule of this family: {schedule}")
+    if schedule.math != "tensor":
+        raise NotServed(f"`math {schedule.math}`: {LEAN_ALONE}")
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")
     if problem.lane == TF32 and problem.a.k[0] == () != problem.b.k[0]:

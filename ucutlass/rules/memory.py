@@ -146,6 +146,11 @@ def _struct(members: list[tuple[int, int]]) -> tuple[int, int]:
     return _round(size, alignment) or 1, alignment
 
 
+def operand_parts(problem: GemmProblem) -> int:
+    """Tiles of each operand that a wgmma kernel loads for a step of K."""
+    return 2 if problem.lane.name == "f32" else 1
+
+
 def sm90_memory(
     problem: GemmProblem,
     routes: tuple[Route, ...],
@@ -153,14 +158,15 @@ def sm90_memory(
     warps: Literal["pingpong", "cooperative"],
     stages: int,
 ) -> SharedMemory:
-    """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
+    """Shared memory of an sm90 kernel with that many stages; padding counts as barriers. f32 is multiplied
+    in two parts, each as large as the operands (`emit/lean_split.py`)."""
     epilogue = sm90_epilogue(problem, routes, tile, warps)
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16
     pipelines = 2 * BARRIER * (stages + epilogue.load_stages) + order + scheduler
     loop_align = _REGISTER_SOURCED if register_sourced(problem) else 128
     align = max(epilogue.alignment, loop_align)
-    stage = stage_bytes(problem, tile)
+    stage = stage_bytes(problem, tile) * operand_parts(problem)
     total = _round(_round(_round(pipelines, align) + epilogue.bytes, loop_align) + stages * stage, align)
     return SharedMemory(stage, stages, epilogue.bytes, total - epilogue.bytes - stages * stage)
 
