@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, lean
+from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.spans import span
@@ -19,13 +19,16 @@ def emit(plan: GemmPlan, header: str) -> Source:
     Raises NotServed for f32 by wgmma where a lean kernel does not serve the plan.
     """
     made = finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
-    return replace(made, in_parts=lean.alone(plan))
+    return replace(made, in_parts=gemm_sm90.is_lean_alone(plan))
 
 
 def _code(plan: GemmPlan) -> str:
-    if lean.alone(plan):
-        return lean.listing(plan)
     match plan.schedule:
+        case Sm90Schedule() if gemm_sm90.is_lean_alone(plan):
+            # Here, since most processes never need what builds kernels in parts.
+            from ucutlass.emit.lean import listing
+
+            return listing(plan)
         case Sm90Schedule():
             return gemm_sm90.render(plan)
         case Sm80Schedule():

@@ -23,14 +23,6 @@ from ucutlass.emit.gemm_sm90_epilogue import (
 )
 from ucutlass.plan import GemmPlan, GemmProblem, Sm90Schedule
 
-LEAN_ALONE = (
-    "f32 by wgmma is built by NVRTC alone; use UCUTLASS_BUILD_STAGE auto or b, or `warps multistage`"
-)
-
-
-class NotServed(ValueError):
-    """This way of building does not serve the plan; the message says why."""
-
 
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(
     {"f32": "float", "fast": "float", "f16": "cutlass::half_t", "s32": "int32_t"}
@@ -63,6 +55,15 @@ FP8_INSTRUCTION_K = 32
 """Elements of K that one fp8 wgmma takes."""
 
 
+class NotServed(ValueError):
+    """This way of building does not serve the plan; the message says why."""
+
+
+def is_lean_alone(plan: GemmPlan) -> bool:
+    """Whether a plan is built in one way only, as `ucutlass.emit.lean` emits it: f32 by wgmma."""
+    return isinstance(plan.schedule, Sm90Schedule) and plan.schedule.math == "tf32x3"
+
+
 def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> str:
     """The kernel's code, with `text.PLACEHOLDER` for the entry's name.
 
@@ -76,8 +77,10 @@ def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> 
     schedule, problem = plan.schedule, plan.problem
     if not isinstance(schedule, Sm90Schedule):
         raise ValueError(f"not a schedule of this family: {schedule}")
-    if schedule.math != "tensor":
-        raise NotServed(f"`math {schedule.math}`: {LEAN_ALONE}")
+    if is_lean_alone(plan):
+        raise NotServed(
+            "f32 by wgmma is built by NVRTC alone: use UCUTLASS_BUILD_STAGE auto or b, or `warps multistage`"
+        )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")
     if problem.lane == TF32 and problem.a.k[0] == () != problem.b.k[0]:

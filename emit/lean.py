@@ -48,6 +48,9 @@ _TMA_TF32 = 11
 """CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds what it loads."""
 
 
+_COLLECTIVES = "CUTLASS's own collectives serve it"
+
+
 @dataclass(frozen=True, slots=True)
 class Lean:
     """`device` is for NVRTC, `host` is C++ for the host's compiler, with the entry; `arithmetic` for NVRTC
@@ -117,11 +120,6 @@ class Layout:
         return (*self.staged, *self.direct_inputs, *self.direct_outputs)
 
 
-def alone(plan: GemmPlan) -> bool:
-    """Whether a plan is built in no other way than this."""
-    return isinstance(plan.schedule, Sm90Schedule) and plan.schedule.math == "tf32x3"
-
-
 def listing(plan: GemmPlan) -> str:
     """The parts of a kernel that is built of them alone, as one file for people to read. Raises NotServed."""
     kernel = lean(plan)
@@ -136,8 +134,8 @@ def lean(plan: GemmPlan) -> Lean:
     try:
         return _lean(plan)
     except NotServed as why:
-        elsewhere = "use `warps multistage`" if alone(plan) else "CUTLASS's own collectives serve it"
-        raise NotServed(f"{why}: {elsewhere}") from None
+        served = "use `warps multistage`" if gemm_sm90.is_lean_alone(plan) else _COLLECTIVES
+        raise NotServed(f"{why}: {served}") from None
 
 
 def _lean(plan: GemmPlan) -> Lean:

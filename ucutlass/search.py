@@ -72,7 +72,8 @@ def rounds(case: Case, request: Request) -> tuple[tuple[Family, ...], ...]:
     short = min(shape.m, shape.n) <= COLUMNS[-1]
     gemv: tuple[Family, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
     sm80: tuple[Family, ...] = ("sm80",) if "sm80" in allowed else ()
-    if "sm90" in allowed and request.math != "simt" and (_sm90_likely(case) or not sm80):
+    likely = request.math != "simt" and _sm90_likely(case)
+    if "sm90" in allowed and (likely or not sm80):
         if case.written.problem.lane.name == "f32":
             # For wgmma a launch splits the operands first, which does not pay where there is little to do.
             return (("sm90", *sm80, *gemv),)

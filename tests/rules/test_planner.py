@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.rules.problems import gemm
 from ucutlass.case import Case, build, case_of
 from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
+from ucutlass.emit.lean import lean
 from ucutlass.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
 from ucutlass.ir import Choice
 from ucutlass.plan import CoordinateValue, GemvSchedule, Sm80Schedule, Sm90Schedule
@@ -136,6 +137,8 @@ def test_templates_take_what_the_rules_take(made: object, request: Request, arch
         case GemvSchedule() as schedule:
             assert gemv.check(what, schedule) == ""
             assert gemv.shared_bytes(what, schedule) <= memory
+        case Sm90Schedule(math="tf32x3"):
+            assert lean(chosen.plan)
         case Sm90Schedule():
             assert gemm_sm90.render(chosen.plan)
 
@@ -158,7 +161,7 @@ def test_transposing_turns_coordinates_and_operands() -> None:
     [
         (gemm(8205, 5921, 2949), "aligned to 2 bytes"),
         (gemm(512, 512, 512, lane="e4m3", order="KN"), "contiguous along N"),
-        (gemm(512, 512, 512, lane="f32"), "wgmma does not multiply f32"),
+        (gemm(512, 512, 512, lane="f32", order="KN"), "the tf32 parts of f32 only contiguous along K"),
     ],
 )
 def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: str) -> None:
