@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.elements import TF32
+from ucutlass.elements import F32, TF32
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm_sm90_epilogue import (
@@ -22,7 +22,6 @@ from ucutlass.emit.gemm_sm90_epilogue import (
     vectors,
 )
 from ucutlass.plan import GemmPlan, GemmProblem, Sm90Schedule
-
 
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(
     {"f32": "float", "fast": "float", "f16": "cutlass::half_t", "s32": "int32_t"}
@@ -61,7 +60,7 @@ class NotServed(ValueError):
 
 def is_lean_alone(plan: GemmPlan) -> bool:
     """Whether a plan is built in one way only, as `ucutlass.emit.lean` emits it: f32 by wgmma."""
-    return isinstance(plan.schedule, Sm90Schedule) and plan.schedule.math == "tf32x3"
+    return isinstance(plan.schedule, Sm90Schedule) and plan.problem.lane == F32
 
 
 def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> str:

@@ -32,7 +32,7 @@ from ucutlass.emit.lean_split import BLOCKS
 from ucutlass.emit.staged import KERNEL_NAME, NotServed, stage
 from ucutlass.hardware import ARCHES, DEVICES
 from ucutlass.plan import Arithmetic, Compute, GemmPlan, Output, Reduction, Route, Store
-from ucutlass.rules import legal
+from ucutlass.rules import violations
 from ucutlass.rules.tiles import COOPERATIVE_M, PINGPONG_M, WIDTHS
 from ucutlass.runtime.build import make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
@@ -387,7 +387,8 @@ def test_what_the_rules_allow_is_served(
     warps: Any, rows: int, columns: int, steps: int, cluster: tuple[int, int], batched: bool, residual: bool,
     bias: bool, reduces: bool, out: str,
 ) -> None:  # fmt: skip
-    """No other kernel stands in for it, so that the rules must refuse what it does not serve."""
+    """No other kernel stands in for it, so that the rules must refuse what it does not serve, and only that:
+    they count the bytes of its epilogue."""
     problem, sizes = gemm(
         512, 512, 512, 4 if batched else 1, lane="f32", residual=residual, bias=bias, reduce=reduces, out=out
     )
@@ -396,5 +397,9 @@ def test_what_the_rules_allow_is_served(
     tile = (rows, columns, 8 * steps)
     request = Request(warps=warps, tile=tile, cluster=cluster)
     found = candidate_of(case_of(problem, sizes, SM90, H200), request)
-    if legal(found):
-        assert lean(GemmPlan("sm90a", found.problem, found.schedule, found.routes))
+    made, broken = GemmPlan("sm90a", found.problem, found.schedule, found.routes), violations(found)
+    if not broken:
+        assert lean(made)
+    elif {v.code for v in broken} == {"UC0426"}:
+        with pytest.raises(NotServed, match="shared memory"):
+            lean(made)

@@ -16,6 +16,7 @@ from typing import Literal
 
 from ucutlass.plan import Access, GemmProblem, GemvSchedule, Reduction, Route, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import Candidate, ceil_div, epilogue_tensors
+from ucutlass.rules.lean_memory import BARRIERS, lean_epilogue, lean_ring
 
 BARRIER = 8
 """Bytes of an mbarrier."""
@@ -158,15 +159,19 @@ def sm90_memory(
     warps: Literal["pingpong", "cooperative"],
     stages: int,
 ) -> SharedMemory:
-    """Shared memory of an sm90 kernel with that many stages; padding counts as barriers. f32 is multiplied
-    in two parts, each as large as the operands (`emit/lean_split.py`)."""
+    """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
+    if problem.lane.name == "f32":
+        # In two parts, each as large as the operands (emit/lean_split.py), by a kernel of our own.
+        least, stage = lean_epilogue(problem, routes, tile, warps), 2 * stage_bytes(problem, tile)
+        padding = lean_ring(problem, tile, stages) - stages * stage
+        return SharedMemory(stage, stages, least or 0, BARRIERS + padding)
     epilogue = sm90_epilogue(problem, routes, tile, warps)
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16
     pipelines = 2 * BARRIER * (stages + epilogue.load_stages) + order + scheduler
     loop_align = _REGISTER_SOURCED if register_sourced(problem) else 128
     align = max(epilogue.alignment, loop_align)
-    stage = stage_bytes(problem, tile) * operand_parts(problem)
+    stage = stage_bytes(problem, tile)
     total = _round(_round(_round(pipelines, align) + epilogue.bytes, loop_align) + stages * stage, align)
     return SharedMemory(stage, stages, epilogue.bytes, total - epilogue.bytes - stages * stage)
 

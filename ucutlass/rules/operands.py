@@ -17,6 +17,7 @@ from ucutlass.rules.candidate import (
     stride_bytes,
     tma_alignable,
 )
+from ucutlass.rules.lean_memory import lean_epilogue
 from ucutlass.rules.violation import Finding, changed, multistage, nearest
 
 TRANSPOSED = 32
@@ -71,9 +72,12 @@ def _beyond_lean(c: Candidate) -> str:
     stored = (o.access for o in c.problem.outputs if not isinstance(o, Reduction))
     elements = (access.elem for access in (*c.problem.inputs, *stored))
     wide = next((e for e in elements if e.bytes > MOST_BYTES_F32), None)
-    if wide is None:
-        return ""
-    return f"the epilogue takes elements of up to {MOST_BYTES_F32} bytes, and {wide.name} has {wide.bytes}"
+    if wide is not None:
+        return f"the epilogue takes elements of {MOST_BYTES_F32} bytes at most, {wide.name} has {wide.bytes}"
+    assert isinstance(c.schedule, Sm90Schedule)
+    if lean_epilogue(c.problem, c.routes, c.schedule.tile, c.schedule.warps) is None:
+        return "no step of the epilogue is as wide as all its results and reductions want"
+    return ""
 
 
 def math_fits_lane(c: Candidate) -> Finding | None:
