@@ -22,7 +22,7 @@ from tests.staged.lean_emulated import between
 from tests.staged.lean_host import Bench, good, tensor
 from tests.staged.lean_plans import CLUSTERS, THREE, THREE_PINGPONG, three
 from tests.staged.machine_code import CALLS, HGMMA, kernels, operations
-from ucutlass import backend
+from ucutlass import backend, frontend
 from ucutlass.case import build as candidate_of
 from ucutlass.case import case_of
 from ucutlass.elements import F32
@@ -42,6 +42,7 @@ from ucutlass.runtime.staged import lean as lean_parts
 from ucutlass.runtime.staged import link, nvjitlink, nvrtc
 from ucutlass.runtime.toolchain import Toolchain, find
 from ucutlass.schedule import Request
+from ucutlass.shapes import complete
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -359,6 +360,17 @@ def test_no_other_stage_serves_it(bench: Bench) -> None:
     ):  # fmt: skip
         with pytest.raises(BuiltInPartsAlone, match=r"UCUTLASS_BUILD_STAGE.*`warps multistage`"):
             make_recipe()
+
+
+def test_the_header_names_no_command_that_does_not_build_it() -> None:
+    checked = frontend.read_text("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w) }")
+    program = frontend.kernel(checked)
+    sizes = complete(program, dict.fromkeys("MNK", 4096))
+    planned = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
+    source = backend.source_of(checked, program, planned)
+    assert source.in_parts
+    said = source.text[: source.text.index("#error")]
+    assert "nvcc -" not in said and "`ucc build` builds it of its parts" in said
 
 
 def test_among_plain_builds_it_fails_in_its_place(bench: Bench) -> None:
