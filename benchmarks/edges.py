@@ -93,7 +93,21 @@ def _tiled(base: Request, tile: tuple[int, int, int], **more: object) -> Request
 
 EDGES: tuple[Edge, ...] = (
     Edge("UC0410", "pingpong compiled for sm80", PLAIN, SQUARE, PINGPONG, arch="sm80"),
-    Edge("UC0411", "wgmma on f32 operands", F32, SQUARE | {"K": 128}, _tiled(COOPERATIVE, (128, 128, 32))),
+    Edge(
+        "UC0411",
+        "f32 by wgmma, two batch modes",
+        "kernel k(x: f32[A, M, B, K], w: f32[A, N, B, K]) -> f32[A, B, M, N] { return dot[K](x, w) }",
+        {"A": 4, "B": 4, "M": 256, "N": 256, "K": 128},
+        _tiled(COOPERATIVE, (128, 128, 32)),
+    ),
+    Edge(
+        "UC0412",
+        "`math simt` by wgmma",
+        F32,
+        SQUARE | {"K": 128},
+        _tiled(COOPERATIVE, (128, 128, 32), math="simt"),
+        _tiled(COOPERATIVE, (128, 128, 32)),
+    ),
     Edge(
         "UC0412",
         "`math simt` on f16",

@@ -100,7 +100,9 @@ def program(kind: str, element: str) -> str:
 
 
 def tma(found: Accepted) -> bool:
-    return all(isinstance(plan.schedule, Sm90Schedule) for _, plan in found.pairs())
+    """Whether every kernel is one that another stage builds too: not f32's, which is lean or nothing."""
+    schedules = [plan.schedule for _, plan in found.pairs()]
+    return all(isinstance(s, Sm90Schedule) and s.math == "tensor" for s in schedules)
 
 
 def served(plan: GemmPlan) -> str:

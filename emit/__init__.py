@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
@@ -12,12 +14,21 @@ __all__ = ["Source", "emit"]
 
 @span("emitting")
 def emit(plan: GemmPlan, header: str) -> Source:
-    """The stand-alone CUDA file of a plan, with `header` (any text) as its opening comment."""
-    return finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
+    """The stand-alone CUDA file of a plan, with `header` (any text) as its opening comment.
+
+    Raises NotServed for f32 by wgmma where a lean kernel does not serve the plan.
+    """
+    made = finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
+    return replace(made, in_parts=gemm_sm90.is_lean_alone(plan))
 
 
 def _code(plan: GemmPlan) -> str:
     match plan.schedule:
+        case Sm90Schedule() if gemm_sm90.is_lean_alone(plan):
+            # Here, since most processes never need what builds kernels in parts.
+            from ucutlass.emit.lean import listing
+
+            return listing(plan)
         case Sm90Schedule():
             return gemm_sm90.render(plan)
         case Sm80Schedule():

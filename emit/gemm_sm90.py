@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.elements import TF32
+from ucutlass.elements import F32, TF32
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm_sm90_epilogue import (
@@ -54,6 +54,15 @@ FP8_INSTRUCTION_K = 32
 """Elements of K that one fp8 wgmma takes."""
 
 
+class NotServed(ValueError):
+    """This way of building does not serve the plan; the message says why."""
+
+
+def is_lean_alone(plan: GemmPlan) -> bool:
+    """Whether a plan is built in one way only, as `ucutlass.emit.lean` emits it: f32 by wgmma."""
+    return isinstance(plan.schedule, Sm90Schedule) and plan.problem.lane == F32
+
+
 def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> str:
     """The kernel's code, with `text.PLACEHOLDER` for the entry's name.
 
@@ -61,11 +70,16 @@ def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> 
     another cut (`ucutlass.emit.staged`).
 
     Raises ValueError for a plan that this family cannot hold: another schedule, k in several
-    modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone.
+    modes, tf32 operands of which A alone is K-major, or a reduction over batch modes alone. Raises
+    NotServed, which is one, for f32.
     """
     schedule, problem = plan.schedule, plan.problem
     if not isinstance(schedule, Sm90Schedule):
         raise ValueError(f"not a schedule of this family: {schedule}")
+    if is_lean_alone(plan):
+        raise NotServed(
+            "f32 by wgmma is built by NVRTC alone: use UCUTLASS_BUILD_STAGE auto or b, or `warps multistage`"
+        )
     if len(problem.k) != 1:
         raise ValueError(f"a TMA main loop contracts one mode, the plan has {len(problem.k)}")
     if problem.lane == TF32 and problem.a.k[0] == () != problem.b.k[0]:

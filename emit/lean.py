@@ -9,16 +9,17 @@ without CUTLASS, which fills the same parameters. The arithmetic is linked in, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.elements import TF32
+from ucutlass.elements import F32, TF32
 from ucutlass.emit import gemm_sm90, text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import extent
 from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot, call, slots, steps
 from ucutlass.emit.lean_mainloop import (
+    CROSS,
     TYPES,
     WIDEST,
     Instruction,
@@ -28,10 +29,13 @@ from ucutlass.emit.lean_mainloop import (
     operands,
     part_step,
     parts,
+    passes,
     promotion,
+    small,
     turn,
 )
 from ucutlass.emit.lean_reductions import Combine, combines, down, widths
+from ucutlass.emit.lean_split import BLOCKS, VECTOR, Split, splits
 from ucutlass.emit.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
 from ucutlass.emit.text import Source
 from ucutlass.plan import Access, GemmPlan, GemmProblem, Sm90Schedule, Store
@@ -45,6 +49,9 @@ _TMA_TYPES: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 4: 2})
 
 _TMA_TF32 = 11
 """CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds what it loads."""
+
+
+_COLLECTIVES = "CUTLASS's own collectives serve it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,15 @@ class Layout:
 
     a: Operand
     b: Operand
+    loaded: tuple[Operand, ...]
+    splits: tuple[Split, ...]
     instruction_k: int
     types: str
     modifiers: str
     constraint: str
     instructions: tuple[Instruction, ...]
+    big_instructions: tuple[Instruction, ...]
+    cross_instructions: tuple[Instruction, ...]
     promotion: int
     parts: int
     part_step: int
@@ -93,6 +104,14 @@ class Layout:
     coordinates: bool
     call: str
 
+    vector: int = VECTOR
+    split_blocks: int = BLOCKS
+
+    @property
+    def stage_bytes(self) -> int:
+        """That TMA brings for a k tile."""
+        return sum(operand.bytes for operand in self.loaded)
+
     @property
     def boxes(self) -> tuple[Slot, ...]:
         return (*self.loads, *self.stores)
@@ -107,8 +126,25 @@ class Layout:
         return (*self.staged, *self.direct_inputs, *self.direct_outputs)
 
 
+def listing(plan: GemmPlan) -> str:
+    """The parts of a kernel that is built of them alone, as one file for people to read. Raises NotServed."""
+    kernel = lean(plan)
+    parts = (kernel.device.code, kernel.host, kernel.arithmetic)
+    return text.render(
+        "lean_listing.j2", parts=[part.replace(kernel.device.entry, text.PLACEHOLDER) for part in parts]
+    )
+
+
 def lean(plan: GemmPlan) -> Lean:
     """The plan's kernel for NVRTC. Raises NotServed."""
+    try:
+        return _lean(plan)
+    except NotServed as why:
+        served = "use `warps multistage`" if gemm_sm90.is_lean_alone(plan) else _COLLECTIVES
+        raise NotServed(f"{why}: {served}") from None
+
+
+def _lean(plan: GemmPlan) -> Lean:
     schedule, problem = _served(plan)
     operation = arithmetic(problem)
     layout = _layout(plan, problem, schedule, operation)
@@ -142,7 +178,8 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
         "k in several modes": len(problem.k) != 1,
         "several batch modes": len(problem.batch) > 1,
         "accumulation in f16": problem.accumulate == "f16",
-        f"lane {problem.lane.name}": problem.lane.name not in TYPES,
+        f"lane {problem.lane.name}, math {schedule.math}": problem.lane.name not in TYPES
+        or (problem.lane == F32) != (schedule.math == "tf32x3"),
         "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
         "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
         "4-byte or 1-byte operands that are not K-major": problem.lane.bytes != 2
@@ -150,7 +187,7 @@ def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
     }
     for what, refused in refusals.items():
         if refused:
-            raise NotServed(f"{what}: CUTLASS's own collectives serve it")
+            raise NotServed(what)
     return schedule, problem
 
 
@@ -166,6 +203,8 @@ def _layout(
     groups = 2 if cooperative else 1
     tile_m, tile_n, _ = schedule.tile
     a, b = operands(problem, schedule, groups)
+    in_parts = schedule.math == "tf32x3"
+    loaded = (a, b, small(a), small(b)) if in_parts else (a, b)
     atoms = tile_m // (64 * groups)
     inputs, outputs = slots(plan, problem, schedule)
     boxes = [s for s in (*inputs, *outputs) if s.shape == "box"]
@@ -173,7 +212,7 @@ def _layout(
     staged = [s for s in inputs if s.count]
     reduced = combines(problem, schedule, operation)
     wide = widths(schedule, atoms, reduced, stores[0].size if stores else None)
-    walk = steps(schedule, a, b, groups, atoms, stores, loads, staged, wide)
+    walk = steps(schedule, loaded, groups, atoms, stores, loads, staged, wide)
     results = [
         Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
         for slot, kind in zip(outputs, operation.outputs, strict=True)
@@ -182,20 +221,25 @@ def _layout(
     accumulate = "s32" if problem.lane.kind == "int" else "f32"
     lane = TYPES[problem.lane.name]
     direct_inputs = tuple(s for s in inputs if s.shape == "direct")
-    promoted = promotion(problem, schedule)
-    columns = tile_n // parts(promoted)
+    terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
+    count = parts(promoted, registers)
+    columns = tile_n // count
     return Layout(
         a=a,
         b=b,
+        loaded=loaded,
+        splits=splits(problem, a, b) if in_parts else (),
         instruction_k=32 // problem.lane.bytes,
         types=f"{accumulate}.{lane}.{lane}",
         modifiers=modifiers(problem, a, b),
         constraint="r" if accumulate == "s32" else "f",
-        instructions=tuple(instructions(a, b, atoms, columns)),
+        instructions=tuple(instructions(a, b, atoms, columns, terms)),
+        big_instructions=tuple(instructions(a, b, atoms, columns)),
+        cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)),
         promotion=promoted,
-        parts=parts(promoted),
+        parts=count,
         part_step=part_step(b, columns),
-        turn=turn(atoms * tile_n // 2, atoms),
+        turn=turn(promoted, registers, atoms),
         warp_groups=groups,
         cooperative=cooperative,
         threads=384,
@@ -247,12 +291,18 @@ def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
         access = operand.access
         across = access.m if mode == "M" else access.n
         along_k = operand.inner == "k"
-        kind = _TMA_TF32 if problem.lane == TF32 else _TMA_TYPES[problem.lane.bytes]
+        kind = _TMA_TF32 if problem.lane in (TF32, F32) else _TMA_TYPES[problem.lane.bytes]
         extents = ("K", mode) if along_k else (mode, "K")
         outer = across if along_k else access.k[0]
         maps.append(_map(
             f"mainloop.{operand.name}", access, kind, problem.lane.bytes, extents, extent(outer or ()),
             operand.box, operand.width,
+        ))  # fmt: skip
+    for split, operand in zip(layout.splits, layout.loaded[2:], strict=False):
+        maps.append(replace(
+            _map(f"mainloop.{operand.name}", operand.access, _TMA_TF32, 4, ("K", split.rows), "padded",
+                 operand.box, operand.width),
+            pointer=split.small, batch_stride=f"padded * {split.rows}",
         ))  # fmt: skip
     for slot in layout.boxes:
         access, rows = slot.access, slot.rows == "true"

@@ -108,7 +108,7 @@ def slots(plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule) -> tuple
 
 
 def steps(
-    schedule: Sm90Schedule, a: Operand, b: Operand, groups: int, atoms: int,
+    schedule: Sm90Schedule, loaded: tuple[Operand, ...], groups: int, atoms: int,
     stores: list[Slot], loads: list[Slot], staged: list[Slot], widths: tuple[int, ...],
 ) -> Steps:  # fmt: skip
     """The first of `widths`, then the most buffers, that shared memory holds beside the main loop's stages.
@@ -117,7 +117,7 @@ def steps(
     tiles), so there are at most as many as steps and one more.
     """
     tile_n = schedule.tile[1]
-    main = _round_up(schedule.stages * a.bytes) + _round_up(schedule.stages * b.bytes)
+    main = sum(_round_up(schedule.stages * operand.bytes) for operand in loaded)
     vectors = sum(2 * _round_up(s.count * s.size, 16) for s in staged)
     boxes = [*stores, *loads]
     for columns, buffers, stages in itertools.product(widths, (2, 1), (4, 3, 2)):
@@ -132,7 +132,7 @@ def steps(
         epilogue = _round_up(buffers * sum(one) + stages * sum(each) + vectors)
         if BARRIERS + epilogue + main <= SHARED_BYTES:
             return Steps(columns, buffers, stages)
-    raise NotServed("shared memory: CUTLASS's own collectives use it more sparingly here")
+    raise NotServed("shared memory, which it uses less sparingly")
 
 
 def _round_up(size: int, to: int = 1024) -> int:

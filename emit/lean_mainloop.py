@@ -4,7 +4,7 @@ and are multiplied, as numbers and C++ for the templates."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -17,9 +17,15 @@ WIDEST = 128
 """Bytes of a row of TMA's and wgmma's widest swizzle."""
 
 TYPES: Mapping[str, str] = MappingProxyType(
-    {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "e4m3": "e4m3", "e5m2": "e5m2", "s8": "s8", "u8": "u8"}
-)
-"""A lane's name in wgmma."""
+    {
+        "f16": "f16", "bf16": "bf16", "tf32": "tf32", "e4m3": "e4m3", "e5m2": "e5m2", "s8": "s8", "u8": "u8",
+        "f32": "tf32",
+    }
+)  # fmt: skip
+"""A lane's name in wgmma; f32 is multiplied as sums of two tf32."""
+
+SMALL = "_small"
+"""Ends the name of an operand's small parts: what TMA's rounding to tf32 takes from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +71,11 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One wgmma of a part of a k tile: its first register and its matrices' offsets."""
+    """One wgmma of a part of a k tile: its first register, its matrices' names and their offsets."""
 
     register: int
+    left: str
+    right: str
     a: int
     b: int
     first: bool
@@ -96,7 +104,7 @@ def _operand(
     width = next((w for w in (WIDEST, 64, 32) if length % w == 0), None)
     across = rows if along_k else tile_k
     if width is None or across % (8 * slices):
-        raise NotServed(f"a tile of {rows} x {tile_k} in {slices} slices: CUTLASS's own collectives serve it")
+        raise NotServed(f"a tile of {rows} x {tile_k} in {slices} slices")
     panels, part = length // width, across // slices
     panel_bytes, per_row = across * width, width // size
     sliced = f" + {slice_index} * {part}" if slices > 1 else ""
@@ -133,26 +141,52 @@ def _operand(
     )
 
 
-def parts(promotion: int) -> int:
-    """Of a tile's columns, multiplied one after another: while one is added to its f32 sums the next one is
-    under way. Where sums are promoted after several k tiles alone, that is seldom enough to wait for."""
-    return 2 if promotion == 1 else 1
+PRODUCT: tuple[tuple[str, str], ...] = (("a", "b"),)
+CROSS: tuple[tuple[str, str], ...] = (("a" + SMALL, "b"), ("a", "b" + SMALL))
+"""The matrices that an instruction multiplies: the operands, and for tf32x3 the products with small parts."""
 
 
-def turn(registers: int, atoms: int) -> int:
-    """k tiles that a turn of the promoting loop takes, of so many accumulators a thread: as many as ptxas
-    13.0 keeps in registers (read off its account of ten kernels)."""
-    if registers <= 64:
+def passes(schedule: Sm90Schedule) -> tuple[tuple[str, str], ...]:
+    """For each k step, the smallest terms first."""
+    return CROSS + PRODUCT if schedule.math == "tf32x3" else PRODUCT
+
+
+def small(operand: Operand) -> Operand:
+    """An operand's small parts, which lie and are loaded as the operand itself."""
+    return replace(operand, name=operand.name + SMALL)
+
+
+_FEW = 64
+"""Accumulators a thread, of which registers hold three sets."""
+
+
+def parts(promotion: int, registers: int) -> int:
+    """Of a tile's columns, multiplied one after another. Where sums are promoted after each k tile, one is
+    added while the next one is under way: that of the next k tile or, where registers do not hold two,
+    of the other half of the columns."""
+    return 2 if promotion == 1 and registers > _FEW else 1
+
+
+def turn(promotion: int, registers: int, atoms: int) -> int:
+    """k tiles that a turn of the loop takes which promotes after each of them, 0 for another loop: as many
+    as ptxas 13.0 keeps in registers (read off its account of ten kernels)."""
+    if promotion != 1:
+        return 0
+    if registers <= _FEW:
         return 4
     return 2 if atoms == 1 else 1
 
 
-def instructions(a: Operand, b: Operand, atoms: int, columns: int) -> Iterator[Instruction]:
+def instructions(
+    a: Operand, b: Operand, atoms: int, columns: int, terms: tuple[tuple[str, str], ...] = PRODUCT
+) -> Iterator[Instruction]:
     """Those of `columns` columns of the tile; a part's columns follow the last part's by `part_step`."""
     pairs = zip(a.instruction_steps, b.instruction_steps, strict=True)
     for k, (a_step, b_step) in enumerate(pairs):
-        for atom in range(atoms):
-            yield Instruction(atom * columns // 2, atom * a.atom_step + a_step, b_step, k == 0)
+        for term, (left, right) in enumerate(terms):
+            for atom in range(atoms):
+                at = atom * a.atom_step + a_step
+                yield Instruction(atom * columns // 2, left, right, at, b_step, k == term == 0)
 
 
 def part_step(b: Operand, columns: int) -> int:

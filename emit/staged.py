@@ -13,18 +13,19 @@ from ucutlass.elements import ELEMENTS, F32
 from ucutlass.emit import gemm_sm90
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm_sm90 import NotServed
 from ucutlass.emit.text import Source, finish, render
 from ucutlass.plan import GemmPlan, Sm90Schedule
+
+__all__ = [
+    "KERNEL_NAME", "ROUNDED", "NotServed", "Staged", "arithmetic_text", "declaration", "stage",
+]  # fmt: skip
 
 KERNEL_NAME = "ucc_cutlass_kernel"
 """The kernel's symbol in the linked image."""
 
 ROUNDED = tuple(e for e in ELEMENTS.values() if e.kind == "float" and e.mantissa < F32.mantissa)
 """Elements that an arithmetic may round to."""
-
-
-class NotServed(ValueError):
-    """This way of building does not serve the plan; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

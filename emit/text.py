@@ -22,12 +22,14 @@ class Source:
     `text` is the whole file; `code` is `text` without the header comment, so that what only
     explains a kernel takes no part in a cache key. `entry` is the C symbol of the entry
     (`ucutlass.plan` has its signature), `arch` nvcc's name of the target, such as "sm_90a".
+    `in_parts`: the kernel is built of parts alone (`ucutlass.emit.lean`), and the file lists them.
     """
 
     text: str
     code: str
     entry: str
     arch: str
+    in_parts: bool = False
 
     @property
     def preamble(self) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ucutlass.runtime import nvcc, ptxas
 from ucutlass.runtime.cache import FORMAT, Cache, Corrupt, Entry
-from ucutlass.runtime.errors import CacheUnusable
+from ucutlass.runtime.errors import BuiltInPartsAlone, CacheUnusable
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.timings import Phases
 from ucutlass.runtime.toolchain import Toolchain
@@ -103,7 +103,13 @@ class Recipe:
 
 
 def nvcc_recipe(source: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
-    """The reference recipe. Raises ArchUnknown, CompilerTooOld."""
+    """The reference recipe. Raises ArchUnknown, CompilerTooOld, and BuiltInPartsAlone."""
+    if source.in_parts:
+        raise BuiltInPartsAlone(
+            f"{source.entry} multiplies f32 by wgmma, and nvcc alone does not build such kernels",
+            "leave UCUTLASS_BUILD_STAGE out or give `auto`, with NVRTC and nvJitLink installed "
+            "(`ucc doctor` tells), or write `warps multistage` in the schedule",
+        )
     versions = {
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,

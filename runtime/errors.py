@@ -69,6 +69,10 @@ class HostCompilerUnsupported(ToolchainError):
     """nvcc refuses this version of the host compiler."""
 
 
+class BuiltInPartsAlone(ToolchainError):
+    """A kernel is built of parts by NVRTC alone, and plain builds were asked for or NVRTC is missing."""
+
+
 class HeadersMissing(ToolchainError):
     """The CUTLASS headers are not installed, or not complete."""
 

@@ -63,7 +63,10 @@ _VECTOR = "M=1024,N=1,K=1024"
 
 RULED = {
     "UC0410": gemm("warps pingpong", arch="sm80"),
-    "UC0411": gemm("warps pingpong", x="f32[M, K]", w="f32[N, K]", out="f32[M, N]"),
+    "UC0411": gemm(
+        "warps pingpong", "M=256,N=256,K=256,A=4,B=4",
+        x="f32[A, M, B, K]", w="f32[A, N, B, K]", out="f32[A, B, M, N]",
+    ),
     "UC0412": gemm("warps multistage  math simt"),
     "UC0413": gemm(
         "warps pingpong", "M=1024,N=1024,K=64,L=64", x="bf16[M, K, L]", w="bf16[K, N, L]", over="K, L"

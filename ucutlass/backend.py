@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit
+from ucutlass.emit.gemm_sm90 import is_lean_alone
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.hardware import Device
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
 
 
 def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
-    """The stand-alone CUDA file of a plan; its header repeats program, plan and command."""
+    """The stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises NotServed for
+    f32 by wgmma that no kernel serves."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
-    command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so"))
+    alone = not is_lean_alone(planned.plan)
+    command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so")) if alone else ()
     return emit(planned.plan, header(checked, program, planned, command))
 
 

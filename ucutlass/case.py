@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.hardware import Arch, Device
-from ucutlass.plan import GemmProblem, GemvSchedule, Knobs, Sm80Schedule, Sm90Schedule
+from ucutlass.plan import GemmProblem, GemvSchedule, Knobs, Math, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import Candidate, Shape, routes_of, shape_of
 from ucutlass.rules.memory import sm90_stages, stage_bytes
 from ucutlass.rules.multistage import ACCUMULATORS
@@ -86,21 +86,26 @@ def build(case: Case, request: Request) -> Candidate:
                 request.stages or max(2, most),
                 warps,
                 "persistent" if splits == 1 else "stream_k",
+                _math(side.problem, request),
             )
     return Candidate(case.arch, side.problem, case.sizes, side.shape, schedule, knobs, routes, side.swapped)
+
+
+def _math(problem: GemmProblem, request: Request) -> Math:
+    return request.math or ("tf32x3" if problem.lane.name == "f32" else "tensor")
 
 
 def _sm80(problem: GemmProblem, arch: Arch, request: Request) -> Sm80Schedule:
     tile = request.tile
     assert tile is not None
-    math = request.math or ("tf32x3" if problem.lane.name == "f32" else "tensor")
+    math = _math(problem, request)
     most = min(arch.shared_memory // stage_bytes(problem, tile), SM80_STAGES)
     return Sm80Schedule(
         tile, request.warp_tile or warp_tile(tile, math), request.stages or max(2, most), math
     )
 
 
-def warp_tile(tile: tuple[int, int, int], math: Literal["tensor", "tf32x3", "simt"]) -> tuple[int, int]:
+def warp_tile(tile: tuple[int, int, int], math: Math) -> tuple[int, int]:
     """Four or eight warps, as square as can be, none with more accumulators than its lane holds."""
     m, n, _ = tile
     steps = (16, 32) if math == "simt" else (16, 16)

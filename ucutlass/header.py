@@ -7,11 +7,14 @@ from ucutlass.frontend import Checked
 from ucutlass.planner import Planned
 from ucutlass.schedule import show
 
+_ALONE = "Build it from this file alone (with nvcc from PyPI's packages, add -L to their lib folder):"
+_IN_PARTS = "`ucc build` builds it of its parts, which follow, by NVRTC, nvJitLink and g++."
+
 
 def header(checked: Checked, program: ir.Kernel, planned: Planned, command: tuple[str, ...]) -> str:
     """Free text; the emitter makes it a comment in which nothing can be code.
 
-    `command` are the shell lines that build the file.
+    `command` are the shell lines that build the file; none for a kernel that is built of parts alone.
     """
     sizes = ", ".join(f"{name}={size}" for name, size in zip(program.dims, planned.sizes, strict=True))
     extents = ", ".join(f"{i}: {name}" for i, name in enumerate(program.dims))
@@ -29,7 +32,7 @@ def header(checked: Checked, program: ir.Kernel, planned: Planned, command: tupl
         f"Extents by position: {extents}.",
         "Tensors by position: " + ", ".join(f"{i}: {name}" for i, name in enumerate(pointers)) + ".",
         "",
-        "Build it from this file alone (with nvcc from PyPI's packages, add -L to their lib folder):",
+        _ALONE if command else _IN_PARTS,
         *(f"  {line}" for line in command),
     ]
     return "\n".join(lines)

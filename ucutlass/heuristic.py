@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.hardware import Device, cluster_slots, lane_key
-from ucutlass.plan import Compute, GemvSchedule, Sm80Schedule, Sm90Schedule, Store
+from ucutlass.plan import Compute, GemvSchedule, Math, Sm80Schedule, Sm90Schedule, Store
 from ucutlass.rules.candidate import TMA_BYTES, Candidate, Shape, ceil_div
-from ucutlass.rules.memory import memory_of
+from ucutlass.rules.memory import memory_of, operand_parts
 from ucutlass.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
 
 
@@ -97,6 +97,9 @@ _VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
 """Of the multistage kernel's speed, what is left when an operand is read in that many bytes."""
 
 
+_PASSES: Mapping[Math, int] = MappingProxyType({"tensor": 1, "tf32x3": 3, "simt": 3})
+"""Multiplications of a wgmma kernel for one of the problem; the rules refuse `simt`, once it is priced."""
+
 _DIGITS = 10
 """Decimals of a second that are kept: equals stay equal, and then the search's order decides."""
 
@@ -160,7 +163,7 @@ def tile_grid(
 
 def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
     """Bytes from and to DRAM: operands that L2 cannot hold are read again by every wave."""
-    operands, others = c.shape.operand_bytes, c.shape.epilogue_bytes
+    operands, others = c.shape.operand_bytes * _parts(c), c.shape.epilogue_bytes
     per_batch = operands / c.shape.batch
     match c.schedule:
         case GemvSchedule():
@@ -172,7 +175,7 @@ def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constant
     side = max(1.0, math.sqrt(slots * tile[1] / tile[0]))
     rows = min(side, ceil_div(c.shape.m, tile[0]))
     columns = min(slots / rows, ceil_div(c.shape.n, tile[1]))
-    item = c.problem.a.elem.bytes
+    item = c.problem.a.elem.bytes * _parts(c)
     again = tiles / slots * (rows * tile[0] + columns * tile[1]) * c.shape.k * item
     return max(float(operands), again) + others
 
@@ -243,8 +246,20 @@ def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estima
         tiles,
         min(1.0, average / busiest),
         c.shape.m * c.shape.n / (m_tiles * m * n_tiles * n),
-        k.fill / (device.clock * k.clock),
+        k.fill / (device.clock * k.clock) + _split_seconds(c, device, k),
     )
+
+
+def _parts(c: Candidate) -> int:
+    """Tiles of each operand that a step of K takes."""
+    return operand_parts(c.problem) if isinstance(c.schedule, Sm90Schedule) else 1
+
+
+def _split_seconds(c: Candidate, device: Device, k: Constants) -> float:
+    """Of the launch that reads f32 operands and writes their small parts before the kernel's."""
+    if _parts(c) == 1:
+        return 0.0
+    return device.launch_floor + 2 * c.shape.operand_bytes / (device.bandwidth * k.dram)
 
 
 def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
@@ -253,8 +268,8 @@ def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Co
     them when all SMs multiply; SMs at rest help the others little, since power rises steeply with the
     clock. What lies beyond an edge is filled with zeros, which costs more than loading."""
     m, n, depth = s.tile
-    a, b = c.problem.a.elem.bytes, c.problem.b.elem.bytes
-    mma = (m / 64) * (depth * a / 32) * max(n / 2, n / 4 + 16)
+    a, b = (t.elem.bytes * _parts(c) for t in (c.problem.a, c.problem.b))
+    mma = (m / 64) * (depth * c.problem.a.elem.bytes / 32) * max(n / 2, n / 4 + 16) * _PASSES[s.math]
     mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
     if accumulators_per_thread(c) > 160:
         mma *= k.wide_accumulators
@@ -272,8 +287,8 @@ def _sm90_l2(
     the same tile at the same time some are served together. Split K adds its partial sums."""
     m, n, _ = s.tile
     batch, gpcs = c.shape.batch, max(1.0, device.sms / device.sms_per_gpc)
-    rows = min(m, c.shape.m) * c.problem.a.elem.bytes / s.cluster[1]
-    columns = min(n, c.shape.n) * c.problem.b.elem.bytes / s.cluster[0]
+    rows = min(m, c.shape.m) * c.problem.a.elem.bytes * _parts(c) / s.cluster[1]
+    columns = min(n, c.shape.n) * c.problem.b.elem.bytes * _parts(c) / s.cluster[0]
     rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
     columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
     partial = 8 * m * n * max(0, c.knobs.splits - 1)
@@ -319,6 +334,8 @@ def rate_key(c: Candidate, device: Device) -> str:
     match c.schedule:
         case Sm80Schedule(math=way):
             return "f16" if lane in ("e4m3", "e5m2") else lane_key(lane, way)
+        case Sm90Schedule(math="tf32x3"):
+            return "tf32x3"
         case _:
             return lane if lane in device.peaks else "f16"
 

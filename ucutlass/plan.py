@@ -240,15 +240,21 @@ class Knobs:
     splits: int = 1
 
 
+Math: TypeAlias = Literal["tensor", "tf32x3", "simt"]
+"""How a lane is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sm90Schedule:
-    """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements."""
+    """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements. `math` is the lane's way
+    of multiplying, as in `Sm80Schedule`; `simt` is there for the rules to refuse."""
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int]
     stages: int
     warps: Literal["pingpong", "cooperative"]
     scheduler: Literal["persistent", "stream_k"]
+    math: Math = "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,7 @@ class Sm80Schedule:
     tile: tuple[int, int, int]
     warp_tile: tuple[int, int]
     stages: int
-    math: Literal["tensor", "tf32x3", "simt"]
+    math: Math
 
 
 @dataclass(frozen=True, slots=True)

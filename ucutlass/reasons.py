@@ -10,7 +10,7 @@ from ucutlass.heuristic import Estimate
 from ucutlass.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.rules import violations
 from ucutlass.rules.candidate import Candidate, request_of
-from ucutlass.schedule import Request, differing, show_value
+from ucutlass.schedule import Request, differing, families, show_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,21 @@ class Note:
 def reasons(case: Case, c: Candidate, price: Estimate, asked: Request) -> Iterator[Note]:
     """Notes for every field that the request left out, and for a family forced by a rule."""
     if c.arch.wgmma and c.family == "sm80":
-        yield Note("", "multistage", _why_not_hopper(case))
+        yield Note("", "multistage", _why_not_hopper(case, asked))
     for name, value in differing(asked, request_of(c)).items():
         if value is not None:
             yield Note(name, show_value(value), _reason(name, c, price, case))
 
 
-def _why_not_hopper(case: Case) -> str:
-    """The rule that keeps the TMA kernels away, with its numbers."""
+def _why_not_hopper(case: Case, asked: Request) -> str:
+    """The rule that keeps the TMA kernels away, with its numbers; or what else did."""
     depth = 128 // case.written.problem.lane.bytes
     broken = violations(build(case, Request(warps="pingpong", tile=(64, 64, depth))))
-    return f"the Hopper kernels cannot take this: {broken[0].message}" if broken else "asked for"
+    if broken:
+        return f"the Hopper kernels cannot take this: {broken[0].message}"
+    if "sm90" not in families(asked) or asked.math == "simt":
+        return "asked for"
+    return "predicted to be faster than wgmma, for which a launch splits the operands first"
 
 
 def _reason(name: str, c: Candidate, price: Estimate, case: Case) -> str:
@@ -47,7 +51,7 @@ def _reason(name: str, c: Candidate, price: Estimate, case: Case) -> str:
         "stages": "as many as fit in shared memory beside the epilogue, and no more than help",
         "split_k": _split(c, tiles),
         "swap": "N lies on the tile's M side" if c.swapped else "as written",
-        "math": "three tf32 passes keep f32 accuracy" if request_of(c).math == "tf32x3" else "f32 in FFMA",
+        "math": _math(c),
         "swizzle": "operands against L2; costs no build to change",
         "raster": "the scheduler takes the shorter side; costs no build to change",
         "warp_tile": "as many accumulators a thread as fit",
@@ -70,6 +74,13 @@ def _warps(c: Candidate) -> str:
             return "the kernel whose scheduler splits K"
         case _:
             return "two warp groups share a tile"
+
+
+def _math(c: Candidate) -> str:
+    if request_of(c).math == "simt":
+        return "f32 in FFMA"
+    before = "; a launch before the kernel's splits the operands" if c.family == "sm90" else ""
+    return f"three tf32 passes keep f32 accuracy{before}"
 
 
 def _cluster(c: Candidate) -> str:

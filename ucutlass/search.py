@@ -67,7 +67,7 @@ _SKINNY = 512
 
 def rounds(case: Case, request: Request) -> tuple[tuple[Family, ...], ...]:
     """Kernel families to price together; a later round is for when the rules leave none of an
-    earlier one. The multistage kernel comes after Hopper's where those can run at all."""
+    earlier one. The multistage kernel comes after Hopper's where those can run at all, but for f32."""
     allowed = families(request)
     if request.warps is not None:
         return (allowed,)
@@ -75,7 +75,11 @@ def rounds(case: Case, request: Request) -> tuple[tuple[Family, ...], ...]:
     short = min(shape.m, shape.n) <= COLUMNS[-1]
     gemv: tuple[Family, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
     sm80: tuple[Family, ...] = ("sm80",) if "sm80" in allowed else ()
-    if "sm90" in allowed and (_sm90_likely(case) or not sm80):
+    likely = request.math != "simt" and _sm90_likely(case)
+    if "sm90" in allowed and (likely or not sm80):
+        if case.written.problem.lane.name == "f32":
+            # For wgmma a launch splits the operands first, which does not pay where there is little to do.
+            return (("sm90", *sm80, *gemv),)
         return (("sm90", *gemv), sm80) if sm80 else (("sm90", *gemv),)
     return ((*sm80, *gemv),)
 
@@ -84,7 +88,9 @@ def _sm90_likely(case: Case) -> bool:
     """A glance that spares pricing; the rules decide."""
     problem = case.written.problem
     aligned = all(t.align * t.elem.bytes >= TMA_BYTES for t in (problem.a, problem.b))
-    return case.arch.wgmma and aligned and len(problem.k) == 1 and problem.lane.name in WGMMA_LANES
+    ordered = problem.lane.name != "f32" or all(t.k and t.k[-1] == () for t in (problem.a, problem.b))
+    likely = case.arch.wgmma and aligned and len(problem.k) == 1 and problem.lane.name in WGMMA_LANES
+    return likely and ordered
 
 
 def expand(case: Case, request: Request, tried: tuple[Family, ...]) -> Iterator[Request]:

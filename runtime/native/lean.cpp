@@ -287,7 +287,7 @@ extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* gri
 }
 
 // The launch that finishes a reduction: a kernel of a prepared one's image, looked up at its first launch.
-extern "C" int32_t ucc_lean_combine(ucc_lean::Kernel* kernel, char const* name, void** found, int columns,
+extern "C" int32_t ucc_lean_beside(ucc_lean::Kernel* kernel, char const* name, void** found, int columns,
                                     int64_t extent, int64_t batches, void* params, void* stream) {
   void* function = __atomic_load_n(found, __ATOMIC_ACQUIRE);
   if (function == nullptr) {

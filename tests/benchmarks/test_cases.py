@@ -40,7 +40,7 @@ def test_names_are_unique_and_grouped() -> None:
 
 
 def test_builds_stay_within_the_budget(accepted: list[Accepted]) -> None:
-    assert len({s.code for a in accepted for s in a.sources()}) <= 120
+    assert len({s.code for a in accepted for s in a.sources()}) <= 125
 
 
 def test_every_shape_of_a_case_shares_one_source(accepted: list[Accepted]) -> None:
@@ -57,7 +57,7 @@ def test_every_lane_and_accumulation_runs_in_every_family_that_has_it(accepted: 
     for lane in LANES.values():
         for accumulate in lane.accumulations:
             assert (lane.elem.name, accumulate, Sm80Schedule) in seen
-            assert (lane.elem.name, accumulate, Sm90Schedule) in seen or lane.elem.name == "f32"
+            assert (lane.elem.name, accumulate, Sm90Schedule) in seen
         assert (lane.elem.name, lane.accumulations[0], GemvSchedule) in seen
 
 

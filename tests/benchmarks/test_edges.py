@@ -19,6 +19,8 @@ from ucutlass.runtime.errors import BuildCancelled, BuildError, OutOfMemory
 from ucutlass.runtime.ptxas import Report
 
 NOT_EMITTED = {
+    ("UC0411", "f32 by wgmma, two batch modes"),
+    ("UC0412", "`math simt` by wgmma"),
     ("UC0412", "f32 in one pass of mma.sync"),
     ("UC0413", "two contracted modes by TMA"),
     ("UC0433", "a sum over the batch alone"),

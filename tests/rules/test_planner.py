@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 from tests.rules.problems import gemm
 from ucutlass.case import Case, build, case_of
 from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
+from ucutlass.emit.lean import lean
 from ucutlass.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
+from ucutlass.heuristic import Estimate
 from ucutlass.ir import Choice
 from ucutlass.plan import CoordinateValue, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.planner import Planned, candidates, plan, transpose
 from ucutlass.rules import legal, violations
 from ucutlass.rules.memory import memory_of
-from ucutlass.schedule import FIELDS, Request, fits, legal_values, requests
+from ucutlass.rules.violation import Violation
+from ucutlass.schedule import FIELDS, Request, Warps, fits, legal_values, requests
 from ucutlass.sol import speed_of_light
 
 SM90 = ARCHES["sm90a"]
@@ -26,6 +29,11 @@ SM90 = ARCHES["sm90a"]
 
 def planned(made: object) -> Planned:
     assert isinstance(made, Planned), made
+    return made
+
+
+def refusals(made: object) -> tuple[Violation, ...]:
+    assert isinstance(made, tuple), made
     return made
 
 
@@ -136,6 +144,8 @@ def test_templates_take_what_the_rules_take(made: object, request: Request, arch
         case GemvSchedule() as schedule:
             assert gemv.check(what, schedule) == ""
             assert gemv.shared_bytes(what, schedule) <= memory
+        case Sm90Schedule(math="tf32x3"):
+            assert lean(chosen.plan)
         case Sm90Schedule():
             assert gemm_sm90.render(chosen.plan)
 
@@ -158,7 +168,7 @@ def test_transposing_turns_coordinates_and_operands() -> None:
     [
         (gemm(8205, 5921, 2949), "aligned to 2 bytes"),
         (gemm(512, 512, 512, lane="e4m3", order="KN"), "contiguous along N"),
-        (gemm(512, 512, 512, lane="f32"), "wgmma does not multiply f32"),
+        (gemm(512, 512, 512, lane="f32", order="KN"), "the tf32 parts of f32 only contiguous along K"),
     ],
 )
 def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: str) -> None:
@@ -179,6 +189,63 @@ def test_large_gemm_takes_a_large_cooperative_tile() -> None:
     assert schedule.warps == "cooperative"
     assert sorted(schedule.tile[:2]) == [128, 256]
     assert schedule.cluster != (1, 1)
+
+
+F32 = {"large": (4096, 4096, 4096), "small": (256, 256, 256)}
+
+
+def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
+    large, small = (planned(plan(*gemm(*sizes, lane="f32"), SM90)) for sizes in F32.values())
+    chosen = large.plan.schedule
+    assert isinstance(chosen, Sm90Schedule) and chosen.math == large.request.math == "tf32x3"
+    assert (sorted(chosen.tile[:2]), chosen.tile[2], chosen.stages) == ([128, 256], 32, 2)
+    said = {note.field: note.reason for note in large.notes}
+    assert said["math"].endswith("a launch before the kernel's splits the operands")
+    assert isinstance(small.plan.schedule, Sm80Schedule)
+    (why,) = (note.reason for note in small.notes if note.field == "")
+    assert why.startswith("predicted to be faster than wgmma")
+    assert {c.plan.schedule.__class__ for c in candidates(*gemm(*F32["small"], lane="f32"), SM90)} == {
+        Sm90Schedule, Sm80Schedule,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "asked", [Request(warps="multistage"), Request(math="simt"), Request(warp_tile=(32, 32))]
+)
+def test_f32_stays_where_it_was_asked_for(asked: Request) -> None:
+    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
+    assert isinstance(chosen.plan.schedule, Sm80Schedule)
+    assert [note.reason for note in chosen.notes if note.field == ""] == ["asked for"]
+
+
+def test_math_alone_leaves_the_kernel_open() -> None:
+    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, Request(math="tf32x3")))
+    assert isinstance(chosen.plan.schedule, Sm90Schedule)
+
+
+@pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
+def test_ffma_by_a_hopper_kernel_is_refused_with_a_mend(warps: Warps) -> None:
+    asked = Request(warps=warps, math="simt")
+    (refused,) = refusals(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
+    assert (refused.code, refused.fields) == ("UC0412", ("math", "warps"))
+    assert refused.nearest is not None
+    assert (refused.nearest.warps, refused.nearest.math) == (warps, "tf32x3")
+
+
+def test_three_passes_cost_three_times_one_and_a_launch() -> None:
+    """The price of a large product is about that of three in tf32; of few rows, the split's."""
+    request = Request(warps="cooperative", tile=(128, 256, 32), cluster=(2, 1))
+
+    def price(lane: str, *sizes: int) -> Estimate:
+        return planned(plan(*gemm(*sizes, lane=lane), SM90, None, request)).estimate
+
+    one, three = (price(lane, 8192, 8192, 8192) for lane in ("tf32", "f32"))
+    assert 2.7 < three.sm_seconds / one.sm_seconds < 3.1
+    assert three.power_seconds == pytest.approx(3 * one.power_seconds)
+    assert three.dram_bytes > 1.5 * one.dram_bytes
+    one, three = (price(lane, 128, 8192, 8192) for lane in ("tf32", "f32"))
+    moved = 2 * (128 + 8192) * 8192 * 4
+    assert three.seconds - one.seconds > moved / DEVICES["H200"].bandwidth
 
 
 def test_matrix_vector_reads_the_matrix_as_a() -> None:

@@ -20,6 +20,7 @@ SM90, SM80, SM89 = ARCHES["sm90a"], ARCHES["sm80"], ARCHES["sm89"]
 
 Made = tuple[GemmProblem, tuple[int, ...]]
 COOPERATIVE = Request(warps="cooperative", tile=(128, 128, 64))
+F32_COOPERATIVE = Request(warps="cooperative", tile=(128, 128, 32))
 PINGPONG = Request(warps="pingpong", tile=(64, 128, 64))
 MULTISTAGE = Request(warps="multistage", tile=(128, 128, 32))
 GEMV = Request(warps="gemv")
@@ -33,6 +34,22 @@ def two_k_modes(made: Made) -> Made:
     problem, sizes = made
     a, b = (replace(t, k=((1, 2), ())) for t in (problem.a, problem.b))
     return replace(problem, k=((2,), (2,)), a=a, b=b), sizes
+
+
+def two_batch_modes(made: Made) -> Made:
+    """Of two names that lie apart in memory."""
+    problem, sizes = made
+    near, far = (3,), (0, 1, 2)
+    a, b = (replace(t, batch=(*t.batch, far)) for t in (problem.a, problem.b))
+    (store,) = problem.outputs
+    stored = replace(store, access=replace(store.access, batch=(*store.access.batch, far)))
+    return replace(problem, batch=(near, near), a=a, b=b, outputs=(stored,)), sizes
+
+
+def wide_bias(made: Made) -> Made:
+    problem, sizes = made
+    inputs = tuple(replace(t, elem=replace(t.elem, name="wide", bits=64)) for t in problem.inputs)
+    return replace(problem, inputs=inputs), sizes
 
 
 def scattered(made: Made) -> Made:
@@ -60,10 +77,52 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
     (
         "UC0411",
         SM90,
+        two_batch_modes(gemm(512, 512, 512, 2, lane="f32")),
+        F32_COOPERATIVE,
+        two_batch_modes(gemm(512, 512, 512, 2, lane="tf32")),
+        F32_COOPERATIVE,
+    ),
+    (
+        "UC0411",
+        SM90,
+        wide_bias(square(lane="f32", bias=True)),
+        F32_COOPERATIVE,
+        square(lane="f32", bias=True),
+        F32_COOPERATIVE,
+    ),
+    (
+        "UC0412",
+        SM90,
         square(lane="f32"),
-        replace(COOPERATIVE, tile=(128, 128, 32)),
+        replace(F32_COOPERATIVE, math="simt"),
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, math="tf32x3"),
+    ),
+    (
+        "UC0412",
+        SM90,
         square(lane="tf32"),
-        replace(COOPERATIVE, tile=(128, 128, 32)),
+        replace(F32_COOPERATIVE, math="tf32x3"),
+        square(lane="f32"),
+        F32_COOPERATIVE,
+    ),
+    ("UC0416", SM90, square(lane="f32", order="KN"), F32_COOPERATIVE, square(lane="f32"), F32_COOPERATIVE),
+    ("UC0416", SM90, square(lane="f32", order="MK"), F32_COOPERATIVE, square(lane="f32"), F32_COOPERATIVE),
+    (
+        "UC0426",
+        SM90,
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, tile=(128, 256, 32), stages=3),
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, tile=(128, 256, 32), stages=2),
+    ),
+    (
+        "UC0426",
+        SM90,
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, stages=4),
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, stages=3),
     ),
     (
         "UC0412",

@@ -38,7 +38,15 @@ void fake_params(size_t bytes) { params_bytes = bytes; }
 void fake_device(int ordinal) { first_device = ordinal; }
 void fake_context(int there) { current = there ? (CUcontext)(size_t)(first_device + 1) : NULL; }
 char const* fake_said(void) { return said == NULL ? "" : said; }
-void fake_forget(void) { length = 0; }
+void fake_forget(void) {
+  length = 0;
+  if (said != NULL) {
+    *said = 0;
+  }
+}
+
+#define BESIDE 0x300      // a kernel of the image besides the one that a plan is for
+#define BESIDE_BYTES 96  // of its parameters
 
 // --- the driver -------------------------------------------------------------------
 
@@ -99,7 +107,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
 }
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, char const* name) {
   CALL("cuLibraryGetKernel", "\"name\": \"%s\"", name);
-  *kernel = (CUkernel)(size_t)0x200;
+  *kernel = (CUkernel)(size_t)(strcmp(name, "ucc_cutlass_kernel") == 0 ? 0x200 : BESIDE);
   DONE;
 }
 CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
@@ -136,16 +144,17 @@ CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes,
   DONE;
 }
 CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, void** params, void** extra) {
+  CUlaunchAttribute const none = {0}, *attribute = config->numAttrs ? config->attrs : &none;
   CALL("cuLaunchKernelEx",
        "\"function\": %zu, \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": "
        "%u, \"attribute\": %d, \"cluster\": [%u, %u, %u], \"context\": %zu",
        (size_t)function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
-       config->blockDimZ, config->sharedMemBytes, (size_t)config->hStream, config->numAttrs, config->attrs[0].id,
-       config->attrs[0].value.clusterDim.x, config->attrs[0].value.clusterDim.y, config->attrs[0].value.clusterDim.z,
+       config->blockDimZ, config->sharedMemBytes, (size_t)config->hStream, config->numAttrs, attribute->id,
+       attribute->value.clusterDim.x, attribute->value.clusterDim.y, attribute->value.clusterDim.z,
        (size_t)current);
   length -= 2;
   say(", \"params\": \"");
-  for (size_t i = 0; i < params_bytes; ++i) {
+  for (size_t i = 0; i < ((size_t)function == BESIDE ? BESIDE_BYTES : params_bytes); ++i) {
     say("%02x", ((unsigned char const*)params[0])[i]);
   }
   say("\"}\n");

@@ -37,7 +37,8 @@ def call(entry: Any, fake: ctypes.CDLL | None, one: dict[str, Any]) -> dict[str,
             fake.fake_context(context)
         for _ in range(one["times"]):
             asks = ctypes.byref(size) if one["asks"] else None
-            codes.append(entry(*given, None, asks, ctypes.c_void_p(one["stream"])))
+            workspace, stream = (ctypes.c_void_p(one[name]) for name in ("workspace", "stream"))
+            codes.append(entry(*given, workspace, asks, stream))
 
     if one["threads"]:
         crew = [threading.Thread(target=launch, args=(i % 2,)) for i in range(one["threads"])]

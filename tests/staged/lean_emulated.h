@@ -56,7 +56,7 @@ int32_t ucc_lean_launch(ucc_lean::Kernel*, uint32_t const*, void* params, void*)
   return 0;
 }
 
-int32_t ucc_lean_combine(ucc_lean::Kernel*, char const* name, void**, int columns, int64_t extent, int64_t batches,
+int32_t ucc_lean_beside(ucc_lean::Kernel*, char const* name, void**, int columns, int64_t extent, int64_t batches,
                          void* params, void*) {
   gridDim = {unsigned((extent + columns - 1) / columns), unsigned(std::min<int64_t>(batches, 2)), 1};
   for (unsigned y = 0; y < gridDim.y; ++y) {

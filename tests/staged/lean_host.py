@@ -41,6 +41,7 @@ class Call:
     context: int = 1
     threads: int = 0
     times: int = 1
+    workspace: int | None = None
 
 
 @dataclass(frozen=True)

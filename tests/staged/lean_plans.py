@@ -16,13 +16,13 @@ from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, U8, Element
 from ucutlass.emit.lean import Lean, lean
 from ucutlass.emit.staged import NotServed
 from ucutlass.families import Refused
-from ucutlass.plan import Arithmetic, Compute, GemmPlan, HostScalar, LoadSlot, Sm90Schedule, Store
+from ucutlass.plan import Arithmetic, Compute, GemmPlan, HostScalar, LoadSlot, Math, Sm90Schedule, Store
 from ucutlass.rules.tiles import COOPERATIVE_M, MAX_CLUSTER, MAX_TILE, PINGPONG_M, WIDTHS
 from ucutlass.shapes import complete
 
 Warps: TypeAlias = Literal["pingpong", "cooperative"]
 
-LANES: tuple[Element, ...] = (F16, BF16, TF32, E4M3, E5M2, S8, U8)
+LANES: tuple[Element, ...] = (F16, BF16, TF32, F32, E4M3, E5M2, S8, U8)
 
 CLUSTERS = tuple((m, n) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8) if m * n <= MAX_CLUSTER)
 
@@ -51,7 +51,8 @@ def plain_plans(draw: st.DrawFn) -> GemmPlan:
         draw(st.sampled_from(WIDTHS)),
         step * draw(st.integers(1, MAX_TILE // step)),
     )
-    schedule = Sm90Schedule(tile, draw(st.sampled_from(CLUSTERS)), 2, warps, "persistent")
+    math: Math = "tf32x3" if lane == F32 else "tensor"
+    schedule = Sm90Schedule(tile, draw(st.sampled_from(CLUSTERS)), 2, warps, "persistent", math)
     orders = st.sampled_from(("k", "mn")) if lane.bytes == 2 else st.just("k")
     return ordered(plain(lane, schedule), draw(orders), draw(orders))
 
@@ -148,6 +149,29 @@ def wide() -> GemmPlan:
     f32 = (Store(replace(store.access, elem=F32, align=4)),)
     a, b = replace(p.a, elem=F32), replace(p.b, elem=F32)
     return replace(base, problem=replace(p, a=a, b=b, outputs=f32))
+
+
+THREE = Sm90Schedule((128, 256, 32), (2, 1), 2, "cooperative", "persistent", "tf32x3")
+"""f32 in three tf32 passes, by the largest tile that shared memory holds twice."""
+
+THREE_PINGPONG = Sm90Schedule((64, 128, 32), (1, 2), 4, "pingpong", "persistent", "tf32x3")
+
+
+def three(schedule: Sm90Schedule = THREE, batched: bool = False) -> GemmPlan:
+    """f32 to f32 by TMA; `batched` by a name that B lacks, whose rows of A lie nearer than A's own."""
+    base = plain(F32, schedule)
+    p = base.problem
+    (store,) = p.outputs
+    stored = replace(store.access, elem=F32, align=4)
+    if not batched:
+        return replace(base, problem=replace(p, outputs=(Store(stored),)))
+    problem = replace(
+        p, batch=((3,),), dims=4,
+        a=replace(p.a, m=(3, 2), batch=((2,),)),
+        b=replace(p.b, batch=(None,)),
+        outputs=(Store(replace(stored, batch=((0, 1),))),),
+    )  # fmt: skip
+    return replace(base, problem=problem)
 
 
 KINDS = {"biased": biased, "shared": shared, "turned": turned, "residual": residual, "wide": wide}

@@ -48,7 +48,7 @@ def made(plan: GemmPlan, tools: Toolchain, cache: Cache, kernel: Lean | None = N
 
 def multiplications(plan: GemmPlan) -> int:
     """wgmma in the kernel's text: a k tile's, in the loop and, where nothing is promoted, before it. Where
-    halves are promoted, a turn's k tiles and one for the rest."""
+    each k tile is promoted, those of a turn's k tiles and of one for the rest."""
     schedule, problem = plan.schedule, plan.problem
     assert isinstance(schedule, Sm90Schedule)
     groups = 2 if schedule.warps == "cooperative" else 1
@@ -56,9 +56,9 @@ def multiplications(plan: GemmPlan) -> int:
     atoms = schedule.tile[0] // (64 * groups)
     tile = len(list(instructions(a, b, atoms, schedule.tile[1])))
     promoted = promotion(problem, schedule)
-    if parts(promoted) == 2:
-        tiles = turn(atoms * schedule.tile[1] // 2, atoms)
-        return 2 * tile * (tiles + 1 if tiles > 1 else 1)
+    registers = atoms * schedule.tile[1] // 2
+    if tiles := turn(promoted, registers, atoms):
+        return parts(promoted, registers) * tile * (tiles + 1 if tiles > 1 else 1)
     return tile * (1 if promoted else 2)
 
 

@@ -338,7 +338,7 @@ int main() {
   auto launch = [&](int columns, int64_t extent, int64_t batches) {
     void* stream = reinterpret_cast<void*>(64);
     char const* name = "ucc_combine_out1";
-    std::printf("%d\n", ucc_lean_combine(&kernel, name, &found, columns, extent, batches, &params, stream));
+    std::printf("%d\n", ucc_lean_beside(&kernel, name, &found, columns, extent, batches, &params, stream));
   };
   launch(32, 65, 3);
   launch(32, 65, 3);

@@ -164,7 +164,7 @@ def request_of(candidate: Candidate) -> Request:
     knobs = candidate.knobs
     swap: Literal["no", "yes"] = "yes" if candidate.swapped else "no"
     match candidate.schedule:
-        case Sm90Schedule(tile, cluster, stages, warps, scheduler):
+        case Sm90Schedule(tile, cluster, stages, warps, scheduler, math_):
             stream = scheduler == "stream_k" and knobs.splits == 0
             return Request(
                 warps=warps,
@@ -172,6 +172,7 @@ def request_of(candidate: Candidate) -> Request:
                 cluster=cluster,
                 stages=stages,
                 swap=swap,
+                math=None if math_ == "tensor" else math_,
                 split_k="stream" if stream else knobs.splits,
                 raster=RASTER_WORD[knobs.raster],
                 swizzle=knobs.swizzle,

@@ -16,6 +16,7 @@ from typing import Literal
 
 from ucutlass.plan import Access, GemmProblem, GemvSchedule, Reduction, Route, Sm80Schedule, Sm90Schedule
 from ucutlass.rules.candidate import Candidate, ceil_div, epilogue_tensors
+from ucutlass.rules.lean_memory import BARRIERS, lean_epilogue, lean_ring
 
 BARRIER = 8
 """Bytes of an mbarrier."""
@@ -146,6 +147,11 @@ def _struct(members: list[tuple[int, int]]) -> tuple[int, int]:
     return _round(size, alignment) or 1, alignment
 
 
+def operand_parts(problem: GemmProblem) -> int:
+    """Tiles of each operand that a wgmma kernel loads for a step of K."""
+    return 2 if problem.lane.name == "f32" else 1
+
+
 def sm90_memory(
     problem: GemmProblem,
     routes: tuple[Route, ...],
@@ -154,6 +160,11 @@ def sm90_memory(
     stages: int,
 ) -> SharedMemory:
     """Shared memory of an sm90 kernel with that many stages; padding counts as barriers."""
+    if problem.lane.name == "f32":
+        # In two parts, each as large as the operands (emit/lean_split.py), by a kernel of our own.
+        least, stage = lean_epilogue(problem, routes, tile, warps), 2 * stage_bytes(problem, tile)
+        padding = lean_ring(problem, tile, stages) - stages * stage
+        return SharedMemory(stage, stages, least or 0, BARRIERS + padding)
     epilogue = sm90_epilogue(problem, routes, tile, warps)
     order = 2 * BARRIER + (4 * BARRIER if warps == "pingpong" else 0)
     scheduler = 16

@@ -17,6 +17,7 @@ from ucutlass.rules.candidate import (
     stride_bytes,
     tma_alignable,
 )
+from ucutlass.rules.lean_memory import lean_epilogue
 from ucutlass.rules.violation import Finding, changed, multistage, nearest
 
 TRANSPOSED = 32
@@ -25,9 +26,12 @@ TRANSPOSED = 32
 
 TRANSPOSED_N = tuple(range(TRANSPOSED, 256 + 1, TRANSPOSED))
 
-WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8"})
+WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
 
-WGMMA_K_MAJOR = frozenset({"e4m3", "e5m2", "s8"})
+WGMMA_K_MAJOR = frozenset({"f32", "e4m3", "e5m2", "s8"})
+
+MOST_BYTES_F32 = 4
+"""Of an element in the epilogue of f32's wgmma kernel (emit/lean.py)."""
 
 INT32 = 2**31 - 1
 
@@ -48,19 +52,45 @@ def arch_has_family(c: Candidate) -> Finding | None:
 
 def lane_has_kernel(c: Candidate) -> Finding | None:
     lane = c.problem.lane.name
-    if lane in WGMMA_LANES:
+    if lane not in WGMMA_LANES:
+        return Finding(
+            f"wgmma does not multiply {lane}",
+            "use `warps multistage`, or cast the operands to tf32",
+            ("warps",),
+            multistage(c),
+        )
+    said = _beyond_lean(c) if lane == "f32" else ""
+    if not said:
         return None
-    return Finding(
-        f"wgmma does not multiply {lane}",
-        "use `warps multistage`, or cast the operands to tf32",
-        ("warps",),
-        multistage(c),
-    )
+    return Finding(f"f32 by wgmma: {said}", "use `warps multistage`", ("warps",), multistage(c))
+
+
+def _beyond_lean(c: Candidate) -> str:
+    """What the kernel of f32 lacks, one of our own: for other lanes CUTLASS's collectives serve that."""
+    if (modes := len(c.problem.batch)) > 1:
+        return f"the batch names stay {modes} separate modes, and the kernel walks one"
+    stored = (o.access for o in c.problem.outputs if not isinstance(o, Reduction))
+    elements = (access.elem for access in (*c.problem.inputs, *stored))
+    wide = next((e for e in elements if e.bytes > MOST_BYTES_F32), None)
+    if wide is not None:
+        return f"the epilogue takes elements of {MOST_BYTES_F32} bytes at most, {wide.name} has {wide.bytes}"
+    assert isinstance(c.schedule, Sm90Schedule)
+    if lean_epilogue(c.problem, c.routes, c.schedule.tile, c.schedule.warps) is None:
+        return "no step of the epilogue is as wide as all its results and reductions want"
+    return ""
 
 
 def math_fits_lane(c: Candidate) -> Finding | None:
-    assert isinstance(c.schedule, Sm80Schedule)
+    assert not isinstance(c.schedule, GemvSchedule)
     lane, math = c.problem.lane.name, c.schedule.math
+    if lane == "f32" and math == "simt" and c.family == "sm90":
+        return Finding(
+            "pingpong and cooperative multiply by wgmma, f32 in three tf32 passes; FFMA is the multistage "
+            "kernel's",
+            "use `math tf32x3`, or `warps multistage`",
+            ("math", "warps"),
+            changed(c, math="tf32x3"),
+        )
     if (lane == "f32") == (math != "tensor"):
         return None
     if lane == "f32":
@@ -119,8 +149,9 @@ def k_major(c: Candidate) -> Finding | None:
         return None
     for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
         if _order(access, along) == along:
+            read = "the tf32 parts of f32" if lane == "f32" else lane
             return Finding(
-                f"operand {name} is contiguous along {along}; wgmma reads {lane} only contiguous along K",
+                f"operand {name} is contiguous along {along}; wgmma reads {read} only contiguous along K",
                 "use `warps multistage`, or store the contracted dimension last",
                 ("warps",),
                 multistage(c),

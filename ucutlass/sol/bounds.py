@@ -18,6 +18,7 @@ from ucutlass.heuristic import rate_key
 from ucutlass.ir import Program
 from ucutlass.plan import GemvSchedule, Sm90Schedule
 from ucutlass.planner import Planned
+from ucutlass.rules.memory import operand_parts
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.eager import stages
@@ -254,11 +255,12 @@ def l2_bytes(planned: Planned) -> float:
             return float(c.shape.operand_bytes)
         case Sm90Schedule(tile=tile, cluster=cluster):
             splits = 1
+            parts = operand_parts(c.problem)
         case schedule:
-            tile, cluster, splits = schedule.tile, (1, 1), max(1, c.knobs.splits)
+            tile, cluster, splits, parts = schedule.tile, (1, 1), max(1, c.knobs.splits), 1
     rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes / cluster[1]
     columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes / cluster[0]
-    return planned.estimate.tiles / splits * c.shape.k * (rows + columns)
+    return planned.estimate.tiles / splits * c.shape.k * (rows + columns) * parts
 
 
 def bounds(

@@ -1,0 +1,59 @@
+"""f32 by wgmma in three tf32 passes on a GPU: as exact as f32, and infinities and NaNs where f32 has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import ucutlass
+from ucutlass.runtime import switches
+
+pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
+
+SCHEDULES = (
+    "warps cooperative  tile 128x256x32  cluster 2x1", "warps cooperative  tile 128x128x32  split_k stream",
+    "warps cooperative  tile 128x128x32  cluster 2x2", "warps pingpong  tile 64x128x32  cluster 1x2",
+    "warps pingpong  tile 64x64x64",
+)  # fmt: skip
+
+
+@pytest.fixture(params=SCHEDULES)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., torch.Tensor]:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("wgmma is of compute capability 9.0")
+    monkeypatch.setenv(switches.BUILD_STAGE, "auto")
+    made: Callable[..., torch.Tensor] = ucutlass.loads(
+        "kernel k(x: f32[B, M, K], w: f32[B, N, K]) -> f32[B, M, N] {\n"
+        f"  return dot[K](x, w)\n  schedule sm90a {{ {request.param} }}\n}}\n"
+    )
+    return made
+
+
+def operands(b: int, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(k)
+    return torch.randn(b, m, k, device="cuda"), torch.randn(b, n, k, device="cuda")
+
+
+@pytest.mark.parametrize("shape", [(1, 128, 256, 32), (3, 300, 212, 100), (1, 1000, 520, 2048), (7, 1, 4, 4)])
+def test_errors_are_those_of_f32(
+    shape: tuple[int, int, int, int], kernel: Callable[..., torch.Tensor]
+) -> None:
+    x, w = operands(*shape)
+    y, again = kernel(x, w), kernel(x, w)
+    assert torch.equal(y, again)
+    exact, magnitude = (a @ b.mT for a, b in ((x.double(), w.double()), (x.abs(), w.abs())))
+    assert bool(((y - exact).abs() <= 2.0**-18 * magnitude).all())
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_not_finite_is_where_f32_has_it(value: float, kernel: Callable[..., torch.Tensor]) -> None:
+    x, w = operands(2, 300, 212, 320)
+    finite = kernel(x, w)
+    x[0, 7, 5], x[1, 299, 319], w[1, 3, 9], w[1, 211, 319] = value, -value, value, torch.inf
+    y, wanted = kernel(x, w), x @ w.mT
+    for test in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(test(y), test(wanted))
+    there = wanted.isfinite()
+    assert torch.allclose(y[there], finite[there], rtol=1e-4, atol=1e-3)
