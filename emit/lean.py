@@ -89,6 +89,7 @@ class Layout:
     shared_bytes: int
     scheduler_bytes: int
     stream_k: bool
+    overlaps: bool
     columns: int
     store_buffers: int
     load_stages: int
@@ -246,6 +247,8 @@ def _layout(
         shared_bytes=SHARED_BYTES,
         scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
         stream_k=schedule.scheduler == "stream_k",
+        # Its locks are set to 0 on the stream before it, by what need not be a kernel.
+        overlaps=schedule.scheduler != "stream_k",
         columns=walk.columns,
         store_buffers=walk.store_buffers,
         load_stages=walk.load_stages,

@@ -71,10 +71,11 @@ Driver const& driver() {
 int32_t code(CUresult error) { return error == CUDA_SUCCESS ? 0 : DriverError + int32_t(error); }
 
 struct Config {
-  CUlaunchAttribute cluster{};
+  CUlaunchAttribute attributes[2] = {};  // the cluster alone counts for occupancy
   CUlaunchConfig config{};
 
   Config(ucc_lean::Kernel const& kernel, uint32_t const* grid, CUstream stream) {
+    CUlaunchAttribute& cluster = attributes[0];
     cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     cluster.value.clusterDim.x = kernel.cluster_m;
     cluster.value.clusterDim.y = kernel.cluster_n;
@@ -86,7 +87,9 @@ struct Config {
     config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = kernel.shared_bytes;
     config.hStream = stream;
-    config.attrs = &cluster;
+    attributes[1].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attributes[1].value.programmaticStreamSerializationAllowed = 1;
+    config.attrs = attributes;
     config.numAttrs = 1;
   }
   Config(Config const&) = delete;
@@ -282,6 +285,7 @@ extern "C" int32_t ucc_lean_stream_k(ucc_lean::Problem const& problem, void* sch
 
 extern "C" int32_t ucc_lean_launch(ucc_lean::Kernel* kernel, uint32_t const* grid, void* params, void* stream) {
   Config config(*kernel, grid, static_cast<CUstream>(stream));
+  config.config.numAttrs += kernel->overlaps;
   void* arguments[] = {params};
   return code(driver().launch(&config.config, static_cast<CUfunction>(kernel->function), arguments, nullptr));
 }

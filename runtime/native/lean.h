@@ -27,6 +27,7 @@ struct Kernel {
   unsigned char const* image;
   char const* name;
   uint32_t threads, shared_bytes, cluster_m, cluster_n;
+  bool overlaps;  // begins while the stream's kernel before it ends, and waits for that where it first reads
   void* library = nullptr;
   void* function = nullptr;
   int ready[MostDevices] = {};
