@@ -147,11 +147,12 @@ CUresult cuLaunchKernelEx(CUlaunchConfig const* config, CUfunction function, voi
   CUlaunchAttribute const none = {0}, *attribute = config->numAttrs ? config->attrs : &none;
   CALL("cuLaunchKernelEx",
        "\"function\": %zu, \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": "
-       "%u, \"attribute\": %d, \"cluster\": [%u, %u, %u], \"context\": %zu",
+       "%u, \"attribute\": %d, \"cluster\": [%u, %u, %u], \"second\": [%d, %d], \"context\": %zu",
        (size_t)function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
        config->blockDimZ, config->sharedMemBytes, (size_t)config->hStream, config->numAttrs, attribute->id,
        attribute->value.clusterDim.x, attribute->value.clusterDim.y, attribute->value.clusterDim.z,
-       (size_t)current);
+       config->numAttrs > 1 ? attribute[1].id : 0,
+       config->numAttrs > 1 ? attribute[1].value.programmaticStreamSerializationAllowed : 0, (size_t)current);
   length -= 2;
   say(", \"params\": \"");
   for (size_t i = 0; i < ((size_t)function == BESIDE ? BESIDE_BYTES : params_bytes); ++i) {

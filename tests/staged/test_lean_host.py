@@ -13,6 +13,7 @@ import pytest
 
 from tests.staged.lean_host import Bench, Call, Problem, good, tensor
 from tests.staged.lean_plans import KINDS, biased, interleaved, residual, shared, turned, wide
+from ucutlass.emit.lean import lean
 from ucutlass.emit.lean_epilogue import SHARED_BYTES
 from ucutlass.emit.lean_mainloop import WIDEST
 from ucutlass.plan import GemmPlan, Sm90Schedule, Store
@@ -159,7 +160,10 @@ def test_a_launch_is_the_schedules(name: str, bench: Bench) -> None:
     cluster_m, cluster_n = schedule.cluster
     (answer,) = bench.host(plan).call(good(plan, extents)).calls
     (launch,) = answer.of("cuLaunchKernelEx")
-    assert (launch["attributes"], launch["attribute"]) == (1, 4)  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    waits = schedule.scheduler == "stream_k"  # for all before it, as kernels usually do
+    assert (launch["attributes"], launch["attribute"]) == (1 if waits else 2, 4)  # ..._CLUSTER_DIMENSION
+    assert launch["second"] == ([0, 0] if waits else [6, 1])  # ..._PROGRAMMATIC_STREAM_SERIALIZATION
+    assert ("CUTLASS_ENABLE_GDC_FOR_SM90" in lean(plan).device.code) is not waits, "the device waits itself"
     assert launch["cluster"] == [cluster_m, cluster_n, 1]
     assert (launch["block"], launch["shared"]) == ([384, 1, 1], SHARED_BYTES)
     (opened,) = answer.of("cuKernelSetAttribute")
