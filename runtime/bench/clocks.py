@@ -30,8 +30,8 @@ OVERHEAD_SHARE, OVERHEAD_US = 1.5, 5.0
 """A plain launch costs the host 2 to 5 us, hidden as long as the kernel takes longer."""
 
 WALL_SHORT = 0.75
-"""One stream's launches cannot overlap, so the host cannot see less than their spans; a quarter is room
-for an SM clock that rises in pauses."""
+"""Spans are disjoint (`spans.Iteration`), so the host cannot see less than they add up to; a quarter is
+room for an SM clock that rises in pauses."""
 
 
 @dataclass(frozen=True, slots=True)

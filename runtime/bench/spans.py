@@ -30,7 +30,8 @@ class AttributionError(Exception):
 @dataclass(frozen=True, slots=True)
 class Iteration:
     """One launch of a candidate, in nanoseconds: `span` from the first start to the last end of its
-    kernels, `total` the sum of their durations."""
+    kernels, `total` the sum of their durations. A kernel that begins while the launch before it ends, as
+    those do that wait for it themselves, counts from that end on: each moment is of one launch."""
 
     span: int
     total: int
@@ -76,7 +77,8 @@ def iterations(events: Sequence[DeviceEvent], period: Sequence[str], count: int)
             f"{count} iterations of {size} kernels are {size * count}, and the device ran {len(events)}: "
             + _counted(e.name for e in events),
         )
-    found = []
+    found: list[Iteration] = []
+    ended = 0  # the launch before
     for i in range(count):
         part = events[i * size : (i + 1) * size]
         names = [e.name for e in part]
@@ -85,8 +87,10 @@ def iterations(events: Sequence[DeviceEvent], period: Sequence[str], count: int)
                 "names-changed",
                 f"iteration {i} ran {_counted(names)}, the ones before it {_counted(period)}",
             )
-        span = max(e.end for e in part) - min(e.start for e in part)
-        found.append(Iteration(span, sum(e.end - e.start for e in part)))
+        begun, last = max(ended, min(e.start for e in part)), max(e.end for e in part)
+        total = sum(max(0, e.end - max(ended, e.start)) for e in part)
+        found.append(Iteration(max(0, last - begun), total))
+        ended = max(ended, last)
     return tuple(found)
 
 

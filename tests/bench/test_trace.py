@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ucutlass.runtime.bench.frequency import STAMP
 from ucutlass.runtime.bench.spans import AttributionError, audit, iterations, windows
@@ -84,6 +86,19 @@ def test_span_reaches_from_the_first_start_to_the_last_end() -> None:
     events = [event("a", 0, 10), event("b", 5, 20), event("a", 100, 10), event("b", 108, 2)]
     found = iterations(events, ("a", "b"), 2)
     assert [(i.span, i.total) for i in found] == [(25, 30), (10, 12)]
+
+
+def test_a_launch_that_overlaps_the_one_before_counts_from_its_end() -> None:
+    events = [event("a", 0, 10), event("a", 8, 12), event("a", 9, 5), event("a", 30, 4)]
+    found = iterations(events, ("a",), 4)
+    assert [(i.span, i.total) for i in found] == [(10, 10), (10, 10), (0, 0), (4, 4)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), min_size=1, max_size=40))
+def test_no_moment_is_of_two_launches_and_none_of_a_kernel_is_of_none(times: list[tuple[int, int]]) -> None:
+    found = iterations([event("a", *t) for t in sorted(times)], ("a",), len(times))
+    busy = {moment for start, length in times for moment in range(start, start + length)}
+    assert sum(i.span for i in found) == sum(i.total for i in found) == len(busy)
 
 
 @pytest.mark.parametrize(
