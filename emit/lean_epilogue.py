@@ -11,10 +11,11 @@ from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import element, extent
 from ucutlass.emit.lean_mainloop import WIDEST, Operand
 from ucutlass.emit.staged import NotServed
+from ucutlass.hardware import ARCHES
 from ucutlass.plan import Access, GemmPlan, GemmProblem, Reduction, Sm90Schedule
 
-SHARED_BYTES = 232448
-"""Shared memory of a block on sm90: 227 KB (CUDA C++ programming guide, compute capability 9.0)."""
+SHARED_BYTES = ARCHES["sm90a"].shared_memory
+"""That a block asks for, all of it."""
 
 BARRIERS = 1024
 """Bytes before the tensors, whose alignment it is: barriers and the scheduler's state are fewer."""
@@ -92,6 +93,7 @@ class Steps:
 
 
 def slots(plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule) -> tuple[list[Slot], list[Slot]]:
+    """The epilogue's operands and results, in program order, by the routes that the plan gives them."""
     routes = iter(plan.routes)
     tile_m, tile_n, _ = schedule.tile
     counts = {"row": tile_n, "column": tile_m, "single": 1}
@@ -140,6 +142,7 @@ def _round_up(size: int, to: int = 1024) -> int:
 
 
 def call(operation: ArithmeticText, inputs: list[Slot]) -> str:
+    """The arithmetic of one element as a C++ call: its coordinates, its accumulator, the operands."""
     names = ["m", "n", *(["l"] * operation.batch)]
     coordinates = names if operation.coordinates else ["0"] * len(names)
     values = []

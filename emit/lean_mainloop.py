@@ -82,6 +82,7 @@ class Instruction:
 
 
 def operands(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> tuple[Operand, Operand]:
+    """A and B of a tile that `groups` warp groups share. Raises NotServed where no swizzle fits the tile."""
     tile_m, tile_n, tile_k = schedule.tile
     cluster_m, cluster_n = schedule.cluster
     lane, k = problem.lane, tile_k
