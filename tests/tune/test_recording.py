@@ -240,7 +240,7 @@ def test_python_tunes_sets(machine: Machine, gpu: Gpu, program: Path, shapes: Pa
     shapes.write_text("M,N,K,weight\n4096,4096,4096,1\n2048,4096,4096,3\n8192,4096,4096,0.5\n")
     heard: list[tuple[int, Trial]] = []
     result = ucutlass.tune_shapes(
-        program, shapes if listed else sizes, weights=None if listed else (1, 3, 0.5),
+        program, str(shapes) if listed else sizes, weights=None if listed else (1, 3, 0.5),
         on_job=lambda at, job: lambda trial: heard.append((at, trial)),
     )
     assert result.ok and result.gain is not None and result.gain > 1

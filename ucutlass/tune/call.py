@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.api import LoadedKernel, NoKernelsHere
@@ -107,8 +107,12 @@ class SetResult:
         return all(one.ok for one in self.shapes)
 
 
+Shapes: TypeAlias = "Sequence[Mapping[str, int]] | str | os.PathLike[str]"
+"""Extents by name, one mapping a shape; or a CSV file of them."""
+
+
 def tune_shapes(
-    program: LoadedKernel | str | os.PathLike[str], shapes: Sequence[Mapping[str, int]] | os.PathLike[str], *,
+    program: LoadedKernel | str | os.PathLike[str], shapes: Shapes, *,
     weights: Sequence[float] | None = None, guards: int | None = None, name: str | None = None,
     arch: str | None = None, budget: float | None = None, builds: int = Limits().builds, free: bool = False,
     policy: Name = "guided", seed: int = 0, on_job: Callable[[int, Job], OnTrial] | None = None,
@@ -118,7 +122,8 @@ def tune_shapes(
     each shape's search, `budget` all of them. `on_job` hears of each shape by its number, and says who
     hears of its trials.
 
-    Raises as `tune` does, and ValueError for weights that are not one above 0 for each shape.
+    Raises as `tune` does, ShapesFileError for a file that is none, and ValueError for no shapes and for
+    weights that are not one above 0 for each.
     """
     checked, kernel = _read(program, name)
     wanted = _shapes(kernel, shapes, weights)
@@ -144,9 +149,9 @@ def tune_shapes(
 
 
 def _shapes(
-    kernel: ir.Kernel, shapes: Sequence[Mapping[str, int]] | os.PathLike[str], weights: Sequence[float] | None
+    kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None
 ) -> tuple[Shape, ...]:
-    if isinstance(shapes, os.PathLike):
+    if isinstance(shapes, (str, os.PathLike)):
         if weights is not None:
             raise ValueError("a file of shapes has its own weights")
         return read(Path(shapes), kernel)
