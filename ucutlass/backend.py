@@ -41,8 +41,8 @@ def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
     """The stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises NotServed for
     f32 by wgmma that no kernel serves."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
-    alone = not is_lean_alone(planned.plan)
-    command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so")) if alone else ()
+    one_file = not is_lean_alone(planned.plan)
+    command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so")) if one_file else ()
     return emit(planned.plan, header(checked, program, planned, command))
 
 

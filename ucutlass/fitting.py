@@ -34,8 +34,9 @@ def work(shape: Shape, tile: Tile, sms: int) -> int:
 
 
 def fitted(shape: Shape, sms: int, accumulators: int, tried: tuple[Tile, ...]) -> Iterator[Tile]:
-    """For each kind and height of a tile the width by which the busiest SM works least, where that is less
-    than with each of `tried`. `accumulators` are what a thread may hold."""
+    """For each kind and height of a tile the width, in columns, by which the busiest SM works least, where
+    that is at most a tenth more than with the best of `tried`, and is none of them. `accumulators` are what
+    a thread may hold, in 32-bit registers."""
     known = min((work(shape, tile, sms) for tile in tried), default=None)
     for warps, rows in _ROWS:
         if rows >= 2 * shape.m and rows > 64:
