@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
+from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, sweep
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.plans import Plan
+from ucutlass.plans.sweep import SweepPlan
 from ucutlass.spans import span
 
 __all__ = ["Source", "emit"]
 
 
 @span("emitting")
-def emit(plan: GemmPlan, header: str) -> Source:
+def emit(plan: Plan, header: str) -> Source:
     """The stand-alone CUDA file of a plan, with `header` (any text) as its opening comment.
 
     Raises NotServed for f32 by wgmma where a lean kernel does not serve the plan.
     """
     made = finish(_code(plan), header, "sm_" + plan.arch.removeprefix("sm"))
-    return replace(made, in_parts=gemm_sm90.is_lean_alone(plan))
+    return replace(made, in_parts=isinstance(plan, GemmPlan) and gemm_sm90.is_lean_alone(plan))
 
 
-def _code(plan: GemmPlan) -> str:
+def _code(plan: Plan) -> str:
+    match plan:
+        case GemmPlan():
+            return _gemm(plan)
+        case SweepPlan():
+            return sweep.render(plan)
+
+
+def _gemm(plan: GemmPlan) -> str:
     match plan.schedule:
         case Sm90Schedule() if gemm_sm90.is_lean_alone(plan):
             # Here, since most processes never need what builds kernels in parts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 from threading import Event
 from types import MappingProxyType
@@ -20,7 +20,8 @@ from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.hardware import Device
 from ucutlass.header import header
 from ucutlass.plan import GemmPlan
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
+from ucutlass.plans import Plan
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
@@ -37,17 +38,17 @@ if TYPE_CHECKING:
     from ucutlass.runtime.launch import Bound
 
 
-def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
+def source_of(checked: Checked, program: ir.Kernel, planned: AnyPlanned) -> Source:
     """The stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises NotServed for
     f32 by wgmma that no kernel serves."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
-    one_file = not is_lean_alone(planned.plan)
+    one_file = not (isinstance(planned.plan, GemmPlan) and is_lean_alone(planned.plan))
     command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so")) if one_file else ()
     return emit(planned.plan, header(checked, program, planned, command))
 
 
 def build_planned(
-    checked: Checked, program: ir.Kernel, planned: Sequence[Planned], *,
+    checked: Checked, program: ir.Kernel, planned: Sequence[AnyPlanned], *,
     stage: Stage | None = None, on_progress: OnProgress = ignore, cancel: Event | None = None,
     max_jobs: int | None = None, group: int = 1,
 ) -> tuple[Artifact | Failure, ...]:
@@ -60,7 +61,7 @@ def build_planned(
 
 
 def build_sources(
-    pairs: Sequence[tuple[Source, GemmPlan]], *, stage: Stage | None = None, on_progress: OnProgress = ignore,
+    pairs: Sequence[tuple[Source, Plan]], *, stage: Stage | None = None, on_progress: OnProgress = ignore,
     cancel: Event | None = None, max_jobs: int | None = None, group: int = 1,
 ) -> tuple[Artifact | Failure, ...]:
     """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
@@ -121,7 +122,7 @@ def _auto() -> Stage:
 
 
 def recipe_of(
-    source: Source, plan: GemmPlan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
+    source: Source, plan: Plan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
 ) -> Recipe:
     """How the plan's kernel is built by a stage. Raises NotServed where that one stage does not serve it,
     and a ToolchainError where NVRTC or nvJitLink is missing."""
@@ -141,7 +142,7 @@ def recipe_of(
 
 
 def made(
-    source: Source, plan: GemmPlan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
+    source: Source, plan: Plan, stage: Stage, cache: Cache, on_progress: OnProgress = ignore
 ) -> Artifact:
     """The kernel of a plan from the cache, or built. Raises as `ucutlass.runtime.build.build`, and as
     `recipe_of`."""
@@ -167,7 +168,7 @@ class Built:
     artifact: Artifact
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> AnyPlanned:
         return self.chosen.planned
 
 
@@ -245,7 +246,7 @@ def bind(built: Built, name: str) -> Bound:
     from ucutlass.runtime.launch import Bound  # here: builds need no torch, which takes a second
 
     entry = _load(built)
-    knobs = tuple(int(k) for k in astuple(built.planned.knobs))
+    knobs = built.planned.knob_values
     workspace = _workspace(entry, built.planned, knobs, name)
     return Bound(entry.address, knobs, workspace, entry)
 
@@ -265,14 +266,14 @@ def _load(built: Built) -> Entry:
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 
 
-def _workspace(entry: Entry, planned: Planned, knobs: tuple[int, ...], name: str) -> int:
+def _workspace(entry: Entry, planned: AnyPlanned, knobs: tuple[int, ...], name: str) -> int:
     problem = planned.plan.problem
     size = ctypes.c_uint64(0)
     code = _ENTRY(entry.address)(
         (ctypes.c_void_p * max(1, problem.pointers))(),
         (ctypes.c_int64 * len(planned.sizes))(*planned.sizes),
         (ctypes.c_double * max(1, problem.scalars))(),
-        (ctypes.c_int64 * len(knobs))(*knobs),
+        (ctypes.c_int64 * max(1, len(knobs)))(*knobs),
         None, ctypes.byref(size), None,
     )
     if code != 0:

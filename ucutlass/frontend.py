@@ -11,13 +11,13 @@ from pathlib import Path
 from ucutlass import ir
 from ucutlass.check import check, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
-from ucutlass.families import Refused, recognise
-from ucutlass.families.gemm import GemmForm, problem
+from ucutlass.families import Form, GemmForm, Refused, recognise
+from ucutlass.families.planning import plan_form
 from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
-from ucutlass.plan import GemmProblem
-from ucutlass.planner import Planned, plan
+from ucutlass.planned import AnyPlanned
+from ucutlass.planner import Planned
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
@@ -80,7 +80,7 @@ def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
     return program
 
 
-def form(checked: Checked, program: ir.Kernel) -> GemmForm:
+def form(checked: Checked, program: ir.Kernel) -> Form:
     """The kernel's family form. Raises ProgramError where no family serves it."""
     try:
         return recognise(program)
@@ -92,7 +92,7 @@ def form(checked: Checked, program: ir.Kernel) -> GemmForm:
 class Chosen:
     """A plan, and the schedule block (None: none was written) whose alternative it is."""
 
-    planned: Planned
+    planned: AnyPlanned
     block: ir.ScheduleBlock | None
 
 
@@ -108,24 +108,55 @@ def plan_kernel(
     Raises ProgramError with the rule, the numbers and the nearest legal schedule.
     """
     found = form(checked, program)
-    what = _problem(checked, found, sizes, aligned)
     blocks = matching(program, sizes, arch)
     if not blocks:
-        made = plan(what, tuple(sizes), ARCHES[arch], device)
+        made = _planned(checked, found, sizes, arch, device, Request(), aligned)
         return Chosen(_legal(checked, made, program.span, None), None)
     best: list[tuple[float, Chosen]] = []
     for block, request in alternatives(blocks):
-        made = plan(what, tuple(sizes), ARCHES[arch], device, request)
+        made = _planned(checked, found, sizes, arch, device, request, aligned)
         planned = _legal(checked, made, program.span, block)
-        best.append((planned.estimate.seconds, Chosen(planned, block)))
+        best.append((planned.seconds, Chosen(planned, block)))
     return min(best, key=lambda pair: pair[0])[1]
 
 
-def _problem(
-    checked: Checked, found: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
-) -> GemmProblem:
+def plan_gemm(
+    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str,
+    device: Device | None = None, aligned: Sequence[bool] | None = None,
+) -> Planned:
+    """As `plan_kernel`, for what looks into a GEMM's schedule. Raises ProgramError UC0315 for a kernel of
+    another family."""
+    return gemm_of(checked, program, plan_kernel(checked, program, sizes, arch, device, aligned))
+
+
+def gemm_of(checked: Checked, program: ir.Kernel, chosen: Chosen) -> Planned:
+    """The GEMM that was planned. Raises ProgramError UC0315 for a kernel of another family."""
+    if isinstance(chosen.planned, Planned):
+        return chosen.planned
+    raise checked.error(_no_gemm(program))
+
+
+def gemm_form(checked: Checked, program: ir.Kernel) -> GemmForm:
+    """The form of a kernel of one dot. Raises ProgramError, UC0315 for one of another family."""
+    found = form(checked, program)
+    if isinstance(found, GemmForm):
+        return found
+    raise checked.error(_no_gemm(program))
+
+
+def _no_gemm(program: ir.Kernel) -> Diagnostic:
+    return Diagnostic(
+        "UC0315", "only kernels of one dot have a schedule space to look into so far", program.span,
+        "leave the choice to the compiler: ucc build, run, verify and bench take every kernel",
+    )  # fmt: skip
+
+
+def _planned(
+    checked: Checked, found: Form, sizes: Sequence[int], arch: str, device: Device | None, request: Request,
+    aligned: Sequence[bool] | None = None,
+) -> AnyPlanned | tuple[Violation, ...]:
     try:
-        return problem(found, sizes, aligned)
+        return plan_form(found, sizes, ARCHES[arch], device, request, aligned)
     except Refused as refused:
         raise checked.error(refused.diagnostic) from None
 
@@ -146,9 +177,9 @@ def matching(program: ir.Kernel, sizes: Sequence[int], arch: str) -> tuple[ir.Sc
 
 
 def _legal(
-    checked: Checked, made: Planned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
-) -> Planned:
-    if isinstance(made, Planned):
+    checked: Checked, made: AnyPlanned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
+) -> AnyPlanned:
+    if not isinstance(made, tuple):
         return made
     raise checked.error(*(_diagnostic(v, span, block) for v in made))
 
@@ -194,9 +225,8 @@ def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, .
         sizes = typical_sizes(program, block.guard)
         if sizes is None:
             continue
-        what = _problem(checked, found, sizes)
         for request in requests(block.choices):
-            made = plan(what, sizes, ARCHES[block.arch], None, request)
-            if not isinstance(made, Planned):
+            made = _planned(checked, found, sizes, block.arch, None, request)
+            if isinstance(made, tuple):
                 wrong += [d for v in made if (d := _diagnostic(v, program.span, block)) not in wrong]
     return tuple(wrong)

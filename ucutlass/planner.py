@@ -8,7 +8,7 @@ one that breaks no rule is the plan, unless a recorded winner near it says other
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 
 from ucutlass import heuristic, winners
@@ -45,6 +45,16 @@ class Planned:
     notes: tuple[Note, ...]
     candidate: Candidate
     origin: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The estimate."""
+        return self.estimate.seconds
+
+    @property
+    def knob_values(self) -> tuple[int, ...]:
+        """What a launch passes as knobs."""
+        return tuple(int(k) for k in astuple(self.knobs))
 
 
 BY_MODEL = "by the cost model"

@@ -17,6 +17,7 @@ from ucutlass.emit.lean import Lean, lean
 from ucutlass.emit.staged import NotServed, Staged, stage
 from ucutlass.emit.text import Source
 from ucutlass.plan import GemmPlan
+from ucutlass.plans import Plan
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
@@ -61,8 +62,10 @@ class CompilersDiffer(ToolchainError):
     """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
 
 
-def parts(plan: GemmPlan, how: InParts) -> Staged | Lean:
+def parts(plan: Plan, how: InParts) -> Staged | Lean:
     """The plan's kernel in the parts of a stage. Raises NotServed."""
+    if not isinstance(plan, GemmPlan):
+        raise NotServed("only kernels of one dot are built in stages")
     return stage(plan) if how == "a" else lean(plan)
 
 

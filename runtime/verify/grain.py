@@ -6,16 +6,42 @@ from collections.abc import Iterator, Sequence
 
 from ucutlass.emit import gemv
 from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
+from ucutlass.plans import Plan
+from ucutlass.plans.sweep import Load, Output, SweepPlan
 from ucutlass.runtime.verify.suite import Grain
 
 
-def grain_of(plan: GemmPlan, dims: Sequence[str], splits: int = 1) -> Grain:
+def grain_of(plan: Plan, dims: Sequence[str], splits: int = 1) -> Grain:
     """A plan's grain; `dims` names the program's dimensions by position, as `Kernel.dims` does.
     `splits` is that of the launch: each part of K has a pipeline of its own to fill.
 
     Of a mode that is several dimensions, the innermost has the tile. Steps make every stride that a
     vector access relies on a multiple of its `Access.align`.
     """
+    match plan:
+        case GemmPlan():
+            return _gemm(plan, dims, splits)
+        case SweepPlan():
+            return _sweep(plan, dims)
+
+
+def _sweep(plan: SweepPlan, dims: Sequence[str]) -> Grain:
+    """A tile is what a block takes of the vector mode; vectors divide it, and strides their alignment."""
+    problem, schedule = plan.problem, plan.schedule
+    if problem.vector is None:
+        return Grain({}, {}, {})
+    along = schedule.threads if problem.across else schedule.rows
+    inner = problem.modes[problem.vector][-1]
+    step: dict[int, int] = {inner: schedule.vector}
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    for one in every:
+        for axis in one.axes:
+            if one.align > 1 and axis.stride and not any(step.get(i, 1) % one.align == 0 for i in axis.stride):
+                step[axis.stride[-1]] = one.align
+    return Grain({dims[inner]: along * schedule.vector}, {dims[i]: n for i, n in step.items()}, {})
+
+
+def _gemm(plan: GemmPlan, dims: Sequence[str], splits: int) -> Grain:
     (m, n, k), stages = _tile(plan), _stages(plan)
     problem = plan.problem
     tile: dict[str, int] = {}

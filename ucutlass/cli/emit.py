@@ -13,6 +13,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.planner import Planned
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 
@@ -46,7 +47,7 @@ def command(
             "arch": source.arch,
             "sizes": dict(zip(program.dims, planned.sizes, strict=True)),
             "schedule": show_schedule(planned.request),
-            "knobs": asdict(planned.knobs),
+            "knobs": asdict(planned.knobs) if isinstance(planned, Planned) else {},
             "source": source.text,
         }
         click.echo(json.dumps(row | ({"output": str(output)} if output is not None else {}), indent=2))

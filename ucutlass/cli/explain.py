@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,10 +18,11 @@ from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
+from ucutlass.planned import FamilyPlanned
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
-from ucutlass.sol.bounds import bounds, micro
+from ucutlass.sol.bounds import Bounds, bounds, micro
 from ucutlass.tune.database import Row
 from ucutlass.tune.recall import found_on
 
@@ -50,8 +52,11 @@ def command(
         chosen = frontend.plan_kernel(checked, program, extents, arch, DEVICES[device] if device else None)
         planned = chosen.planned
         by_name = dict(zip(program.dims, extents, strict=True))
+        if isinstance(planned, FamilyPlanned):
+            _family(planned, bounds(program, by_name, planned.device), as_json)
+            return
         found = explain(planned, bounds(program, by_name, planned.device, planned=planned))
-        advice = advise(facts_of(chosen.planned), past(chosen.planned.device))
+        advice = advise(facts_of(planned), past(planned.device))
         tuned = found_on(program, extents, arch)
     if as_json:
         memory = asdict(found.memory) | {"total": found.memory.total}
@@ -67,6 +72,26 @@ def command(
         click.echo(json.dumps(row, indent=2, default=str))
     else:
         show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
+
+
+def _family(planned: FamilyPlanned, bound: Bounds, as_json: bool) -> None:
+    """What there is to say of a kernel without a schedule space: its choices and their reasons."""
+    if as_json:
+        row: dict[str, Any] = {
+            "arch": planned.plan.arch, "device": planned.device.name, "seconds": planned.seconds,
+            "plan": asdict(planned.plan.schedule), "bound": report.row(bound),
+            "notes": [asdict(note) for note in planned.notes],
+        }  # fmt: skip
+        click.echo(json.dumps(row, indent=2, default=str))
+        return
+    lines = [
+        ("kernel", type(planned.plan).__name__.removesuffix("Plan").lower()),
+        ("device", planned.device.name),
+        ("estimate", f"{planned.seconds * 1e6:.2f} us"),
+        ("bound", f"{bound.fused.seconds * 1e6:.2f} us"),
+        *((note.value, note.reason) for note in planned.notes),
+    ]
+    show.table(("", ""), lines)
 
 
 def _recorded(tuned: Mapping[str, Row]) -> list[tuple[str, str]]:

@@ -138,7 +138,7 @@ def _look(
         missing["disassembly"] = codes.reason
     build = sass.build_facts(job.built.artifact.report, codes)
     row["build"] = asdict(build)
-    facts = facts_of(planned, build=build)
+    facts = facts_of(frontend.gemm_of(job.checked, job.program, job.built.chosen), build=build)
     if job.gpu is None:
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")

@@ -22,6 +22,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.planned import gemm_or_none
 from ucutlass.runtime import isolate
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
@@ -117,7 +118,7 @@ def built_share(program: ir.Kernel, built: Built, microseconds: float | None) ->
 def _bounds(program: ir.Kernel, built: Built) -> Bounds:
     planned = built.planned
     sizes = dict(zip(program.dims, planned.sizes, strict=True))
-    return bounds(program, sizes, planned.device, planned=planned)
+    return bounds(program, sizes, planned.device, planned=gemm_or_none(planned))
 
 
 def _on_cpu(

@@ -15,6 +15,7 @@ from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import DEVICES, Device, arch_for, device_named
+from ucutlass.planned import gemm_or_none
 from ucutlass.planner import Planned
 from ucutlass.runtime import calibrate, switches
 from ucutlass.runtime.module.work import POLICIES, LanePolicy
@@ -183,7 +184,7 @@ def _plan(
     except ProgramError as problem:
         first = problem.diagnostics[0]
         return None, f"none: {first.message} [{first.code}]"
-    return planned, f"{arch.name} {{ {show_schedule(planned.request)} }}"
+    return gemm_or_none(planned), f"{arch.name} {{ {show_schedule(planned.request)} }}"
 
 
 def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def planned(
 ) -> Planned:
     """The plan of one schedule. Raises ProgramError and ShapeError."""
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
-    return frontend.plan_kernel(checked, program, complete(program, sizes), arch).planned
+    return frontend.plan_gemm(checked, program, complete(program, sizes), arch)
 
 
 def build(

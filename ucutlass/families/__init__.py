@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from ucutlass import ir
 from ucutlass.families.gemm import GemmForm, recognise_gemm
 from ucutlass.families.refuse import Refused, find
+from ucutlass.families.sweep import SweepForm, recognise_sweep
 
-__all__ = ["GemmForm", "Refused", "recognise"]
+__all__ = ["Form", "GemmForm", "Refused", "SweepForm", "recognise"]
+
+Form: TypeAlias = GemmForm | SweepForm
+"""What a kernel is, as its family sees it."""
 
 
-def recognise(kernel: ir.Kernel) -> GemmForm:
+def recognise(kernel: ir.Kernel) -> Form:
     """The family's form of a kernel.
 
     Raises Refused with the diagnostic: UC0300 where a family is missing so far, UC03xx where
     one launch cannot do it.
     """
-    dots = find(kernel, ir.Dot)
-    if len(dots) == 1:
-        return recognise_gemm(kernel, dots[0])
-    what = "no dot" if not dots else f"{len(dots)} dots"
-    raise Refused.no_family(kernel, f"a kernel with {what}")
+    match find(kernel, ir.Dot):
+        case []:
+            return recognise_sweep(kernel)
+        case [dot]:
+            return recognise_gemm(kernel, dot)
+        case dots:
+            raise Refused.no_family(kernel, f"a kernel with {len(dots)} dots")

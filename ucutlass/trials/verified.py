@@ -9,12 +9,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.backend import Built
+from ucutlass.planner import Planned
 from ucutlass.runtime import isolate, sanitize
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.evidence import Machine
@@ -58,15 +59,19 @@ def plan(
     most: int = 64,
 ) -> Plan:
     """The suite of a built kernel at `sizes`. Raises ShapeError where these do not fit the program."""
-    grain = grain_of(built.planned.plan, tuple(program.dims), built.planned.knobs.splits)
+    grain = grain_of(built.planned.plan, tuple(program.dims), _splits(built))
     artifact = built.artifact
-    knobs = tuple(int(k) for k in astuple(built.planned.knobs))
+    knobs = built.planned.knob_values
     kernel = facts(
         checked.source, checked.file, program.name, str(artifact.library), artifact.entry, knobs
     )
     chosen: Any = tuple(distributions)
     cases = suite(program, sizes, grain, seed=seed, distributions=chosen, most=most)
     return Plan(kernel, grain, cases, reduced(program, sizes, grain, seed=seed))
+
+
+def _splits(built: Built) -> int:
+    return built.planned.knobs.splits if isinstance(built.planned, Planned) else 1
 
 
 def run(

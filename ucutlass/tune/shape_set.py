@@ -158,7 +158,7 @@ def _cross(benches: Sequence[_Bench], shop_of: ShopOf) -> None:
 def _planned(job: Job, requests: Iterable[Request]) -> list[Planned]:
     """The schedules that are legal at a job's extents."""
     first = job.first
-    what = problem(frontend.form(job.checked, job.program), first.sizes)
+    what = problem(frontend.gemm_form(job.checked, job.program), first.sizes)
     made = (plan(what, first.sizes, ARCHES[first.plan.arch], first.device, r) for r in requests)
     return [one for one in made if isinstance(one, Planned)]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ucutlass import heuristic, ir
 from ucutlass.case import Case, build, case_of
 from ucutlass.families.gemm import problem
-from ucutlass.frontend import Checked, alternatives, form, matching, plan_kernel
+from ucutlass.frontend import Checked, alternatives, gemm_form, matching, plan_gemm
 from ucutlass.hardware import ARCHES, Device, default_device
 from ucutlass.plan import GemmPlan, GemvSchedule, Knobs, Sm90Schedule
 from ucutlass.planner import AUTO, Planned
@@ -73,14 +73,14 @@ def explore(
 
     What the compiler chooses by itself is always among them. Raises ProgramError as `plan_kernel`.
     """
-    chosen = plan_kernel(checked, program, sizes, arch, device)
-    what = problem(form(checked, program), sizes)
+    chosen = plan_gemm(checked, program, sizes, arch, device)
+    what = problem(gemm_form(checked, program), sizes)
     case = case_of(what, sizes, ARCHES[arch], device or default_device(ARCHES[arch]))
     asked = [AUTO] if free else [r for _, r in alternatives(matching(program, sizes, arch))] or [AUTO]
     found = [one for r in asked for one in (_free(case) if free else _weighed(case, r))]
-    own = chosen.planned.candidate
+    own = chosen.candidate
     made = grouped([own, *found], case.device)
-    at = next(i for i, g in enumerate(made.groups) if g.plan == chosen.planned.plan)
+    at = next(i for i, g in enumerate(made.groups) if g.plan == chosen.plan)
     member = [m.candidate for m in made.groups[at].members].index(own)
     return replace(made, bound=least_bound(program, made), start=(at, member))
 

@@ -1,0 +1,5 @@
+from ucutlass.plans.sweep import SweepPlan
+
+
+def render(plan: SweepPlan) -> str:
+    raise NotImplementedError

@@ -1,0 +1,221 @@
+"""How a sweep runs: vectors, threads, what stays in registers, how many blocks share a row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ucutlass.families.sweep import SweepForm
+from ucutlass.families.sweep_problem import PACK, sweep_problem
+from ucutlass.hardware import Arch, Device
+from ucutlass.planned import FamilyPlanned
+from ucutlass.plans.sweep import (
+    Along,
+    Load,
+    Output,
+    RowReduce,
+    ScanAlong,
+    SweepPlan,
+    SweepProblem,
+    SweepSchedule,
+    phases,
+)
+from ucutlass.reasons import Note
+from ucutlass.rules.violation import Violation
+from ucutlass.schedule import Request
+
+THREADS = 256
+"""Threads of a block where nothing asks for more: eight blocks fill an SM."""
+
+MOST_THREADS = 1024
+
+HELD = 128
+"""Bytes of a row that a thread keeps in registers at most: 32 of its registers, besides what it computes
+with."""
+
+MOST_INDEX = 2**31 - 1
+"""Vectors, or rows, that a launch numbers: they are divided in 32 bits."""
+
+_FLIGHT = 4
+"""Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
+latency asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The problem's numbers: `rows` and `columns` count elements of each, `bytes` what all tensors hold."""
+
+    rows: int
+    columns: int
+    bytes: int
+
+
+def plan_sweep(
+    form: SweepForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
+    if foreign := _foreign(request):
+        return (foreign,)
+    problem = sweep_problem(form, sizes, aligned)
+    extent = measure(problem, sizes)
+    schedule = schedule_of(problem, extent, sizes, device)
+    if too_large := _too_large(problem, extent, schedule):
+        return (too_large,)
+    moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
+    seconds = device.launch_floor + moved / device.bandwidth
+    plan = SweepPlan(arch.name, problem, schedule)
+    return FamilyPlanned(plan, (), sizes, Request(), device, seconds, tuple(_notes(problem, extent, schedule)))
+
+
+def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
+    """The problem's numbers for these extents."""
+
+    def count(modes: tuple[tuple[int, ...], ...]) -> int:
+        return math.prod(sizes[i] for mode in modes for i in mode)
+
+    rows, columns = count(problem.rows), count(problem.columns)
+    moved = sum(x.elem.bytes * _reach(problem, x.axes, sizes) for x in problem.loads)
+    moved += sum(o.elem.bytes * rows * (columns if o.whole else 1) for o in problem.outputs)
+    return Extent(rows, columns, moved)
+
+
+def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...]) -> int:
+    """Elements that a load reads at most: the product of the modes that move it."""
+    modes = {m for axis in axes for m, _ in axis.at.terms}
+    return math.prod(sizes[i] for m in modes for i in problem.modes[m])
+
+
+def schedule_of(
+    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], device: Device
+) -> SweepSchedule:
+    """Threads, vectors and what is kept, by the rules that the notes name."""
+    vector = vector_of(problem, sizes)
+    if not problem.columns:
+        return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
+    if problem.across:
+        return _across(problem, extent, vector, device)
+    return _down(problem, extent, vector, device)
+
+
+def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
+    """Elements a thread takes at a time: 16 bytes of the narrowest tensor that lies along the vector mode,
+    or what divides the mode."""
+    if problem.vector is None:
+        return 1
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    along = [(x.elem.bytes, x.align) for x in every if x.align > 1]
+    widest = max((align for _, align in along), default=1)
+    vector = min(widest, PACK // min((b for b, _ in along), default=PACK), 8)
+    length = math.prod(sizes[i] for i in problem.modes[problem.vector])
+    while length % vector:
+        vector //= 2
+    return vector
+
+
+def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> int:
+    """Vectors a thread takes: few where few threads would be left."""
+    threads = extent.rows // vector
+    held = max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
+    most = max(1, min(_FLIGHT, HELD // max(1, held)))
+    while most > 1 and threads // most < device.sms * 2048:
+        most //= 2
+    return most
+
+
+def _across(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
+    vectors = extent.columns // vector
+    held = _kept_bytes(problem, vector)
+    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
+    if not scans and vectors * held <= MOST_THREADS * HELD:
+        threads = _power(max(1, math.ceil(vectors * held / HELD), math.ceil(vectors / 8)))
+        # A row of a warp or more is shared by whole warps, so that its lanes' sums meet in shuffles.
+        threads = min(MOST_THREADS, max(threads, min(32, _power(vectors))))
+        items = math.ceil(vectors / threads)
+        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers")
+    threads = 256 if vectors >= 1024 else min(256, _power(vectors))
+    items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
+    splits = 1 if scans else _splits(extent.rows, math.ceil(vectors / (threads * items)), 8, device)
+    return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
+
+
+def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
+    """Vectors of rows: lines of threads side by side along the rows, and lines that share columns."""
+    wide = max(1, extent.rows // vector)
+    side = min(64, max(8, _power(wide) if wide < 64 else 64))
+    held = _kept_bytes(problem, vector)
+    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
+    blocks = math.ceil(wide / side)
+    share = 1
+    while side * share < THREADS and (blocks * side * share < device.sms * 1024 or not scans) and share < extent.columns:
+        share *= 2
+    if not scans and extent.columns * held <= share * HELD:
+        return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
+    while not scans and side * share < 1024 and extent.columns * held > share * HELD:
+        share *= 2
+    if not scans and extent.columns * held <= share * HELD:
+        return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
+    share = min(share, max(1, THREADS // side)) if not scans else share
+    items = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
+    splits = 1 if scans else _splits(blocks, math.ceil(extent.columns / (share * items)), 8, device)
+    return SweepSchedule(vector, share, side, items, "reread", splits)
+
+
+def _kept_bytes(problem: SweepProblem, vector: int) -> int:
+    """Bytes a thread keeps of one vector of every load that moves along rows and columns both."""
+    rows = set(range(len(problem.rows)))
+    columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
+    total = 0
+    for load in problem.loads:
+        modes = {m for axis in load.axes for m, _ in axis.at.terms}
+        if modes & columns and (modes & rows or not rows):
+            total += load.elem.bytes * vector
+    return max(total, 4)
+
+
+def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:
+    """Blocks that share a row: so many that the GPU is full where rows alone do not fill it."""
+    if rows >= device.sms * 2 or chunks <= 4:
+        return 1
+    return max(1, min(chunks // 2, math.ceil(device.sms * blocks / max(1, rows)), 1024))
+
+
+def _power(value: int) -> int:
+    """The least power of two that is not below."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _foreign(request: Request) -> Violation | None:
+    given = request.given()
+    if not given:
+        return None
+    names = ", ".join(f"`{name}`" for name in given)
+    return Violation(
+        "UC0439", f"{names}: fields of a kernel with a dot; this one has none",
+        "leave the schedule out: the compiler chooses threads and vectors by the shape", tuple(given), Request(),
+    )  # fmt: skip
+
+
+def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -> Violation | None:
+    across = problem.across
+    rows = extent.rows // (1 if across else schedule.vector)
+    columns = extent.columns // (schedule.vector if across else 1)
+    if max(rows, columns) <= MOST_INDEX:
+        return None
+    return Violation(
+        "UC0460", f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
+        "cut the tensor along its outermost name", (), None,
+    )  # fmt: skip
+
+
+def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note]:
+    where = "none" if problem.vector is None else "columns" if problem.across else "rows"
+    notes = [Note("", f"vectors of {s.vector}", f"along the {where}, the widest that extents and types allow")]
+    if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
+        kept = "every element is read once and kept in registers" if s.keep == "registers" else (
+            f"a row's {extent.columns} columns do not fit registers: each of {phases(problem) + 1} passes reads it"
+        )
+        notes.append(Note("", f"{s.threads} threads a row", kept))
+    if s.splits > 1:
+        notes.append(Note("", f"{s.splits} blocks a row", f"{extent.rows} rows alone do not fill the GPU"))
+    return notes

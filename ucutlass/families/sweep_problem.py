@@ -1,0 +1,153 @@
+"""A sweep form with concrete extents: modes, addresses, instructions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ucutlass import ir
+from ucutlass.elements import F32
+from ucutlass.families.addresses import Operand, Sizes
+from ucutlass.families.refuse import find
+from ucutlass.families.sweep import SweepForm
+from ucutlass.families.sweep_values import Builder, Modes
+from ucutlass.plans.sweep import Along, Output, SweepProblem
+
+PACK = 16
+"""Bytes of the widest load and store of a thread."""
+
+
+def sweep_problem(
+    form: SweepForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+) -> SweepProblem:
+    """The form with concrete extents, in the order of `kernel.dims`.
+
+    `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused for
+    coordinates that a launch cannot follow.
+    """
+    kernel = form.kernel
+    at = Sizes({name: i for i, name in enumerate(kernel.dims)}, tuple(sizes))
+    tensors = _tensors(kernel)
+    results = tensors[len(tensors) - len(kernel.results) :]
+    vector = _vector_dim(form, tensors, at)
+    modes = Modes(
+        _last(_runs(form.rows, form, results, tensors), vector),
+        _last(_runs(form.columns, form, results, tensors), vector),
+        tuple((d,) for d in form.windows),
+    )
+    build = Builder(form, at, modes)
+    values = [build.result(r) for r in kernel.results]
+    outputs = tuple(
+        Output(t.pointer, t.elem, build.axes(t.order), value, _whole(form, t), 1)
+        for t, value in zip(results, values, strict=True)
+    )
+    mode = next((i for i, run in enumerate(modes.all) if vector is not None and run[-1] == vector), None)
+    made = SweepProblem(
+        rows=tuple(at.product(run) for run in modes.rows),
+        columns=tuple(at.product(run) for run in modes.columns),
+        windows=tuple(at.product(run) for run in modes.windows),
+        vector=mode, loads=tuple(build.loads), instructions=tuple(build.instructions), outputs=outputs,
+        dims=len(kernel.dims), pointers=len(tensors),
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params), lane=F32,
+    )  # fmt: skip
+    return _with_alignments(made, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
+
+
+def _tensors(kernel: ir.Kernel) -> tuple[Operand, ...]:
+    """Every tensor in the order of the pointer array."""
+    types = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
+    types += [r.type for r in kernel.results]
+    return tuple(Operand(i, t.elem, t.dims) for i, t in enumerate(types))
+
+
+def _whole(form: SweepForm, tensor: Operand) -> bool:
+    return bool(form.columns) and set(form.columns) <= set(tensor.order)
+
+
+def _vector_dim(form: SweepForm, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
+    """The name along which most bytes lie side by side; results weigh more among equals."""
+    walked = {*form.rows, *form.columns}
+    weights: dict[str, tuple[int, int]] = {}
+    for t in tensors:
+        if t.order and t.order[-1] in walked:
+            size = at.number(at.product(t.order)) * t.elem.bytes
+            have = weights.get(t.order[-1], (0, 0))
+            weights[t.order[-1]] = (have[0] + size, t.pointer)
+    return max(weights, key=lambda d: weights[d], default=None)
+
+
+def _runs(
+    names: tuple[str, ...], form: SweepForm, results: tuple[Operand, ...], tensors: tuple[Operand, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Names in memory order, merged where every tensor stores them side by side or has neither."""
+    first = next((t for t in (*results, *tensors) if set(names) <= set(t.order)), None)
+    order = names if first is None else tuple(d for d in first.order if d in names)
+    if any(n.op in ("argmax", "argmin") and set(n.over) & set(names) for n in find(form.kernel, ir.Reduce)):
+        order = _as_written(form, names)
+    made: list[tuple[str, ...]] = []
+    for name in order:
+        if made and _merge(made[-1][-1], name, form, tensors):
+            made[-1] = (*made[-1], name)
+        else:
+            made.append((name,))
+    return tuple(made)
+
+
+def _as_written(form: SweepForm, names: tuple[str, ...]) -> tuple[str, ...]:
+    """argmax counts in the order that its brackets have."""
+    node = next(n for n in find(form.kernel, ir.Reduce) if n.op in ("argmax", "argmin") and set(n.over) == set(names))
+    return node.over
+
+
+def _merge(outer: str, inner: str, form: SweepForm, tensors: tuple[Operand, ...]) -> bool:
+    if outer in form.isolated or inner in form.isolated:
+        return False
+    return all(_adjacent(outer, inner, t.order) for t in tensors)
+
+
+def _adjacent(outer: str, inner: str, order: tuple[str, ...]) -> bool:
+    if outer in order and inner in order:
+        return order.index(inner) == order.index(outer) + 1
+    return outer not in order and inner not in order
+
+
+def _last(runs: tuple[tuple[str, ...], ...], vector: str | None) -> tuple[tuple[str, ...], ...]:
+    """The runs with that of the vector name innermost."""
+    return tuple(sorted(runs, key=lambda run: run[-1] == vector))
+
+
+# --- alignment --------------------------------------------------------------------
+
+
+def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -> SweepProblem:
+    def align(pointer: int, width: int, axes: tuple[Along, ...]) -> int:
+        return alignment(problem, axes, at, PACK // width if fine[pointer] else 1)
+
+    return replace(
+        problem,
+        loads=tuple(replace(x, align=align(x.pointer, x.elem.bytes, x.axes)) for x in problem.loads),
+        outputs=tuple(replace(x, align=align(x.pointer, x.elem.bytes, x.axes)) for x in problem.outputs),
+    )
+
+
+def alignment(problem: SweepProblem, axes: tuple[Along, ...], at: Sizes, most: int) -> int:
+    """Elements, a power of two, at whose multiples vectors along the vector mode start; 1 where elements
+    do not lie side by side along it."""
+    if problem.vector is None or not beside(axes, problem.vector):
+        return 1
+    divisor = at.number(problem.modes[problem.vector])
+    for axis in axes:
+        if axis.stride != ():
+            divisor = math.gcd(divisor, at.number(axis.stride))
+    while divisor % most:
+        most //= 2
+    return most
+
+
+def beside(axes: tuple[Along, ...], mode: int) -> bool:
+    """Whether elements along a mode lie side by side: it moves the axis of stride 1 alone, one to one."""
+    moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
+    return len(moved) == 1 and moved[0].stride == () and moved[0].at.terms == ((mode, 1),) and (
+        moved[0].scale == 1 and moved[0].extent is None and moved[0].gathered is None
+    )

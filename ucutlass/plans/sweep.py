@@ -1,0 +1,249 @@
+"""The plan of the sweep family: element-wise work, reductions over one set of names, scans along one,
+windows and gathers, with no dot.
+
+A sweep walks *rows*, the names that every result keeps, and *columns*, the names that reductions
+consume or a scan runs along; both are modes: runs of names that every tensor stores side by side.
+A thread takes vectors of neighbouring elements along one mode. Modes are numbered rows first,
+then columns, then the names that windows sum over.
+
+    for each row:
+      for phase in 0 .. phases - 1:    every reduction whose argument needs only earlier ones
+        for each column: accumulate
+      for each column: compute and store the results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.elements import Element
+from ucutlass.extents import Extent
+from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Product, Round, ScalarKind
+
+# --- where elements lie -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`sum(c * coordinate of mode) + offset`; in `offset` the dimension "3" is extent 3."""
+
+    terms: tuple[tuple[int, int], ...]
+    offset: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """How one axis of a tensor is walked: the x with `scale * x == at`, `stride` elements apart.
+
+    `extent` is the axis's, to stay within: no such x, or one outside, is not read. None: `at` is
+    inside by construction. `gathered` is the instruction that gives x instead, or None.
+    """
+
+    stride: Product
+    at: Linear
+    scale: int = 1
+    extent: Extent | None = None
+    gathered: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A tensor's element for the current coordinates; `guards` must hold too, else it is `fill`.
+
+    `align` is the largest power of two of elements, up to 16 bytes, at which a vector along the
+    vector mode starts.
+    """
+
+    pointer: int
+    elem: Element
+    axes: tuple[Along, ...]
+    guards: tuple[Along, ...]
+    fill: float
+    align: int
+
+
+# --- what is computed ---------------------------------------------------------------
+
+RowOp: TypeAlias = Literal["sum", "prod", "max", "min", "argmax", "argmin", "logsumexp", "moments"]
+"""Reductions over the columns. `logsumexp` keeps the largest and the sum of exponentials about it,
+`moments` the mean and the sum of squares about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The element of load `load`."""
+
+    load: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A coordinate as a number."""
+
+    at: Linear
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Whether positions are within their axes."""
+
+    axes: tuple[Along, ...]
+    kind: ScalarKind = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class RowReduce:
+    """A reduction of `arg` over the columns; `kind` is the argument's."""
+
+    op: RowOp
+    arg: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class RowValue:
+    """What a reduction gives: `value`; of logsumexp also `largest` and `total`, of moments `mean` and
+    `squares`; of argmax and argmin the column's number, row-major."""
+
+    reduction: int
+    part: Literal["value", "largest", "total", "mean", "squares"]
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`arg` reduced over `modes`, in order, in one thread; `body` lists the instructions that change
+    inside. argmax and argmin give the position, row-major over `modes`."""
+
+    op: Literal["sum", "prod", "max", "min", "argmax", "argmin", "logsumexp", "var"]
+    modes: tuple[int, ...]
+    body: tuple[int, ...]
+    arg: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAlong:
+    """The cumulative sum or product of `arg` along the columns."""
+
+    op: Literal["sum", "prod"]
+    arg: int
+    exclusive: bool
+    reverse: bool
+    kind: ScalarKind
+
+
+SweepInstruction: TypeAlias = (
+    Fetch | Point | Inside | RowReduce | RowValue | Window | ScanAlong
+    | HostScalar | Literal_ | ExtentValue | Compute | Round
+)  # fmt: skip
+
+
+def arguments(instruction: SweepInstruction, loads: Sequence[Load]) -> tuple[int, ...]:
+    """The instructions that one reads: those of its addresses too."""
+    match instruction:
+        case Compute(args=args):
+            return args
+        case Round(arg=arg) | RowReduce(arg=arg) | ScanAlong(arg=arg) | Window(arg=arg):
+            return (arg,)
+        case RowValue(reduction=reduction):
+            return (reduction,)
+        case Fetch(load=load):
+            along = (*loads[load].axes, *loads[load].guards)
+            return tuple(a.gathered for a in along if a.gathered is not None)
+        case Inside(axes=axes):
+            return tuple(a.gathered for a in axes if a.gathered is not None)
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result: instruction `value` stored at `axes`. `whole`: one for every column; else one a row."""
+
+    pointer: int
+    elem: Element
+    axes: tuple[Along, ...]
+    value: int
+    whole: bool
+    align: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProblem:
+    """What is computed, with no schedule in it. `instructions` is in static single assignment; those of a
+    window's body stand in the list too, and are computed only there.
+
+    `vector` is the mode along which neighbouring elements lie side by side, None where no mode is.
+    """
+
+    rows: tuple[Product, ...]
+    columns: tuple[Product, ...]
+    windows: tuple[Product, ...]
+    vector: int | None
+    loads: tuple[Load, ...]
+    instructions: tuple[SweepInstruction, ...]
+    outputs: tuple[Output, ...]
+    dims: int
+    pointers: int
+    scalars: int
+    lane: Element
+
+    @property
+    def modes(self) -> tuple[Product, ...]:
+        return (*self.rows, *self.columns, *self.windows)
+
+    @property
+    def across(self) -> bool:
+        """Whether vectors lie along columns; otherwise a thread's vector is neighbouring rows."""
+        return self.vector is not None and self.vector >= len(self.rows)
+
+
+# --- how ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSchedule:
+    """`vector` elements are taken at a time. `threads` share a row's columns, `rows` rows (or vectors
+    of rows) are a block's. A thread holds `items` vectors at a time: of the columns, or where there are
+    none, of the rows.
+
+    `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
+    blocks share a row's columns: then each phase is a launch.
+    """
+
+    vector: int
+    threads: int
+    rows: int
+    items: int
+    keep: Literal["registers", "reread"]
+    splits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """Everything that shapes the emitted source."""
+
+    arch: str
+    problem: SweepProblem
+    schedule: SweepSchedule
+
+
+def phase_of(problem: SweepProblem) -> tuple[int, ...]:
+    """By instruction: how many reductions over columns must be known one after another before it; of a
+    reduction itself, before its argument is."""
+    known: list[int] = []
+    for one in problem.instructions:
+        below = max((known[a] for a in arguments(one, problem.loads)), default=0)
+        known.append(below + 1 if isinstance(one, RowValue) else below)
+    return tuple(known)
+
+
+def phases(problem: SweepProblem) -> int:
+    """Passes over the columns before the results can be computed."""
+    known = phase_of(problem)
+    return max((known[i] + 1 for i, one in enumerate(problem.instructions) if isinstance(one, RowReduce)), default=0)
