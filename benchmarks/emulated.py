@@ -36,6 +36,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.families.gemm import GemmForm, problem
 from ucutlass.hardware import ARCHES
 from ucutlass.plan import Knobs
+from ucutlass.planned import AnyPlanned
 from ucutlass.planner import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
@@ -117,7 +118,7 @@ def _odd(kernel: ir.Kernel, form: GemmForm, warps: Warps) -> dict[str, int]:
     return sizes
 
 
-def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
+def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, AnyPlanned]:
     """Raises ProgramError where no family or no legal schedule serves the job."""
     checked = frontend.read_text(job.text)
     kernel = frontend.kernel(checked, job.kernel)
@@ -126,7 +127,7 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
         tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
         return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
-    what = problem(frontend.form(checked, kernel), sizes)
+    what = problem(frontend.gemm_form(checked, kernel), sizes)
     made = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
     if isinstance(made, Planned):
         return checked, kernel, made
@@ -163,13 +164,13 @@ def emulate_here(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _judge(
-    entry: Any, kernel: ir.Kernel, planned: Planned, job: Job, distribution: Distribution
+    entry: Any, kernel: ir.Kernel, planned: AnyPlanned, job: Job, distribution: Distribution
 ) -> Iterator[str]:
     arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
     if job.shifted:
         arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]
     scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
-    knobs = Knobs(*astuple(planned.knobs))
+    knobs = Knobs(*planned.knob_values)
 
     def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]

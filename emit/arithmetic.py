@@ -187,7 +187,7 @@ def _live(program: Arithmetic) -> tuple[int, ...]:
     return tuple(sorted(needed))
 
 
-_KEEPING = frozenset(
+KEEPING = frozenset(
     {"multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh"}
     | {"relu", "leaky_relu", "sqrt", "rsqrt"}
 )
@@ -202,9 +202,9 @@ def _tolerant(problem: GemmProblem, live: Sequence[int]) -> frozenset[int]:
     strict = {i for i, output in zip(program.results, problem.outputs, strict=True) if not _forgives(output)}
     for i in reversed(live):
         match program.instructions[i]:
-            case Compute(function, args) if i in strict or function not in _KEEPING:
+            case Compute(function, args) if i in strict or function not in KEEPING:
                 strict.update(args)
-            case Round(arg, elem) if not _coarse(elem) and (i in strict or elem.kind != "float"):
+            case Round(arg, elem) if not coarse(elem) and (i in strict or elem.kind != "float"):
                 strict.add(arg)
     return frozenset(live) - strict
 
@@ -212,12 +212,12 @@ def _tolerant(problem: GemmProblem, live: Sequence[int]) -> frozenset[int]:
 def _forgives(output: Output) -> bool:
     match output:
         case Store(access):
-            return _coarse(access.elem)
+            return coarse(access.elem)
         case Reduction(op, access):
-            return op != "sum" and _coarse(access.elem)
+            return op != "sum" and coarse(access.elem)
 
 
-def _coarse(elem: Element) -> bool:
+def coarse(elem: Element) -> bool:
     return elem.kind == "float" and elem.bits <= F16.bits
 
 
@@ -319,7 +319,7 @@ class _Writer:
             case Compute(function):
                 text, meaning = self._compute(i, instruction), function
             case Round(arg, elem, kind):
-                value = convert(_rounded(self._operand(arg), self._kind(arg), elem), kind_of(elem), kind)
+                value = convert(rounded(self._operand(arg), self._kind(arg), elem), kind_of(elem), kind)
                 text, meaning = value, f"to {elem.name}"
             case CoordinateValue(kind=kind):
                 text, meaning = convert(self._coordinate(instruction), "i32", kind), "coordinate"
@@ -333,33 +333,17 @@ class _Writer:
         elem, value, kind = output.access.elem, self._operand(i), self._kind(i)
         if (to := taken(output)) != kind_of(elem) or to == "f32":
             return f"  out{j} = {convert(value, kind, to)};  // stored as {elem.name}"
-        return f"  out{j} = {_rounded(value, kind, elem)};  // stored as {elem.name}"
+        return f"  out{j} = {rounded(value, kind, elem)};  // stored as {elem.name}"
 
     def use(self, i: int) -> Use:
         """The function of Compute i with the kind in which it computes."""
         instruction = self.problem.arithmetic.instructions[i]
         assert isinstance(instruction, Compute)
-        function = FUNCTIONS[instruction.function]
-        kinds = [self._kind(arg) for arg in instruction.args[function.domain == "any" :]]
-        if function.outcome == "same":
-            kinds.append(instruction.kind)
-        kind: ScalarKind = "f32" if function.domain == "float" else max(kinds, key=_WIDTH.index)
-        return Use(function.name, kind, i in self.tolerant)
+        return use_of(instruction, [self._kind(arg) for arg in instruction.args], i in self.tolerant)
 
     def _compute(self, i: int, instruction: Compute) -> str:
-        use, function = self.use(i), FUNCTIONS[instruction.function]
-        wanted = (
-            ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(instruction.args)
-        )
-        args = [
-            convert(self._operand(arg), self._kind(arg), kind)
-            for arg, kind in zip(instruction.args, wanted, strict=True)
-        ]
-        missing = len(function.parameters) - len(args)
-        args += [literal(value, use.kind) for value in function.defaults[len(function.defaults) - missing :]]
-        result = "bool" if function.outcome == "bool" else use.kind
-        call = apply(use, args)
-        return call if result == instruction.kind else convert(f"({call})", result, instruction.kind)
+        operands = [(self._operand(arg), self._kind(arg)) for arg in instruction.args]
+        return computed(instruction, self.use(i), operands)
 
     def _coordinate(self, value: CoordinateValue) -> str:
         inner, extent = _divisors(self.problem, value)
@@ -392,6 +376,28 @@ class _Writer:
                 return f"v{i}"
 
 
+def use_of(instruction: Compute, kinds: Sequence[ScalarKind], fast: bool) -> Use:
+    """The function with the kind in which it computes, of operands of these kinds."""
+    function = FUNCTIONS[instruction.function]
+    among = list(kinds[function.domain == "any" :])
+    if function.outcome == "same":
+        among.append(instruction.kind)
+    kind: ScalarKind = "f32" if function.domain == "float" else max(among, key=_WIDTH.index)
+    return Use(function.name, kind, fast)
+
+
+def computed(instruction: Compute, use: Use, operands: Sequence[tuple[str, ScalarKind]]) -> str:
+    """The call as an expression of the instruction's kind; `operands` are C++ primaries with their kinds."""
+    function = FUNCTIONS[instruction.function]
+    wanted = ["bool", use.kind, use.kind] if function.domain == "any" else [use.kind] * len(operands)
+    args = [convert(text, have, kind) for (text, have), kind in zip(operands, wanted, strict=True)]
+    missing = len(function.parameters) - len(args)
+    args += [literal(value, use.kind) for value in function.defaults[len(function.defaults) - missing :]]
+    result = "bool" if function.outcome == "bool" else use.kind
+    call = apply(use, args)
+    return call if result == instruction.kind else convert(f"({call})", result, instruction.kind)
+
+
 _WIDTH: tuple[ScalarKind, ...] = ("bool", "i32", "i64", "f32")
 """Kinds, each wider than those before it: what mixed operands meet in."""
 
@@ -410,7 +416,7 @@ def convert(text: str, source: ScalarKind, target: ScalarKind) -> str:
     return f"{CPP[target]}({text})"
 
 
-def _rounded(text: str, source: ScalarKind, elem: Element) -> str:
+def rounded(text: str, source: ScalarKind, elem: Element) -> str:
     """The value as one of `elem`, in the kind of `elem`."""
     kind = kind_of(elem)
     match elem.kind:

@@ -19,8 +19,8 @@
 
 inline uint3 blockIdx; inline dim3 blockDim, gridDim;
 namespace emu {
-enum class Op { ldmatrix, ldmatrix_trans, mma, shuffle };
-struct Request { Op op; char const* name; void const* in[16]; void* out[4]; int distance; };
+enum class Op { ldmatrix, ldmatrix_trans, mma, shuffle_xor, shuffle_up, shuffle_from };
+struct Request { Op op; char const* name; void const* in[16]; void* out[4]; int distance; int width = 32; };
 struct Fiber {
   ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid; int index; bool done = false, ready = true;
   Request* request = nullptr;
@@ -58,10 +58,15 @@ inline void execute(Fiber* lanes) {
       }
       break;
     }
-    case Op::shuffle: {
+    case Op::shuffle_xor: case Op::shuffle_up: case Op::shuffle_from: {
       uint64_t v[32];
       for (int i = 0; i < 32; ++i) memcpy(&v[i], lanes[i].request->in[0], 8);
-      for (int i = 0; i < 32; ++i) memcpy(lanes[i].request->out[0], &v[i ^ lanes[i].request->distance], 8);
+      for (int i = 0; i < 32; ++i) {
+        int const d = lanes[i].request->distance, width = lanes[i].request->width, first = i / width * width;
+        int const from = r.op == Op::shuffle_xor ? i ^ d : r.op == Op::shuffle_up ? (i - d >= first ? i - d : i) : first + d % width;
+        if (from / width != i / width) { fprintf(stderr, "shuffle across widths\n"); abort(); }
+        memcpy(lanes[i].request->out[0], &v[from], 8);
+      }
       break;
     }
     case Op::mma: execute_mma(lanes);
@@ -130,9 +135,9 @@ inline void ldmatrix(bool trans, void const* row, uint32_t& a, uint32_t& b, uint
   r.in[0] = row; r.out[0] = &a; r.out[1] = &b; r.out[2] = &c; r.out[3] = &d;
   collective(r);
 }
-template <class T> T shuffle_xor(T value, int distance) {
+template <class T> T shuffle(Op op, T value, int distance, int width = 32) {
   uint64_t in = 0, out = 0; memcpy(&in, &value, sizeof(T));
-  Request r{Op::shuffle, ""}; r.in[0] = &in; r.out[0] = &out; r.distance = distance;
+  Request r{op, ""}; r.in[0] = &in; r.out[0] = &out; r.distance = distance; r.width = width;
   collective(r);
   memcpy(&value, &out, sizeof(T)); return value;
 }
@@ -151,7 +156,7 @@ inline void run_block(int threads) {
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];
     if (!f.stack) f.stack.reset(new char[1 << 18]);
-    f.tid = uint3{unsigned(i), 0, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
+    f.tid = uint3{unsigned(i) % blockDim.x, unsigned(i) / blockDim.x, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
     getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 1 << 18; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }
@@ -172,7 +177,7 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
   gridDim = c->gridDim; blockDim = c->blockDim; memory.resize(c->dynamicSmemBytes + 2048);
   fibers.clear();
   body = [&] { kernel(args...); };
-  for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) { blockIdx = uint3{x, y, 0}; run_block(int(blockDim.x)); }
+  for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) { blockIdx = uint3{x, y, 0}; run_block(int(blockDim.x * blockDim.y)); }
   return cudaSuccess;
 }
 }  // namespace emu
@@ -190,7 +195,9 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 #define __launch_bounds__(...)
 #define threadIdx (emu::current->tid)
 #define __syncthreads emu::barrier
-#define __shfl_xor_sync(mask, v, d) emu::shuffle_xor(v, d)
+#define __shfl_xor_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_xor, v, __VA_ARGS__)
+#define __shfl_up_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_up, v, __VA_ARGS__)
+#define __shfl_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_from, v, __VA_ARGS__)
 #define cudaLaunchKernelEx emu::launch
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(...) cudaSuccess

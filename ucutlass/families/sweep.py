@@ -34,6 +34,7 @@ def recognise_sweep(kernel: ir.Kernel) -> SweepForm:
     for node in nodes:
         _supported(kernel, node)
     columns = _columns(nodes)
+    _one_direction(nodes)
     windows = _ordered(kernel, {d for node in nodes if is_window(node) for d in node.over})  # type: ignore[union-attr]
     rows = _ordered(kernel, {d for r in kernel.results for d in r.type.dims} - set(columns))
     for result in kernel.results:
@@ -106,6 +107,20 @@ def _consuming(nodes: list[ir.Value]) -> Iterator[tuple[ir.Value, frozenset[str]
                 yield node, frozenset(over)
             case ir.Scan(along=along):
                 yield node, frozenset({along})
+
+
+def _one_direction(nodes: list[ir.Value]) -> None:
+    scans = [node for node in nodes if isinstance(node, ir.Scan)]
+    if other := next((s for s in scans if s.reverse != scans[0].reverse), None):
+        raise Refused(
+            "UC0316", "one launch scans in one direction; another scan here goes the other way", other.span,
+            "give it a kernel of its own, or a stage of a pipeline",
+        )  # fmt: skip
+    if nested := next((s for s in scans for n in walk(s.value) if isinstance(n, ir.Scan)), None):
+        raise Refused(
+            "UC0316", "a scan of a scan is two passes along a row", nested.span,
+            "cut here: store the inner one first, in a pipeline: h: f32[..] = ..",
+        )  # fmt: skip
 
 
 def _names(names: frozenset[str]) -> str:

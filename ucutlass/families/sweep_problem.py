@@ -9,9 +9,8 @@ from dataclasses import replace
 from ucutlass import ir
 from ucutlass.elements import F32
 from ucutlass.families.addresses import Operand, Sizes
-from ucutlass.families.refuse import find
 from ucutlass.families.sweep import SweepForm
-from ucutlass.families.sweep_values import Builder, Modes
+from ucutlass.families.sweep_values import Builder, Modes, fused_moments
 from ucutlass.plans.sweep import Along, Output, SweepProblem
 
 PACK = 16
@@ -47,7 +46,7 @@ def sweep_problem(
         rows=tuple(at.product(run) for run in modes.rows),
         columns=tuple(at.product(run) for run in modes.columns),
         windows=tuple(at.product(run) for run in modes.windows),
-        vector=mode, loads=tuple(build.loads), instructions=tuple(build.instructions), outputs=outputs,
+        vector=mode, loads=tuple(build.loads), instructions=tuple(fused_moments(build.instructions)), outputs=outputs,
         dims=len(kernel.dims), pointers=len(tensors),
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params), lane=F32,
     )  # fmt: skip
@@ -83,8 +82,6 @@ def _runs(
     """Names in memory order, merged where every tensor stores them side by side or has neither."""
     first = next((t for t in (*results, *tensors) if set(names) <= set(t.order)), None)
     order = names if first is None else tuple(d for d in first.order if d in names)
-    if any(n.op in ("argmax", "argmin") and set(n.over) & set(names) for n in find(form.kernel, ir.Reduce)):
-        order = _as_written(form, names)
     made: list[tuple[str, ...]] = []
     for name in order:
         if made and _merge(made[-1][-1], name, form, tensors):
@@ -92,12 +89,6 @@ def _runs(
         else:
             made.append((name,))
     return tuple(made)
-
-
-def _as_written(form: SweepForm, names: tuple[str, ...]) -> tuple[str, ...]:
-    """argmax counts in the order that its brackets have."""
-    node = next(n for n in find(form.kernel, ir.Reduce) if n.op in ("argmax", "argmin") and set(n.over) == set(names))
-    return node.over
 
 
 def _merge(outer: str, inner: str, form: SweepForm, tensors: tuple[Operand, ...]) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
@@ -28,6 +30,7 @@ from ucutlass.plans.sweep import (
     ScanAlong,
     SweepInstruction,
     Window,
+    WindowOp,
     arguments,
 )
 
@@ -62,6 +65,12 @@ class At:
 
 Env = tuple[tuple[str, At], ...]
 """Names that are read elsewhere than at their own coordinate; the innermost index is first."""
+
+
+_WINDOW_OPS: Mapping[str, WindowOp] = MappingProxyType(
+    {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": "min", "argmax": "argmax", "argmin": "argmin"}
+)
+"""What a window accumulates for a reduction; a mean is a sum that is divided."""
 
 
 class Builder:
@@ -280,7 +289,7 @@ class Builder:
         modes = tuple(self._mode[d] for d in node.over)
         arg = self.value(node.value, env, guards)
         integer = self.kind(arg) != "f32"
-        op = "sum" if node.op == "mean" else node.op
+        op = _WINDOW_OPS[node.op]
         if node.op in ("sum", "prod") and integer:
             arg = self.convert(arg, "i64")
         if node.op == "mean":
@@ -354,13 +363,13 @@ class Builder:
                 return self.compute("divide", (self.add(RowValue(row, "squares", "f32")), count), "f32")
             case "logsumexp":
                 row = self.add(RowReduce("logsumexp", self.convert(arg, "f32"), "f32"))
-                return self.add(RowValue(row, "value", "f32"))
+                return self.add(RowValue(row, "logarithm", "f32"))
             case "sum" | "prod":
                 arg = self.convert(arg, "i64") if integer else arg
             case _:
                 pass
-        row = self.add(RowReduce(node.op, arg, self.kind(arg)))
         picks = node.op in ("argmax", "argmin")
+        row = self.add(RowReduce(node.op, arg, self.kind(arg)))
         return self.add(RowValue(row, "value", "i64" if picks else self.kind(arg)))
 
 

@@ -106,20 +106,23 @@ class RowReduce:
 
 @dataclass(frozen=True, slots=True)
 class RowValue:
-    """What a reduction gives: `value`; of logsumexp also `largest` and `total`, of moments `mean` and
-    `squares`; of argmax and argmin the column's number, row-major."""
+    """What a reduction gives: `value`, of argmax and argmin the coordinate; of logsumexp its `logarithm`, the
+    `largest` and the `total` of exponentials about it; of moments the `mean` and the `squares`."""
 
     reduction: int
-    part: Literal["value", "largest", "total", "mean", "squares"]
+    part: Literal["value", "logarithm", "largest", "total", "mean", "squares"]
     kind: ScalarKind
+
+
+WindowOp: TypeAlias = Literal["sum", "prod", "max", "min", "argmax", "argmin"]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """`arg` reduced over `modes`, in order, in one thread; `body` lists the instructions that change
-    inside. argmax and argmin give the position, row-major over `modes`."""
+    inside. argmax and argmin give the coordinate along the one mode."""
 
-    op: Literal["sum", "prod", "max", "min", "argmax", "argmin", "logsumexp", "var"]
+    op: WindowOp
     modes: tuple[int, ...]
     body: tuple[int, ...]
     arg: int

@@ -1,0 +1,389 @@
+"""The instructions of a sweep as C++ statements, and the fields of its parameters.
+
+Names in the emitted text: `q<mode>` is a mode's coordinate where an item's vector starts, `c<mode>` the
+element's along the vector mode, `w<mode>` a window's; `i` an item, `v` an element of its vector;
+`raw<load>[i].value[v]` what a load brought, `v<instruction>` a value, `r<reduction>` a row's reduction,
+`s<instruction>[i][v]` a scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ucutlass.elements import Element
+from ucutlass.emit.arithmetic import KEEPING, coarse, computed, convert, kind_of, rounded, use_of
+from ucutlass.emit.functions import CPP, Use
+from ucutlass.emit.text import literal, product
+from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Product, Round, ScalarKind
+from ucutlass.plans.sweep import (
+    Along,
+    Fetch,
+    Inside,
+    Linear,
+    Load,
+    Point,
+    RowReduce,
+    RowValue,
+    ScanAlong,
+    SweepPlan,
+    Window,
+    arguments,
+)
+
+# --- parameters -------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Fields:
+    """Fields of the parameters, each distinct one once, with the host's line that fills it."""
+
+    types: dict[str, tuple[str, str]] = field(default_factory=dict)
+    host: list[str] = field(default_factory=list)
+    _known: dict[tuple[str, object], str] = field(default_factory=dict)
+
+    def add(self, name: str, cpp: str, value: str, note: str = "") -> str:
+        if name not in self.types:
+            self.types[name] = (cpp, note)
+            self.host.append(f"p.{name} = {value};")
+        return f"p.{name}"
+
+    def numbered(self, prefix: str, key: object, cpp: str, value: str, note: str = "") -> str:
+        """A field whose name is the next number, for a key."""
+        if (prefix, key) not in self._known:
+            count = sum(p == prefix for p, _ in self._known)
+            self._known[prefix, key] = f"{prefix}{count}"
+        return self.add(self._known[prefix, key], cpp, value, note)
+
+    def stride(self, stride: Product) -> str:
+        return self.numbered("stride", stride, "int64_t", product(stride), product(stride))
+
+    def number(self, extent: Extent) -> str:
+        """An extent as an int64_t expression."""
+        if isinstance(extent, Fixed):
+            return str(extent.value)
+        return self.numbered("number", extent, "int64_t", host_extent(extent))
+
+    def mode(self, mode: int, extent: Product) -> str:
+        return self.add(f"m{mode}", "int64_t", product(extent))
+
+
+def host_extent(extent: Extent) -> str:
+    """An extent in the host's terms, of the array e; divisions round down."""
+    match extent:
+        case Fixed(value):
+            return str(value)
+        case Free(position):
+            return f"e[{position}]"
+        case Combined("//", left, right):
+            return f"floor_div({host_extent(left)}, {host_extent(right)})"
+        case Combined("%", left, right):
+            return f"floor_mod({host_extent(left)}, {host_extent(right)})"
+        case Combined(op, left, right):
+            return f"({host_extent(left)} {op} {host_extent(right)})"
+
+
+# --- which forms ------------------------------------------------------------------
+
+
+def tolerant(plan: SweepPlan) -> frozenset[int]:
+    """Instructions whose values only reach, through functions that keep relative errors, a rounding to
+    16 bits or fewer: there the fast forms serve."""
+    problem = plan.problem
+    strict = {o.value for o in problem.outputs if not coarse(o.elem)}
+    for i in reversed(range(len(problem.instructions))):
+        one = problem.instructions[i]
+        match one:
+            case Compute(function, args) if i in strict or function not in KEEPING:
+                strict.update(args)
+            case Round(arg, elem) if not coarse(elem) and (i in strict or elem.kind != "float"):
+                strict.add(arg)
+            case Compute() | Round():
+                pass
+            case _:
+                strict.update(arguments(one, problem.loads))
+    return frozenset(range(len(problem.instructions))) - strict
+
+
+# --- statements -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the instructions of one plan. `down`: row values are arrays over the vector."""
+
+    plan: SweepPlan
+    fields: Fields
+    uses: dict[Use, None]
+    fast: frozenset[int]
+
+    @property
+    def down(self) -> bool:
+        return not self.plan.problem.across
+
+    def live(self, targets: Iterable[int]) -> list[int]:
+        """What the targets need outside of windows and reductions, in order."""
+        problem = self.plan.problem
+        found: set[int] = set()
+        stack = list(targets)
+        while stack:
+            i = stack.pop()
+            if i in found:
+                continue
+            found.add(i)
+            match problem.instructions[i]:
+                case RowValue() | ScanAlong():
+                    pass
+                case Window(body=body) as window:
+                    inner = {a for b in body for a in arguments(problem.instructions[b], problem.loads)}
+                    stack += (inner | {window.arg}) - set(body)
+                case one:
+                    stack += arguments(one, problem.loads)
+        return sorted(found)
+
+    def fetched(self, targets: Iterable[int]) -> list[int]:
+        """The loads that the targets need before an element is computed, those of addresses first."""
+        found: dict[int, None] = {}
+        for i in self.live(targets):
+            one = self.plan.problem.instructions[i]
+            if isinstance(one, Fetch):
+                for inner in self.fetched(self.ids(one.load)):
+                    found[inner] = None
+                found[one.load] = None
+        return list(found)
+
+    def ids(self, load: int) -> list[int]:
+        """The instructions that give a load's gathered coordinates."""
+        one = self.plan.problem.loads[load]
+        return [a.gathered for a in (*one.axes, *one.guards) if a.gathered is not None]
+
+    def statements(self, targets: Iterable[int], names: Names) -> list[str]:
+        """The lines that compute the targets for the element at hand."""
+        return [line for i in self.live(targets) for line in self._lines(i, names)]
+
+    def _lines(self, i: int, names: Names) -> list[str]:
+        one = self.plan.problem.instructions[i]
+        match one:
+            case Fetch(load):
+                text = self._fetched(load, names)
+            case Point(at, kind):
+                text = convert(f"int64_t({self.linear(at, names)})", "i64", kind)
+            case Inside(axes):
+                return self._inside(i, axes, names)
+            case Compute():
+                kinds = [self.kind(a) for a in one.args]
+                use = use_of(one, kinds, i in self.fast)
+                self.uses[use] = None
+                text = computed(one, use, [(self.operand(a, names), self.kind(a)) for a in one.args])
+            case Round(arg, elem, kind):
+                value = rounded(self.operand(arg, names), self.kind(arg), elem)
+                text = convert(f"({value})", kind_of(elem), kind)
+            case Window():
+                return self._window(i, one, names)
+            case ScanAlong():
+                place = f"kVector - 1 - {names.element}" if one.reverse and not self.down else names.element
+                text = f"s{i}[{names.item}][{place}]"
+            case _:
+                return []
+        return [f"{CPP[one.kind]} const v{i} = {text};"]
+
+    def kind(self, i: int) -> ScalarKind:
+        return self.plan.problem.instructions[i].kind
+
+    def operand(self, i: int, names: Names) -> str:
+        """Instruction i as a C++ primary of its kind."""
+        one = self.plan.problem.instructions[i]
+        match one:
+            case Literal_(value, kind):
+                return literal(value, kind)
+            case HostScalar(index, kind):
+                text = f"s[{index}] != 0.0" if kind == "bool" else f"{CPP[kind]}(s[{index}])"
+                return self.fields.add(f"scalar{index}", CPP[kind], text)
+            case ExtentValue(extent, kind):
+                return self.fields.numbered(
+                    "extent", (extent, kind), CPP[kind], f"{CPP[kind]}({product(extent)})", product(extent)
+                )
+            case RowValue(reduction, part, kind):
+                at = f"r{reduction}[{names.element if self.down else 0}]"
+                return f"{CPP[kind]}({at}.{_PART[part]})"
+            case _:
+                return f"v{i}"
+
+    # --- addresses
+
+    def linear(self, at: Linear, names: Names) -> str:
+        terms = [f"{names.at(m)}" if c == 1 else f"{names.at(m)} * {c}" for m, c in at.terms]
+        if at.offset != Fixed(0) or not terms:
+            terms.append(self.fields.number(at.offset))
+        return " + ".join(terms)
+
+    def position(self, along: Along, names: Names) -> str:
+        """The coordinate along an axis, before it is divided by the scale."""
+        if along.gathered is None:
+            return self.linear(along.at, names)
+        return convert(self.operand(along.gathered, names), self.kind(along.gathered), "i64")
+
+    def address(self, axes: Sequence[Along], guards: Sequence[Along], names: Names) -> list[str]:
+        """Lines that leave the element's offset in `o`, and in `in` whether it is there."""
+        lines = ["int64_t o = 0;", "[[maybe_unused]] bool in = true;"]
+        for along in axes:
+            stride = "" if along.stride == () else f" * {self.fields.stride(along.stride)}"
+            if along.extent is None and along.scale == 1:
+                lines.append(f"o += ({self.position(along, names)}){stride};")
+                continue
+            lines += self._bounded(along, names)
+            lines.append(f"o += x{stride}; }}")
+        for along in guards:
+            lines += [*self._bounded(along, names), "}"]
+        return lines
+
+    def _bounded(self, along: Along, names: Names) -> list[str]:
+        lines = [f"{{ int64_t x = {self.position(along, names)};"]
+        if along.scale != 1:
+            lines.append(f"in = in && x % {along.scale} == 0; x /= {along.scale};")
+            # C++ rounds towards zero: what is below zero and does not divide would reach 0.
+        if along.extent is not None:
+            low = "x >= 0" if along.scale == 1 else f"({self.position(along, names)}) >= 0"
+            lines.append(f"in = in && {low} && x < {self.fields.number(along.extent)};")
+        return lines
+
+    def _inside(self, i: int, axes: Sequence[Along], names: Names) -> list[str]:
+        lines = [f"bool v{i}; {{ bool in = true;"]
+        for along in axes:
+            lines += [*self._bounded(along, names), "}"]
+        return [*lines, f"v{i} = in; }}"]
+
+    def _fetched(self, load: int, names: Names) -> str:
+        one = self.plan.problem.loads[load]
+        if names.window:
+            return f"fetch{load}"
+        raw = f"raw{load}[{names.item}].value[{names.element if moves(self.plan, one) else 0}]"
+        return widened(raw, one)
+
+    # --- windows
+
+    def _window(self, i: int, window: Window, names: Names) -> list[str]:
+        problem = self.plan.problem
+        inner = Names(names.vector, names.item, names.element, True, frozenset(window.modes) | names.windows)
+        cpp = CPP[self.kind(window.arg)]
+        lines = [f"{_ACCUMULATOR[window.op].format(t=cpp)} a{i};"]
+        for mode in window.modes:
+            bound = self.fields.mode(mode, problem.modes[mode])
+            lines.append(f"for (int64_t w{mode} = 0; w{mode} < {bound}; ++w{mode}) {{")
+        for j in window.body:
+            one = problem.instructions[j]
+            if isinstance(one, Fetch):
+                lines += self._fetch_here(j, one.load, inner)
+            else:
+                lines += self._lines(j, inner)
+        value = self.operand(window.arg, inner)
+        if window.op in ("argmax", "argmin"):
+            lines.append(f"a{i}.add({value}, w{window.modes[0]});")
+        else:
+            lines.append(f"a{i}.add({value});")
+        return [*lines, "}" * len(window.modes), f"{CPP[window.kind]} const v{i} = a{i}.value;"]
+
+    def _fetch_here(self, j: int, load: int, names: Names) -> list[str]:
+        one = self.plan.problem.loads[load]
+        kind = kind_of(one.elem)
+        return [
+            f"{CPP[kind]} v{j}; {{",
+            *self.address(one.axes, one.guards, names),
+            f"v{j} = in ? {widened(f'load<1, 1>(p.t{one.pointer} + o).value[0]', one)} : {fill(one)}; }}",
+        ]
+
+
+_PART = MappingProxyType(
+    {"value": "value", "logarithm": "logarithm()", "largest": "largest", "total": "total()", "mean": "mean", "squares": "squares"}
+)
+
+_ACCUMULATOR = MappingProxyType(
+    {
+        "sum": "Sum<{t}>", "prod": "Product<{t}>", "max": "Extreme<{t}, true>", "min": "Extreme<{t}, false>",
+        "argmax": "Where<{t}, true>", "argmin": "Where<{t}, false>", "logsumexp": "Exponentials",
+        "moments": "Moments",
+    }
+)  # fmt: skip
+"""The library's type that accumulates a reduction, of values of type t."""
+
+
+def accumulator(one: RowReduce) -> str:
+    return _ACCUMULATOR[one.op].format(t=CPP[one.kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What coordinates are called at a place: `vector` is the mode whose elements differ there, if any."""
+
+    vector: int | None
+    item: str = "i"
+    element: str = "v"
+    window: bool = False
+    windows: frozenset[int] = frozenset()
+
+    def at(self, mode: int) -> str:
+        if mode in self.windows:
+            return f"w{mode}"
+        return f"c{mode}" if mode == self.vector else f"q{mode}"
+
+
+def touched(plan: SweepPlan, axes: Iterable[Along]) -> set[int]:
+    """The modes that move an address, through gathered coordinates too."""
+    found: set[int] = set()
+    for along in axes:
+        found |= {m for m, _ in along.at.terms}
+        if along.gathered is not None:
+            found |= moved_by(plan, along.gathered)
+    return found
+
+
+def moved_by(plan: SweepPlan, i: int) -> set[int]:
+    """The modes that change an instruction's value."""
+    problem = plan.problem
+    one = problem.instructions[i]
+    match one:
+        case Fetch(load):
+            return touched(plan, (*problem.loads[load].axes, *problem.loads[load].guards))
+        case Inside(axes):
+            return touched(plan, axes)
+        case Point(at):
+            return {m for m, _ in at.terms}
+        case RowValue():
+            return set(range(len(problem.rows)))
+        case ScanAlong():
+            return set(range(len(problem.rows) + len(problem.columns)))
+        case _:
+            return {m for a in arguments(one, problem.loads) for m in moved_by(plan, a)}
+
+
+def moves(plan: SweepPlan, load: Load) -> bool:
+    """Whether a load differs between the elements of a vector."""
+    return plan.problem.vector in touched(plan, (*load.axes, *load.guards))
+
+
+def widened(text: str, load: Load) -> str:
+    """An element as its kind."""
+    kind = kind_of(load.elem)
+    return f"({text} != 0)" if kind == "bool" else f"{CPP[kind]}({text})"
+
+
+def stored_cpp(elem: Element) -> str:
+    """The C++ type of an element in memory; a bool is a byte."""
+    return "uint8_t" if elem.kind == "bool" else elem.cpp
+
+
+def fill(load: Load) -> str:
+    """What a position outside reads, in the kind of the element."""
+    return neutral(load.fill, kind_of(load.elem))
+
+
+def neutral(value: float, kind: ScalarKind) -> str:
+    if kind == "f32":
+        return literal(value, kind)
+    if kind == "bool":
+        return "true" if value > 0 else "false"
+    bits = 31 if kind == "i32" else 63
+    return literal(int(max(-(2**bits), min(2**bits - 1, value))) if abs(value) < 2**62 else
+                   (2**bits - 1 if value > 0 else -(2**bits)), kind)
