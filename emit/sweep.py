@@ -7,18 +7,18 @@ pass over the columns: loads of all items first, so that they are in flight toge
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
+from ucutlass.emit.sweep_loads import Loader, beside
 from ucutlass.emit.sweep_writer import (
     Fields,
     Names,
     Writer,
     accumulator,
-    fill,
-    moves,
+    host_extent,
     stored_cpp,
     tolerant,
     touched,
@@ -34,12 +34,14 @@ from ucutlass.plans.sweep import (
     Window,
     phase_of,
     phases,
+    reductions,
 )
 
 _INCLUDES = (
     "<cmath>",
     "<cstdint>",
     "<cstring>",
+    "<type_traits>",
     "<cuda_runtime.h>",
     "<cuda/std/limits>",
     '"cutlass/cutlass.h"',
@@ -51,7 +53,8 @@ _INCLUDES = (
 def render(plan: SweepPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     problem, schedule = plan.problem, plan.schedule
-    made = _Body(plan, Writer(plan, Fields(), {}, tolerant(plan)))
+    pen = Writer(plan, Fields(), {}, tolerant(plan))
+    made = _Body(plan, pen, Loader(plan, pen))
     body = "\n".join(_indented(made.lines()))
     writer = made.writer
     conversions = [t for mark, t in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
@@ -60,9 +63,10 @@ def render(plan: SweepPlan) -> str:
     across = problem.across
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     reductions = any(isinstance(i, RowReduce | Window) for i in problem.instructions)
+    block = (schedule.threads, schedule.rows)
     aligned = {
-        x.pointer: max(y.align * y.elem.bytes for y in every if y.pointer == x.pointer)
-        for x in every if x.align > 1
+        x.pointer: max(_reach(y) for y in every if y.pointer == x.pointer)
+        for x in every if _reach(x) > x.elem.bytes
     }  # fmt: skip
     return text.render(
         "sweep.cu.j2",
@@ -74,7 +78,7 @@ def render(plan: SweepPlan) -> str:
         floors=any("floor_" in line for line in fields.host),
         host=fields.host, body=body, dims=problem.dims,
         launches=made.launches, splits=schedule.splits, whole=any(o.whole for o in problem.outputs),
-        block="%d, %d" % ((schedule.threads, schedule.rows) if across else (schedule.rows, schedule.threads)),
+        block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
         rows_per_block=schedule.rows * (1 if problem.columns else schedule.items),
         workspace=made.workspace(),
@@ -93,6 +97,8 @@ def _multiples(problem: SweepProblem, vector: int) -> list[dict[str, object]]:
         for axis in one.axes:
             if min(one.align, vector) > 1 and axis.stride:
                 needs[product(axis.stride), min(one.align, vector)] = None
+            if isinstance(one, Load) and one.span > 1 and axis.extent is not None:
+                needs[product(axis.stride) if axis.stride else host_extent(axis.extent), one.span] = None
     return [{"value": value, "of": of} for value, of in needs]
 
 
@@ -111,6 +117,7 @@ class _Body:
 
     plan: SweepPlan
     writer: Writer
+    loader: Loader
 
     @property
     def problem(self) -> SweepProblem:
@@ -125,7 +132,7 @@ class _Body:
         self._totals()
         out = self._place()
         split, keep = self.plan.schedule.splits > 1, self.plan.schedule.keep == "registers"
-        out += [line for load in self._kept() for line in self._declared(load)] if keep else []
+        out += [self.loader.declared(load) for load in range(len(problem.loads))] if keep else []
         loaded: set[int] = set()
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
@@ -234,78 +241,46 @@ class _Body:
 
     # --- loads
 
-    def _kept(self) -> list[int]:
-        return list(range(len(self.problem.loads))) if not self._only_windows() else []
-
-    def _only_windows(self) -> bool:
-        return False
-
-    def _declared(self, load: int) -> list[str]:
-        one = self.problem.loads[load]
-        count = "kVector" if moves(self.plan, one) else "1"
-        return [f"Pack<{_raw_cpp(one)}, {count}> raw{load}[kItems];"]
-
-    def _loads(self, targets: Sequence[int], loaded: set[int]) -> list[str]:
-        """Loads of all items that the targets need and that are not there yet."""
+    def _loads(self, targets: Sequence[int], loaded: set[int], names: Names) -> list[str]:
+        """Loads of all items that the targets need, that are not there yet and that are not loaded item by
+        item."""
         keep = self.plan.schedule.keep == "registers"
-        wanted = [k for k in self.writer.fetched(targets) if k not in loaded or not keep]
+        wanted = [k for k in self.writer.fetched(targets) if k not in names.local and not (keep and k in loaded)]
         if keep:
             loaded.update(wanted)
         if not wanted:
             return []
-        lines = [] if keep else [line for k in wanted for line in self._declared(k)]
+        lines = [] if keep else [self.loader.declared(k) for k in wanted]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item()]
         for k in wanted:
-            lines += self._load(k, "ok")
+            lines += self.loader.load(k, "ok", names)
         return [*lines, "}"]
 
-    def _load(self, k: int, valid: str) -> list[str]:
-        """raw<k>[i] of the item at hand; `valid`: whether its coordinates are there."""
-        one, plan = self.problem.loads[k], self.plan
-        cpp = _raw_cpp(one)
-        ids = self.writer.ids(k)
-        outside = f"{cpp}({fill(one)})"
-        vector = self.problem.vector
-        along = [a for a in (*one.axes, *one.guards) if vector in touched(plan, [a])]
-        side_by_side = one.align > 1 or plan.schedule.vector == 1 or _beside(one, vector)
-        if not along or (len(along) == 1 and side_by_side and _beside(one, vector)):
-            # Neighbours: one address for all.
-            names = Names(None)
-            count, align = ("kVector", one.align) if along else ("1", 1)
-            read = f"load<{count}, {align}>(p.t{one.pointer} + o)"
-            if cpp != stored_cpp(one.elem):
-                read = f"widen<{cpp}>({read})"
-            inner = [
-                *self._ids(ids, names),
-                *self.writer.address(one.axes, one.guards, names),
-                f"raw{k}[i] = in && {valid} ? {read} : splat<{count}>({outside});",
-            ]
-            return ["{", *inner, "}"]
-        names = Names(vector)
-        return [
-            "#pragma unroll", "for (int v = 0; v < kVector; ++v) {",
-            f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;",
-            *self._ids(ids, names),
-            *self.writer.address(one.axes, one.guards, names),
-            f"raw{k}[i].value[v] = in && {valid} ? {cpp}(load<1, 1>(p.t{one.pointer} + o).value[0]) : {outside};",
-            "}",
-        ]  # fmt: skip
+    def _late(self, targets: Sequence[int], loaded: set[int]) -> Names:
+        """The names of a pass: what is the same for all rows comes from the caches, item by item."""
+        rows = set(range(len(self.problem.rows)))
+        late: set[int] = set()
+        if self.problem.columns:
+            for k in self.writer.fetched(targets):
+                one = self.problem.loads[k]
+                if k not in loaded and not touched(self.plan, (*one.axes, *one.guards)) & rows:
+                    late.add(k)
+        return Names(self.problem.vector, local=frozenset(late))
 
-    def _ids(self, ids: list[int], names: Names) -> list[str]:
-        """The gathered coordinates of the element at hand."""
-        if not ids:
-            return []
-        start = [] if names.vector is not None else ["constexpr int v = 0;"]
-        return [*start, *self.writer.statements(ids, names)]
+    def _item_loads(self, targets: Sequence[int], names: Names) -> list[str]:
+        """Loads of this item alone, then its windows."""
+        lines: list[str] = []
+        for k in self.writer.fetched(targets):
+            if k in names.local:
+                lines += [self.loader.declared(k, "1"), *self.loader.load(k, "true", names)]
+        return [*lines, *self.loader.windows(targets, names)]
 
     # --- passes
 
     def _reductions(self, phase: int) -> list[tuple[int, RowReduce]]:
         at = phase_of(self.problem)
-        return [
-            (i, one) for i, one in enumerate(self.problem.instructions)
-            if isinstance(one, RowReduce) and at[i] == phase
-        ]  # fmt: skip
+        found = [(i, self.problem.instructions[i]) for i in reductions(self.problem) if at[i] == phase]
+        return [(i, one) for i, one in found if isinstance(one, RowReduce)]
 
     def _chunks(self, inside: list[str]) -> list[str]:
         """Over a row's chunks; one is all where the row lies in registers."""
@@ -313,21 +288,19 @@ class _Body:
             return ["{", "int const chunk = 0;", *inside, "}"]
         return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
 
-    def _each(self, work: list[str], valid: bool = True) -> list[str]:
-        """Over the elements of all items."""
-        vector = self.problem.vector
-        start = [f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"] if vector is not None else []
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item()]
-        if valid:
-            lines.append("if (ok) {")
-        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", *start, *work, "}"]
-        return [*lines, "}", "}"] if valid else [*lines, "}"]
+    def _each(self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = ()) -> list[str]:
+        """Over the elements of all items that are there: the targets, then the work on them."""
+        return [
+            "#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item(), "if (ok) {", *before,
+            *self._item_loads(targets, names), "#pragma unroll", "for (int v = 0; v < kVector; ++v) {",
+            self.loader.element(), *self.writer.statements(targets, names), *work, "}", "}", "}",
+        ]  # fmt: skip
 
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
-        names = Names(self.problem.vector)
         targets = [one.arg for _, one in reductions]
+        names = self._late(targets, loaded)
         lane = "0" if self.problem.across else "v"
-        lines = self._loads(targets, loaded)
+        lines = self._loads(targets, loaded, names)
         first: list[str] = []
         second: list[str] = []
         ends: list[str] = []
@@ -337,10 +310,10 @@ class _Body:
                 case "logsumexp":
                     lines.append(f"Exponentials part{i}[{self._lanes}];")
                     first.append(f"part{i}[{lane}].largest = extreme<true>(part{i}[{lane}].largest, {x});")
-                    second.append(f"part{i}[{lane}].about += expf({x} - pivot(part{i}[{lane}].largest));")
+                    second.append(f"part{i}[{lane}].about += exponential({x}, pivot(part{i}[{lane}].largest));")
                 case "moments":
                     lines.append(f"Moments part{i}[{self._lanes}];")
-                    first.append(f"part{i}[{lane}].mean += {x}; part{i}[{lane}].count += 1.0f;")
+                    first.append(f"part{i}[{lane}].mean += {x};")
                     apart = f"float const apart{i} = {x} - part{i}[{lane}].mean;"
                     second.append(f"{apart} part{i}[{lane}].squares = fmaf(apart{i}, apart{i}, part{i}[{lane}].squares);")
                 case "argmax" | "argmin":
@@ -349,14 +322,18 @@ class _Body:
                     first.append(f"r{i}[{lane}].add({x});")
             if one.op in ("logsumexp", "moments"):
                 ends += [f"for (int l = 0; l < {self._lanes}; ++l) r{i}[l].merge(part{i}[l]);"]
-        lines += self._each([*self.writer.statements(targets, names), *first])
+        moments = [i for i, one in reductions if one.op == "moments"]
+        count = "part{i}[0].count += float(kVector);" if self.problem.across else (
+            "for (int l = 0; l < kVector; ++l) part{i}[l].count += 1.0f;"
+        )
+        lines += self._each(targets, first, names, [count.format(i=i) for i in moments])
         if second:
             lines += [
                 f"for (int l = 0; l < {self._lanes}; ++l) part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);"
                 for i, one in reductions if one.op == "moments"
             ]  # fmt: skip
             two = [one.arg for _, one in reductions if one.op in ("logsumexp", "moments")]
-            lines += self._each([*self.writer.statements(two, names), *second])
+            lines += self._each(two, second, names)
         return self._chunks([*lines, *ends])
 
     def _count(self) -> str:
@@ -365,32 +342,34 @@ class _Body:
 
     def _results(self, loaded: set[int]) -> list[str]:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
-        names = Names(self.problem.vector)
         targets = [o.value for o in whole]
+        names = self._late(targets, loaded)
         carries = [
             f"{CPP[s.kind]} carry{i}[{self._lanes}]; for (int l = 0; l < {self._lanes}; ++l) "
             f"carry{i}[l] = {'0' if s.op == 'sum' else '1'};"
             for i, s in self._scans
         ]  # fmt: skip
-        lines = self._loads([*targets, *(s.arg for _, s in self._scans)], loaded)
+        lines = self._loads([*targets, *(s.arg for _, s in self._scans)], loaded, names)
         for i, s in self._scans:
             neutral = "0" if s.op == "sum" else "1"
             cpp = CPP[s.kind]
             at = "kVector - 1 - v" if s.reverse and self.problem.across else "v"
             lines.append(f"{cpp} s{i}[kItems][kVector];")
             value = self.writer.operand(s.arg, names)
-            work = [*self.writer.statements([s.arg], names), f"s{i}[i][{at}] = ok ? {value} : {cpp}({neutral});"]
-            lines += self._each(work, valid=False)
+            lines += [
+                "#pragma unroll", "for (int i = 0; i < kItems; ++i)",
+                "#pragma unroll", f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
+            ]  # fmt: skip
+            lines += self._each([s.arg], [f"s{i}[i][{at}] = {value};"], names)
             op = "Add" if s.op == "sum" else "Multiply"
             lines.append(f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i});")
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item(), "if (ok) {"]
-        lines += [f"Pack<{stored_cpp(o.elem)}, kVector> out{j};" for j, o in enumerate(whole)]
-        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {"]
-        if names.vector is not None:
-            lines.append(f"[[maybe_unused]] int64_t const c{names.vector} = q{names.vector} + v;")
+        lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
+        lines += self._item_loads(targets, names)
+        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
         lines += self.writer.statements(targets, names)
-        lines += [f"out{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
+        lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
         lines += ["}", *stores, "}", "}"]
         if not self.problem.columns:
             return lines
@@ -400,10 +379,8 @@ class _Body:
         kind = self.writer.kind(o.value)
         value = convert(self.writer.operand(o.value, names), kind, kind_of(o.elem))
         match o.elem.kind:
-            case "float" if o.elem.bits == 32:
-                return value
             case "float":
-                return f"cutlass::NumericConverter<{o.elem.cpp}, float>::convert({value})"
+                return value
             case "bool":
                 return f"uint8_t({value})"
             case "int":
@@ -411,12 +388,13 @@ class _Body:
 
     def _store(self, j: int, o: Output) -> list[str]:
         vector = self.problem.vector
-        if vector is None or o.align > 1 or _beside(o, vector):
+        lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
+        if vector is None or beside(o, vector):
             inner = self.writer.address(o.axes, (), Names(None))
-            return ["{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
+            return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
         inner = self.writer.address(o.axes, (), Names(vector))
         return [
-            "for (int v = 0; v < kVector; ++v) {", f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;", *inner,
+            *lines, "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element(), *inner,
             f"p.t{o.pointer}[o] = out{j}.value[v];", "}",
         ]  # fmt: skip
 
@@ -429,23 +407,22 @@ class _Body:
         names = Names(None if across else self.problem.vector)
         leader = "threadIdx.x" if across else "threadIdx.y"
         targets = [o.value for o in rows]
-        lines = [f"if (mine && {leader} == 0 && blockIdx.y == 0) {{", "constexpr int i = 0;"]
+        lines = [f"if (mine && {leader} == 0 && blockIdx.y == 0) {{"]
         lanes = "1" if across else "kVector"
-        for k in self.writer.fetched(targets):
-            one = self.problem.loads[k]
-            lines.append(f"Pack<{_raw_cpp(one)}, {lanes if moves(self.plan, one) else 1}> raw{k}[1];")
-            lines += self._load(k, "true")
-        lines += [f"Pack<{stored_cpp(o.elem)}, {lanes}> out{j};" for j, o in enumerate(rows)]
+        fetched = self.writer.fetched(targets)
+        names = replace(names, local=frozenset(fetched))
+        lines += self._item_loads(targets, names)
+        lines += [f"Pack<{_wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]
         lines += ["#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{"]
-        if names.vector is not None:
-            lines.append(f"[[maybe_unused]] int64_t const c{names.vector} = q{names.vector} + v;")
+        lines += [] if across else [self.loader.element()]
         lines += self.writer.statements(targets, names)
-        lines += [f"out{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(rows)]
+        lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(rows)]
         lines.append("}")
         for j, o in enumerate(rows):
             if across:
                 inner = self.writer.address(o.axes, (), Names(None))
-                lines += ["{", *inner, f"p.t{o.pointer}[o] = out{j}.value[0];", "}"]
+                made = f"narrow<{stored_cpp(o.elem)}>(wide{j})"
+                lines += ["{", *inner, f"p.t{o.pointer}[o] = {made}.value[0];", "}"]
             else:
                 lines += self._store(j, o)
         return [*lines, "}"]
@@ -492,16 +469,11 @@ class _Body:
         ]  # fmt: skip
 
 
-def _raw_cpp(load: Load) -> str:
-    """What a load is kept as: its element, or a float where that has no infinity to fill with."""
-    if load.elem.name == "e4m3" and load.fill in (float("inf"), float("-inf")):
-        return "float"
-    return stored_cpp(load.elem)
+def _wide(o: Output) -> str:
+    """What a result is before it is narrowed: floats are rounded a vector at a time."""
+    return "float" if o.elem.kind == "float" else stored_cpp(o.elem)
 
 
-def _beside(one: Load | Output, vector: int | None) -> bool:
-    """Whether elements lie side by side along the vector mode."""
-    moved = [a for a in one.axes if any(m == vector for m, _ in a.at.terms)]
-    return len(moved) == 1 and moved[0].stride == () and moved[0].at.terms == ((vector, 1),) and (
-        moved[0].scale == 1 and moved[0].extent is None and moved[0].gathered is None
-    )
+def _reach(one: Load | Output) -> int:
+    """Bytes at whose multiples the tensor must start."""
+    return max(one.align, one.span if isinstance(one, Load) else 1) * one.elem.bytes

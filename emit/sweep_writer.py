@@ -8,7 +8,7 @@ element's along the vector mode, `w<mode>` a window's; `i` an item, `v` an eleme
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -161,9 +161,9 @@ class Writer:
 
     def statements(self, targets: Iterable[int], names: Names) -> list[str]:
         """The lines that compute the targets for the element at hand."""
-        return [line for i in self.live(targets) for line in self._lines(i, names)]
+        return [line for i in self.live(targets) for line in self.line(i, names)]
 
-    def _lines(self, i: int, names: Names) -> list[str]:
+    def line(self, i: int, names: Names) -> list[str]:
         one = self.plan.problem.instructions[i]
         match one:
             case Fetch(load):
@@ -174,6 +174,9 @@ class Writer:
                 return self._inside(i, axes, names)
             case Compute():
                 kinds = [self.kind(a) for a in one.args]
+                if (about := self._exponential(one)) is not None:
+                    x, largest = (self.operand(a, names) for a in about)
+                    return [f"float const v{i} = exponential({x}, {largest});"]
                 use = use_of(one, kinds, i in self.fast)
                 self.uses[use] = None
                 text = computed(one, use, [(self.operand(a, names), self.kind(a)) for a in one.args])
@@ -181,7 +184,7 @@ class Writer:
                 value = rounded(self.operand(arg, names), self.kind(arg), elem)
                 text = convert(f"({value})", kind_of(elem), kind)
             case Window():
-                return self._window(i, one, names)
+                text = f"a{i}[{names.element}].value"
             case ScanAlong():
                 place = f"kVector - 1 - {names.element}" if one.reverse and not self.down else names.element
                 text = f"s{i}[{names.item}][{place}]"
@@ -257,42 +260,20 @@ class Writer:
 
     def _fetched(self, load: int, names: Names) -> str:
         one = self.plan.problem.loads[load]
-        if names.window:
-            return f"fetch{load}"
-        raw = f"raw{load}[{names.item}].value[{names.element if moves(self.plan, one) else 0}]"
-        return widened(raw, one)
+        if load in names.spans:
+            return widened(names.spans[load], one)
+        item = "0" if load in names.local else names.item
+        return widened(f"raw{load}[{item}].value[{names.element if moves(self.plan, one) else 0}]", one)
 
-    # --- windows
-
-    def _window(self, i: int, window: Window, names: Names) -> list[str]:
-        problem = self.plan.problem
-        inner = Names(names.vector, names.item, names.element, True, frozenset(window.modes) | names.windows)
-        cpp = CPP[self.kind(window.arg)]
-        lines = [f"{_ACCUMULATOR[window.op].format(t=cpp)} a{i};"]
-        for mode in window.modes:
-            bound = self.fields.mode(mode, problem.modes[mode])
-            lines.append(f"for (int64_t w{mode} = 0; w{mode} < {bound}; ++w{mode}) {{")
-        for j in window.body:
-            one = problem.instructions[j]
-            if isinstance(one, Fetch):
-                lines += self._fetch_here(j, one.load, inner)
-            else:
-                lines += self._lines(j, inner)
-        value = self.operand(window.arg, inner)
-        if window.op in ("argmax", "argmin"):
-            lines.append(f"a{i}.add({value}, w{window.modes[0]});")
-        else:
-            lines.append(f"a{i}.add({value});")
-        return [*lines, "}" * len(window.modes), f"{CPP[window.kind]} const v{i} = a{i}.value;"]
-
-    def _fetch_here(self, j: int, load: int, names: Names) -> list[str]:
-        one = self.plan.problem.loads[load]
-        kind = kind_of(one.elem)
-        return [
-            f"{CPP[kind]} v{j}; {{",
-            *self.address(one.axes, one.guards, names),
-            f"v{j} = in ? {widened(f'load<1, 1>(p.t{one.pointer} + o).value[0]', one)} : {fill(one)}; }}",
-        ]
+    def _exponential(self, one: Compute) -> tuple[int, int] | None:
+        """x and the row's largest, where this is exp(x - largest)."""
+        instructions = self.plan.problem.instructions
+        inner = instructions[one.args[0]] if one.function == "exp" else None
+        if not isinstance(inner, Compute) or inner.function != "subtract":
+            return None
+        x, largest = inner.args
+        row = instructions[largest]
+        return (x, largest) if isinstance(row, RowValue) and row.part == "largest" else None
 
 
 _PART = MappingProxyType(
@@ -309,19 +290,27 @@ _ACCUMULATOR = MappingProxyType(
 """The library's type that accumulates a reduction, of values of type t."""
 
 
+def window_accumulator(one: Window, kind: ScalarKind) -> str:
+    """The library's type that accumulates a window."""
+    return _ACCUMULATOR[one.op].format(t=CPP[kind])
+
+
 def accumulator(one: RowReduce) -> str:
     return _ACCUMULATOR[one.op].format(t=CPP[one.kind])
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What coordinates are called at a place: `vector` is the mode whose elements differ there, if any."""
+    """What coordinates and loads are called at a place: `vector` is the mode whose elements differ there, if
+    any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone,
+    elements of `spans` lie there."""
 
     vector: int | None
     item: str = "i"
     element: str = "v"
-    window: bool = False
     windows: frozenset[int] = frozenset()
+    local: frozenset[int] = frozenset()
+    spans: Mapping[int, str] = field(default_factory=dict)
 
     def at(self, mode: int) -> str:
         if mode in self.windows:

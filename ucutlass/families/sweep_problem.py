@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from ucutlass import ir
 from ucutlass.elements import F32
+from ucutlass.extents import Extent, Fixed, evaluate
 from ucutlass.families.addresses import Operand, Sizes
 from ucutlass.families.sweep import SweepForm
 from ucutlass.families.sweep_values import Builder, Modes, fused_moments
-from ucutlass.plans.sweep import Along, Output, SweepProblem
+from ucutlass.plans.sweep import Along, Load, Output, SweepProblem
 
 PACK = 16
 """Bytes of the widest load and store of a thread."""
@@ -46,11 +47,16 @@ def sweep_problem(
         rows=tuple(at.product(run) for run in modes.rows),
         columns=tuple(at.product(run) for run in modes.columns),
         windows=tuple(at.product(run) for run in modes.windows),
-        vector=mode, loads=tuple(build.loads), instructions=tuple(fused_moments(build.instructions)), outputs=outputs,
+        taps=tuple(_fixed(kernel.dims[d]) for d in form.windows), vector=mode, loads=tuple(build.loads),
+        instructions=tuple(fused_moments(build.instructions, build.loads)), outputs=outputs,
         dims=len(kernel.dims), pointers=len(tensors),
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params), lane=F32,
     )  # fmt: skip
     return _with_alignments(made, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
+
+
+def _fixed(extent: Extent) -> int:
+    return extent.value if isinstance(extent, Fixed) else 0
 
 
 def _tensors(kernel: ir.Kernel) -> tuple[Operand, ...]:
@@ -115,9 +121,15 @@ def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -
     def align(pointer: int, width: int, axes: tuple[Along, ...]) -> int:
         return alignment(problem, axes, at, PACK // width if fine[pointer] else 1)
 
+    def span(x: Load) -> int:
+        return _span(x, at, PACK // x.elem.bytes)
+
     return replace(
         problem,
-        loads=tuple(replace(x, align=align(x.pointer, x.elem.bytes, x.axes)) for x in problem.loads),
+        loads=tuple(
+            replace(x, align=align(x.pointer, x.elem.bytes, x.axes), span=span(x) if fine[x.pointer] else 1)
+            for x in problem.loads
+        ),
         outputs=tuple(replace(x, align=align(x.pointer, x.elem.bytes, x.axes)) for x in problem.outputs),
     )
 
@@ -131,6 +143,22 @@ def alignment(problem: SweepProblem, axes: tuple[Along, ...], at: Sizes, most: i
     for axis in axes:
         if axis.stride != ():
             divisor = math.gcd(divisor, at.number(axis.stride))
+    while divisor % most:
+        most //= 2
+    return most
+
+
+def _span(load: Load, at: Sizes, most: int) -> int:
+    """Elements, a power of two, at whose multiples along the contiguous axis vectors start and end inside."""
+    divisor = 0
+    names = {str(i): n for i, n in enumerate(at.values)}
+    for axis in load.axes:
+        if axis.stride != ():
+            divisor = math.gcd(divisor, at.number(axis.stride))
+        elif axis.extent is not None:
+            divisor = math.gcd(divisor, evaluate(axis.extent, names))
+        else:
+            return 1
     while divisor % most:
         most //= 2
     return most

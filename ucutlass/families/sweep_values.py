@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 
@@ -373,22 +373,33 @@ class Builder:
         return self.add(RowValue(row, "value", "i64" if picks else self.kind(arg)))
 
 
-def fused_moments(instructions: list[SweepInstruction]) -> list[SweepInstruction]:
-    """`mean((x - mean(x)) ** 2)` as one reduction, where rows are read again for each: the squares about
+def fused_moments(
+    instructions: list[SweepInstruction], loads: Sequence[Load]
+) -> list[SweepInstruction]:
+    """`mean(x)` with `mean((x - mean(x)) ** 2)` as one reduction, which reads a row once: the squares about
     the mean that the row's moments have."""
     made = list(instructions)
-    for i, one in enumerate(made):
-        match one:
-            case RowReduce("sum", arg) if (x := _centred_square(made, arg)) is not None:
-                made[i] = RowReduce("moments", x, "f32")
-                made = [replace(j, part="squares") if isinstance(j, RowValue) and j.reduction == i else j for j in made]
-            case _:
-                pass
+    for i, one in enumerate(instructions):
+        found = _centred_square(instructions, one.arg) if isinstance(one, RowReduce) and one.op == "sum" else None
+        if found is None:
+            continue
+        mean, total = found
+        first = instructions[total]
+        assert isinstance(first, RowValue)
+        if [j for j, o in enumerate(instructions) if total in arguments(o, loads)] != [mean]:
+            continue
+        x = instructions[first.reduction]
+        assert isinstance(x, RowReduce)
+        made[first.reduction] = RowReduce("moments", x.arg, "f32")
+        made[mean] = RowValue(first.reduction, "mean", "f32")
+        for j, other in enumerate(instructions):
+            if isinstance(other, RowValue) and other.reduction == i:
+                made[j] = RowValue(first.reduction, "squares", "f32")
     return made
 
 
-def _centred_square(instructions: list[SweepInstruction], at: int) -> int | None:
-    """x, where instruction `at` is (x - mean(x)) squared."""
+def _centred_square(instructions: list[SweepInstruction], at: int) -> tuple[int, int] | None:
+    """Where instruction `at` is (x - mean(x)) squared: the mean, and the row's value that it divides."""
     match instructions[at]:
         case Compute("multiply", (left, right)) if left == right:
             centred = instructions[left]
@@ -407,5 +418,5 @@ def _centred_square(instructions: list[SweepInstruction], at: int) -> int | None
         case _:
             return None
     if isinstance(row, RowValue) and instructions[row.reduction] == RowReduce("sum", x, "f32"):
-        return x
+        return mean, total
     return None

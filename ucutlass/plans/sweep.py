@@ -53,7 +53,7 @@ class Load:
     """A tensor's element for the current coordinates; `guards` must hold too, else it is `fill`.
 
     `align` is the largest power of two of elements, up to 16 bytes, at which a vector along the
-    vector mode starts.
+    vector mode starts; `span` that at which every vector of the contiguous axis does.
     """
 
     pointer: int
@@ -62,6 +62,7 @@ class Load:
     guards: tuple[Along, ...]
     fill: float
     align: int
+    span: int = 1
 
 
 # --- what is computed ---------------------------------------------------------------
@@ -181,12 +182,14 @@ class SweepProblem:
     """What is computed, with no schedule in it. `instructions` is in static single assignment; those of a
     window's body stand in the list too, and are computed only there.
 
-    `vector` is the mode along which neighbouring elements lie side by side, None where no mode is.
+    `vector` is the mode along which neighbouring elements lie side by side, None where no mode is. `taps`
+    are the extents of windows that the program fixes, 0 for others.
     """
 
     rows: tuple[Product, ...]
     columns: tuple[Product, ...]
     windows: tuple[Product, ...]
+    taps: tuple[int, ...]
     vector: int | None
     loads: tuple[Load, ...]
     instructions: tuple[SweepInstruction, ...]
@@ -246,7 +249,22 @@ def phase_of(problem: SweepProblem) -> tuple[int, ...]:
     return tuple(known)
 
 
+def reductions(problem: SweepProblem) -> tuple[int, ...]:
+    """The reductions over columns that a result needs."""
+    found: set[int] = set()
+    stack = [o.value for o in problem.outputs]
+    while stack:
+        i = stack.pop()
+        if i not in found:
+            found.add(i)
+            one = problem.instructions[i]
+            stack += arguments(one, problem.loads)
+            if isinstance(one, Window):
+                stack += [a for b in one.body for a in arguments(problem.instructions[b], problem.loads)]
+    return tuple(sorted(i for i in found if isinstance(problem.instructions[i], RowReduce)))
+
+
 def phases(problem: SweepProblem) -> int:
     """Passes over the columns before the results can be computed."""
     known = phase_of(problem)
-    return max((known[i] + 1 for i, one in enumerate(problem.instructions) if isinstance(one, RowReduce)), default=0)
+    return max((known[i] + 1 for i in reductions(problem)), default=0)
