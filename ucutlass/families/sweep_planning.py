@@ -29,6 +29,9 @@ THREADS = 256
 
 MOST_THREADS = 1024
 
+MOST_ITEMS = 8
+"""Vectors of a row that a thread holds at most."""
+
 HELD = 128
 """Bytes of a row that a thread keeps in registers at most: 32 of its registers, besides what it computes
 with."""
@@ -128,7 +131,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, device: Device) 
     held = _kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     if not scans and vectors * held <= MOST_THREADS * HELD:
-        threads = _power(max(1, math.ceil(vectors * held / HELD), math.ceil(vectors / 8)))
+        threads = _power(max(1, math.ceil(vectors * held / HELD), math.ceil(vectors / MOST_ITEMS)))
         # A row of a warp or more is shared by whole warps, so that its lanes' sums meet in shuffles.
         threads = min(MOST_THREADS, max(threads, min(32, _power(vectors))))
         items = math.ceil(vectors / threads)
