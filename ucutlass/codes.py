@@ -58,7 +58,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0313": "a reduction that no window has",
         "UC0314": "an index that one launch cannot follow",
         "UC0315": "a kernel whose schedule space is not explored",
-        "UC0316": "scans that one launch cannot do together",
+        "UC0316": "a scan that one launch cannot do",
         "UC0401": "unknown architecture",
         "UC0402": "unknown schedule field",
         "UC0403": "illegal value for a schedule field",

@@ -41,6 +41,20 @@ def walk(*roots: ir.Value) -> Iterator[ir.Value]:
             stack += reversed(ir.children(node))
 
 
+def upwards(*roots: ir.Value) -> Iterator[ir.Value]:
+    """Every node below the roots once, each after what it is computed from."""
+    done: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in done:
+            done.add(id(node))
+            stack.append((node, True))
+            stack += [(child, False) for child in reversed(ir.children(node))]
+
+
 def find(kernel: ir.Kernel, kind: type[V]) -> list[V]:
     """The kernel's nodes of one kind."""
     return [node for node in walk(*(r.value for r in kernel.results)) if isinstance(node, kind)]
