@@ -25,6 +25,7 @@ from ucutlass.emit.sweep_writer import (
 )
 from ucutlass.emit.text import product
 from ucutlass.plans.sweep import (
+    TILE,
     Load,
     Output,
     RowReduce,
@@ -80,7 +81,8 @@ def render(plan: SweepPlan) -> str:
         launches=made.launches, splits=schedule.splits, whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
-        rows_per_block=schedule.rows * (1 if problem.columns else schedule.items),
+        rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
+        turned=bool(schedule.turned), tile=TILE,
         workspace=made.workspace(),
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
@@ -167,6 +169,15 @@ class _Body:
         for output in problem.outputs:
             cpp = stored_cpp(output.elem)
             fields.add(f"t{output.pointer}", f"{cpp}*", f"static_cast<{cpp}*>(tensors[{output.pointer}])")
+        if self.plan.schedule.turned:
+            sides = (problem.vector, self.plan.schedule.across)
+            counts = [
+                f"(({product(m)} + {TILE - 1}) / {TILE})" if i in sides else f"({product(m)})"
+                for i, m in enumerate(problem.rows)
+            ]
+            fields.add("rows", "int64_t", " * ".join(counts))
+            fields.add("columns", "int64_t", "1")
+            return
         for name, modes, first in (("rows", problem.rows, 0), ("columns", problem.columns, len(problem.rows))):
             units = "*".join(f"({product(m)})" for m in modes) or "1"
             if problem.vector is not None and first <= problem.vector < first + len(modes):
@@ -176,6 +187,8 @@ class _Body:
             fields.types["partial"] = ("uint8_t*", "")
 
     def _place(self) -> list[str]:
+        if self.plan.schedule.turned:
+            return self._square()
         if not self.problem.columns:
             return ["int64_t const block = blockIdx.x;"]
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
@@ -189,6 +202,24 @@ class _Body:
             "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
         ]
         return lines + self._coordinates("row", 0, len(self.problem.rows), "mine")
+
+    def _square(self) -> list[str]:
+        """Where a block's square lies: blocks are numbered along the vector mode, then along the other side,
+        then along all other modes."""
+        problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
+        vector = problem.vector
+        assert vector is not None
+        lines = ["int rest = int(blockIdx.x), at;"]
+        for mode in (vector, across):
+            units = f"({product(problem.modes[mode])} + {TILE - 1}) / {TILE}"
+            field = fields.add(f"squares{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
+            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t(at) * {TILE};"]
+        others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
+        for mode in reversed(others):
+            units = product(problem.modes[mode])
+            field = fields.add(f"div{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
+            lines += [f"{field}(rest, at, rest);", f"[[maybe_unused]] int64_t const q{mode} = at;"]
+        return [*lines, *self.loader.squares()]
 
     def _coordinates(self, index: str, first: int, count: int, valid: str) -> list[str]:
         """q<mode> of modes first.. of a flat index, the last mode innermost; 0 where it is not valid."""
@@ -216,6 +247,16 @@ class _Body:
     def _item(self) -> list[str]:
         """The coordinates of item i, and in `ok` whether it is there."""
         problem = self.problem
+        if self.plan.schedule.turned:
+            vector, across, fields = problem.vector, self.plan.schedule.across, self.writer.fields
+            assert vector is not None
+            return [
+                "int const slot = i * kRows + threadIdx.x;",
+                f"int const along = slot % ({TILE} / kVector) * kVector, side = slot / ({TILE} / kVector);",
+                f"int64_t const q{vector} = first_{vector} + along, q{across} = first_{across} + side;",
+                f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
+                f" && q{across} < {fields.mode(across, problem.modes[across])};",
+            ]
         if not problem.columns:
             lines = [
                 "int64_t const row = (block * kItems + i) * kRows + threadIdx.x;",

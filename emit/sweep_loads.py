@@ -67,6 +67,8 @@ class Loader:
     def load(self, k: int, valid: str, names: Names) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
+        if k in dict(plan.schedule.turned):
+            return [f"raw{k}[i] = turned(tile{k}, side, along);"]
         cpp, ids = raw_cpp(one), self.writer.ids(k)
         item = "0" if k in names.local else names.item
         outside = f"{cpp}({fill(one)})"
@@ -101,6 +103,43 @@ class Loader:
             return []
         start = [] if names.vector is not None else ["constexpr int v = 0;"]
         return [*start, *self.writer.statements(ids, names)]
+
+    # --- squares
+
+    def squares(self) -> list[str]:
+        """Fills the squares of shared memory that turn loads, whose places are `first_<mode>`."""
+        lines: list[str] = []
+        for k, word in self.plan.schedule.turned:
+            lines += self._square(k, word)
+        return [*lines, "__syncthreads();"] if lines else []
+
+    def _square(self, k: int, word: int) -> list[str]:
+        """Reads along the tensor's own mode, a word of each of as many lines, and writes words of the other."""
+        problem, fields = self.problem, self.writer.fields
+        vector, across = problem.vector, self.plan.schedule.across
+        assert vector is not None
+        one = problem.loads[k]
+        cpp = stored_cpp(one.elem)
+        names = Names(None)
+        lines = fields.mode(vector, problem.modes[vector])
+        wide = fields.mode(across, problem.modes[across])
+        return [
+            f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
+            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
+            f"for (int slot = threadIdx.x; slot < (TILE / {word}) * (TILE / {word}); slot += kRows) {{",
+            f"int const lu = slot % (TILE / {word}) * {word}, lw = slot / (TILE / {word}) * {word};",
+            f"Pack<{cpp}, {word}> in_lines[{word}];",
+            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) {{",
+            f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
+            f"if (q{across} < {wide} && q{vector} < {lines}) {{",
+            *self.writer.address(one.axes, (), names),
+            f"in_lines[a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}",
+            "#pragma unroll", f"for (int b = 0; b < {word}; ++b) {{",
+            f"Pack<{cpp}, {word}> column;",
+            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[a].value[b];",
+            f"memcpy(__builtin_assume_aligned(&tile{k}[lu + b].value[lw], {word} * sizeof({cpp})), &column, sizeof(column));",
+            "}", "}",
+        ]  # fmt: skip
 
     # --- windows
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ucutlass.families.addresses import Sizes
 from ucutlass.families.sweep import SweepForm
-from ucutlass.families.sweep_problem import PACK, sweep_problem
+from ucutlass.families.sweep_problem import PACK, alignment, beside, sweep_problem
 from ucutlass.hardware import Arch, Device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.sweep import (
+    TILE,
     Along,
     Load,
     Output,
@@ -38,6 +40,9 @@ with."""
 
 MOST_INDEX = 2**31 - 1
 """Vectors, or rows, that a launch numbers: they are divided in 32 bits."""
+
+LEAST_SIDE = 16
+"""Elements of either side from which squares are turned in shared memory."""
 
 _FLIGHT = 4
 """Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
@@ -95,6 +100,10 @@ def schedule_of(
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
     if not problem.columns:
+        if (turn := _turned(problem, sizes)) is not None:
+            across, turned = turn
+            items = TILE * TILE // vector // THREADS
+            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
         return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
     if problem.across:
         return _across(problem, extent, vector, device)
@@ -114,6 +123,30 @@ def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
     while length % vector:
         vector //= 2
     return vector
+
+
+def _turned(
+    problem: SweepProblem, sizes: tuple[int, ...]
+) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
+    their elements make a word; None where every load can be read as it lies, or squares would be empty."""
+    at = Sizes({}, sizes)
+    vector = problem.vector
+    if vector is None or at.number(problem.modes[vector]) < LEAST_SIDE:
+        return None
+    for mode, run in enumerate(problem.rows):
+        if mode == vector or at.number(run) < LEAST_SIDE:
+            continue
+        found = [
+            (k, min(4 // load.elem.bytes, alignment(replace(problem, vector=mode), load.axes, at, 4 // load.elem.bytes)))
+            for k, load in enumerate(problem.loads)
+            if load.elem.bytes in (2, 4) and not load.guards and beside(load.axes, mode)
+            and any(vector in dict(a.at.terms) for a in load.axes)
+            and all(a.extent is None and a.gathered is None for a in load.axes)
+        ]
+        if found:
+            return mode, tuple(found)
+    return None
 
 
 def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> int:
