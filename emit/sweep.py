@@ -71,7 +71,7 @@ def render(plan: SweepPlan) -> str:
     }  # fmt: skip
     return text.render(
         "sweep.cu.j2",
-        includes=_INCLUDES,
+        includes=_INCLUDES + (("<cooperative_groups.h>",) if schedule.cluster > 1 else ()),
         columns=bool(problem.columns), across=across, reductions=reductions, scans=scans,
         vector=schedule.vector, threads=schedule.threads, rows=schedule.rows, items=schedule.items,
         functions="\n".join([*conversions, definitions(tuple(writer.uses))]),
@@ -82,7 +82,7 @@ def render(plan: SweepPlan) -> str:
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
-        turned=bool(schedule.turned), tile=TILE,
+        turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
         workspace=made.workspace(),
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
@@ -140,7 +140,7 @@ class _Body:
             reductions = self._reductions(phase)
             out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
             made = self._phase(reductions, loaded)
-            made += [f"reduce<{i}>(r{i});" for i, _ in reductions]
+            made += [f"reduce(r{i});" for i, _ in reductions]
             if not split:
                 out += made
                 continue
@@ -298,13 +298,15 @@ class _Body:
         return [*lines, "}"]
 
     def _late(self, targets: Sequence[int], loaded: set[int]) -> Names:
-        """The names of a pass: what is the same for all rows comes from the caches, item by item."""
+        """The names of a pass: what is the same for all rows, or for a vector's elements, comes from the caches,
+        item by item."""
         rows = set(range(len(self.problem.rows)))
         late: set[int] = set()
         if self.problem.columns:
             for k in self.writer.fetched(targets):
                 one = self.problem.loads[k]
-                if k not in loaded and not touched(self.plan, (*one.axes, *one.guards)) & rows:
+                modes = touched(self.plan, (*one.axes, *one.guards))
+                if k not in loaded and not (modes & rows and self.problem.vector in modes):
                     late.add(k)
         return Names(self.problem.vector, local=frozenset(late))
 
@@ -326,7 +328,8 @@ class _Body:
     def _chunks(self, inside: list[str]) -> list[str]:
         """Over a row's chunks; one is all where the row lies in registers."""
         if self.plan.schedule.keep == "registers":
-            return ["{", "int const chunk = 0;", *inside, "}"]
+            part = "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
+            return ["{", f"int const chunk = {part};", *inside, "}"]
         return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
 
     def _each(self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = ()) -> list[str]:
@@ -506,7 +509,7 @@ class _Body:
             "if (mine) {", f"auto const* const left = {self._at(i, one)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             f"for (int part = {thread}; part < kSplits; part += kThreads) r{i}[l].merge(left[l * kSplits + part]);",
-            "}", "}", f"reduce<{i}>(r{i});",
+            "}", "}", f"reduce(r{i});",
         ]  # fmt: skip
 
 

@@ -137,7 +137,7 @@ class Loader:
             "#pragma unroll", f"for (int b = 0; b < {word}; ++b) {{",
             f"Pack<{cpp}, {word}> column;",
             "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[a].value[b];",
-            f"memcpy(__builtin_assume_aligned(&tile{k}[lu + b].value[lw], {word} * sizeof({cpp})), &column, sizeof(column));",
+            f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
             "}", "}",
         ]  # fmt: skip
 

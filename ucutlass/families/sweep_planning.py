@@ -31,8 +31,10 @@ THREADS = 256
 
 MOST_THREADS = 1024
 
-MOST_ITEMS = 8
-"""Vectors of a row that a thread holds at most."""
+ROOMS: tuple[tuple[int, int], ...] = ((64, 1), (128, 1), (128, 2), (128, 4), (128, 8))
+"""Bytes of a row that each thread keeps in registers, and blocks of a cluster that share the row, best first
+(measured on an H200 by `benchmarks.memory_bound`). 8 is the largest cluster that every GPU with clusters
+runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
 
 HELD = 128
 """Bytes of a row that a thread keeps in registers at most: 32 of its registers, besides what it computes
@@ -67,7 +69,7 @@ def plan_sweep(
         return (foreign,)
     problem = sweep_problem(form, sizes, aligned)
     extent = measure(problem, sizes)
-    schedule = schedule_of(problem, extent, sizes, device)
+    schedule = schedule_of(problem, extent, sizes, arch, device)
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
     moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
@@ -95,7 +97,7 @@ def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...
 
 
 def schedule_of(
-    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], device: Device
+    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], arch: Arch, device: Device
 ) -> SweepSchedule:
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
@@ -106,7 +108,7 @@ def schedule_of(
             return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
         return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
     if problem.across:
-        return _across(problem, extent, vector, device)
+        return _across(problem, extent, vector, arch, device)
     return _down(problem, extent, vector, device)
 
 
@@ -159,16 +161,23 @@ def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -
     return most
 
 
-def _across(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
+def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, device: Device) -> SweepSchedule:
     vectors = extent.columns // vector
     held = _kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
-    if not scans and vectors * held <= MOST_THREADS * HELD:
-        threads = _power(max(1, math.ceil(vectors * held / HELD), math.ceil(vectors / MOST_ITEMS)))
+    row = vectors * held
+    for room, cluster in ROOMS:
+        fits = row <= room * cluster * MOST_THREADS
+        if scans or not fits or (cluster > 1 and not arch.wgmma):
+            continue
+        share = math.ceil(vectors / cluster)
+        threads = _power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
         # A row of a warp or more is shared by whole warps, so that its lanes' sums meet in shuffles.
-        threads = min(MOST_THREADS, max(threads, min(32, _power(vectors))))
-        items = math.ceil(vectors / threads)
-        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers")
+        threads = min(MOST_THREADS, max(threads, min(32, _power(share))))
+        items = math.ceil(share / threads)
+        return SweepSchedule(
+            vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster
+        )
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     splits = 1 if scans else _splits(extent.rows, math.ceil(vectors / (threads * items)), 8, device)
@@ -198,13 +207,14 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
 
 
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:
-    """Bytes a thread keeps of one vector of every load that moves along rows and columns both."""
+    """Bytes a thread keeps of one vector of every load that differs from row to row and along the vector; what
+    does not is read again from the caches."""
     rows = set(range(len(problem.rows)))
     columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
     total = 0
     for load in problem.loads:
         modes = {m for axis in load.axes for m, _ in axis.at.terms}
-        if modes & columns and (modes & rows or not rows):
+        if modes & columns and (modes & rows or not rows) and problem.vector in modes:
             total += load.elem.bytes * vector
     return max(total, 4)
 
@@ -252,6 +262,8 @@ def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note
             f"a row's {extent.columns} columns do not fit registers: each of {phases(problem) + 1} passes reads it"
         )
         notes.append(Note("", f"{s.threads} threads a row", kept))
+    if s.cluster > 1:
+        notes.append(Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it"))
     if s.splits > 1:
         notes.append(Note("", f"{s.splits} blocks a row", f"{extent.rows} rows alone do not fill the GPU"))
     return notes

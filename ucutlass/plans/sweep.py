@@ -219,7 +219,7 @@ class SweepSchedule:
     none, of the rows.
 
     `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
-    blocks share a row's columns: then each phase is a launch.
+    blocks share a row's columns: then each phase is a launch; or the blocks of a `cluster` do, in one.
 
     `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
@@ -233,6 +233,7 @@ class SweepSchedule:
     splits: int = 1
     across: int = 0
     turned: tuple[tuple[int, int], ...] = ()
+    cluster: int = 1
 
 
 TILE = 64
