@@ -168,7 +168,8 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     row = vectors * held
     for room, cluster in ROOMS:
         fits = row <= room * cluster * MOST_THREADS
-        if scans or not fits or (cluster > 1 and not arch.wgmma):
+        idle = cluster > 1 and extent.rows * cluster < device.sms
+        if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
             continue
         share = math.ceil(vectors / cluster)
         threads = _power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
