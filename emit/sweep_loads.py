@@ -114,7 +114,7 @@ class Loader:
         return [*lines, "__syncthreads();"] if lines else []
 
     def _square(self, k: int, word: int) -> list[str]:
-        """Reads along the tensor's own mode, a word of each of as many lines, and writes words of the other."""
+        """Reads along the tensor's own mode, a word of each of as many lines; writes words of the other."""
         problem, fields = self.problem, self.writer.fields
         vector, across = problem.vector, self.plan.schedule.across
         assert vector is not None
@@ -174,8 +174,12 @@ class Loader:
         for k in single:
             lines += [self.declared(k, "1"), *self.load(k, "true", here)]
         # What stays the same in the window is computed again for each tap: the compiler knows better.
-        around = {a for j in window.body for a in arguments(problem.instructions[j], problem.loads)} | {window.arg}
-        start = [line for j in self.writer.live(around - set(window.body)) for line in self.writer.line(j, here)]
+        around = {a for j in window.body for a in arguments(problem.instructions[j], problem.loads)} | {
+            window.arg
+        }
+        start = [
+            line for j in self.writer.live(around - set(window.body)) for line in self.writer.line(j, here)
+        ]
         work = [line for j in window.body for line in self.writer.line(j, here)]
         value = self.writer.operand(window.arg, here)
         at = f", w{window.modes[0]}" if window.op in ("argmax", "argmin") else ""
@@ -211,7 +215,9 @@ class Loader:
         taps = {m: problem.taps[m - len(problem.rows) - len(problem.columns)] for m, _ in modes}
         plain = along.scale == 1 and along.gathered is None and along.extent is not None
         fixed = isinstance(along.at.offset, Fixed) and all(0 < n <= MOST_TAPS for n in taps.values())
-        steady = not any(m in touched(self.plan, [a]) for a in (*one.axes, *one.guards) if a is not along for m in taps)
+        steady = not any(
+            m in touched(self.plan, [a]) for a in (*one.axes, *one.guards) if a is not along for m in taps
+        )
         if not (modes and plain and fixed and steady) or terms[vector] < 1 or any(c < 1 for _, c in modes):
             return None
         assert isinstance(along.at.offset, Fixed)

@@ -61,7 +61,11 @@ class Extent:
 
 
 def plan_sweep(
-    form: SweepForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    form: SweepForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
@@ -75,7 +79,9 @@ def plan_sweep(
     moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
-    return FamilyPlanned(plan, (), sizes, Request(), device, seconds, tuple(_notes(problem, extent, schedule)))
+    return FamilyPlanned(
+        plan, (), sizes, Request(), device, seconds, tuple(_notes(problem, extent, schedule))
+    )
 
 
 def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
@@ -127,9 +133,7 @@ def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
     return vector
 
 
-def _turned(
-    problem: SweepProblem, sizes: tuple[int, ...]
-) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+def _turned(problem: SweepProblem, sizes: tuple[int, ...]) -> tuple[int, tuple[tuple[int, int], ...]] | None:
     """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
     their elements make a word; None where every load can be read as it lies, or squares would be empty."""
     at = Sizes({}, sizes)
@@ -140,9 +144,17 @@ def _turned(
         if mode == vector or at.number(run) < LEAST_SIDE:
             continue
         found = [
-            (k, min(4 // load.elem.bytes, alignment(replace(problem, vector=mode), load.axes, at, 4 // load.elem.bytes)))
+            (
+                k,
+                min(
+                    4 // load.elem.bytes,
+                    alignment(replace(problem, vector=mode), load.axes, at, 4 // load.elem.bytes),
+                ),
+            )
             for k, load in enumerate(problem.loads)
-            if load.elem.bytes in (2, 4) and not load.guards and beside(load.axes, mode)
+            if load.elem.bytes in (2, 4)
+            and not load.guards
+            and beside(load.axes, mode)
             and any(vector in dict(a.at.terms) for a in load.axes)
             and all(a.extent is None and a.gathered is None for a in load.axes)
         ]
@@ -176,9 +188,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         # A row of a warp or more is shared by whole warps, so that its lanes' sums meet in shuffles.
         threads = min(MOST_THREADS, max(threads, min(32, _power(share))))
         items = math.ceil(share / threads)
-        return SweepSchedule(
-            vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster
-        )
+        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     splits = 1 if scans else _splits(extent.rows, math.ceil(vectors / (threads * items)), 8, device)
@@ -193,7 +203,11 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     blocks = math.ceil(wide / side)
     share = 1
-    while side * share < THREADS and (blocks * side * share < device.sms * 1024 or not scans) and share < extent.columns:
+    while (
+        side * share < THREADS
+        and (blocks * side * share < device.sms * 1024 or not scans)
+        and share < extent.columns
+    ):
         share *= 2
     if not scans and extent.columns * held <= share * HELD:
         return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
@@ -208,8 +222,8 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
 
 
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:
-    """Bytes a thread keeps of one vector of every load that differs from row to row and along the vector; what
-    does not is read again from the caches."""
+    """Bytes a thread keeps of one vector of every load that differs from row to row and along the vector;
+    what does not is read again from the caches."""
     rows = set(range(len(problem.rows)))
     columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
     total = 0
@@ -239,7 +253,8 @@ def _foreign(request: Request) -> Violation | None:
     names = ", ".join(f"`{name}`" for name in given)
     return Violation(
         "UC0439", f"{names}: fields of a kernel with a dot; this one has none",
-        "leave the schedule out: the compiler chooses threads and vectors by the shape", tuple(given), Request(),
+        "leave the schedule out: the compiler chooses threads and vectors by the shape",
+        tuple(given), Request(),
     )  # fmt: skip
 
 
@@ -250,21 +265,31 @@ def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -
     if max(rows, columns) <= MOST_INDEX:
         return None
     return Violation(
-        "UC0460", f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
+        "UC0460",
+        f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
         "cut the tensor along its outermost name", (), None,
     )  # fmt: skip
 
 
 def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note]:
     where = "none" if problem.vector is None else "columns" if problem.across else "rows"
-    notes = [Note("", f"vectors of {s.vector}", f"along the {where}, the widest that extents and types allow")]
+    notes = [
+        Note("", f"vectors of {s.vector}", f"along the {where}, the widest that extents and types allow")
+    ]
     if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
-        kept = "every element is read once and kept in registers" if s.keep == "registers" else (
-            f"a row's {extent.columns} columns do not fit registers: each of {phases(problem) + 1} passes reads it"
+        kept = (
+            "every element is read once and kept in registers"
+            if s.keep == "registers"
+            else (
+                f"a row's {extent.columns} columns do not fit registers: "
+                f"each of {phases(problem) + 1} passes reads it"
+            )
         )
         notes.append(Note("", f"{s.threads} threads a row", kept))
     if s.cluster > 1:
-        notes.append(Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it"))
+        notes.append(
+            Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
+        )
     if s.splits > 1:
         notes.append(Note("", f"{s.splits} blocks a row", f"{extent.rows} rows alone do not fill the GPU"))
     return notes
