@@ -64,7 +64,7 @@ def plan(
     match built:
         case Built():
             grain = _grain(built, tuple(program.dims))
-            stages = [_launch(built)]
+            stages: list[tuple[str, str, tuple[int, ...]] | None] = [_launch(built)]
         case BuiltPipeline():
             grain = _whole_grain(built)
             stages = [None if one is None else _launch(one) for one in built.built]
@@ -138,8 +138,8 @@ def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> t
 
 def machine(built: Built | BuiltPipeline) -> Machine:
     """The machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
-    made = [built] if isinstance(built, Built) else [b for b in built.built if b is not None]
-    versions = {k: v for one in made for k, v in one.artifact.versions.items()}
+    kernels = [built] if isinstance(built, Built) else [b for b in built.built if b is not None]
+    versions = {k: v for one in kernels for k, v in one.artifact.versions.items()}
     outcome = isolate.run(
         "ucutlass.trials.verify:machine", {"built_with": versions},
         limit_seconds=START_SECONDS,
