@@ -109,7 +109,7 @@ def test_mistakes_are_those_of_kernels(load: Load) -> None:
     made.call(x, 1.0)
     with pytest.raises(WrongCount, match="takes 2 arguments"):
         made.call(x)
-    with pytest.raises(WrongDtype, match="diamond: x is torch.float64"):
+    with pytest.raises(WrongDtype, match=r"diamond: x is torch\.float64"):
         made.call(x.double(), 1.0)
     with pytest.raises(Overlap, match=r"out\[1\]"):
         made.call(x, 1.0, out=(torch.empty(4, 4), x))
@@ -171,7 +171,8 @@ def test_a_branch_that_fails_is_joined_all_the_same(load: Load) -> None:
     for _ in range(2):
         with pytest.raises(LaunchError, match="stage return q = add"):
             made.call(numbers(2, 2), numbers(2, 2))
-        assert [t[:3] for t in made.trace()][-2:] == [(RECORD, FIRST_EVENT + 1, 1), (WAIT, FIRST_EVENT + 1, 0)]
+        last = FIRST_EVENT + 1
+        assert [t[:3] for t in made.trace()][-2:] == [(RECORD, last, 1), (WAIT, last, 0)]
 
 
 # --- torch functions -----------------------------------------------------------------

@@ -202,8 +202,12 @@ def _copied(stage: Stage) -> str:
 
 
 def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
+    call = stage.call
+    if isinstance(call, Kernel) and call.name in stage.outputs:  # written in place, so named after its buffer
+        call = replace(call, name=names.get(call.name, call.name))
     return replace(
         stage,
+        call=call,
         arguments=tuple(names.get(a, a) if isinstance(a, str) else a for a in stage.arguments),
         outputs=tuple(names.get(o, o) for o in stage.outputs),
     )
