@@ -90,6 +90,7 @@ class Launcher:
 
     spec: LaunchSpec
     route: Literal["native", "python"]
+    request_of: Callable[..., tuple[Request, list[torch.Tensor], list[float]]]
 
     def __new__(cls, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative | None = None) -> Launcher:
         core = _Core(spec, choose, launcher if launcher is not None else native())
@@ -98,6 +99,7 @@ class Launcher:
         own = type(cls.__name__, (cls,), {"__call__": staticmethod(core.callable())})
         self: Launcher = object.__new__(own)
         self.spec = spec
+        self.request_of = core.request_of
         self.route = "native" if isinstance(core.native, Native) else "python"
         return self
 
@@ -219,6 +221,11 @@ class _Core:
         if len(out) != count:
             raise WrongCount(f"{self.spec.name}: out has {len(out)} tensors, but there are {count} results")
         return tuple(out)
+
+    def request_of(self, *args: Any) -> tuple[Request, list[torch.Tensor], list[float]]:
+        """What a call would be planned by, and its tensors and scalars. Raises as the call does."""
+        tensors, scalars = self._split(args)
+        return self._validate(tensors, ()), tensors, scalars
 
     def _labelled(
         self, tensors: Sequence[Any], outs: Sequence[Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,11 +19,12 @@ from ucutlass.shapes import ShapeError, holds
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ucutlass.pipeline.planning import PipelinePlan
+    from ucutlass.assembly import BuiltPipeline
     from ucutlass.runtime.declaration import LaunchSpec, Requirement
     from ucutlass.runtime.graph import Graph
     from ucutlass.runtime.launch import Bound, Choose, Request
     from ucutlass.runtime.series import Series
+    from ucutlass.runtime.stage_times import StageTime
     from ucutlass.tune.origin import Origin
 
 
@@ -84,6 +85,7 @@ class Loaded:
     program: ir.Program
     spec: LaunchSpec
     route: str
+    _request_of: Callable[..., tuple[Request, list[Tensor], list[float]]]
 
     @classmethod
     def _of(
@@ -98,6 +100,7 @@ class Loaded:
         self: L = object.__new__(own)
         self.checked, self.program = checked, program
         self.spec, self.route = launcher.spec, launcher.route
+        self._request_of = launcher.request_of
         return self
 
     if TYPE_CHECKING:
@@ -149,28 +152,40 @@ class LoadedKernel(Loaded):
 
 class LoadedPipeline(Loaded):
     """Several launches as one call: intermediates lie in one workspace, and stages that need nothing of
-    each other run on branches beside the current stream, which joins them again. `plans` has what was
-    planned for each shape that was called.
+    each other run on branches beside the current stream, which joins them again. `built` has what was
+    planned and built for each shape that was called.
 
     Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.series`) where a torch
     function gives another shape than the text says.
     """
 
     program: ir.Pipeline
-    plans: Mapping[Request, PipelinePlan]
+    built: Mapping[Request, BuiltPipeline]
 
     def __new__(
         cls, checked: Checked, program: ir.Pipeline, arch: str | None, tuned: bool = False
     ) -> LoadedPipeline:
         from ucutlass.runtime.declaration import Requirement
 
-        plans: dict[Request, PipelinePlan] = {}
+        built: dict[Request, BuiltPipeline] = {}
         self = cls._of(
             checked, program, [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, plans),
+            partial(_choose_all, checked, program, arch, tuned, built),
         )  # fmt: skip
-        self.plans = MappingProxyType(plans)
+        self.built = MappingProxyType(built)
         return self
+
+    def stage_times(self, *arguments: Tensor | float | int, repeats: int = 20) -> Sequence[StageTime]:
+        """The time of each stage on the device, one after the other. Raises as a call does."""
+        from ucutlass.assembly import bind_pipeline
+        from ucutlass.pipeline.workspace import lanes_of
+        from ucutlass.runtime.stage_times import stage_times
+
+        self(*arguments)  # plans and builds where no call did
+        request, tensors, scalars = self._request_of(*arguments)
+        made = self.built[request]
+        in_line = bind_pipeline(made, lanes_of(made.plan.layout, 1))
+        return stage_times(self.spec, in_line, request, tensors, scalars, repeats)
 
     def __repr__(self) -> str:
         return f"<ucutlass pipeline {self.program.name} of {self.checked.file}>"
@@ -189,7 +204,7 @@ def _fits(program: ir.Pipeline, sizes: Mapping[str, int]) -> bool:
 
 def _choose_all(
     checked: Checked, program: ir.Pipeline, arch_name: str | None, tuned: bool,
-    plans: dict[Request, PipelinePlan], request: Request,
+    built: dict[Request, BuiltPipeline], request: Request,
 ) -> Series:  # fmt: skip
     import torch
 
@@ -204,7 +219,7 @@ def _choose_all(
     made = build_pipeline(
         checked, program, request.extents, arch, device=device, aligned=request.aligned, draw=draw
     )
-    plans[request] = made.plan
+    built[request] = made
     return bind_pipeline(made)
 
 

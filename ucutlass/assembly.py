@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ucutlass import ir
-from ucutlass.backend import Built, bind, build_sources, place, source_of
+from ucutlass.backend import Built, bind, build_kernel, build_sources, place, source_of
 from ucutlass.frontend import Checked
 from ucutlass.hardware import Device
-from ucutlass.pipeline.lanes import MOST_LANES
+from ucutlass.pipeline.lanes import MOST_LANES, Lanes
 from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.switches import Stage as HowBuilt
+from ucutlass.schedule import show
 
 if TYPE_CHECKING:
     from ucutlass.runtime.series import Series
@@ -28,6 +29,47 @@ class BuiltPipeline:
 
     plan: PipelinePlan
     built: tuple[Built | None, ...]
+
+
+AnyBuilt: TypeAlias = Built | BuiltPipeline
+
+
+def build_program(
+    checked: Checked, program: ir.Program, sizes: Sequence[int], arch: str, *, device: Device | None = None,
+    on_progress: OnProgress = ignore, stage: HowBuilt | None = None,
+) -> AnyBuilt:  # fmt: skip
+    """A kernel or a pipeline. Raises as `build_kernel` and `build_pipeline`."""
+    if isinstance(program, ir.Pipeline):
+        return build_pipeline(
+            checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage
+        )
+    return build_kernel(checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage)
+
+
+def kernels_of(built: AnyBuilt) -> tuple[Built, ...]:
+    """Every kernel of a built program, a stage each, in order."""
+    return (built,) if isinstance(built, Built) else tuple(b for b in built.built if b is not None)
+
+
+def sizes_of(built: AnyBuilt) -> tuple[int, ...]:
+    """Every extent that it was planned for, in the order of the program's dims."""
+    return built.planned.sizes if isinstance(built, Built) else built.plan.sizes
+
+
+def schedule_of(built: AnyBuilt) -> str:
+    """The schedules as planned; a pipeline's stage by stage, with where they cut."""
+    if isinstance(built, Built):
+        return show(built.planned.request)
+    words = [
+        f"{stage.step.name}: {show(one.planned.request) if one is not None else 'torch'}"
+        for stage, one in zip(built.plan.stages, built.built, strict=True)
+    ]
+    return " | ".join(words)
+
+
+def versions_of(built: AnyBuilt) -> dict[str, str]:
+    """The tools that took part in the builds."""
+    return {k: v for one in kernels_of(built) for k, v in one.artifact.versions.items()}
 
 
 def build_pipeline(
@@ -70,12 +112,13 @@ def build_stages(
     return tuple(found.get(i) for i in range(len(plan.stages)))
 
 
-def bind_pipeline(made: BuiltPipeline) -> Series:
-    """Loads every kernel, asks what workspace each needs, and lays all of it out. Raises as `bind`."""
+def bind_pipeline(made: BuiltPipeline, lanes: Lanes | None = None) -> Series:
+    """Loads every kernel, asks what workspace each needs, and lays all of it out, on the plan's lanes or on
+    these. Raises as `bind`."""
     from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second
 
     bounds = [
         None if built is None else bind(built, stage.step.name)
         for stage, built in zip(made.plan.stages, made.built, strict=True)
     ]
-    return series_of(made.plan.layout, made.plan.lanes, bounds)
+    return series_of(made.plan.layout, lanes or made.plan.lanes, bounds)

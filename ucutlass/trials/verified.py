@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.assembly import BuiltPipeline
+from ucutlass.assembly import AnyBuilt, BuiltPipeline, versions_of
 from ucutlass.backend import Built
 from ucutlass.pipeline.names import outer_names
 from ucutlass.planner import Planned
@@ -53,7 +53,7 @@ class Plan:
 def plan(
     checked: frontend.Checked,
     program: ir.Program,
-    built: Built | BuiltPipeline,
+    built: AnyBuilt,
     sizes: Mapping[str, int],
     *,
     seed: int,
@@ -136,12 +136,10 @@ def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> t
         )
 
 
-def machine(built: Built | BuiltPipeline) -> Machine:
+def machine(built: AnyBuilt) -> Machine:
     """The machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
-    kernels = [built] if isinstance(built, Built) else [b for b in built.built if b is not None]
-    versions = {k: v for one in kernels for k, v in one.artifact.versions.items()}
     outcome = isolate.run(
-        "ucutlass.trials.verify:machine", {"built_with": versions},
+        "ucutlass.trials.verify:machine", {"built_with": versions_of(built)},
         limit_seconds=START_SECONDS,
     )  # fmt: skip
     match outcome:
