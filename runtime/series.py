@@ -118,12 +118,13 @@ class Series:
     def native(self) -> bool:
         """Whether the native launcher can run it."""
         return all(
-            isinstance(s, Launch) and len(s.tensors) <= MOST and len(s.scalars) <= MOST for s in self.steps
+            isinstance(s, Launch) and len(s.tensors) <= MOST_TENSORS and len(s.scalars) <= MOST_SCALARS
+            for s in self.steps
         )
 
 
-MOST = 32
-"""Tensors and scalars of one kernel that the native launcher takes (launcher.c)."""
+MOST_TENSORS, MOST_SCALARS = 64, 32
+"""Of one kernel, that the native launcher takes (launcher.c)."""
 
 
 class TorchResultMismatch(Exception):
