@@ -97,7 +97,7 @@ def command(
         if not every and isinstance(program := frontend.program(checked, name), ir.Pipeline):
             if timed:
                 raise click.UsageError("--timings looks at one kernel: name one with --kernel")
-            every_shape = [parse_sizes([*sizes, shape]) for shape in shapes or ("",)]
+            every_shape = [parse_sizes([*sizes, shape]) for shape in shapes] or [parse_sizes(sizes)]
             wanted_shapes = [complete(program, given) for given in every_shape]
             pipelines.build(checked, program, wanted_shapes, arch, stage, output, as_json)
             return
