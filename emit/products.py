@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.elements import TF32
-from ucutlass.emit import gemm_sm90, text
+from ucutlass.emit import gemm_sm90
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import element, extent
@@ -21,11 +21,9 @@ from ucutlass.emit.lean import TMA_TF32, TMA_TYPES, Map, tensor_map
 from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot
 from ucutlass.emit.lean_mainloop import TYPES, Instruction, Operand, instructions, modifiers, operands
 from ucutlass.emit.text import render as template
-from ucutlass.plan import Access, GemmProblem, Sm90Schedule, Store
+from ucutlass.families.products_memory import in_boxes, promotes, steps
+from ucutlass.plan import Access, Sm90Schedule
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
-
-BARRIERS = 1024
-"""Bytes of shared memory beside tiles: barriers, rounded up to the tiles' alignment."""
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<limits>")
 
@@ -144,9 +142,8 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
     )
 
 
-def promotes(problem: GemmProblem) -> bool:
-    """Whether each k tile's fp8 sum is added to an f32 one, which takes a second set of registers."""
-    return problem.lane.name in ("e4m3", "e5m2") and problem.accumulate != "fast"
+def _moved(access: Access) -> str:
+    return "box" if in_boxes(access) else "direct"
 
 
 _SHAPES: Mapping[str, str] = MappingProxyType({"scalar": "single", "batch": "single", "full": "direct"})
@@ -155,50 +152,6 @@ _SHAPES: Mapping[str, str] = MappingProxyType({"scalar": "single", "batch": "sin
 def _input(index: int, access: Access) -> Slot:
     shape = _SHAPES.get(access.shape, access.shape)
     return Slot(f"in{index}", access, element(access.elem), shape, True)
-
-
-def _moved(access: Access) -> str:
-    """"box" for a result that rows of 16 aligned bytes make up, which TMA stores; else "direct"."""
-    return "box" if access.n == () and access.align * access.elem.bytes == 16 else "direct"
-
-
-def stage_bytes(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
-    """Shared memory of one stage of the main loop."""
-    tile_m, tile_n, tile_k = schedule.tile
-    return (tile_m + tile_n * problem.products) * tile_k * problem.lane.bytes
-
-
-def steps(problem: ProductsProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
-    """The columns of a step of the epilogue and the buffers of such steps, as many as shared memory holds.
-
-    Raises ValueError where it holds none.
-    """
-    sizes = [o.access.elem.bytes for o in problem.gemm.outputs if _moved(o.access) == "box"]
-    tile_m, tile_n, _ = schedule.tile
-    atoms = tile_m // (128 if schedule.warps == "cooperative" else 64)
-    main = schedule.stages * stage_bytes(problem, schedule)
-    for columns in (64, 32):
-        if tile_n % columns or any(columns * size > 128 for size in sizes):
-            continue
-        for buffers in (2, 1):
-            bytes_ = 2 * buffers * 64 * columns * sum(sizes)
-            if atoms * (tile_n // columns) % buffers == 0 and main + bytes_ + BARRIERS <= SHARED_BYTES:
-                return columns, buffers
-    raise ValueError(f"{schedule.stages} stages of {schedule.tile} leave no shared memory for the epilogue")
-
-
-def most_stages(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
-    """The most stages that leave room for the epilogue, with two buffers of it where four stages do; 0
-    where two do not fit."""
-    found = 0
-    for stages in range(2, 13):
-        try:
-            _, buffers = steps(problem, replace(schedule, stages=stages))
-        except ValueError:
-            break
-        if stages <= 4 or buffers > 1 or stages == found + 1:
-            found = stages
-    return found
 
 
 def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], products: int) -> str:
@@ -236,11 +189,3 @@ def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
             extent(slot.access.m or ()), box, layout.columns * slot.size,
         ))  # fmt: skip
     return made
-
-
-def stored(problem: GemmProblem) -> tuple[Access, ...]:
-    """The results; a plan of this family reduces none."""
-    return tuple(o.access for o in problem.outputs if isinstance(o, Store))
-
-
-__all__ = ["most_stages", "promotes", "render", "stage_bytes", "steps", "stored", "text"]
