@@ -34,6 +34,7 @@ class Layout:
 
     products: int
     ragged: str
+    pairs: bool
     warp_groups: int
     width: int
     columns: int
@@ -103,8 +104,14 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
 def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: ArithmeticText) -> Layout:
     gemm, groups = problem.gemm, 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
-    as_gemm = Sm90Schedule(schedule.tile, schedule.cluster, schedule.stages, schedule.warps, "persistent")
-    a, first = operands(gemm, as_gemm, groups)
+    pairs = schedule.cluster == (2, 1)
+
+    def shared(cluster: tuple[int, int]) -> tuple[Operand, Operand]:
+        as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, schedule.warps, "persistent")
+        return operands(gemm, as_gemm, groups)
+
+    # A pair of blocks shares either operand: each is loaded in halves.
+    a, first = (shared((1, 2))[0], shared((2, 1))[1]) if pairs else shared(schedule.cluster)
     rights = [replace(first, name="b0")]
     if problem.second is not None:
         rights.append(replace(first, name="b1", access=problem.second))
@@ -118,6 +125,7 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
     return Layout(
         products=problem.products,
         ragged=problem.ragged.mode if problem.ragged else "",
+        pairs=pairs,
         warp_groups=groups,
         width=width,
         columns=columns,
@@ -180,7 +188,8 @@ def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
         outer = (access.m if mode == "M" else access.n) if along_k else access.k[0]
         names = ("K", mode) if along_k else (mode, "K")
         made.append(tensor_map(
-            operand.name, access, kind, gemm.lane.bytes, names, extent(outer or ()), operand.box, operand.width
+            operand.name, access, kind, gemm.lane.bytes, names, extent(outer or ()), operand.box,
+            operand.width,
         ))  # fmt: skip
     for slot in layout.boxes:
         box = (layout.columns, 64)

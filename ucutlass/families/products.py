@@ -135,9 +135,7 @@ def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
     masked = None
     if isinstance(value, ir.Cast):
         inner = value.value
-        if value.elem is TF32 and inner.elem is F32:
-            value = inner
-        elif isinstance(inner, ir.Apply):
+        if isinstance(inner, ir.Apply) or (value.elem is TF32 and inner.elem is F32):
             value = inner
     if isinstance(value, ir.Apply) and (found := _mask(value)) is not None:
         value, masked = found[0], found[1:]
@@ -240,7 +238,7 @@ def _groups(kernel: ir.Kernel, dot: ir.Dot, a: _Side, rights: Sequence[_Side]) -
         raise _no_groups("groups picked on both sides of a dot", dot)
     if (a.masked is None) != (right.masked is None):
         raise _no_groups(
-            "rows masked on one side alone, where 0 times an infinity of another group is a NaN of this one's",
+            "rows masked on one side alone: 0 times an infinity of another group is a NaN of this one's",
             dot,
             "mask both operands: dot[T](bf16(where(own, a, 0)), bf16(where(own, b, 0)))",
         )
@@ -283,8 +281,8 @@ def _offsets(kernel: ir.Kernel, segment: ir.Segment, dot: ir.Dot) -> int:
 def _no_groups(what: str, dot: ir.Dot, hint: str | None = None) -> Refused:
     return Refused(
         "UC0331", f"no kernel has {what}", dot.span,
-        hint or "groups are dot[D](x, w[E = segment(T, offsets)]) over rows T of x, or a sum over T with both "
-        "operands masked by segment(T, offsets) == index(E)",
+        hint or "groups are dot[D](x, w[E = segment(T, offsets)]) over rows T of x, or a sum over T with "
+        "both operands masked by segment(T, offsets) == index(E)",
     )
 
 
