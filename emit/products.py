@@ -97,7 +97,8 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
         accumulator=gemm_sm90.ACCUMULATORS["s32" if gemm.lane.kind == "int" else "f32"],
         extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
         batch=extent(gemm.batch[0]) if gemm.batch else "1",
-        maps=list(_maps(problem, layout)),
+        maps=_maps(problem, layout),
+        checks=_checks(layout),
     )
 
 
@@ -176,6 +177,31 @@ def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], products: int) ->
         values,
         [f"out{j}" for j in range(len(operation.outputs))],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A tensor's address is a multiple of `bytes`, and N and its strides, C++, are of `elements`."""
+
+    pointer: int
+    bytes: int
+    elements: int
+    strides: tuple[str, ...]
+
+
+def _in_pairs(slot: Slot) -> bool:
+    """Whether neighbours of an operand over M and N are read two at a time; the template asks the same."""
+    return slot.shape == "direct" and slot.reads and slot.rows == "true" and slot.access.align > 1
+
+
+def _checks(layout: Layout) -> list[Check]:
+    made = []
+    for slot in layout.pointers:
+        elements = 16 // slot.size if slot.shape == "box" else 2
+        if slot.shape == "box" or _in_pairs(slot):
+            m, _, per_batch = slot.strides
+            made.append(Check(slot.access.pointer, elements * slot.size, elements, ("N", m, per_batch)))
+    return made
 
 
 def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
