@@ -40,7 +40,7 @@ _SIMT = SimtSchedule((64, 64, 16))
 _SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingProxyType(
     {
         ("pingpong", 128, 128): (0.61, 0.73, 0.71),
-        ("pingpong", 64, 256): (0.42, 0.68, 0.62),
+        ("pingpong", 64, 256): (0.42, 0.64, 0.60),
         ("pingpong", 64, 128): (0.39, 0.50, 0.45),
         ("pingpong", 128, 64): (0.38, 0.45, 0.45),
         ("cooperative", 128, 256): (0.70, 0.70, 0.70),
