@@ -21,9 +21,9 @@ from ucutlass.emit.lean import TMA_TF32, TMA_TYPES, Map, tensor_map
 from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot
 from ucutlass.emit.lean_mainloop import TYPES, Instruction, Operand, instructions, modifiers, operands
 from ucutlass.emit.text import render as template
-from ucutlass.families.products_memory import in_boxes, promotes, steps
 from ucutlass.plan import Access, Sm90Schedule
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.plans.products_memory import in_boxes, promotes, steps
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<limits>")
 

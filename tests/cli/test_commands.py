@@ -173,7 +173,7 @@ def test_an_illegal_schedule_names_rule_numbers_and_mend(ucc: Ucc, write: Write)
 # --- check over the language trials ---------------------------------------------------
 
 TASKS = sorted((ROOT / "tests" / "programs").glob("*.ucu"))
-SERVED = {"a", "n", "o", "q"}
+SERVED = {"a", "h", "n", "o", "q"}
 """The tasks whose kernel family exists: dense GEMMs and a matrix-vector product."""
 
 

@@ -11,11 +11,11 @@ from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import emit
 from ucutlass.families.products import ProductsForm, products_problem
-from ucutlass.families.products_memory import SHARED_BYTES, most_stages, stage_bytes, steps
 from ucutlass.families.products_planning import estimate, why_illegal
 from ucutlass.hardware import ARCHES, default_device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.products import ProductsPlan, SimtSchedule, WgmmaSchedule
+from ucutlass.plans.products_memory import SHARED_BYTES, most_stages, stage_bytes, steps
 from ucutlass.shapes import complete
 
 MOE = PRODUCTS["moe"].text
@@ -83,7 +83,8 @@ def test_two_accumulators_reach_the_arithmetic() -> None:
 
 
 REFUSED = {
-    "UC0330 no operand in common": "kernel k(x: bf16[T, D], y: bf16[T, D], w: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] "
+    "UC0330 no operand in common": "kernel k(x: bf16[T, D], y: bf16[T, D], w: bf16[F, D], u: bf16[F, D]) "
+    "-> bf16[T, F] "
     "{ return dot[D](x, w) * dot[D](y, u) }",
     "UC0330 other names": "kernel k(x: bf16[T, D], w: bf16[F, D], u: bf16[G, D]) -> bf16[T, F, G] "
     "{ return dot[D](x, w) * dot[D](x, u) }",
@@ -127,7 +128,8 @@ def test_what_tma_does_not_take_goes_to_plain_multiply_adds() -> None:
     for text, sizes in (
         (PAIR, {"T": 64, "D": 65, "F": 64}),
         (PRODUCTS["gated pair of f32"].text, {"T": 64, "D": 64, "F": 64}),
-        (PRODUCTS["gated pair of fp8"].text.replace("w: e4m3[F, D]", "w: e4m3[D, F]"), {"T": 64, "D": 64, "F": 64}),
+        (PRODUCTS["gated pair of fp8"].text.replace("w: e4m3[F, D]", "w: e4m3[D, F]"),
+         {"T": 64, "D": 64, "F": 64}),
     ):
         found = planned(text, **sizes)
         assert isinstance(found.plan, ProductsPlan) and isinstance(found.plan.schedule, SimtSchedule)

@@ -14,11 +14,11 @@ from typing import Literal
 
 from ucutlass.elements import F32
 from ucutlass.families.products import ProductsForm, products_problem
-from ucutlass.families.products_memory import most_stages, promotes
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Access
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.plans.products_memory import most_stages, promotes
 from ucutlass.reasons import Note
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, show_value, without
