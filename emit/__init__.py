@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, sweep
+from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, products, sweep
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.products import ProductsPlan
 from ucutlass.plans.sweep import SweepPlan
 from ucutlass.spans import span
 
@@ -28,6 +29,8 @@ def _code(plan: Plan) -> str:
     match plan:
         case GemmPlan():
             return _gemm(plan)
+        case ProductsPlan():
+            return products.render(plan)
         case SweepPlan():
             return sweep.render(plan)
 

@@ -85,9 +85,13 @@ REFUSED: dict[str, str] = {
     ),
     "UC0308": kernel("return dot[K](bf16(x), w)", params="x: f32[M, K], w: bf16[N, K]"),
     "UC0309": kernel("return var[N](dot[K](x, w))", result="f32[M]"),
+    "UC0330": kernel("return dot[K](x, w) * dot[K](y, u)", params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], "
+                     "u: bf16[N, K]"),
+    "UC0331": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> f32[E=O-1, F, D] {\n"
+              "  return dot[T](bf16(where(segment(T, o) == index(E), y, 0)), x)\n}\n",
 }
 
-ELSEWHERE = {"UC0601", "UC0602", "UC0603"}
+ELSEWHERE = {"UC0332", "UC0601", "UC0602", "UC0603"}
 """Codes that need more than a text; their own tests have them."""
 
 

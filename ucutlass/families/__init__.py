@@ -6,12 +6,13 @@ from typing import TypeAlias
 
 from ucutlass import ir
 from ucutlass.families.gemm import GemmForm, recognise_gemm
+from ucutlass.families.products import ProductsForm, is_products, recognise_products
 from ucutlass.families.refuse import Refused, find
 from ucutlass.families.sweep import SweepForm, recognise_sweep
 
-__all__ = ["Form", "GemmForm", "Refused", "SweepForm", "recognise"]
+__all__ = ["Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise"]
 
-Form: TypeAlias = GemmForm | SweepForm
+Form: TypeAlias = GemmForm | ProductsForm | SweepForm
 """What a kernel is, as its family sees it."""
 
 
@@ -24,6 +25,8 @@ def recognise(kernel: ir.Kernel) -> Form:
     match find(kernel, ir.Dot):
         case []:
             return recognise_sweep(kernel)
+        case dots if is_products(dots):
+            return recognise_products(kernel, dots)
         case [dot]:
             return recognise_gemm(kernel, dot)
         case dots:
