@@ -1,0 +1,150 @@
+"""The plan of a convolution: a dot of which at least one operand is read at affine positions.
+
+    D[m, n, batch] = arithmetic(sum over k of A[..] * B[..], operands)
+
+as for a GEMM, where every axis of A and B is either one name's own, or a window: read at the x
+with `scale * x == sum of coefficient * coordinate + offset`, 0 where there is none. Strides,
+dilations and flips are coefficients and in the code; paddings are offsets and come with each
+launch, as knobs, since they may be computed of extents.
+
+Forward, data gradient, weight gradient and transposed convolutions differ in nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.elements import Element
+from ucutlass.plan import GemmProblem, Product, Sm80Schedule
+
+KNOBS = 3
+"""Of every launch: raster, swizzle, splits, as `ucutlass.plan.Knobs`; offsets of windows follow, A's
+before B's, each in the order of `Walk.windows`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How an axis is read: `terms` are (dimension, coefficient), the dimension by position in the
+    extent array. `offset` is the position of its knob."""
+
+    scale: int
+    terms: tuple[tuple[int, int], ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of an operand in memory: of `extent`, read by the dimension itself where `window`
+    is None (then `extent` is that dimension alone)."""
+
+    extent: int
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """An operand of the product: its axes as declared, outermost first, and dense.
+
+    `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
+    None where it is read as it lies; there the last axis is padded with zeros to a multiple of
+    `pad` elements, and elements are `packed` if that is given. `align` is the largest power of two of elements, at most 16 bytes, at which
+    neighbours along the contiguous axis may be read together (in the workspace if packed).
+    """
+
+    pointer: int
+    elem: Element
+    axes: tuple[Axis, ...]
+    align: int
+    pack: tuple[int, ...] | None = None
+    pad: int = 1
+    packed: Element | None = None
+
+    @property
+    def read(self) -> Element:
+        """The element as the product reads it."""
+        return self.packed or self.elem
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Axes as they lie when the product reads them, outermost first."""
+        return self.pack if self.pack is not None else tuple(range(len(self.axes)))
+
+    @property
+    def contiguous(self) -> Axis | None:
+        """The axis whose neighbours are adjacent; None for a single element."""
+        return self.axes[self.order[-1]] if self.axes else None
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The axes that are windows."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis.window is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvProblem:
+    """What is computed. `gemm` is the same product seen from its epilogue: modes, operands,
+    results and arithmetic; its `a` and `b` only stand for the operands' elements and pointers.
+
+    `m`, `n`, `batch` list the dimensions (by position) that gemm's modes are made of, outermost
+    first; `k` the contracted ones, the last innermost.
+    """
+
+    gemm: GemmProblem
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    batch: tuple[tuple[int, ...], ...]
+    a: Walk
+    b: Walk
+
+    @property
+    def lane(self) -> Element:
+        return self.gemm.lane
+
+    @property
+    def pointers(self) -> int:
+        return self.gemm.pointers
+
+    @property
+    def scalars(self) -> int:
+        return self.gemm.scalars
+
+    def stride(self, walk: Walk, axis: int) -> Product | None:
+        """Elements between neighbours along an axis of an operand that is read as it lies."""
+        return None if walk.pack is not None else tuple(a.extent for a in walk.axes[axis + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Multiply-adds on the results, one thread `width` neighbours and `rows` along the last window: for
+    depthwise, where there is no tile to share, and for what no other kernel takes."""
+
+    width: int
+    rows: int
+    threads: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Im2colSchedule:
+    """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, `groups` the
+    warp groups that share its rows, `blocks` those that an SM shall hold at once."""
+
+    tile: tuple[int, int, int]
+    stages: int
+    groups: int
+    blocks: int
+
+
+ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule
+
+ConvKind: TypeAlias = Literal["multistage", "direct", "im2col"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPlan:
+    """Everything that shapes the emitted source."""
+
+    arch: str
+    problem: ConvProblem
+    schedule: ConvSchedule
