@@ -6,18 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ucutlass.extents import Combined, Extent, Fixed, Free
 from ucutlass.plan import GemmProblem
 from ucutlass.plans.convolution import Axis, ConvProblem, Walk
 
 
 @dataclass(frozen=True, slots=True)
 class WindowText:
-    """A window as the templates read it: the axis, its dimension, its knob."""
+    """A window as the templates read it: the axis, its dimension, and its offset as C++."""
 
     axis: int
     scale: int
     extent: int
-    knob: int
+    offset: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def walks(problem: ConvProblem) -> tuple[WalkText, WalkText]:
 def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) -> WalkText:
     number = {axis: i for i, axis in enumerate(walk.windows)}
     windows = tuple(
-        WindowText(i, a.window.scale, a.extent, a.window.offset)
+        WindowText(i, a.window.scale, a.extent, spelled(a.window.offset))
         for i, a in enumerate(walk.axes)
         if a.window is not None
     )
@@ -82,9 +83,24 @@ def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) ->
     return WalkText(
         name, walk.read.cpp, pointer, len(walk.axes), rows, windows, layout(walk),
         tuple((part, max(1, len(names))) for part, names in coordinates.items()),
-        {part: _sums(walk, names, number) for part, names in coordinates.items()},
+        {part: sums(walk, names, number) for part, names in coordinates.items()},
         _base(problem, walk, number),
     )  # fmt: skip
+
+
+def spelled(extent: Extent) -> str:
+    """An extent as C++ over the entry's extent array; dimensions are called by their positions."""
+    match extent:
+        case Fixed(value):
+            return str(value) if value >= 0 else f"({value})"
+        case Free(dim):
+            return f"e[{int(dim)}]"
+        case Combined("//", left, right):
+            return f"floor_divide({spelled(left)}, {spelled(right)})"
+        case Combined("%", left, right):
+            return f"floor_modulo({spelled(left)}, {spelled(right)})"
+        case Combined(op, left, right):
+            return f"({spelled(left)} {op} {spelled(right)})"
 
 
 def _names(dims: Sequence[int]) -> dict[int, str]:
@@ -99,7 +115,7 @@ def layout(walk: Walk) -> tuple[LayoutText, ...]:
     return tuple(made)
 
 
-def _sums(walk: Walk, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
+def sums(walk: Walk, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
     """What these coordinates add to an address; scaled windows are divided once all is added."""
     lines: list[str] = []
     for i, axis in enumerate(walk.axes):
@@ -127,13 +143,13 @@ def _base(problem: ConvProblem, walk: Walk, number: Mapping[int, int]) -> tuple[
             lines.append(f"rest{i} /= e[{d}];")
             names[d] = f"c{d}"
     lines += [f"spot.at[{w}] += first[{w}];" for w in number.values()]
-    sums = _sums(walk, names, number)
+    added = sums(walk, names, number)
     untouched = [
         f"spot.offset += spot.at[{number[i]}] * stride[{i}];"
         for i in number
         if walk.axes[i].window is not None and _scale(walk.axes[i]) == 1
     ]
-    return (*lines, *(line for line in sums if line not in untouched), *untouched)
+    return (*lines, *(line for line in added if line not in untouched), *untouched)
 
 
 def _scale(axis: Axis) -> int:

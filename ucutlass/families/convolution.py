@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.elements import F32, TF32, Element
-from ucutlass.extents import Fixed, evaluate
+from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs
 from ucutlass.families.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
 from ucutlass.families.gemm import LOADED, STORED, pointer
 from ucutlass.families.refuse import Refused, find
 from ucutlass.plan import MAX_BATCH_MODES, Access, GemmProblem, Output, Reduction, Store
-from ucutlass.plans.convolution import KNOBS, Axis, ConvProblem, Walk, Window
+from ucutlass.plans.convolution import Axis, ConvProblem, Walk, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +242,7 @@ def problem(
         Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
         for o in form.epilogue.outputs
     )
-    offset = KNOBS
-    walks = []
-    for side in (form.a, form.b):
-        walks.append(_walk(side, at, fine[side.pointer], offset))
-        offset += len(walks[-1].windows)
+    walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
     none = tuple(None for _ in modes.batch)
     gemm = GemmProblem(
         lane=form.dot.lane, accumulate=form.dot.accumulate,
@@ -267,27 +263,38 @@ def problem(
 
 
 def offsets(form: ConvForm, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The windows' offsets for these extents, in the order of their knobs."""
+    """The windows' offsets for these extents, A's first."""
     by_name = dict(zip(form.kernel.dims, sizes, strict=True))
     places = (*form.a.places, *form.b.places)
     return tuple(evaluate(p.position.at.offset, by_name) for p in places if p.position is not None)
 
 
-def _walk(side: Source, at: Sizes, aligned: bool, offset: int) -> Walk:
+def _walk(side: Source, at: Sizes, aligned: bool) -> Walk:
     axes = []
     for place in side.places:
         if place.position is None:
             axes.append(Axis(at.position[place.name]))
             continue
         terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
+        offset = renamed(place.position.at.offset, at.position)
         axes.append(Axis(at.position[place.name], Window(place.position.scale, terms, offset)))
-        offset += 1
     most = max(1, 16 // side.elem.bytes) if aligned else 1
     walk = Walk(side.pointer, side.elem, tuple(axes), 1)
     unit = unit_dim(walk)
     while unit is not None and at.values[unit] % most:
         most //= 2
     return replace(walk, align=1 if unit is None else most)
+
+
+def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
+    """With dimensions called by their positions."""
+    match extent:
+        case Free(dim):
+            return Free(str(position[dim]))
+        case Combined(op, left, right):
+            return Combined(op, renamed(left, position), renamed(right, position))
+        case Fixed():
+            return extent
 
 
 def unit_dim(walk: Walk) -> int | None:

@@ -4,8 +4,7 @@
 
 as for a GEMM, where every axis of A and B is either one name's own, or a window: read at the x
 with `scale * x == sum of coefficient * coordinate + offset`, 0 where there is none. Strides,
-dilations and flips are coefficients and in the code; paddings are offsets and come with each
-launch, as knobs, since they may be computed of extents.
+dilations and flips are coefficients, paddings are offsets, which may be computed of extents.
 
 Forward, data gradient, weight gradient and transposed convolutions differ in nothing else.
 """
@@ -16,21 +15,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.elements import Element
+from ucutlass.extents import Extent
 from ucutlass.plan import GemmProblem, Product, Sm80Schedule
-
-KNOBS = 3
-"""Of every launch: raster, swizzle, splits, as `ucutlass.plan.Knobs`; offsets of windows follow, A's
-before B's, each in the order of `Walk.windows`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """How an axis is read: `terms` are (dimension, coefficient), the dimension by position in the
-    extent array. `offset` is the position of its knob."""
+    extent array. In `offset` the dimension "3" is extent 3."""
 
     scale: int
     terms: tuple[tuple[int, int], ...]
-    offset: int
+    offset: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +133,6 @@ class Im2colSchedule:
 
 ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule
 
-ConvKind: TypeAlias = Literal["multistage", "direct", "im2col"]
-
 
 @dataclass(frozen=True, slots=True)
 class ConvPlan:
@@ -148,3 +141,43 @@ class ConvPlan:
     arch: str
     problem: ConvProblem
     schedule: ConvSchedule
+
+
+# --- how a direct kernel steps from result to result ----------------------------------
+
+Along: TypeAlias = Literal["kSame", "kUnit", "kStep"]
+"""An operand stays, its elements are adjacent, or each has a place of its own."""
+
+
+def _uses(axis: Axis) -> dict[int, int]:
+    """The dimensions in an axis's position, with their coefficients."""
+    return {axis.extent: 1} if axis.window is None else dict(axis.window.terms)
+
+
+def moves(problem: ConvProblem, walk: Walk, mode: int) -> bool:
+    """Whether an operand's address depends on a result mode."""
+    return any(d in _uses(axis) for axis in walk.axes for d in problem.batch[mode])
+
+
+def along(problem: ConvProblem, walk: Walk, vector: bool) -> Along:
+    """How an operand goes on along the last result mode."""
+    if not problem.batch:
+        return "kSame"
+    mode = len(problem.batch) - 1
+    if not moves(problem, walk, mode):
+        return "kSame"
+    (dim,) = problem.batch[mode]
+    users = [i for i, axis in enumerate(walk.axes) if dim in _uses(axis)]
+    plain = users == [walk.order[-1]] and walk.axes[users[0]].window is None
+    return "kUnit" if plain and vector else "kStep"
+
+
+def across_mode(problem: ConvProblem) -> int:
+    """The result mode along which a thread repeats itself, so that B's factors serve several results: the
+    last one but the neighbours' in which A is windowed and B is not read; -1 if there is none."""
+    for mode in reversed(range(len(problem.batch) - 1)):
+        (dim,) = problem.batch[mode]
+        windowed = any(a.window is not None and a.window.scale == 1 and dim in _uses(a) for a in problem.a.axes)
+        if windowed and not moves(problem, problem.b, mode):
+            return mode
+    return -1
