@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import conv_direct, conv_sm80, gemm_sm80, gemm_sm90, gemv, sweep
+from ucutlass.emit import conv_direct, conv_sm80, conv_sm90, gemm_sm80, gemm_sm90, gemv, sweep
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
-from ucutlass.plans.convolution import ConvPlan, DirectSchedule
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
 from ucutlass.plans.sweep import SweepPlan
 from ucutlass.spans import span
 
@@ -39,6 +39,8 @@ def _convolution(plan: ConvPlan) -> str:
     match plan.schedule:
         case DirectSchedule():
             return conv_direct.render(plan)
+        case Im2colSchedule():
+            return conv_sm90.render(plan)
         case _:
             return conv_sm80.render(plan)
 

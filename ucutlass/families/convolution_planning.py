@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ucutlass.elements import F32, TF32, Element
 from ucutlass.families.convolution import ConvForm, offsets, problem, unit_dim
+from ucutlass.families.convolution_im2col import prepared, schedule_of
 from ucutlass.families.refuse import Refused
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Math, Reduction, Sm80Schedule
@@ -57,8 +58,10 @@ def plan_convolution(
         return (foreign,)
     if too_large := _too_large(form, sizes):
         return (too_large,)
-    tiled = None if _is_direct(form, sizes) else _tiled(form, sizes, device, aligned)
-    made, schedule, splits, notes = tiled or _direct(form, sizes, aligned)
+    if _is_direct(form, sizes):
+        made, schedule, splits, notes = _direct(form, sizes, aligned)
+    else:
+        made, schedule, splits, notes = _tiled(form, sizes, arch, device, aligned)
     extents = measure(made, sizes)
     knobs = (0, 4, splits)
     seconds = _seconds(made, schedule, extents, sizes, device)
@@ -149,14 +152,30 @@ def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] 
 
 
 def _tiled(
-    form: ConvForm, sizes: tuple[int, ...], device: Device, aligned: tuple[bool, ...] | None
-) -> _Chosen | None:
-    """The gathering multistage kernel; None where operands cannot be brought into an order that it reads."""
-    made, notes = gathered(problem(form, sizes, aligned), sizes)
+    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, aligned: tuple[bool, ...] | None
+) -> _Chosen:
+    """Hopper's kernel where TMA gathers the problem, else the multistage one."""
+    whole = problem(form, sizes, aligned)
+    why = "before Hopper"
+    if arch.wgmma:
+        found = prepared(whole, sizes)
+        chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
+        if not isinstance(found, str) and not isinstance(chosen, str):
+            notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
+            return found[0], chosen, 1, notes
+        why = str(chosen)
+    made, notes = gathered(whole, sizes)
     extents = measure(made, sizes)
     schedule = _multistage(made, extents, sizes, device)
     splits = _splits(schedule, extents, device)
-    return made, schedule, splits, (Note("", "multistage", "tiles are gathered by cp.async"), *notes)
+    return made, schedule, splits, (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes)
+
+
+def _packs(made: ConvProblem) -> tuple[Note, ...]:
+    names = " and ".join(n for n, w in (("A", made.a), ("B", made.b)) if w.pack is not None)
+    if not names:
+        return ()
+    return (Note("", "layout", f"{names} copied to the workspace first, channels innermost, padded to 16 bytes"),)
 
 
 def vector(walk: Walk) -> int:
@@ -175,10 +194,8 @@ def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tu
     if channel is not None:
         a, b = (packed(w, channel, 16 // w.elem.bytes, sizes) for w in walks)
         k = (*(d for d in made.k if d != channel), channel)
-        names = " and ".join(n for n, w in (("A", a), ("B", b)) if w.pack is not None)
-        return replace(made, a=a, b=b, k=k), (
-            Note("", "layout", f"{names} copied to the workspace first, channels innermost, padded to 16 bytes"),
-        )
+        ready = replace(made, a=a, b=b, k=k)
+        return ready, _packs(ready)
     a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in walks)
     return replace(made, a=a, b=b), (
         Note("", "layout", "operands are read one by one: widened to f32 in the workspace first"),

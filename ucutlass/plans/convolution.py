@@ -122,10 +122,11 @@ class DirectSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Im2colSchedule:
-    """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, `groups` the
-    warp groups that share its rows, `blocks` those that an SM shall hold at once."""
+    """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, K in parts of
+    `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold."""
 
     tile: tuple[int, int, int]
+    part: int
     stages: int
     groups: int
     blocks: int
