@@ -16,10 +16,10 @@ from ucutlass.emit.gemm_sm80 import includes
 from ucutlass.emit.gemm_sm80_epilogue import batch_strides
 from ucutlass.emit.text import product
 from ucutlass.plan import Access, Store
-from ucutlass.plans.convolution import ConvPlan, ConvProblem, DirectSchedule, Walk, across_mode, along, moves
+from ucutlass.plans.convolution import ConvPlan, ConvProblem, DirectSchedule, Walk, across_mode, along, moves, slide
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<initializer_list>", "<type_traits>", "<cuda_runtime.h>",
+    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>", "<cuda_runtime.h>",
     "<cuda/std/limits>", "cutlass/cutlass.h", "cutlass/numeric_types.h", "cutlass/numeric_conversion.h",
 )  # fmt: skip
 
@@ -46,18 +46,22 @@ def render(plan: ConvPlan) -> str:
     if any(not isinstance(o, Store) for o in gemm.outputs):
         raise ValueError("the direct kernel reduces nothing")
     spell = arithmetic(gemm)
+    turned = schedule.turned
     vector = schedule.width > 1
     inputs = tuple(_slot(i, a, CPP[kind_of(a.elem)], vector) for i, a in enumerate(gemm.inputs))
     outputs = tuple(_slot(i, o.access, CPP[taken(o)], vector) for i, o in enumerate(gemm.outputs))
     modes = max(1, len(problem.batch))
-    across = across_mode(problem) if schedule.rows > 1 else -1
-    along_a, along_b = (along(problem, w, vector) for w in (problem.a, problem.b))
+    across = modes - 1 if turned else across_mode(problem) if schedule.rows > 1 else -1
+    along_a, along_b = ("kSame" if turned else along(problem, w, vector) for w in (problem.a, problem.b))
+    moving = slide(problem, across) if schedule.taps else None
+    if schedule.taps and moving is None:
+        raise ValueError("no window slides along the results")
     call = spell.call(
         "p.arithmetic",
-        ["0", "0", *(f"int(batch[{i}]){' + i' if i == modes - 1 else ''}" for i in range(len(problem.batch)))],
+        ["0", "0", *(f"int(batch[{i}]){' + i' if i == modes - 1 and not turned else ''}" for i in range(len(problem.batch)))],
         "sums[j][i]",
         [f"in{slot.index}[i]" for slot in inputs],
-        [f"out{slot.index}[i]" for slot in outputs],
+        [f"out{slot.index}[{'j' if turned else 'i'}]" for slot in outputs],
     )
     checked = [f"p.{w}.data" for w, how in (("a", along_a), ("b", along_b)) if how == "kUnit"]
     checked += [f"p.input{s.index}.data" for s in inputs if s.unit]
@@ -70,10 +74,16 @@ def render(plan: ConvPlan) -> str:
         "conv_direct.cu.j2",
         includes=includes(_INCLUDES),
         lane="tf32" if problem.lane == TF32 else "",
-        width=schedule.width,
+        width=1 if turned else schedule.width,
         rows=schedule.rows,
         threads=schedule.threads,
-        across=across if across >= 0 else "kAlong",
+        taps=schedule.taps,
+        turned=turned,
+        whole=vector and bool(checked),
+        slide=moving,
+        slide_window=problem.a.windows.index(moving.axis) if moving else 0,
+        tap_extent=problem.k[moving.k] if moving else 0,
+        across=across if across >= 0 else -1,
         contracted=max(1, len(problem.k)),
         batch_modes=modes,
         accumulator="int32_t" if problem.lane == S8 else "float",

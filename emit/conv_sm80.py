@@ -16,7 +16,7 @@ from ucutlass.plan import Sm80Schedule
 from ucutlass.plans.convolution import ConvPlan, ConvProblem, Walk
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<initializer_list>", "<numeric>", "<type_traits>",
+    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<numeric>", "<type_traits>",
     "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/atom/copy_atom.hpp",
     "cute/atom/mma_atom.hpp",
 )  # fmt: skip

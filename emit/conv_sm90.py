@@ -22,7 +22,7 @@ from ucutlass.plans.convolution import ConvPlan, ConvProblem, Im2colSchedule, Wa
 from ucutlass.plans.im2col import Im2col, im2col
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<initializer_list>", "<type_traits>", "<cuda.h>",
+    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>", "<cuda.h>",
     "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/arch/copy_sm90_desc.hpp",
     "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cutlass/arch/barrier.h",
 )  # fmt: skip

@@ -185,6 +185,7 @@ _INCLUDES = (
     "<algorithm>",
     "<atomic>",
     "<cstdint>",
+    "<cstring>",
     "<initializer_list>",
     "<numeric>",
     "<type_traits>",

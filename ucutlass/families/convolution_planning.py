@@ -20,6 +20,7 @@ from ucutlass.plans.convolution import (
     Walk,
     across_mode,
     along,
+    slide,
 )
 from ucutlass.reasons import Note
 from ucutlass.rules.violation import Violation
@@ -30,6 +31,9 @@ MOST = 2**31 - 1
 
 GATHERED = ("f16", "bf16", "tf32", "f32")
 """Lanes of the kernel that gathers tiles; others multiply and add directly."""
+
+MOST_TAPS = 7
+"""Of a window whose weights a thread of the direct kernel holds in registers."""
 
 COPY_BYTES = 4
 """The least that cp.async moves."""
@@ -124,9 +128,24 @@ def _direct(form: ConvForm, sizes: tuple[int, ...], aligned: tuple[bool, ...] | 
             "store the convolution's result and reduce it in a second stage",
         )
     width = _width(made, sizes, aligned)
-    rows = 4 if across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep" else 1
+    turned = bool(made.batch) and _taps(made, len(made.batch) - 1, sizes) > 0
+    if turned:
+        rows = width if width > 1 else 8
+        schedule = DirectSchedule(width, rows, _taps(made, len(made.batch) - 1, sizes), True)
+    else:
+        rows = 4 if across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep" else 1
+        schedule = DirectSchedule(width, rows, _taps(made, across_mode(made), sizes) if rows > 1 else 0)
     why = "one multiply-add for each product: no two results of a tile share both operands"
-    return made, DirectSchedule(width, rows), 1, (Note("", "direct", why),)
+    return made, schedule, 1, (Note("", "direct", why),)
+
+
+def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...]) -> int:
+    """The taps of a window that slides along a result mode, 0 where none does or they are many."""
+    moving = slide(made, mode)
+    if moving is None or max(moving.along, moving.tap) > MOST_TAPS:
+        return 0
+    taps = sizes[made.k[moving.k]]
+    return taps if taps <= MOST_TAPS else 0
 
 
 def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:

@@ -113,10 +113,14 @@ class ConvProblem:
 @dataclass(frozen=True, slots=True)
 class DirectSchedule:
     """Multiply-adds on the results, one thread `width` neighbours and `rows` along the last window: for
-    depthwise, where there is no tile to share, and for what no other kernel takes."""
+    depthwise, where there is no tile to share, and for what no other kernel takes. Where `taps` is not 0 the
+    window has exactly so many, and what its places have in common is read once (`slide`). `turned`: that window lies along the neighbours
+    themselves, which are then the repeats; `width` is then `rows`, or 1 where these are stored one by one."""
 
     width: int
     rows: int
+    taps: int = 0
+    turned: bool = False
     threads: int = 128
 
 
@@ -182,3 +186,32 @@ def across_mode(problem: ConvProblem) -> int:
         if windowed and not moves(problem, problem.b, mode):
             return mode
     return -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """A window that moves over its axis from result to result: axis `axis` of A, read at
+    `along` * result + `tap` * tap. `k` is the tap's place among the contracted dimensions."""
+
+    axis: int
+    along: int
+    tap: int
+    k: int
+
+
+def slide(problem: ConvProblem, mode: int) -> Slide | None:
+    """The window along a result mode, if its places are read by its taps alone; else None."""
+    if mode < 0 or moves(problem, problem.b, mode):
+        return None
+    (result,) = problem.batch[mode]
+    for i, axis in enumerate(problem.a.axes):
+        terms = dict(axis.window.terms) if axis.window is not None else {}
+        taps = [d for d in terms if d in problem.k]
+        if axis.window is None or axis.window.scale != 1 or result not in terms or len(taps) != 1:
+            continue
+        others = [a for j, a in enumerate(problem.a.axes) if j != i]
+        moved = any({result, taps[0]} & set(_uses(a)) for a in others)
+        plain = all(a.window is None for a in problem.b.axes if taps[0] in _uses(a))
+        if not moved and plain and terms[result] > 0 and terms[taps[0]] > 0:
+            return Slide(i, terms[result], terms[taps[0]], problem.k.index(taps[0]))
+    return None
