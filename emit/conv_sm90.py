@@ -113,7 +113,8 @@ def render(plan: ConvPlan) -> str:
         registers=schedule.tile[1] // 2,
         instruction_k=lane.k,
         types=lane.types,
-        modifiers=lane.modifiers,
+        modifiers=", 1, 1, 0, 1" if how.across else lane.modifiers,
+        across=how.across,
         row_bytes=schedule.part * size,
         swizzle_code=_SWIZZLE[schedule.part * size],
         swizzle_name=f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * size}B",
@@ -144,6 +145,8 @@ def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     lane = LANES[problem.lane.name]
     if m % (64 * schedule.groups) or not 8 <= n <= 256 or n % 8:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} warp groups"
+    if isinstance(how := im2col(problem), Im2col) and how.across and n % 64:
+        return f"tile N {n} is not whole rows of 128 bytes"
     if schedule.part % lane.k or schedule.part * problem.a.read.bytes not in _SWIZZLE or k % schedule.part:
         return f"a part of {schedule.part} channels is no row of 32, 64 or 128 bytes, or tile K {k} no whole parts"
     return ""
@@ -251,15 +254,18 @@ def _a_dims(problem: ConvProblem, how: Im2col) -> tuple[DimText, ...]:
 
 def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
     b = problem.b
-    made = [DimText(_dim(_extent(b, how.channel_b)), "", "channel", "kPart")]
+    made: list[DimText] = []
     taps = {s.tap_dim: i for i, s in enumerate(how.space) if s.tap_dim is not None}
     columns = False
-    for axis in reversed(b.order[:-1]):
+    for axis in reversed(b.order):
         stride = f"cuuint64_t(p.b.stride[{axis}]) * sizeof(ElementB)"
-        if axis in how.columns:
+        if axis == how.channel_b:
+            made.append(DimText(_dim(_extent(b, axis)), stride, "channel", "kPart"))
+        elif axis in how.columns:
             if not columns:
                 extent = " * ".join(_extent(b, i) for i in how.columns)
-                made.append(DimText(_dim(extent), stride, "column", "kTileN"))
+                at, box = ("column + 64 * block", "64") if how.across else ("column", "kTileN")
+                made.append(DimText(_dim(extent), stride, at, box))
             columns = True
         elif axis == how.group_b:
             made.append(DimText(_dim(_extent(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"))

@@ -54,7 +54,7 @@ def prepared(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"
     a = _ordered(made.a, _order_a(made, channel), channel)
-    b = _ordered(made.b, _order_b(made, channel), channel)
+    b = made.b if _reads_across(made) else _ordered(made.b, _order_b(made, channel), channel)
     k = (*(d for d in made.k if d != channel), channel)
     ready = replace(made, a=a, b=b, k=k)
     how = im2col(ready)
@@ -101,6 +101,15 @@ def _order_b(made: ConvProblem, channel: int) -> tuple[int, ...]:
     if last == len(axes) - 1 and together and [axes[i].extent for i in columns] == list(made.n):
         return tuple(range(len(axes)))
     return (*others, *sorted(columns, key=lambda i: made.n.index(axes[i].extent)), last)
+
+
+def _reads_across(made: ConvProblem) -> bool:
+    """Whether B is read as it lies with its columns innermost."""
+    b, width = made.b, BYTES // made.b.elem.bytes
+    columns = [i for i, a in enumerate(b.axes) if a.extent in made.n]
+    last = list(range(len(b.axes) - len(columns), len(b.axes)))
+    innermost = bool(columns) and columns == last and [b.axes[i].extent for i in columns] == list(made.n)
+    return innermost and b.elem.bytes == 2 and unit_dim(b) is not None and b.align == width
 
 
 def _ordered(walk: Walk, order: tuple[int, ...], channel: int) -> Walk:

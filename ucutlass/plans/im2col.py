@@ -42,7 +42,8 @@ class Space:
 @dataclass(frozen=True, slots=True)
 class Im2col:
     """`space` innermost first. `image` and `group` are axes of A, or None. `columns` are B's axes that
-    N is made of, innermost first; `channel_b`, `group_b` axes of B."""
+    N is made of, innermost first; `channel_b`, `group_b` axes of B. `across`: B's columns are innermost in
+    memory instead of its channels, as wgmma takes elements of 16 bits too."""
 
     channel: int
     space: tuple[Space, ...]
@@ -51,6 +52,7 @@ class Im2col:
     channel_b: int
     group_b: int | None
     columns: tuple[int, ...]
+    across: bool = False
 
     @property
     def phases(self) -> int:
@@ -127,14 +129,21 @@ def _space(problem: ConvProblem, axis: int) -> Space | str:
 
 def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | str:
     a, b = problem.a, problem.b
-    if b.windows or b.contiguous is None or b.contiguous.extent != a.axes[found.channel].extent:
-        return "the channels of B are not innermost"
-    others = list(b.order[:-1])
+    channel = a.axes[found.channel].extent
+    if b.windows or b.contiguous is None:
+        return "B has windows"
+    across = b.contiguous.extent in problem.n and b.read.bytes == 2
+    if b.contiguous.extent != channel and not across:
+        return "neither channels nor columns of B are innermost"
+    others = list(b.order) if across else list(b.order[:-1])
+    if across:
+        others = [i for i in others if b.axes[i].extent != channel]
     group = None if found.group is None else next(i for i in others if b.axes[i].extent == a.axes[found.group].extent)
     columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]
     if [b.axes[i].extent for i in reversed(columns)] != list(problem.n):
         return "columns of the result are not walked in the order of B's axes"
-    places = [others.index(i) for i in columns]
+    places = [b.order.index(i) for i in columns]
+    (channel_b,) = [i for i, axis in enumerate(b.axes) if axis.extent == channel]
     if any(x - y != 1 for x, y in zip(places, places[1:], strict=False)):
         return "the names of the columns lie apart in B"
     known = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
@@ -142,4 +151,4 @@ def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | st
         return "B has an axis that is neither a tap, a column nor a group"
     if len(others) - len(columns) + 2 > MOST_AXES:
         return f"B has more than {MOST_AXES} axes"
-    return Im2col(found.channel, found.space, found.image, found.group, b.order[-1], group, tuple(columns))
+    return Im2col(found.channel, found.space, found.image, found.group, channel_b, group, tuple(columns), across)
