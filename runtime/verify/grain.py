@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ucutlass.emit import gemv
 from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule
 from ucutlass.plans.products import ProductsPlan, WgmmaSchedule
 from ucutlass.plans.sweep import Load, Output, SweepPlan
 from ucutlass.runtime.verify.suite import Grain
@@ -26,6 +27,27 @@ def grain_of(plan: Plan, dims: Sequence[str], splits: int = 1) -> Grain:
             return _products(plan, dims)
         case SweepPlan():
             return _sweep(plan, dims)
+        case ConvPlan():
+            return _convolution(plan, dims)
+
+
+def _convolution(plan: ConvPlan, dims: Sequence[str]) -> Grain:
+    """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides of
+    results, keep their alignment."""
+    problem, schedule = plan.problem, plan.schedule
+    tiled = () if isinstance(schedule, DirectSchedule) else zip(
+        (problem.m, problem.n, problem.k), schedule.tile, strict=True
+    )
+    tile = {dims[names[-1]]: extent for names, extent in tiled if names}
+    step: dict[int, int] = {}
+    for walk in (problem.a, problem.b):
+        if walk.contiguous is not None and walk.pack is None:
+            step[walk.contiguous.extent] = max(step.get(walk.contiguous.extent, 1), walk.align)
+    for access in (*problem.gemm.inputs, *(o.access for o in problem.gemm.outputs)):
+        for product in (access.m, access.n, *access.batch):
+            if product and access.align > 1 and not any(step.get(i, 1) % access.align == 0 for i in product):
+                step[product[-1]] = access.align
+    return Grain(tile, {dims[i]: n for i, n in step.items()}, {})
 
 
 def _products(plan: ProductsPlan, dims: Sequence[str]) -> Grain:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass import ir
+from ucutlass.families.convolution import ConvForm, is_convolution, recognise_convolution
 from ucutlass.families.gemm import GemmForm, recognise_gemm
 from ucutlass.families.products import ProductsForm, is_products, recognise_products
 from ucutlass.families.refuse import Refused, find
 from ucutlass.families.sweep import SweepForm, recognise_sweep
 
-__all__ = ["Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise"]
-
-Form: TypeAlias = GemmForm | ProductsForm | SweepForm
+__all__ = ["ConvForm", "Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise"]
+Form: TypeAlias = GemmForm | ProductsForm | SweepForm | ConvForm
 """What a kernel is, as its family sees it."""
 
 
@@ -22,6 +22,8 @@ def recognise(kernel: ir.Kernel) -> Form:
     Raises Refused with the diagnostic: UC0300 where a family is missing so far, UC03xx where
     one launch cannot do it.
     """
+    if is_convolution(kernel):
+        return recognise_convolution(kernel)
     match find(kernel, ir.Dot):
         case []:
             return recognise_sweep(kernel)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.families import Form, GemmForm, ProductsForm, SweepForm
+from ucutlass.families import ConvForm, Form, GemmForm, ProductsForm, SweepForm
+from ucutlass.families.convolution_planning import plan_convolution
 from ucutlass.families.gemm import problem
 from ucutlass.families.products_planning import plan_products
 from ucutlass.families.sweep_planning import plan_sweep
@@ -33,3 +34,5 @@ def plan_form(
             return plan_products(form, extents, arch, gpu, request, fine)
         case SweepForm():
             return plan_sweep(form, extents, arch, gpu, request, fine)
+        case ConvForm():
+            return plan_convolution(form, extents, arch, gpu, request, fine)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass.plan import GemmPlan
+from ucutlass.plans.convolution import ConvPlan
 from ucutlass.plans.products import ProductsPlan
 from ucutlass.plans.sweep import SweepPlan
 
-FamilyPlan: TypeAlias = ProductsPlan | SweepPlan
+FamilyPlan: TypeAlias = ProductsPlan | SweepPlan | ConvPlan
 """A plan of a family besides GEMM."""
 
 Plan: TypeAlias = GemmPlan | FamilyPlan
