@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, sweep
+from ucutlass.emit import attention, gemm_sm80, gemm_sm90, gemv, sweep
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.attention import AttentionPlan
 from ucutlass.plans.sweep import SweepPlan
 from ucutlass.spans import span
 
@@ -30,6 +31,8 @@ def _code(plan: Plan) -> str:
             return _gemm(plan)
         case SweepPlan():
             return sweep.render(plan)
+        case AttentionPlan():
+            return attention.render(plan)
 
 
 def _gemm(plan: GemmPlan) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass import ir
+from ucutlass.families.attention import AttentionForm, is_attention, recognise_attention
 from ucutlass.families.gemm import GemmForm, recognise_gemm
 from ucutlass.families.refuse import Refused, find
 from ucutlass.families.sweep import SweepForm, recognise_sweep
 
-__all__ = ["Form", "GemmForm", "Refused", "SweepForm", "recognise"]
+__all__ = ["AttentionForm", "Form", "GemmForm", "Refused", "SweepForm", "recognise"]
 
-Form: TypeAlias = GemmForm | SweepForm
+Form: TypeAlias = GemmForm | SweepForm | AttentionForm
 """What a kernel is, as its family sees it."""
 
 
@@ -26,5 +27,7 @@ def recognise(kernel: ir.Kernel) -> Form:
             return recognise_sweep(kernel)
         case [dot]:
             return recognise_gemm(kernel, dot)
+        case dots if is_attention(dots):
+            return recognise_attention(kernel, dots)
         case dots:
             raise Refused.no_family(kernel, f"a kernel with {len(dots)} dots")

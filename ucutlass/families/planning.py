@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.families import Form, GemmForm, SweepForm
+from ucutlass.families import AttentionForm, Form, GemmForm, SweepForm
+from ucutlass.families.attention_planning import plan_attention
 from ucutlass.families.gemm import problem
 from ucutlass.families.sweep_planning import plan_sweep
 from ucutlass.hardware import Arch, Device, default_device
@@ -30,3 +31,5 @@ def plan_form(
             return plan(problem(form, extents, aligned), extents, arch, gpu, request)
         case SweepForm():
             return plan_sweep(form, extents, arch, gpu, request, fine)
+        case AttentionForm():
+            return plan_attention(form, extents, arch, gpu, request, fine)

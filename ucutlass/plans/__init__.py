@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass.plan import GemmPlan
+from ucutlass.plans.attention import AttentionPlan
 from ucutlass.plans.sweep import SweepPlan
 
-FamilyPlan: TypeAlias = SweepPlan
+FamilyPlan: TypeAlias = SweepPlan | AttentionPlan
 """A plan of a family besides GEMM."""
 
 Plan: TypeAlias = GemmPlan | FamilyPlan
