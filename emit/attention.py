@@ -8,15 +8,24 @@ outcomes are seldom rescaled. The templates are `attention.cu.j2` and `attention
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from ucutlass.elements import BF16, BOOL, F16
+from ucutlass.elements import BOOL
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic
+from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.text import product
-from ucutlass.plans.attention import AttentionPlan, AttentionProblem, AttentionSchedule
+from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.plans.attention import (
+    AttentionPlan,
+    AttentionProblem,
+    AttentionSchedule,
+    Call,
+    ExtentNumber,
+    Number,
+)
 from ucutlass.plan import Access, GemmProblem, Stride
 
 _INCLUDES = (
@@ -24,7 +33,6 @@ _INCLUDES = (
 )
 
 _TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}
-_CVT = {"f16": "f16", "bf16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class Slot:
 def render(plan: AttentionPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     p, s = plan.problem, plan.schedule
-    score = None if p.folded else arithmetic(p.scores)
+    score = None if p.factor is not None else arithmetic(p.scores)
     result = None if p.plain else arithmetic(p.results)
     batch = tuple(product(extent) for extent in p.scores.batch) or ("1",)
     maps = _maps(p, s)
@@ -69,7 +77,8 @@ def render(plan: AttentionPlan) -> str:
         stages_q=max(1, tiles_q), shares_q=tiles_q == 0,
         boxed=p.plain, batch_modes=len(batch), lane=p.lane.name,
         result_type=p.results.outputs[0].access.elem.name,
-        above=p.above, below=p.below, score=score, result=result,
+        above=[_extent(e) for e in p.above], below=[_extent(e) for e in p.below],
+        factor=_number(p.factor) if p.factor is not None else "1.0", score=score, result=result,
         score_inputs=[_slot(a) for a in p.scores.inputs],
         result_inputs=[_slot(a) for a in p.results.inputs],
         outputs=[_slot(o.access) for o in p.results.outputs],
@@ -81,7 +90,8 @@ def render(plan: AttentionPlan) -> str:
         producer_registers={1: 40, 2: 24, 3: 32}[s.groups],
         consumer_registers={1: 232, 2: 240, 3: 160}[s.groups],
         rows=product(p.scores.m), key_count=product(p.scores.n), columns=product(p.results.n),
-        batch=batch, maps=maps, dims=p.dims, pointers=p.pointers, scalars=p.scalars, fixed=(),
+        batch=batch, maps=maps, dims=p.dims, pointers=p.pointers, scalars=p.scalars,
+        fixed=[(product(p.scores.k[0]), p.head), (product(p.results.n), p.head_v)],
     )  # fmt: skip
 
 
@@ -135,19 +145,51 @@ def _map(name: str, a: Access, head: int, count: str, row: Stride, box: int, pro
 
 
 def _slot(a: Access) -> Slot:
-    from ucutlass.emit.arithmetic import kind_of
-
     cpp = "uint8_t" if a.elem is BOOL else a.elem.cpp
     batch = epilogue.batch_strides(a)
     return Slot(cpp, a.pointer, epilogue.stride(a.m), epilogue.stride(a.n), batch, CPP[kind_of(a.elem)])
+
+
+# --- numbers of a launch -----------------------------------------------------------
+
+
+def _extent(extent: Extent) -> str:
+    """An extent as C++ over the entry's array."""
+    match extent:
+        case Fixed(value):
+            return f"int64_t({value})"
+        case Free(position):
+            return f"e[{position}]"
+        case Combined("//" | "%" as op, left, right):
+            return f"{'floor_divide' if op == '//' else 'modulo'}({_extent(left)}, {_extent(right)})"
+        case Combined(op, left, right):
+            return f"({_extent(left)} {op} {_extent(right)})"
+
+
+_CALLS = {
+    "add": "({} + {})", "subtract": "({} - {})", "multiply": "({} * {})", "divide": "({} / {})",
+    "negate": "(-{})", "sqrt": "std::sqrt({})", "rsqrt": "(1.0 / std::sqrt({}))", "exp": "std::exp({})",
+    "log": "std::log({})",
+}  # fmt: skip
+
+
+def _number(number: Number) -> str:
+    """A number as C++, in double."""
+    match number:
+        case ExtentNumber(extent):
+            return f"double({_extent(extent)})"
+        case Call(function, args):
+            return _CALLS[function].format(*(_number(a) for a in args))
+        case float():
+            return number.hex() if math.isfinite(number) else f"double({'-' if number < 0 else ''}INFINITY)"
 
 
 # --- the score's and the result's functions ----------------------------------------
 
 
 def _offset(name: str, a: Access) -> str:
-    terms = [f"tile.batch[{i}] * p.{name}.batch[{i}]" for i, stride in enumerate(a.batch) if stride is not None]
-    return " + ".join(terms) or "0"
+    modes = [i for i, stride in enumerate(a.batch) if stride is not None]
+    return " + ".join(f"tile.batch[{i}] * p.{name}.batch[{i}]" for i in modes) or "0"
 
 
 def _widened(name: str, a: Access) -> str:
@@ -165,8 +207,8 @@ def _loads(prefix: str, inputs: tuple[Access, ...], rows: str, columns: str) -> 
         name = f"{prefix}{i}"
         row = f" + int64_t(min(m, {rows} - 1)) * p.{name}.row" if a.m is not None else ""
         lines.append(f"    auto const* const from{i} = p.{name}.data + ({_offset(name, a)}){row};")
-        read = f"from{i}[int64_t(min(n_at, {columns} - 1)) * p.{name}.column]" if a.n is not None else f"*from{i}"
-        values.append(_widened(read, a))
+        column = f"int64_t(min(n_at, {columns} - 1)) * p.{name}.column" if a.n is not None else "0"
+        values.append(_widened(f"from{i}[{column}]", a))
     return lines, values
 
 
@@ -228,6 +270,3 @@ def _narrowed(name: str, a: Access) -> str:
     if a.elem.kind == "float":
         return f"cutlass::NumericConverter<{a.elem.cpp}, float>::convert({name})"
     return f"{a.elem.cpp}({name})"
-
-
-__all__ = ["BF16", "F16", "render"]

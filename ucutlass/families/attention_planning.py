@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import struct
 
 from ucutlass.families.attention import MOST_HEAD, AttentionForm
-from ucutlass.families.attention_problem import Placed, attention_problem, flops
+from ucutlass.families.attention_problem import attention_problem, flops
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Access
 from ucutlass.planned import FamilyPlanned
-from ucutlass.plans.attention import NO_WINDOW, AttentionPlan, AttentionProblem, AttentionSchedule
+from ucutlass.plans.attention import AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.reasons import Note
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request
@@ -27,19 +26,17 @@ def plan_attention(
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
-    placed = attention_problem(form, sizes, aligned)
-    problem = placed.problem
+    problem = attention_problem(form, sizes, aligned)
     broken = [v for v in (_foreign(request), _arch(arch), *_shapes(form, problem)) if v is not None]
     if broken:
         return tuple(broken)
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     schedule = schedule_of(problem, rows, keys)
     plan = AttentionPlan(arch.name, problem, schedule)
-    section = _section(problem, sizes, keys)
-    knobs = (_bits(placed.scale), _clamp(placed.above), _clamp(placed.below), section)
-    work = flops(problem, placed, sizes)
+    knobs = (_section(problem, sizes, keys),)
+    work = flops(problem, sizes)
     seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
-    return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, tuple(_notes(placed, schedule)))
+    return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, tuple(_notes(problem, schedule)))
 
 
 def schedule_of(problem: AttentionProblem, rows: int, keys: int) -> AttentionSchedule:
@@ -48,8 +45,10 @@ def schedule_of(problem: AttentionProblem, rows: int, keys: int) -> AttentionSch
     head = max(problem.head, problem.head_v)
     groups, most = next(found for limit, found in _FITS if head <= limit)
     if rows <= 64:
-        return AttentionSchedule(1, min(most[-1], 128), 2)
-    if problem.above or not problem.folded:
+        return AttentionSchedule(1, most[0], 2)
+    if problem.factor is None:
+        return AttentionSchedule(2, most[0], 2)  # the score's function needs registers too
+    if problem.above:
         return AttentionSchedule(groups, most[0], 2)
     return AttentionSchedule(groups, min(most, key=lambda n: (-(-keys // n) * n, -n)), 2)
 
@@ -68,15 +67,6 @@ def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int) -> in
     for mode, stride in zip(problem.scores.batch, problem.scores.b.batch, strict=True):
         shared *= math.prod(sizes[i] for i in mode) if stride is None else 1
     return max(32, (32 * 2**20 // bytes_) * shared)
-
-
-def _clamp(limit: int) -> int:
-    return max(-NO_WINDOW, min(NO_WINDOW, limit))
-
-
-def _bits(value: float) -> int:
-    """A double as the knob that carries it."""
-    return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
 # --- what is refused ---------------------------------------------------------------
@@ -127,14 +117,13 @@ def _aligned(name: str, a: Access) -> Violation | None:
     )  # fmt: skip
 
 
-def _notes(placed: Placed, schedule: AttentionSchedule) -> list[Note]:
-    problem = placed.problem
+def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]:
     notes = [
         Note("", f"tile {64 * schedule.groups}x{schedule.keys}", f"{schedule.groups} warp groups of 64 rows that take "
              f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}"),
     ]  # fmt: skip
     if problem.above or problem.below:
         notes.append(Note("", "blocks of keys are skipped", "the mask is a window of keys around a row"))
-    if not problem.folded:
+    if problem.factor is None:
         notes.append(Note("", "scores one by one", "the score's function is more than a window around a positive factor"))
     return notes

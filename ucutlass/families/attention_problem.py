@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass import ir
 from ucutlass.elements import F32
+from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs
 from ucutlass.families.attention import AttentionForm
 from ucutlass.families.attention_score import Score, score_of
 from ucutlass.families.epilogue import Epilogue, arithmetic
 from ucutlass.families.refuse import Refused
 from ucutlass.plan import MAX_BATCH_MODES, Access, Accumulator, Arithmetic, GemmProblem, Store
-from ucutlass.plans.attention import MAX_TMA_BATCHES, NO_WINDOW, AttentionProblem
-
-LOG2E = 1.4426950408889634
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A problem with what its launch needs to know: the factor of the exponent, and the window of keys."""
-
-    problem: AttentionProblem
-    scale: float
-    above: int
-    below: int
+from ucutlass.plans.attention import MAX_TMA_BATCHES, AttentionProblem, Call, ExtentNumber, Number
 
 
 def attention_problem(
     form: AttentionForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
-) -> Placed:
+) -> AttentionProblem:
     """The form with concrete extents, in the order of `kernel.dims`.
 
     `aligned[i]`: pointer i is a multiple of 16 bytes; None: all are. Raises Refused.
@@ -50,13 +39,35 @@ def attention_problem(
     results = _product(form, second, at, aligned, (form.q, form.v), None)
     for a in (scores.a, scores.b, results.b):
         _addressed(form, a)
-    problem = AttentionProblem(
+    return AttentionProblem(
         form.lane, at.number(at.product(head)), by_name[form.head_v], scores, results,
-        folded=score.factor is not None, above=score.above < NO_WINDOW, below=score.below > -NO_WINDOW,
+        factor=None if score.factor is None else _placed(score.factor, form.position),
+        above=tuple(_extent(e, form.position) for e in score.above),
+        below=tuple(_extent(e, form.position) for e in score.below),
         plain=_is_plain(form, results), dims=len(form.kernel.dims), pointers=scores.pointers,
         scalars=scores.scalars,
     )  # fmt: skip
-    return Placed(problem, LOG2E * (score.factor if score.factor is not None else 1.0), score.above, score.below)
+
+
+def _extent(extent: Extent, position: Mapping[str, int]) -> Extent:
+    """The extent with positions for names."""
+    match extent:
+        case Free(dim):
+            return Free(str(position[dim]))
+        case Combined(op, left, right):
+            return Combined(op, _extent(left, position), _extent(right, position))
+        case Fixed():
+            return extent
+
+
+def _placed(number: Number, position: Mapping[str, int]) -> Number:
+    match number:
+        case ExtentNumber(extent):
+            return ExtentNumber(_extent(extent, position))
+        case Call(function, args):
+            return Call(function, tuple(_placed(a, position) for a in args))
+        case float():
+            return number
 
 
 # --- modes -------------------------------------------------------------------------
@@ -101,7 +112,7 @@ def _windowed(form: AttentionForm, by_name: dict[str, int]) -> str:
     for key in form.keys:
         for name in form.queries:
             found = score_of(form.score.outputs[0].value, form.first, name, key, by_name)
-            if found.above < NO_WINDOW or found.below > -NO_WINDOW:
+            if found.above or found.below:
                 return name
     return ""
 
@@ -173,15 +184,29 @@ def _is_plain(form: AttentionForm, results: GemmProblem) -> bool:
     )
 
 
-def flops(problem: AttentionProblem, placed: Placed, sizes: Sequence[int]) -> float:
+@dataclass(frozen=True, slots=True)
+class Window:
+    """For these extents: the most and the least that a key's position may exceed a row's."""
+
+    above: int
+    below: int
+
+    @staticmethod
+    def of(problem: AttentionProblem, sizes: Sequence[int]) -> Window:
+        named = {str(i): n for i, n in enumerate(sizes)}
+        above = [evaluate(e, named) for e in problem.above]
+        below = [evaluate(e, named) for e in problem.below]
+        return Window(min(above, default=2**40), max(below, default=-(2**40)))
+
+    def keys(self, row: int, keys: int) -> int:
+        """How many keys a row looks at."""
+        return max(0, min(keys, row + self.above + 1) - max(0, row + self.below))
+
+
+def flops(problem: AttentionProblem, sizes: Sequence[int]) -> float:
     """Multiplications and additions of both products, within the window."""
-    at = [sizes[i] for i in problem.scores.m], [sizes[i] for i in problem.scores.n]
-    rows, keys = math.prod(at[0]), math.prod(at[1])
+    rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     batches = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
-    seen = sum(_seen(row, keys, placed) for row in range(0, rows, max(1, rows // 256)))
-    seen *= rows / len(range(0, rows, max(1, rows // 256)))
+    window, sampled = Window.of(problem, sizes), range(0, rows, max(1, rows // 256))
+    seen = rows / len(sampled) * sum(window.keys(row, keys) for row in sampled)
     return 2.0 * batches * seen * (problem.head + problem.head_v)
-
-
-def _seen(row: int, keys: int, placed: Placed) -> int:
-    return max(0, min(keys, row + placed.above + 1) - max(0, row + placed.below))

@@ -5,20 +5,36 @@ A problem of M rows of queries, N keys, a head of `head` elements and values of 
     s[m, n] = sum over the head of q[m, :] * k[n, :]
     o[m, :] = sum over n of softmax over n of f(s[m, n]) * v[n, :]
 
-The launch's knobs, in order: the bits of the scale (a double, times log2(e)), the most and the least
-that a key's position may exceed a row's (a window; +-2**29 for none), and how many batches' tiles are
-visited together.
+The launch has one knob: how many batches' tiles are visited together.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ucutlass.elements import Element
+from ucutlass.extents import Extent
 from ucutlass.plan import GemmProblem
 
-NO_WINDOW = 2**29
-"""A bound that leaves every key in."""
+
+@dataclass(frozen=True, slots=True)
+class ExtentNumber:
+    """An extent as a number; in plans the dimension "3" is extent 3."""
+
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of `ucutlass.functions` of numbers."""
+
+    function: str
+    args: tuple[Number, ...]
+
+
+Number: TypeAlias = "float | ExtentNumber | Call"
+"""What a launch computes once, in double."""
 
 MAX_TMA_BATCHES = 3
 """Batch modes of one tensor: TMA addresses five dimensions, of which the head and the rows are two."""
@@ -30,9 +46,10 @@ class AttentionProblem:
 
     `scores` is the first product seen as a GEMM over (rows, keys): its operands are q and k, its
     arithmetic the score's function with one f32 output. `results` is the second one over (rows, head of
-    the values): operand b is v. Both have the same batch modes. `folded`: the score's function is a
-    positive factor, which is a knob, and `scores.arithmetic` is not run. `above`, `below`: keys are
-    bounded by a row's position from above, from below. `plain`: the result is stored as it is.
+    the values): operand b is v. Both have the same batch modes. `factor`: the score's function is this
+    positive number, and `scores.arithmetic` is not run; None: it is. `above`, `below`: a key's position less
+    a row's is at most each of these, at least each of those; in them the dimension "3" is extent 3.
+    `plain`: the result is stored as it is.
     """
 
     lane: Element
@@ -40,9 +57,9 @@ class AttentionProblem:
     head_v: int
     scores: GemmProblem
     results: GemmProblem
-    folded: bool
-    above: bool
-    below: bool
+    factor: Number | None
+    above: tuple[Extent, ...]
+    below: tuple[Extent, ...]
     plain: bool
     dims: int
     pointers: int
@@ -51,7 +68,7 @@ class AttentionProblem:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
-    """`groups` warp groups of 64 rows; `keys` in a block; `stages` blocks of keys, and of values, in flight."""
+    """`groups` warp groups of 64 rows; `keys` of a block; `stages` blocks of keys, and of values, in flight."""
 
     groups: int
     keys: int
