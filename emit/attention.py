@@ -18,6 +18,7 @@ from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.text import product
 from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.plan import Access, GemmProblem, Stride
 from ucutlass.plans.attention import (
     AttentionPlan,
     AttentionProblem,
@@ -26,7 +27,6 @@ from ucutlass.plans.attention import (
     ExtentNumber,
     Number,
 )
-from ucutlass.plan import Access, GemmProblem, Stride
 
 _INCLUDES = (
     "<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>",

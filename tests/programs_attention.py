@@ -72,7 +72,7 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
 """By name, with {t} for the lane."""
 
 
-def text(name: str, lane: str) -> str:
-    """A program in a lane."""
-    made = PROGRAMS[name].replace("{{", "{").replace("}}", "}")
-    return made.replace("{t}", lane)
+def text(name: str, lane: str, head: int | None = None) -> str:
+    """A program in a lane; with a head the text says how long it is, so that a suite varies the rest."""
+    made = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", lane)
+    return made if head is None else made.replace(", D]", f", D={head}]", 1)

@@ -33,7 +33,7 @@ def plan_attention(
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     schedule = schedule_of(problem, rows, keys)
     plan = AttentionPlan(arch.name, problem, schedule)
-    knobs = (_section(problem, sizes, keys),)
+    knobs = (_section(problem, sizes, keys, device),)
     work = flops(problem, sizes)
     seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
     return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, tuple(_notes(problem, schedule)))
@@ -59,14 +59,16 @@ _FITS: tuple[tuple[int, tuple[int, tuple[int, ...]]], ...] = (
 """By the wider head: warp groups, and the keys of a block to choose from; the first where blocks are masked."""
 
 
-def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int) -> int:
-    """Batches whose tiles are visited together, longest first: as many as keep their keys in L2, and
-    so many that thread blocks end together."""
+def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
+    """Batches whose tiles are visited together, longest first: as many as keep their keys in L2, so many that
+    thread blocks end together, and where tiles are few, so that two rounds of blocks hold whole ranks of them.
+    """
     bytes_ = 2 * keys * (problem.head + problem.head_v)
     shared = 1
     for mode, stride in zip(problem.scores.batch, problem.scores.b.batch, strict=True):
         shared *= math.prod(sizes[i] for i in mode) if stride is None else 1
-    return max(32, (32 * 2**20 // bytes_) * shared)
+    batches, half = max(32, (32 * 2**20 // bytes_) * shared), device.sms // 2
+    return batches if batches < half else batches // half * half
 
 
 # --- what is refused ---------------------------------------------------------------
