@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ucutlass.emit import (
+    attention,
     conv_direct,
     conv_sm80,
     conv_sm90,
@@ -17,6 +18,7 @@ from ucutlass.emit import (
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.attention import AttentionPlan
 from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
 from ucutlass.plans.products import ProductsPlan
 from ucutlass.plans.sweep import SweepPlan
@@ -45,6 +47,8 @@ def _code(plan: Plan) -> str:
             return sweep.render(plan)
         case ConvPlan():
             return _convolution(plan)
+        case AttentionPlan():
+            return attention.render(plan)
 
 
 def _convolution(plan: ConvPlan) -> str:

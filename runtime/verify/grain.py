@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ucutlass.emit import gemv
 from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.attention import AttentionPlan
 from ucutlass.plans.convolution import ConvPlan, DirectSchedule
 from ucutlass.plans.products import ProductsPlan, WgmmaSchedule
 from ucutlass.plans.sweep import Load, Output, SweepPlan
@@ -29,6 +30,8 @@ def grain_of(plan: Plan, dims: Sequence[str], splits: int = 1) -> Grain:
             return _sweep(plan, dims)
         case ConvPlan():
             return _convolution(plan, dims)
+        case AttentionPlan():
+            return _attention(plan, dims)
 
 
 def _convolution(plan: ConvPlan, dims: Sequence[str]) -> Grain:
@@ -68,6 +71,19 @@ def _products(plan: ProductsPlan, dims: Sequence[str]) -> Grain:
     stages = schedule.stages if isinstance(schedule, WgmmaSchedule) else 1
     depth = {dims[gemm.k[0][-1]]: schedule.tile[2] * stages} if gemm.k[0] else {}
     return Grain(tile, {dims[i]: n for i, n in step.items()}, depth)
+
+
+
+def _attention(plan: AttentionPlan, dims: Sequence[str]) -> Grain:
+    """Rows and keys have tiles; the heads are what the kernel was made for, or it refuses."""
+    problem, schedule = plan.problem, plan.schedule
+    tile: dict[str, int] = {}
+    for product, extent in ((problem.scores.m, 64 * schedule.groups), (problem.scores.n, schedule.keys)):
+        if product:
+            tile[dims[product[-1]]] = extent
+    step = {dims[p[-1]]: 8 for p in (problem.scores.k[0], problem.results.n) if p}
+    depth = {dims[problem.scores.n[-1]]: schedule.keys * schedule.stages} if problem.scores.n else {}
+    return Grain(tile, step, depth)
 
 
 def _sweep(plan: SweepPlan, dims: Sequence[str]) -> Grain:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass import ir
+from ucutlass.families.attention import AttentionForm, is_attention, recognise_attention
 from ucutlass.families.convolution import ConvForm, is_convolution, recognise_convolution
 from ucutlass.families.gemm import GemmForm, recognise_gemm
 from ucutlass.families.products import ProductsForm, is_products, recognise_products
 from ucutlass.families.refuse import Refused, find
 from ucutlass.families.sweep import SweepForm, recognise_sweep
 
-__all__ = ["ConvForm", "Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise"]
-Form: TypeAlias = GemmForm | ProductsForm | SweepForm | ConvForm
+__all__ = [
+    "AttentionForm", "ConvForm", "Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise",
+]  # fmt: skip
+
+Form: TypeAlias = GemmForm | ProductsForm | SweepForm | ConvForm | AttentionForm
 """What a kernel is, as its family sees it."""
 
 
@@ -31,5 +35,7 @@ def recognise(kernel: ir.Kernel) -> Form:
             return recognise_products(kernel, dots)
         case [dot]:
             return recognise_gemm(kernel, dot)
+        case dots if is_attention(dots):
+            return recognise_attention(kernel, dots)
         case dots:
             raise Refused.no_family(kernel, f"a kernel with {len(dots)} dots")

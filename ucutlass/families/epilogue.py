@@ -77,6 +77,14 @@ def epilogue(
     outputs = tuple(
         _output(kernel, dot, result, tensors + i, stored, others) for i, result in enumerate(kernel.results)
     )
+    return around(kernel, dot, outputs, loaded)
+
+
+def around(
+    kernel: ir.Kernel, dot: ir.Dot, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...]
+) -> Epilogue:
+    """The operands that outputs computed from a dot read besides it. Raises Refused where one cannot be
+    read at the element's own coordinates."""
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
     for node in _above((dot, *others), outputs, own):
@@ -128,7 +136,7 @@ def _output(
         raise Refused.no_family(kernel, "a result that does not come from the dot", result.value.span)
     if isinstance(value, ir.Reduce) and dot in list(walk(value.value)):
         return _reduction(dot, value, tensor)
-    _require_dims(value, dot)
+    require_dims(value, dot)
     return EpilogueOutput(tensor, value, None)
 
 
@@ -140,7 +148,7 @@ def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput
             value.span,
             "store the dot's result and reduce it in a second stage",
         )
-    _require_dims(value.value, dot)
+    require_dims(value.value, dot)
     monotone = value.op in ("max", "min") and tensor.elem.kind == "float"
     if value.elem.kind != tensor.elem.kind and not monotone:
         # Partial results have the stored element's kind: every term would be converted on its own.
@@ -156,7 +164,7 @@ def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput
     )
 
 
-def _require_dims(value: ir.Value, dot: ir.Dot) -> None:
+def require_dims(value: ir.Value, dot: ir.Dot) -> None:
     extra = [d for d in value.dims if d not in dot.dims]
     if extra:
         raise Refused(

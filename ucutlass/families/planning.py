@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.families import ConvForm, Form, GemmForm, ProductsForm, SweepForm
+from ucutlass.families import AttentionForm, ConvForm, Form, GemmForm, ProductsForm, SweepForm
+from ucutlass.families.attention_planning import plan_attention
 from ucutlass.families.convolution_planning import plan_convolution
 from ucutlass.families.gemm import problem
 from ucutlass.families.products_planning import plan_products
@@ -36,3 +37,5 @@ def plan_form(
             return plan_sweep(form, extents, arch, gpu, request, fine)
         case ConvForm():
             return plan_convolution(form, extents, arch, gpu, request, fine)
+        case AttentionForm():
+            return plan_attention(form, extents, arch, gpu, request, fine)
