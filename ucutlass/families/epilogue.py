@@ -77,13 +77,14 @@ def epilogue(
     outputs = tuple(
         _output(kernel, dot, result, tensors + i, stored, others) for i, result in enumerate(kernel.results)
     )
-    return around(kernel, dot, outputs, loaded)
+    return around(kernel, dot, outputs, loaded, others, own)
 
 
 def around(
-    kernel: ir.Kernel, dot: ir.Dot, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...]
-) -> Epilogue:
-    """The operands that outputs computed from a dot read besides it. Raises Refused where one cannot be
+    kernel: ir.Kernel, dot: ir.Dot, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
+    others: tuple[ir.Dot, ...] = (), own: ir.Segment | None = None,
+) -> Epilogue:  # fmt: skip
+    """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one cannot be
     read at the element's own coordinates."""
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
