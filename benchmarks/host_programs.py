@@ -1,7 +1,7 @@
 """What `benchmarks.host_overhead` calls besides one kernel: a guarded program and a chain of three.
 
 The chain is gelu(x @ w1), then @ w2 with x added, then @ w3: gelu and residual are epilogues of ours,
-and launches of their own in torch, which takes five.
+and launches of their own in torch, which takes five. It is called kernel by kernel and as one pipeline.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ import torch
 import ucutlass
 from ucutlass import frontend, ir
 from ucutlass.backend import build_kernels
+from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime.declaration import spec_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
 from ucutlass.runtime.library import Entry, load_entry
+from ucutlass.runtime.pipeline import series_of
+from ucutlass.runtime.series import Series
 from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
@@ -52,6 +55,12 @@ kernel down(h: bf16[M, F], w: bf16[P, F], r: bf16[M, P]) -> bf16[M, P] {
 
 kernel head(y: bf16[M, D], w: bf16[Q, D]) -> bf16[M, Q] {
   return dot[D](y, w)
+}
+
+pipeline whole(x: bf16[M, D], w1: bf16[F, D], w2: bf16[D, F], w3: bf16[Q, D]) -> bf16[M, Q] {
+  h = up(x, w1)
+  y = down(h, w2, x)
+  return head(y, w3)
 }
 """
 
@@ -99,9 +108,13 @@ def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
 
     def make(text: str, name: str) -> Callable[..., Any]:
         checked = frontend.read_text(text)
-        program = frontend.kernel(checked, name)
+        program = frontend.program(checked, name)
 
-        def choose(request: Request) -> Bound:
+        def choose(request: Request) -> Bound | Series:
+            if isinstance(program, ir.Pipeline):
+                plan = plan_pipeline(checked, program, request.extents, ARCH)
+                bounds = [Bound(entry.address, (0, 1, 1), 0, entry) for _ in plan.stages]
+                return series_of(plan.layout, plan.lanes, bounds)
             found = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
             chosen.append(show(found.planned.request))
             return Bound(entry.address, tuple(int(k) for k in astuple(found.planned.knobs)), 0, entry)
@@ -218,6 +231,9 @@ def chain(
     def ours_out() -> Any:
         return head(down(up(x, w1, out=h), w2, x, out=y), w3, out=z)
 
+    whole = make(CHAIN, "whole")
+    given = x, w1, w2, w3
+
     def torchs() -> Any:
         return torch.mm(torch.add(torch.mm(torch.nn.functional.gelu(torch.mm(tx, t1)), t2), tx), t3)
 
@@ -226,10 +242,13 @@ def chain(
         z.zero_()
         replay()
         assert torch.equal(z, ours()), "the captured chain gives another result than its calls"
+        assert torch.equal(z, whole(*given)), "the pipeline gives another result than its kernels"
     once: tuple[Given, ...] = (((), {}),)
     return {
         "chain": Variant(ours, once, "chain, torch"),
         "chain, out=": Variant(ours_out, once, "chain, torch"),
+        "chain, pipeline": Variant(whole, ((given, {}),), "chain, torch"),
+        "chain, pipeline, out=": Variant(whole, ((given, {"out": torch.empty_like(x)}),), "chain, torch"),
         "chain, graph": Variant(replay, once, "chain, torch, graph"),
         "chain, torch": Variant(torchs, once, ""),
         "chain, torch, graph": Variant(replay_torch, once, ""),

@@ -117,7 +117,9 @@ def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="")
     parser.add_argument("--no-compile", action="store_true")
@@ -126,9 +128,7 @@ def main() -> None:
     only = list(filter(None, options.only.split(",")))
     names = [n for n in PROBLEMS if not only or n in only]
     unbuilt = prebuild(names)
-    items = [
-        {"name": n, "problem": n, "compile": not options.no_compile} for n in names if n not in unbuilt
-    ]
+    items = [{"name": n, "problem": n, "compile": not options.no_compile} for n in names if n not in unbuilt]
     done = relay.run(
         "benchmarks.memory_bound:rows_here", items, options.out.with_suffix(".jsonl"),
         item_seconds=ROW_SECONDS, deadline=budget.after(options.seconds),
@@ -142,8 +142,10 @@ def main() -> None:
 def table(rows: list[dict[str, Any]], unbuilt: dict[str, str]) -> str:
     fine = [r for r in rows if r["ok"]]
     lines = [
-        f"{r['name']:28} {r['microseconds']['ours']:9.1f} us {r['bandwidth']:6.2f} TB/s  of copy {r['of_copy']:.3f}  "
-        f"over best {r['over_best']:.3f}  spread {r['spread']:.3f}  worst {r['worst']:.2g} of {r['scale']:.2g}  "
+        f"{r['name']:28} {r['microseconds']['ours']:9.1f} us {r['bandwidth']:6.2f} TB/s  "
+        f"of copy {r['of_copy']:.3f}  "
+        f"over best {r['over_best']:.3f}  spread {r['spread']:.3f}  worst {r['worst']:.2g} of "
+        f"{r['scale']:.2g}  "
         f"{r['schedule'].removeprefix('SweepSchedule')}"
         for r in fine
     ]

@@ -120,10 +120,12 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType({
         "kernel k(x: bf16[B, L, H, D]) -> bf16[B, H, L, D] { return x }",
         {"B": 16, "L": 8192, "H": 32, "D": 128}, lambda x: x.transpose(1, 2).contiguous()),
     "average pool f32": Problem("window",
-        "kernel k(x: f32[N, C, H, W]) -> f32[N, C, P=(H+1)//2, Q=(W+1)//2] { return mean[R=3, S=3](" + _POOL + ") }",
+        "kernel k(x: f32[N, C, H, W]) -> f32[N, C, P=(H+1)//2, Q=(W+1)//2] { return "
+        "mean[R=3, S=3](" + _POOL + ") }",
         {"N": 64, "C": 64, "H": 256, "W": 256}, lambda x: F.avg_pool2d(x, 3, 2, 1)),
     "max pool f16 channels last": Problem("window",
-        "kernel k(x: f16[N, H, W, C]) -> f16[N, P=(H+1)//2, Q=(W+1)//2, C] { return max[R=3, S=3](" + _POOL + ") }",
+        "kernel k(x: f16[N, H, W, C]) -> f16[N, P=(H+1)//2, Q=(W+1)//2, C] { return "
+        "max[R=3, S=3](" + _POOL + ") }",
         {"N": 256, "H": 112, "W": 112, "C": 128},
         lambda x: F.max_pool2d(x.permute(0, 3, 1, 2), 3, 2, 1)),
     "causal depthwise bf16": Problem("window",

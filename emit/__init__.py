@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv, sweep
+from ucutlass.emit import (
+    attention,
+    conv_direct,
+    conv_sm80,
+    conv_sm90,
+    gemm_sm80,
+    gemm_sm90,
+    gemv,
+    products,
+    sweep,
+)
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.attention import AttentionPlan
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
+from ucutlass.plans.products import ProductsPlan
 from ucutlass.plans.sweep import SweepPlan
 from ucutlass.spans import span
 
@@ -28,8 +41,24 @@ def _code(plan: Plan) -> str:
     match plan:
         case GemmPlan():
             return _gemm(plan)
+        case ProductsPlan():
+            return products.render(plan)
         case SweepPlan():
             return sweep.render(plan)
+        case ConvPlan():
+            return _convolution(plan)
+        case AttentionPlan():
+            return attention.render(plan)
+
+
+def _convolution(plan: ConvPlan) -> str:
+    match plan.schedule:
+        case DirectSchedule():
+            return conv_direct.render(plan)
+        case Im2colSchedule():
+            return conv_sm90.render(plan)
+        case _:
+            return conv_sm80.render(plan)
 
 
 def _gemm(plan: GemmPlan) -> str:

@@ -6,7 +6,8 @@ The emitted text, in this order: the device functions used, `struct ArithmeticPa
     CUTLASS_DEVICE void ucc_arithmetic(
         ArithmeticParams const& p,
         int m, int n, int b0, ..,       // coordinates of the element: one b for every batch mode
-        float acc,                      // the dot's value: int32_t in the integer lanes
+        float acc,                      // the dot's value: int32_t in the integer lanes; of several
+                                        // dots acc, acc1, ..
         float in0, int32_t in1, ..,     // one for every problem input, widened
         float& out0, ..)                // one for every problem output
 
@@ -126,8 +127,9 @@ def taken(output: Output) -> ScalarKind:
     return "i64" if isinstance(output, Reduction) and output.wide else kind_of(output.access.elem)
 
 
-def arithmetic(problem: GemmProblem) -> ArithmeticText:
-    """The C++ of `problem.arithmetic`; instructions that no output depends on are left out.
+def arithmetic(problem: GemmProblem, accumulators: int = 1) -> ArithmeticText:
+    """The C++ of `problem.arithmetic`; instructions that no output depends on are left out. The function
+    takes the values of so many dots; a caller names them as one argument, separated by commas.
 
     Raises ValueError for a program that no checked plan holds: an instruction that uses a later
     one, a function applied to a kind that it does not take, a literal outside its kind.
@@ -141,7 +143,7 @@ def arithmetic(problem: GemmProblem) -> ArithmeticText:
     uses = tuple(writer.use(i) for i in live if isinstance(problem.arithmetic.instructions[i], Compute))
     body = "\n".join(lines)
     conversions = [text for mark, text in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
-    signature = _signature(problem)
+    signature = _signature(problem, accumulators)
     return ArithmeticText(
         functions="\n".join(part for part in (*conversions, definitions(uses)) if part),
         struct=params.struct(),
@@ -155,11 +157,16 @@ def arithmetic(problem: GemmProblem) -> ArithmeticText:
     )
 
 
-def _signature(problem: GemmProblem) -> str:
+_ACCUMULATED = ("acc", "acc1")
+"""Names of the dots' values, by `Accumulator.index`."""
+
+
+def _signature(problem: GemmProblem, accumulators: int) -> str:
     point = ["int m", "int n", *(f"int b{i}" for i in range(len(problem.batch)))]
     inputs = [f"{CPP[kind_of(a.elem)]} in{i}" for i, a in enumerate(problem.inputs)]
     outputs = [f"{CPP[taken(o)]}& out{j}" for j, o in enumerate(problem.outputs)]
-    groups = [["ArithmeticParams const& p"], point, [f"{CPP[kind_of(problem.lane)]} acc"], inputs, outputs]
+    sums = [f"{CPP[kind_of(problem.lane)]} {_ACCUMULATED[i]}" for i in range(accumulators)]
+    groups = [["ArithmeticParams const& p"], point, sums, inputs, outputs]
     return ",\n    ".join(", ".join(group) for group in groups if group)
 
 
@@ -362,8 +369,8 @@ class _Writer:
         """Instruction i as a C++ primary of its kind."""
         instruction = self.problem.arithmetic.instructions[i]
         match instruction:
-            case Accumulator(kind):
-                return convert("acc", kind_of(self.problem.lane), kind)
+            case Accumulator(kind, index):
+                return convert(_ACCUMULATED[index], kind_of(self.problem.lane), kind)
             case LoadSlot(slot, kind):
                 return convert(f"in{slot}", kind_of(self.problem.inputs[slot].elem), kind)
             case HostScalar():

@@ -185,6 +185,7 @@ _INCLUDES = (
     "<algorithm>",
     "<atomic>",
     "<cstdint>",
+    "<cstring>",
     "<initializer_list>",
     "<numeric>",
     "<type_traits>",
@@ -221,7 +222,7 @@ def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
     shared = f"Shared{name}, kTile{'M' if name == 'A' else 'N'}"
     direct = width * elem.bytes >= 4 and along_k == shared_k
     load: Literal["async", "staged"] = "async" if direct else "staged"
-    line, swizzle, atom = _shared_atom(elem, depth if shared_k else rows, shared_k)
+    line, swizzle, atom = shared_atom(elem, depth if shared_k else rows, shared_k)
     flags = f"{_bool(along_k)}, {_bool(contiguous is not None)}"
     loader = (
         f"AsyncLoad<{elem.cpp}, {shared}, {flags}, {width}, {line}>"
@@ -234,7 +235,7 @@ def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
         swizzle=swizzle,
         atom=atom,
         shared_k=_bool(shared_k),
-        read=_read(elem, shared_k),
+        read=read_atom(elem, shared_k),
     )
 
 
@@ -242,7 +243,7 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, str]:
+def shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, str]:
     """The elements of a line in shared memory, the swizzle, and the layout of eight lines, (rows,
     K), that it permutes; both repeat over the tile. Lines lie along K where `shared_k`, else
     along the rows; `extent` is the tile's there.
@@ -262,7 +263,7 @@ def _shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, 
     return line, f"cute::Swizzle<{swizzle}>", f"cute::Layout<cute::Shape<{shape}>, cute::Stride<{strides}>>"
 
 
-def _read(elem: Element, shared_k: bool) -> str:
+def read_atom(elem: Element, shared_k: bool) -> str:
     match (shared_k, elem.bits):
         case (True, _):
             return "SM75_U32x4_LDSM_N"

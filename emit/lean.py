@@ -44,10 +44,10 @@ _SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stre
 """Size of CUTLASS's parameters of a tile scheduler (PersistentTileSchedulerSm90Params and its stream-K
 sister); both compilers check it."""
 
-_TMA_TYPES: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 4: 2})
+TMA_TYPES: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 4: 2})
 """CUtensorMapDataType of elements that are only moved, by their bytes: UINT8, UINT16, UINT32."""
 
-_TMA_TF32 = 11
+TMA_TF32 = 11
 """CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds what it loads."""
 
 
@@ -223,7 +223,7 @@ def _layout(
     lane = TYPES[problem.lane.name]
     direct_inputs = tuple(s for s in inputs if s.shape == "direct")
     terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
-    count = parts(promoted, registers)
+    count = parts(schedule, promoted, registers)
     columns = tile_n // count
     return Layout(
         a=a,
@@ -240,7 +240,7 @@ def _layout(
         promotion=promoted,
         parts=count,
         part_step=part_step(b, columns),
-        turn=turn(promoted, registers, atoms),
+        turn=turn(schedule, promoted, registers, atoms),
         warp_groups=groups,
         cooperative=cooperative,
         threads=384,
@@ -294,16 +294,16 @@ def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
         access = operand.access
         across = access.m if mode == "M" else access.n
         along_k = operand.inner == "k"
-        kind = _TMA_TF32 if problem.lane in (TF32, F32) else _TMA_TYPES[problem.lane.bytes]
+        kind = TMA_TF32 if problem.lane in (TF32, F32) else TMA_TYPES[problem.lane.bytes]
         extents = ("K", mode) if along_k else (mode, "K")
         outer = across if along_k else access.k[0]
-        maps.append(_map(
+        maps.append(tensor_map(
             f"mainloop.{operand.name}", access, kind, problem.lane.bytes, extents, extent(outer or ()),
             operand.box, operand.width,
         ))  # fmt: skip
     for split, operand in zip(layout.splits, layout.loaded[2:], strict=False):
         maps.append(replace(
-            _map(f"mainloop.{operand.name}", operand.access, _TMA_TF32, 4, ("K", split.rows), "padded",
+            tensor_map(f"mainloop.{operand.name}", operand.access, TMA_TF32, 4, ("K", split.rows), "padded",
                  operand.box, operand.width),
             pointer=split.small, batch_stride=f"padded * {split.rows}",
         ))  # fmt: skip
@@ -312,14 +312,14 @@ def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
         width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
         box = (layout.columns, 64) if rows else (width // slot.size, layout.columns)
         outer = access.m if rows else access.n
-        maps.append(_map(
-            f"epilogue.{slot.name}_map", access, _TMA_TYPES[slot.size], slot.size,
+        maps.append(tensor_map(
+            f"epilogue.{slot.name}_map", access, TMA_TYPES[slot.size], slot.size,
             ("N", "M") if rows else ("M", "N"), extent(outer or ()), box, width,
         ))  # fmt: skip
     return maps
 
 
-def _map(
+def tensor_map(
     place: str, access: Access, kind: int, size: int, extents: tuple[str, str], outer_stride: str,
     box: tuple[int, int], width: int,
 ) -> Map:  # fmt: skip

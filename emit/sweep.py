@@ -13,6 +13,7 @@ from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
 from ucutlass.emit.sweep_loads import Loader, beside
+from ucutlass.emit.sweep_places import Places, scans_of
 from ucutlass.emit.sweep_writer import (
     Fields,
     Names,
@@ -25,6 +26,7 @@ from ucutlass.emit.sweep_writer import (
 )
 from ucutlass.emit.text import product
 from ucutlass.plans.sweep import (
+    TILE,
     Load,
     Output,
     RowReduce,
@@ -54,7 +56,8 @@ def render(plan: SweepPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     problem, schedule = plan.problem, plan.schedule
     pen = Writer(plan, Fields(), {}, tolerant(plan))
-    made = _Body(plan, pen, Loader(plan, pen))
+    hands = Loader(plan, pen)
+    made = _Body(plan, pen, hands, Places(plan, pen, hands))
     body = "\n".join(_indented(made.lines()))
     writer = made.writer
     conversions = [t for mark, t in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
@@ -70,7 +73,7 @@ def render(plan: SweepPlan) -> str:
     }  # fmt: skip
     return text.render(
         "sweep.cu.j2",
-        includes=_INCLUDES,
+        includes=_INCLUDES + (("<cooperative_groups.h>",) if schedule.cluster > 1 else ()),
         columns=bool(problem.columns), across=across, reductions=reductions, scans=scans,
         vector=schedule.vector, threads=schedule.threads, rows=schedule.rows, items=schedule.items,
         functions="\n".join([*conversions, definitions(tuple(writer.uses))]),
@@ -80,7 +83,8 @@ def render(plan: SweepPlan) -> str:
         launches=made.launches, splits=schedule.splits, whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
-        rows_per_block=schedule.rows * (1 if problem.columns else schedule.items),
+        rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
+        turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
         workspace=made.workspace(),
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
@@ -118,6 +122,7 @@ class _Body:
     plan: SweepPlan
     writer: Writer
     loader: Loader
+    places: Places
 
     @property
     def problem(self) -> SweepProblem:
@@ -129,8 +134,8 @@ class _Body:
 
     def lines(self) -> list[str]:
         problem = self.problem
-        self._totals()
-        out = self._place()
+        self.places.totals()
+        out = self.places.start()
         split, keep = self.plan.schedule.splits > 1, self.plan.schedule.keep == "registers"
         out += [self.loader.declared(load) for load in range(len(problem.loads))] if keep else []
         loaded: set[int] = set()
@@ -138,7 +143,7 @@ class _Body:
             reductions = self._reductions(phase)
             out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
             made = self._phase(reductions, loaded)
-            made += [f"reduce<{i}>(r{i});" for i, _ in reductions]
+            made += [f"reduce(r{i});" for i, _ in reductions]
             if not split:
                 out += made
                 continue
@@ -152,92 +157,13 @@ class _Body:
         out += self._row_results()
         return out
 
-    # --- where a thread is
-
     @property
     def _lanes(self) -> str:
         return "1" if self.problem.across else "kVector"
 
-    def _totals(self) -> None:
-        """Rows and columns in the units that threads count: vectors along the vector mode."""
-        problem, fields = self.problem, self.writer.fields
-        for load in problem.loads:
-            fields.add(f"t{load.pointer}", f"{stored_cpp(load.elem)} const*",
-                       f"static_cast<{stored_cpp(load.elem)} const*>(tensors[{load.pointer}])")  # fmt: skip
-        for output in problem.outputs:
-            cpp = stored_cpp(output.elem)
-            fields.add(f"t{output.pointer}", f"{cpp}*", f"static_cast<{cpp}*>(tensors[{output.pointer}])")
-        for name, modes, first in (("rows", problem.rows, 0), ("columns", problem.columns, len(problem.rows))):
-            units = "*".join(f"({product(m)})" for m in modes) or "1"
-            if problem.vector is not None and first <= problem.vector < first + len(modes):
-                units = f"{units} / {self.plan.schedule.vector}"
-            fields.add(name, "int64_t", units)
-        if self.plan.schedule.splits > 1:
-            fields.types["partial"] = ("uint8_t*", "")
-
-    def _place(self) -> list[str]:
-        if not self.problem.columns:
-            return ["int64_t const block = blockIdx.x;"]
-        row = "threadIdx.y" if self.problem.across else "threadIdx.x"
-        lines = [
-            f"int64_t const row = int64_t(blockIdx.x) * kRows + {row};",
-            "bool const mine = row < p.rows;",
-            "constexpr int kLine = kThreads * kItems;",
-            f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
-            "int const chunks = int((p.columns + kLine - 1) / kLine);",
-            "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
-            "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
-        ]
-        return lines + self._coordinates("row", 0, len(self.problem.rows), "mine")
-
-    def _coordinates(self, index: str, first: int, count: int, valid: str) -> list[str]:
-        """q<mode> of modes first.. of a flat index, the last mode innermost; 0 where it is not valid."""
-        problem, fields = self.problem, self.writer.fields
-        if count == 0:
-            return []
-        lines, rest = [], f"at{first}"
-        lines.append(f"int64_t {rest} = {valid} ? {index} : 0;")
-        for mode in reversed(range(first, first + count)):
-            vector = self.plan.schedule.vector if mode == problem.vector else 1
-            scale = f" * {vector}" if vector > 1 else ""
-            if mode == first:
-                lines.append(f"[[maybe_unused]] int64_t const q{mode} = {rest}{scale};")
-                continue
-            units = f"({product(problem.modes[mode])}) / {vector}" if vector > 1 else product(problem.modes[mode])
-            field = fields.add(f"div{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
-            lines += [
-                f"int quotient{mode}, remainder{mode};",
-                f"{field}(quotient{mode}, remainder{mode}, int({rest}));",
-                f"[[maybe_unused]] int64_t const q{mode} = int64_t(remainder{mode}){scale};",
-                f"{rest} = quotient{mode};",
-            ]
-        return lines
-
-    def _item(self) -> list[str]:
-        """The coordinates of item i, and in `ok` whether it is there."""
-        problem = self.problem
-        if not problem.columns:
-            lines = [
-                "int64_t const row = (block * kItems + i) * kRows + threadIdx.x;",
-                "bool const ok = row < p.rows;",
-            ]
-            return lines + self._coordinates("row", 0, len(problem.rows), "ok")
-        thread = "threadIdx.x" if problem.across else "threadIdx.y"
-        column = f"(int64_t(chunk) * kItems + i) * kThreads + {thread}"
-        if self._scans and not problem.across:
-            column = f"(int64_t(chunk) * kThreads + {thread}) * kItems + i"
-        lines = [f"int64_t const place = {column};", "bool const ok = mine && place < p.columns;"]
-        index = "(p.columns - 1 - place)" if self._reversed else "place"
-        first = len(problem.rows)
-        return lines + self._coordinates(index, first, len(problem.columns), "ok")
-
     @property
     def _scans(self) -> list[tuple[int, ScanAlong]]:
-        return [(i, s) for i, s in enumerate(self.problem.instructions) if isinstance(s, ScanAlong)]
-
-    @property
-    def _reversed(self) -> bool:
-        return any(s.reverse for _, s in self._scans)
+        return scans_of(self.plan)
 
     # --- loads
 
@@ -245,25 +171,29 @@ class _Body:
         """Loads of all items that the targets need, that are not there yet and that are not loaded item by
         item."""
         keep = self.plan.schedule.keep == "registers"
-        wanted = [k for k in self.writer.fetched(targets) if k not in names.local and not (keep and k in loaded)]
+        wanted = [
+            k for k in self.writer.fetched(targets) if k not in names.local and not (keep and k in loaded)
+        ]
         if keep:
             loaded.update(wanted)
         if not wanted:
             return []
         lines = [] if keep else [self.loader.declared(k) for k in wanted]
-        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item()]
+        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
         for k in wanted:
             lines += self.loader.load(k, "ok", names)
         return [*lines, "}"]
 
     def _late(self, targets: Sequence[int], loaded: set[int]) -> Names:
-        """The names of a pass: what is the same for all rows comes from the caches, item by item."""
+        """The names of a pass: what is the same for all rows, or for a vector's elements, comes from the
+        caches, item by item."""
         rows = set(range(len(self.problem.rows)))
         late: set[int] = set()
         if self.problem.columns:
             for k in self.writer.fetched(targets):
                 one = self.problem.loads[k]
-                if k not in loaded and not touched(self.plan, (*one.axes, *one.guards)) & rows:
+                modes = touched(self.plan, (*one.axes, *one.guards))
+                if k not in loaded and not (modes & rows and self.problem.vector in modes):
                     late.add(k)
         return Names(self.problem.vector, local=frozenset(late))
 
@@ -285,13 +215,16 @@ class _Body:
     def _chunks(self, inside: list[str]) -> list[str]:
         """Over a row's chunks; one is all where the row lies in registers."""
         if self.plan.schedule.keep == "registers":
-            return ["{", "int const chunk = 0;", *inside, "}"]
+            part = "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
+            return ["{", f"int const chunk = {part};", *inside, "}"]
         return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
 
-    def _each(self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = ()) -> list[str]:
+    def _each(
+        self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = ()
+    ) -> list[str]:
         """Over the elements of all items that are there: the targets, then the work on them."""
         return [
-            "#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item(), "if (ok) {", *before,
+            "#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {", *before,
             *self._item_loads(targets, names), "#pragma unroll", "for (int v = 0; v < kVector; ++v) {",
             self.loader.element(), *self.writer.statements(targets, names), *work, "}", "}", "}",
         ]  # fmt: skip
@@ -310,12 +243,17 @@ class _Body:
                 case "logsumexp":
                     lines.append(f"Exponentials part{i}[{self._lanes}];")
                     first.append(f"part{i}[{lane}].largest = extreme<true>(part{i}[{lane}].largest, {x});")
-                    second.append(f"part{i}[{lane}].about += exponential({x}, pivot(part{i}[{lane}].largest));")
+                    second.append(
+                        f"part{i}[{lane}].about += exponential({x}, pivot(part{i}[{lane}].largest));"
+                    )
                 case "moments":
                     lines.append(f"Moments part{i}[{self._lanes}];")
                     first.append(f"part{i}[{lane}].mean += {x};")
                     apart = f"float const apart{i} = {x} - part{i}[{lane}].mean;"
-                    second.append(f"{apart} part{i}[{lane}].squares = fmaf(apart{i}, apart{i}, part{i}[{lane}].squares);")
+                    second.append(
+                        f"{apart} part{i}[{lane}].squares = "
+                        f"fmaf(apart{i}, apart{i}, part{i}[{lane}].squares);"
+                    )
                 case "argmax" | "argmin":
                     first.append(f"r{i}[{lane}].add({x}, {self._count()});")
                 case _:
@@ -323,8 +261,10 @@ class _Body:
             if one.op in ("logsumexp", "moments"):
                 ends += [f"for (int l = 0; l < {self._lanes}; ++l) r{i}[l].merge(part{i}[l]);"]
         moments = [i for i, one in reductions if one.op == "moments"]
-        count = "part{i}[0].count += float(kVector);" if self.problem.across else (
-            "for (int l = 0; l < kVector; ++l) part{i}[l].count += 1.0f;"
+        count = (
+            "part{i}[0].count += float(kVector);"
+            if self.problem.across
+            else ("for (int l = 0; l < kVector; ++l) part{i}[l].count += 1.0f;")
         )
         lines += self._each(targets, first, names, [count.format(i=i) for i in moments])
         if second:
@@ -364,7 +304,7 @@ class _Body:
             op = "Add" if s.op == "sum" else "Multiply"
             lines.append(f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i});")
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
-        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self._item(), "if (ok) {"]
+        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {"]
         lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
         lines += self._item_loads(targets, names)
         lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
@@ -436,7 +376,8 @@ class _Body:
         for i, one in enumerate(self.problem.instructions):
             if isinstance(one, RowReduce):
                 found.append((i, one, before))
-                before = f"{before} + p.rows * {lanes * self.plan.schedule.splits} * int64_t(sizeof({accumulator(one)}))"
+                count = lanes * self.plan.schedule.splits
+                before = f"{before} + p.rows * {count} * int64_t(sizeof({accumulator(one)}))"
         return found
 
     def workspace(self) -> str:
@@ -464,8 +405,9 @@ class _Body:
         return [
             "if (mine) {", f"auto const* const left = {self._at(i, one)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
-            f"for (int part = {thread}; part < kSplits; part += kThreads) r{i}[l].merge(left[l * kSplits + part]);",
-            "}", "}", f"reduce<{i}>(r{i});",
+            f"for (int part = {thread}; part < kSplits; part += kThreads) "
+            f"r{i}[l].merge(left[l * kSplits + part]);",
+            "}", "}", f"reduce(r{i});",
         ]  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class Loader:
     def load(self, k: int, valid: str, names: Names) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
+        if k in dict(plan.schedule.turned):
+            return [f"raw{k}[i] = turned(tile{k}, side, along);"]
         cpp, ids = raw_cpp(one), self.writer.ids(k)
         item = "0" if k in names.local else names.item
         outside = f"{cpp}({fill(one)})"
@@ -102,6 +104,43 @@ class Loader:
         start = [] if names.vector is not None else ["constexpr int v = 0;"]
         return [*start, *self.writer.statements(ids, names)]
 
+    # --- squares
+
+    def squares(self) -> list[str]:
+        """Fills the squares of shared memory that turn loads, whose places are `first_<mode>`."""
+        lines: list[str] = []
+        for k, word in self.plan.schedule.turned:
+            lines += self._square(k, word)
+        return [*lines, "__syncthreads();"] if lines else []
+
+    def _square(self, k: int, word: int) -> list[str]:
+        """Reads along the tensor's own mode, a word of each of as many lines; writes words of the other."""
+        problem, fields = self.problem, self.writer.fields
+        vector, across = problem.vector, self.plan.schedule.across
+        assert vector is not None
+        one = problem.loads[k]
+        cpp = stored_cpp(one.elem)
+        names = Names(None)
+        lines = fields.mode(vector, problem.modes[vector])
+        wide = fields.mode(across, problem.modes[across])
+        return [
+            f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
+            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
+            f"for (int slot = threadIdx.x; slot < (TILE / {word}) * (TILE / {word}); slot += kRows) {{",
+            f"int const lu = slot % (TILE / {word}) * {word}, lw = slot / (TILE / {word}) * {word};",
+            f"Pack<{cpp}, {word}> in_lines[{word}];",
+            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) {{",
+            f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
+            f"if (q{across} < {wide} && q{vector} < {lines}) {{",
+            *self.writer.address(one.axes, (), names),
+            f"in_lines[a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}",
+            "#pragma unroll", f"for (int b = 0; b < {word}; ++b) {{",
+            f"Pack<{cpp}, {word}> column;",
+            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[a].value[b];",
+            f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
+            "}", "}",
+        ]  # fmt: skip
+
     # --- windows
 
     def windows(self, targets: Sequence[int], names: Names) -> list[str]:
@@ -135,8 +174,12 @@ class Loader:
         for k in single:
             lines += [self.declared(k, "1"), *self.load(k, "true", here)]
         # What stays the same in the window is computed again for each tap: the compiler knows better.
-        around = {a for j in window.body for a in arguments(problem.instructions[j], problem.loads)} | {window.arg}
-        start = [line for j in self.writer.live(around - set(window.body)) for line in self.writer.line(j, here)]
+        around = {a for j in window.body for a in arguments(problem.instructions[j], problem.loads)} | {
+            window.arg
+        }
+        start = [
+            line for j in self.writer.live(around - set(window.body)) for line in self.writer.line(j, here)
+        ]
         work = [line for j in window.body for line in self.writer.line(j, here)]
         value = self.writer.operand(window.arg, here)
         at = f", w{window.modes[0]}" if window.op in ("argmax", "argmin") else ""
@@ -172,7 +215,9 @@ class Loader:
         taps = {m: problem.taps[m - len(problem.rows) - len(problem.columns)] for m, _ in modes}
         plain = along.scale == 1 and along.gathered is None and along.extent is not None
         fixed = isinstance(along.at.offset, Fixed) and all(0 < n <= MOST_TAPS for n in taps.values())
-        steady = not any(m in touched(self.plan, [a]) for a in (*one.axes, *one.guards) if a is not along for m in taps)
+        steady = not any(
+            m in touched(self.plan, [a]) for a in (*one.axes, *one.guards) if a is not along for m in taps
+        )
         if not (modes and plain and fixed and steady) or terms[vector] < 1 or any(c < 1 for _, c in modes):
             return None
         assert isinstance(along.at.offset, Fixed)

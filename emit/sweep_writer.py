@@ -277,7 +277,14 @@ class Writer:
 
 
 _PART = MappingProxyType(
-    {"value": "value", "logarithm": "logarithm()", "largest": "largest", "total": "total()", "mean": "mean", "squares": "squares"}
+    {
+        "value": "value",
+        "logarithm": "logarithm()",
+        "largest": "largest",
+        "total": "total()",
+        "mean": "mean",
+        "squares": "squares",
+    }
 )
 
 _ACCUMULATOR = MappingProxyType(
@@ -374,5 +381,9 @@ def neutral(value: float, kind: ScalarKind) -> str:
     if kind == "bool":
         return "true" if value > 0 else "false"
     bits = 31 if kind == "i32" else 63
-    return literal(int(max(-(2**bits), min(2**bits - 1, value))) if abs(value) < 2**62 else
-                   (2**bits - 1 if value > 0 else -(2**bits)), kind)
+    return literal(
+        int(max(-(2**bits), min(2**bits - 1, value)))
+        if abs(value) < 2**62
+        else (2**bits - 1 if value > 0 else -(2**bits)),
+        kind,
+    )

@@ -11,7 +11,7 @@ import torch
 
 from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, evaluate
-from ucutlass.ir import Kernel, ScalarType, TensorType
+from ucutlass.ir import Kernel, Program, ScalarType, TensorType
 
 NAMELESS = Fixed(1)
 """The extent of an axis written `1`."""
@@ -70,10 +70,10 @@ class LaunchSpec:
     device: str = "cuda"
 
 
-def spec_of(kernel: Kernel, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
-    """What a typed kernel's calls must bring. `requires` are the kernel's own conditions, made
-    callable by the caller."""
-    order = {name: i for i, name in enumerate(kernel.dims)}
+def spec_of(program: Program, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
+    """What a typed program's calls must bring. `requires` are its own conditions, made callable by the
+    caller."""
+    order = {name: i for i, name in enumerate(program.dims)}
 
     def tensor(name: str, type_: TensorType) -> TensorSlot:
         return TensorSlot(
@@ -84,13 +84,20 @@ def spec_of(kernel: Kernel, requires: Sequence[Requirement] = (), device: str = 
         return tensor(name, type_) if isinstance(type_, TensorType) else ScalarSlot(name, type_.elem)
 
     return LaunchSpec(
-        name=kernel.name,
-        dims=tuple(kernel.dims.items()),
-        params=tuple(slot(p.name, p.type) for p in kernel.params),
-        results=tuple(tensor(r.name, r.type) for r in kernel.results),
+        name=program.name,
+        dims=tuple(program.dims.items()),
+        params=tuple(slot(p.name, p.type) for p in program.params),
+        results=tuple(tensor(name, type_) for name, type_ in results_of(program)),
         requires=tuple(requires),
         device=device,
     )
+
+
+def results_of(program: Program) -> tuple[tuple[str, TensorType], ...]:
+    """Each result's name, "" for a single unnamed one, and type."""
+    if isinstance(program, Kernel):
+        return tuple((r.name, r.type) for r in program.results)
+    return tuple((name.removeprefix("return").lstrip(), type_) for name, type_ in program.results)
 
 
 def shape_of(spec: LaunchSpec, slot: TensorSlot, extents: Sequence[int]) -> tuple[int, ...]:

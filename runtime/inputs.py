@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from ucutlass.ir import (
     Value,
     children,
 )
+from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.accumulation import ACCUMULATORS
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import Argument
@@ -129,10 +130,21 @@ def roles_of(program: Program) -> dict[str, Role]:
             found: dict[str, Role] = {}
             for stage in program.stages:
                 if isinstance(stage.call, Kernel):
-                    inner = _kernel_roles(stage.call)
+                    names = stage_names(program, stage)
+                    inner = {n: _renamed(role, names) for n, role in _kernel_roles(stage.call).items()}
                     pairs = zip(stage.call.params, stage.arguments, strict=True)
                     found |= {a: inner[p.name] for p, a in pairs if isinstance(a, str) and p.name in inner}
             return found
+
+
+def _renamed(role: Role, names: Mapping[str, str]) -> Role:
+    """A stage's role in the pipeline's names; a dimension without one there says nothing."""
+    return replace(
+        role,
+        below=None if role.below is None else names.get(role.below),
+        offsets_of=None if role.offsets_of is None else names.get(role.offsets_of),
+        over=tuple(names[d] for d in role.over if d in names),
+    )
 
 
 def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
@@ -187,7 +199,7 @@ def result_types(program: Program) -> tuple[TensorType, ...]:
 def residue_dims(program: Program, distribution: Distribution) -> tuple[Dims, ...]:
     """Groups of dimensions whose last tile alone a residue distribution fills; empty for others."""
     if distribution == "residue":
-        return tuple(dict.fromkeys(over for node in nodes_of(program) if (over := _summed(node))))
+        return summed_dims(program)
     shapes = [kind.dims for kind in result_types(program) if kind.dims]
     match distribution:
         case "residue_rows":
@@ -196,6 +208,24 @@ def residue_dims(program: Program, distribution: Distribution) -> tuple[Dims, ..
             return tuple(dict.fromkeys(dims[-1:] for dims in shapes))
         case _:
             return ()
+
+
+def summed_dims(program: Program, *kinds: type) -> tuple[Dims, ...]:
+    """What the program's nodes (of `kinds`, any without) sum or run over together, in its own names."""
+    match program:
+        case Kernel():
+            launches: list[tuple[Kernel, Mapping[str, str]]] = [(program, {d: d for d in program.dims})]
+        case Pipeline():
+            launches = [
+                (s.call, stage_names(program, s)) for s in program.stages if isinstance(s.call, Kernel)
+            ]
+    found = [
+        tuple(names[d] for d in _summed(node) if d in names)
+        for kernel, names in launches
+        for node in nodes_of(kernel)
+        if not kinds or isinstance(node, kinds)
+    ]
+    return tuple(dict.fromkeys(over for over in found if over))
 
 
 def _summed(node: Value) -> Dims:
@@ -233,7 +263,7 @@ def _headroom(program: Program, sizes: Mapping[str, int]) -> float:
     )
     if not narrow or not dots:
         return 1.0
-    longest = max(math.prod(sizes.get(d, 1) for d in node.over) for node in dots)
+    longest = max((math.prod(sizes[d] for d in over) for over in summed_dims(program, Dot)), default=1)
     excess = 64.0 * longest / _MOST_F16
     return 1.0 if excess <= 1 else 2.0 ** -math.ceil(math.log2(excess) / 2)
 

@@ -10,7 +10,6 @@ loads the kernel).
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import operator
 import sys
@@ -36,10 +35,12 @@ from ucutlass.runtime.arguments import (
     check_tensor,
     integer_range,
 )
+from ucutlass.runtime.branches import branches
 from ucutlass.runtime.declaration import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.library import Native, NoNative, native
-from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device, stream
+from ucutlass.runtime.series import Launch, Runner, Scalar, Series, native_steps
+from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device
 
 ALIGNMENT = 16
 """Bytes: the alignment of `Request.aligned`; what TMA and 128-bit loads need."""
@@ -68,7 +69,7 @@ class Bound:
     keep: object = None
 
 
-Choose: TypeAlias = Callable[[Request], Bound]
+Choose: TypeAlias = Callable[[Request], "Bound | Series"]
 
 
 # --- the launcher ----------------------------------------------------------------
@@ -89,6 +90,7 @@ class Launcher:
 
     spec: LaunchSpec
     route: Literal["native", "python"]
+    request_of: Callable[..., tuple[Request, list[torch.Tensor], list[float]]]
 
     def __new__(cls, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative | None = None) -> Launcher:
         core = _Core(spec, choose, launcher if launcher is not None else native())
@@ -97,6 +99,7 @@ class Launcher:
         own = type(cls.__name__, (cls,), {"__call__": staticmethod(core.callable())})
         self: Launcher = object.__new__(own)
         self.spec = spec
+        self.request_of = core.request_of
         self.route = "native" if isinstance(core.native, Native) else "python"
         return self
 
@@ -105,20 +108,16 @@ class Launcher:
         def __call__(self, *args: Any, out: Any = None) -> Any: ...
 
 
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 _DLPACK_DEVICES: Mapping[str, int] = MappingProxyType({"cpu": 1, "cuda": 2})
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request's launch, as ctypes wants it."""
+    """A request's launches, and what its calls allocate."""
 
     request: Request
-    bound: Bound
-    function: Any
-    extents: Any
-    knobs: Any
+    runner: Runner
     results: tuple[Allocation, ...]
     workspace: Allocation | None
 
@@ -136,7 +135,7 @@ class _Core:
         self._labels = [p.name for p in self._tensor_slots] + _result_labels(spec)
         self._result_type = _result_type(spec)
         self._allocate, self._allocation = allocator(spec.device)
-        self._bounds: dict[Request, Bound] = {}
+        self._runners: dict[Request, Runner] = {}
         self._prepared: dict[tuple[object, ...], _Prepared] = {}
         self._lock = threading.Lock()
 
@@ -157,8 +156,8 @@ class _Core:
             tuple(_native_kind(p) for p in self.spec.params),
         )  # fmt: skip
 
-    def fail(self, code: int) -> None:
-        raise LaunchError(self.spec.name, code)
+    def fail(self, code: int, step: int, runner: Runner) -> None:
+        raise LaunchError(runner.named(step) if step >= 0 else self.spec.name, code)
 
     def slow(self, launcher: object, *args: Any, out: Any = None) -> Any:
         """Validates and launches. `launcher` is the native one to teach, or None."""
@@ -223,6 +222,11 @@ class _Core:
             raise WrongCount(f"{self.spec.name}: out has {len(out)} tensors, but there are {count} results")
         return tuple(out)
 
+    def request_of(self, *args: Any) -> tuple[Request, list[torch.Tensor], list[float]]:
+        """What a call would be planned by, and its tensors and scalars. Raises as the call does."""
+        tensors, scalars = self._split(args)
+        return self._validate(tensors, ()), tensors, scalars
+
     def _labelled(
         self, tensors: Sequence[Any], outs: Sequence[Any]
     ) -> tuple[tuple[str, Any, TensorSlot], ...]:
@@ -263,21 +267,21 @@ class _Core:
 
     def _prepare(self, request: Request) -> _Prepared:
         with self._lock:
-            bound = self._bounds.get(request)
-            if bound is None:
+            runner = self._runners.get(request)
+            if runner is None:
                 with current(request.device):
-                    bound = self._bounds[request] = self._choose(request)
+                    chosen = self._choose(request)
+                made = alone(self.spec, request.extents, chosen) if isinstance(chosen, Bound) else chosen
+                runner = self._runners[request] = Runner(self.spec.name, made, request.device)
+        size = runner.series.workspace
         return _Prepared(
             request,
-            bound,
-            _ENTRY(bound.entry),
-            (ctypes.c_int64 * len(request.extents))(*request.extents),
-            (ctypes.c_int64 * len(bound.knobs))(*bound.knobs),
+            runner,
             tuple(
                 self._allocation(shape_of(self.spec, r, request.extents), dtype_of(r.elem), request.device)
                 for r in self.spec.results
             ),
-            self._allocation((bound.workspace,), torch.uint8, request.device) if bound.workspace else None,
+            self._allocation((size,), torch.uint8, request.device) if size else None,
         )
 
     def _launch(
@@ -290,18 +294,7 @@ class _Core:
         with current(p.request.device):
             results = tuple(outs) or tuple(self._new(allocation) for allocation in p.results)
             workspace = self._new(p.workspace) if p.workspace else None
-            pointers = [t.data_ptr() for t in (*tensors, *results)]
-            code = p.function(
-                (ctypes.c_void_p * len(pointers))(*pointers),
-                p.extents,
-                (ctypes.c_double * len(scalars))(*scalars),
-                p.knobs,
-                None if workspace is None else workspace.data_ptr(),
-                None,
-                stream(p.request.device),
-            )
-        if code != 0:
-            self.fail(code)
+            p.runner.run((*tensors, *results), scalars, workspace)
         if outs:
             torch.autograd.graph.increment_version(outs)
         return results
@@ -319,17 +312,39 @@ class _Core:
         args: tuple[Any, ...],
         outs: tuple[torch.Tensor, ...],
     ) -> None:
+        series, device = p.runner.series, p.request.device
+        if not series.native:
+            return
         out = None if not outs else outs[0] if len(self.spec.results) == 1 else outs
         plan = (
-            p.bound.entry,
-            p.request.extents,
-            p.bound.knobs,
+            native_steps(series),
             p.results,
             p.workspace,
-            (p.request.device.index or 0,),
-            p.bound,
+            (device.index or 0,),
+            p.runner,
+            series.lanes,
+            -1 if series.start is None else series.start,
+            tuple(x for join in series.joins for x in join),
+            functools.partial(_branches, device, series.lanes, series.events),
         )
         library.remember(launcher, args, out, plan)
+
+
+def _branches(device: torch.device, lanes: int, events: int, main: int) -> tuple[Any, ...]:
+    """As launcher.c `add_branches` reads them."""
+    found = branches(device, main, lanes, events)
+    return found.streams, found.events, *found.functions
+
+
+def alone(spec: LaunchSpec, extents: tuple[int, ...], bound: Bound) -> Series:
+    """One kernel as a series: it takes the call's tensors and scalars as they are."""
+    tensors = sum(isinstance(p, TensorSlot) for p in spec.params) + len(spec.results)
+    scalars = len(spec.params) + len(spec.results) - tensors
+    step = Launch(
+        spec.name, bound.entry, extents, bound.knobs, tuple(range(tensors)),
+        tuple(Scalar(i) for i in range(scalars)), 0 if bound.workspace else None, keep=bound.keep,
+    )  # fmt: skip
+    return Series((step,), bound.workspace)
 
 
 # --- torch -----------------------------------------------------------------------

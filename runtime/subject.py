@@ -175,13 +175,13 @@ def _type(kind: ir.ParamType, place: _Places) -> list[Any]:
 
 def subject_of(
     program: ir.Program, text: str, sizes: Sequence[int], *,
-    arch: str, lane: str, schedule: str, code: str = "", library: Path | None = None,
+    arch: str, lane: str, schedule: str, code: str = "", library: Path | Sequence[Path] | None = None,
 ) -> Subject:
     """The subject that a checked program at these extents is, `sizes` in the order of its dims.
 
     `text` is its whole file, `code` what was emitted (without its header comment, which only
-    explains), `library` the file that was loaded. Raises OSError where that cannot be read,
-    ValueError for another number of extents than the program has.
+    explains), `library` the file that was loaded, or a pipeline's, in the order of its stages. Raises
+    OSError where that cannot be read, ValueError for another number of extents than the program has.
     """
     return Subject(
         kernel=program.name,
@@ -192,8 +192,18 @@ def subject_of(
         lane=lane,
         sizes=dict(zip(program.dims, sizes, strict=True)),
         source=program_digest(code) if code else "",
-        binary=file_digest(library) if library is not None else "",
+        binary=_binary(library),
     )
+
+
+def _binary(library: Path | Sequence[Path] | None) -> str:
+    match library:
+        case None:
+            return ""
+        case Path():
+            return file_digest(library)
+        case several:
+            return program_digest("\n".join(file_digest(one) for one in several))
 
 
 # --- files -----------------------------------------------------------------------

@@ -107,6 +107,11 @@ RULED = {
     "UC0451": gemm("warps gemv  rows 3", _VECTOR),
     "UC0452": gemm("warps gemv  threads 33", _VECTOR),
     "UC0453": gemm("warps gemv  rows 16  columns 8", _VECTOR),
+    "UC0332": Case(
+        "kernel k(x: bf16[T, D], w: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] {\n"
+        "  return silu(dot[D](x, w)) * dot[D](x, u)\n  schedule sm90a { tile 128x256x64 }\n}\n",
+        "T=64,D=64,F=64",
+    ),
     "UC0454": gemm("warps gemv  rows 64  columns 8  threads 16", _VECTOR, arch="sm89", x="bf16[K, M]"),
 }
 """For each legality rule the smallest schedule that breaks it."""

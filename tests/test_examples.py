@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from ucutlass import frontend
+from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import grammar_text, parse
+from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import complete, free_dims, parse_sizes
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.ucu"))
 
 SIZES = {
     "batched": "S=512,B=4,K=128,N=256,H=2,L=512,D=64", "fp8_amax": "M=512,N=1024,K=256",
-    "linear_gelu": "M=4096,N=4096,K=4096", "matvec": "M=4096,K=8192", "precision": "M=256,N=256,K=256",
+    "linear_gelu": "M=4096,N=4096,K=4096", "matvec": "M=4096,K=8192",
+    "mlp": "T=4096,D=1024,F=4096", "precision": "M=256,N=256,K=256",
     "project_heads": "B=2,L=512,K=1024", "residual_relu": "M=2048,N=1024,K=512",
     "statistics": "M=512,N=512,K=512",
 }  # fmt: skip
@@ -46,6 +48,11 @@ class TestExample:
     def test_checks_plans_and_emits(self, path: Path, arch: str) -> None:
         checked = frontend.read(path)
         for program in checked.module.programs:
+            if isinstance(program, ir.Pipeline):
+                extents = complete(program, parse_sizes([SIZES[path.stem]]))
+                stages = plan_pipeline(checked, program, extents, arch).stages
+                assert all(s.chosen is not None for s in stages)
+                continue
             kernel = frontend.kernel(checked, program.name)
             assert not frontend.check_schedules(checked, kernel)
             given = parse_sizes([SIZES[path.stem]])

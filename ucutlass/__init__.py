@@ -12,10 +12,10 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
     __path__.append(str(_HERE.parent))
 
 if TYPE_CHECKING:
-    from ucutlass.api import LoadedKernel, load, loads
+    from ucutlass.api import LoadedKernel, LoadedPipeline, load, loads
     from ucutlass.tune.call import tune, tune_shapes
 
-__all__ = ["LoadedKernel", "load", "loads", "tune", "tune_shapes"]
+__all__ = ["LoadedKernel", "LoadedPipeline", "load", "loads", "tune", "tune_shapes"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucutlass import ir
-from ucutlass.frontend import Checked, kernel, read, read_text
+from ucutlass.frontend import Checked, program, read, read_text
 from ucutlass.hardware import ARCHES, Device, arch_for, device_named
-from ucutlass.shapes import holds
+from ucutlass.pipeline.layout import layout
+from ucutlass.pipeline.planning import Draw, as_written
+from ucutlass.shapes import ShapeError, holds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ucutlass.runtime.declaration import LaunchSpec
-    from ucutlass.runtime.launch import Bound, Request
+    from ucutlass.assembly import BuiltPipeline
+    from ucutlass.runtime.declaration import LaunchSpec, Requirement
+    from ucutlass.runtime.graph import Graph
+    from ucutlass.runtime.launch import Bound, Choose, Request
+    from ucutlass.runtime.series import Series
+    from ucutlass.runtime.stage_times import StageTime
     from ucutlass.tune.origin import Origin
 
 
@@ -28,8 +34,9 @@ class NoKernelsHere(Exception):
 
 def load(
     path: str | os.PathLike[str], name: str | None = None, *, arch: str | None = None, tuned: bool = False
-) -> LoadedKernel:
-    """The kernel of a file as a callable; `name` where the file has several.
+) -> Loaded:
+    """The kernel or pipeline of a file as a callable; `name` where the file has several kernels, or
+    several pipelines.
 
     Nothing is built before the first call of a shape. `arch` is a compile target (`sm90a`,
     `sm89`, `sm80`); None takes the best for the tensors' GPU. `tuned` takes the schedule that
@@ -37,27 +44,37 @@ def load(
     none is recorded, the kernel is planned as without it. Raises OSError and ProgramError.
     """
     checked = read(Path(path))
-    return LoadedKernel(checked, kernel(checked, name), arch, tuned)
+    return loaded(checked, program(checked, name), arch, tuned)
 
 
-def loads(
-    text: str, name: str | None = None, *, arch: str | None = None, tuned: bool = False
-) -> LoadedKernel:
+def loads(text: str, name: str | None = None, *, arch: str | None = None, tuned: bool = False) -> Loaded:
     """As `load`, from a text. Raises ProgramError."""
     checked = read_text(text)
-    return LoadedKernel(checked, kernel(checked, name), arch, tuned)
+    return loaded(checked, program(checked, name), arch, tuned)
 
 
-class LoadedKernel:
-    """A kernel that is built on demand and called with torch tensors.
+def loaded(
+    checked: Checked, program: ir.Program, arch: str | None = None, tuned: bool = False
+) -> LoadedKernel | LoadedPipeline:
+    """A checked file's program as a callable."""
+    if isinstance(program, ir.Pipeline):
+        return LoadedPipeline(checked, program, arch, tuned)
+    return LoadedKernel(checked, program, arch, tuned)
+
+
+L = TypeVar("L", bound="Loaded")
+
+
+class Loaded:
+    """A program that is built on demand and called with torch tensors.
 
     `spec` says what a call must bring; `route` is "native", or "python" where the native launcher
-    could not be built here; `origins` where the schedule of each shape that was called comes from.
+    could not be built here.
 
     `k(*arguments, out=None)` runs on the current stream of the arguments' GPU: parameters in
     declared order, dense tensors in the declared memory order, numbers for host scalars. It
-    returns the result, or a tuple of the results. Shapes choose the guarded schedule; each new
-    shape is planned once and built if the cache lacks it.
+    returns the result, or a tuple of the results. Each new shape is planned once and built if the
+    cache lacks it.
 
     Calls raise a subclass of `ucutlass.runtime.arguments.ArgumentError` for arguments that do not
     fit, ProgramError where no legal kernel exists for the shape, BuildError and MachineError
@@ -65,30 +82,25 @@ class LoadedKernel:
     """
 
     checked: Checked
-    program: ir.Kernel
+    program: ir.Program
     spec: LaunchSpec
     route: str
-    origins: Mapping[Request, Origin]
+    _request_of: Callable[..., tuple[Request, list[Tensor], list[float]]]
 
-    def __new__(
-        cls, checked: Checked, program: ir.Kernel, arch: str | None, tuned: bool = False
-    ) -> LoadedKernel:
-        from ucutlass.runtime.declaration import Requirement, spec_of
+    @classmethod
+    def _of(
+        cls: type[L], checked: Checked, program: ir.Program, requires: Sequence[Requirement], choose: Choose
+    ) -> L:
+        from ucutlass.runtime.declaration import spec_of
         from ucutlass.runtime.launch import Launcher
 
-        requires = [
-            Requirement(checked.source[c.span.start : c.span.end], partial(holds, c))
-            for c in program.requires
-        ]
-        origins: dict[Request, Origin] = {}
-        choose = partial(_choose, checked, program, arch, tuned, origins)
         launcher = Launcher(spec_of(program, requires), choose)
         # Python looks `__call__` up on the type; a type of its own keeps a Python frame out of calls.
         own = type(cls.__name__, (cls,), {"__call__": staticmethod(type(launcher).__call__)})
-        self: LoadedKernel = object.__new__(own)
+        self: L = object.__new__(own)
         self.checked, self.program = checked, program
-        self.origins = MappingProxyType(origins)
         self.spec, self.route = launcher.spec, launcher.route
+        self._request_of = launcher.request_of
         return self
 
     if TYPE_CHECKING:
@@ -105,8 +117,118 @@ class LoadedKernel:
         results = evaluate(self.program, arguments)
         return results[0] if len(results) == 1 else results
 
+    def graph(self, *arguments: Tensor | float | int) -> Graph:
+        """The call captured into a CUDA graph whose inputs are these very tensors: see
+        `ucutlass.runtime.graph.Graph`. Raises as a call does."""
+        from ucutlass.runtime.graph import Graph
+
+        return Graph(self, arguments)
+
+
+class LoadedKernel(Loaded):
+    """One kernel. `origins` says where the schedule of each shape that was called comes from; shapes
+    choose the guarded schedule."""
+
+    program: ir.Kernel
+    origins: Mapping[Request, Origin]
+
+    def __new__(
+        cls, checked: Checked, program: ir.Kernel, arch: str | None, tuned: bool = False
+    ) -> LoadedKernel:
+        from ucutlass.runtime.declaration import Requirement
+
+        requires = [
+            Requirement(checked.source[c.span.start : c.span.end], partial(holds, c))
+            for c in program.requires
+        ]
+        origins: dict[Request, Origin] = {}
+        self = cls._of(checked, program, requires, partial(_choose, checked, program, arch, tuned, origins))
+        self.origins = MappingProxyType(origins)
+        return self
+
     def __repr__(self) -> str:
         return f"<ucutlass kernel {self.program.name} of {self.checked.file}>"
+
+
+class LoadedPipeline(Loaded):
+    """Several launches as one call: intermediates lie in one workspace, and stages that need nothing of
+    each other run on branches beside the current stream, which joins them again. `built` has what was
+    planned and built for each shape that was called.
+
+    Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.series`) where a torch
+    function gives another shape than the text says.
+    """
+
+    program: ir.Pipeline
+    built: Mapping[Request, BuiltPipeline]
+
+    def __new__(
+        cls, checked: Checked, program: ir.Pipeline, arch: str | None, tuned: bool = False
+    ) -> LoadedPipeline:
+        from ucutlass.runtime.declaration import Requirement
+
+        built: dict[Request, BuiltPipeline] = {}
+        self = cls._of(
+            checked, program, [Requirement("extents that fit every stage", partial(_fits, program))],
+            partial(_choose_all, checked, program, arch, tuned, built),
+        )  # fmt: skip
+        self.built = MappingProxyType(built)
+        return self
+
+    def stage_times(self, *arguments: Tensor | float | int, repeats: int = 20) -> Sequence[StageTime]:
+        """The time of each stage on the device, one after the other. Raises as a call does."""
+        from ucutlass.assembly import bind_pipeline
+        from ucutlass.pipeline.workspace import lanes_of
+        from ucutlass.runtime.stage_times import stage_times
+
+        self(*arguments)  # plans and builds where no call did
+        request, tensors, scalars = self._request_of(*arguments)
+        made = self.built[request]
+        in_line = bind_pipeline(made, lanes_of(made.plan.layout, 1))
+        return stage_times(self.spec, in_line, request, tensors, scalars, repeats)
+
+    def __repr__(self) -> str:
+        return f"<ucutlass pipeline {self.program.name} of {self.checked.file}>"
+
+
+def _fits(program: ir.Pipeline, sizes: Mapping[str, int]) -> bool:
+    """True; raises RequirementFailed in the words of the stage that does not fit."""
+    from ucutlass.runtime.arguments import RequirementFailed
+
+    try:
+        layout(program, tuple(sizes[d] for d in program.dims))
+    except ShapeError as problem:
+        raise RequirementFailed(f"{program.name}: {problem}") from problem
+    return True
+
+
+def _choose_all(
+    checked: Checked, program: ir.Pipeline, arch_name: str | None, tuned: bool,
+    built: dict[Request, BuiltPipeline], request: Request,
+) -> Series:  # fmt: skip
+    import torch
+
+    from ucutlass.assembly import bind_pipeline, build_pipeline
+
+    gpu = torch.cuda.get_device_properties(request.device)
+    arch = checked_arch(arch_name, gpu.name, (gpu.major, gpu.minor))
+    device = _facts(gpu.name, arch)
+    draw: Draw = as_written
+    if tuned and all(request.aligned):
+        draw = partial(_recorded, checked, arch, gpu.name, device)
+    made = build_pipeline(
+        checked, program, request.extents, arch, device=device, aligned=request.aligned, draw=draw
+    )
+    built[request] = made
+    return bind_pipeline(made)
+
+
+def _recorded(
+    checked: Checked, arch: str, gpu: str, device: Device | None, kernel: ir.Kernel, sizes: tuple[int, ...]
+) -> ir.Kernel:
+    from ucutlass.tune.recall import recall
+
+    return recall(checked, kernel, sizes, arch, gpu, device, beyond=True)[0]
 
 
 def _choose(

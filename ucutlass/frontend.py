@@ -60,24 +60,33 @@ def programs(checked: Checked) -> tuple[str, ...]:
     return tuple(p.name for p in checked.module.programs)
 
 
-def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
-    """The kernel of this name, or the file's only program.
+def program(checked: Checked, name: str | None = None) -> ir.Program:
+    """The program of this name; without one the file's only program, or its only pipeline.
 
-    Raises ShapeError UC0601 where the name is missing or unknown, ProgramError UC0300 for a
-    pipeline, which no family compiles yet.
+    Raises ShapeError UC0601 where the name is missing or unknown.
     """
     known = {p.name: p for p in checked.module.programs}
-    if name is None and len(known) == 1:
-        (name,) = known
+    if name is None:
+        pipelines = [p.name for p in known.values() if isinstance(p, ir.Pipeline)]
+        choice = list(known) if len(known) == 1 else pipelines
+        name = choice[0] if len(choice) == 1 else None
     if name is None or name not in known:
         raise ShapeError(
             "UC0601",
             f"{checked.file} has {', '.join(known) or 'no program'}: say which one with --kernel NAME",
         )
-    program = known[name]
-    if isinstance(program, ir.Pipeline):
-        raise checked.error(Refused.no_family(program, "a pipeline compiled as one unit").diagnostic)
-    return program
+    return known[name]
+
+
+def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
+    """As `program`, for what takes one kernel. Raises ShapeError UC0601 for a pipeline too."""
+    found = program(checked, name)
+    if isinstance(found, ir.Pipeline):
+        made = {s.call.name for s in found.stages if isinstance(s.call, ir.Kernel)}
+        called = sorted(made & set(programs(checked)))
+        hint = f"; name one of those that it calls: {', '.join(called)}" if called else ""
+        raise ShapeError("UC0601", f"{found.name} is a pipeline, and one kernel is wanted here{hint}")
+    return found
 
 
 def form(checked: Checked, program: ir.Kernel) -> Form:

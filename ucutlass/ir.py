@@ -244,13 +244,13 @@ def rebuild(value: Value, change: Callable[[Value], Value]) -> Value:
 
     def visit(node: Value) -> Value:
         if id(node) not in done:
-            done[id(node)] = change(_with_children(node, visit))
+            done[id(node)] = change(with_children(node, visit))
         return done[id(node)]
 
     return visit(value)
 
 
-def _with_children(node: Value, visit: Callable[[Value], Value]) -> Value:
+def with_children(node: Value, visit: Callable[[Value], Value]) -> Value:
     match node:
         case Apply(args=args):
             return replace(node, args=tuple(visit(a) for a in args))

@@ -91,9 +91,11 @@ ScalarKind: TypeAlias = Literal["f32", "i32", "i64", "bool"]
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """The dot's value at this element: f32 (also when accumulated in f16), or i32."""
+    """A dot's value at this element: f32 (also when accumulated in f16), or i32. `index` tells dots
+    apart where a kernel has several."""
 
     kind: ScalarKind
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,12 @@ def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
     for name, value in sizes.items():
         if not 1 <= value <= MAX_ELEMENTS:
             raise ShapeError("UC0601", f"{name} is {value}; an extent is at least 1 and at most 2**40")
-    _check_requirements(program, sizes)
+    check_requirements(program, sizes)
     return tuple(sizes[name] for name in program.dims)
 
 
-def _check_requirements(program: ir.Program, sizes: Mapping[str, int]) -> None:
+def check_requirements(program: ir.Program, sizes: Mapping[str, int]) -> None:
+    """Raises ShapeError UC0603 where a kernel's requirement does not hold; `sizes` has every extent."""
     if isinstance(program, ir.Kernel):
         for number, condition in enumerate(program.requires, 1):
             if not holds(condition, sizes):

@@ -63,7 +63,7 @@ class Buffers:
 
         def check(at: int, outputs: Outputs) -> str:
             compared = [
-                compare(o, e.reference, e.bound, name=e.name, overflows=e.overflows)
+                compare(o, e.reference, e.bound, name=e.name, overflows=e.overflows, free=e.free)
                 for e, o in zip(wanted[self.content(at)], outputs, strict=True)
             ]
             return "; ".join(str(c) for c in compared if not c.ok)

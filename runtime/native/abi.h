@@ -42,6 +42,7 @@ int PyTuple_SetItem(PyObject*, Py_ssize_t, PyObject*);
 PyObject* PyDict_New(void);
 int PyDict_SetItem(PyObject*, PyObject*, PyObject*);
 PyObject* PyLong_FromLong(long);
+PyObject* PyLong_FromLongLong(long long);
 long PyLong_AsLong(PyObject*);
 long long PyLong_AsLongLong(PyObject*);
 double PyFloat_AsDouble(PyObject*);

@@ -13,7 +13,7 @@
 
 // BUCKETS: a kernel that is called with every M up to some thousands still finds each plan in a step
 // or two, at 32 KiB a kernel.
-enum { MAX_TENSORS = 32, MAX_SCALARS = 32, MAX_WORDS = 320, BUCKETS = 4096, ALIGNMENT = 16 };
+enum { MAX_TENSORS = 64, MAX_SCALARS = 32, MAX_WORDS = 320, BUCKETS = 4096, ALIGNMENT = 16 };
 
 static char const CAPSULE[] = "ucutlass.launcher";
 
@@ -22,19 +22,49 @@ typedef int32_t (*Entry)(void* const* tensors, int64_t const* extents, double co
                          int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                          void* stream);
 
-// How an accepted signature is launched. Immutable once published in a bucket.
+// One kernel of a call.
+typedef struct Step {
+  Entry entry;
+  int64_t* extents;
+  int64_t* knobs;
+  int64_t* tensors;  // by the kernel's pointer: a position among the call's tensors, or -1 - offset
+                     // into the workspace
+  int64_t* scalars;  // by the kernel's scalar: a position among the call's, or -1 for `values`
+  double* values;
+  int64_t workspace;  // offset of the kernel's own, or -1
+  int64_t* waits;     // events
+  int tensor_count, scalar_count, wait_count, lane, records;  // records: an event, or -1
+} Step;
+
+// cuEventRecord and cuStreamWaitEvent.
+typedef int32_t (*Record)(void* event, void* stream);
+typedef int32_t (*Wait)(void* stream, void* event, uint32_t flags);
+
+// The side streams and events beside one stream of the caller's.
+typedef struct Branches {
+  struct Branches* next;
+  void** streams;  // by lane; the first is the caller's
+  void** events;
+  Record record;
+  Wait wait;
+} Branches;
+
+// How an accepted signature is launched. Immutable once published in a bucket, but for `branches`,
+// which grow with the GIL held.
 typedef struct Plan {
   struct Plan* next;
   uint64_t hash;
   size_t words;
   uint64_t* signature;
-  Entry entry;
-  int64_t* extents;
-  int64_t* knobs;
+  Step* steps;
+  int count, lanes, start, join_count;  // start: the event that begins side lanes, or -1
+  int64_t* joins;       // lane and event in turns
+  Branches* branches;
   PyObject* results;    // tuple of (args, kwargs) for `allocate`, one a result
   PyObject* workspace;  // (args, kwargs) for `allocate`, or NULL
   PyObject* device;     // (index,) for `exchange_device`
-  PyObject* keep;       // owner of `entry`
+  PyObject* keep;       // owner of the entries
+  PyObject* make_branches;  // from the caller's stream to what `add_branches` reads
 } Plan;
 
 typedef struct ScalarKind {
@@ -222,22 +252,127 @@ static PyObject* allocate_results(Launcher const* self, Plan const* plan, Call* 
   return tensors;
 }
 
+static int32_t run_step(Step const* step, Call const* call, char* workspace, void* stream) {
+  void* tensors[MAX_TENSORS];
+  double scalars[MAX_SCALARS];
+  for (int i = 0; i < step->tensor_count; ++i) {
+    int64_t const where = step->tensors[i];
+    tensors[i] = where >= 0 ? call->pointers[where] : workspace + (-1 - where);
+  }
+  for (int i = 0; i < step->scalar_count; ++i)
+    scalars[i] = step->scalars[i] >= 0 ? call->scalars[step->scalars[i]] : step->values[i];
+  return step->entry(tensors, step->extents, scalars, step->knobs,
+                     step->workspace < 0 ? NULL : workspace + step->workspace, NULL, stream);
+}
+
+// Both launch all steps and return 0 or the code of what failed; `at` is then the step, or -1.
+static int32_t run_in_line(Plan const* plan, Call const* call, char* workspace, void* stream, int* at) {
+  int32_t code = 0;
+  for (*at = 0; *at < plan->count; ++*at)
+    if ((code = run_step(&plan->steps[*at], call, workspace, stream)) != 0) return code;
+  return 0;
+}
+
+static int32_t run_branches(Plan const* plan, Call const* call, char* workspace, Branches const* on,
+                            int* at) {
+  enum { CUDA = 1000 };  // ucutlass/plan.py
+  int32_t code = 0, status = 0;
+  *at = -1;
+  if (plan->start >= 0) status = on->record(on->events[plan->start], on->streams[0]);
+  for (int i = 0; !code && !status && i < plan->count; ++i) {
+    Step const* step = &plan->steps[i];
+    void* const stream = on->streams[step->lane];
+    for (int w = 0; !status && w < step->wait_count; ++w)
+      status = on->wait(stream, on->events[step->waits[w]], 0);
+    if (!status && (code = run_step(step, call, workspace, stream)) != 0) *at = i;
+    if (!status && !code && step->records >= 0)
+      status = on->record(on->events[step->records], stream);
+  }
+  // After a failure too: the workspace goes back to the caller's stream.
+  for (int i = 0; i < plan->join_count; i += 2) {
+    void* const event = on->events[plan->joins[i + 1]];
+    int32_t joined = on->record(event, on->streams[plan->joins[i]]);
+    if (!joined) joined = on->wait(on->streams[0], event, 0);
+    if (!status) status = joined;
+  }
+  return code ? code : status ? CUDA + status : 0;
+}
+
+static int64_t integer(PyObject* tuple, Py_ssize_t i) {
+  PyObject* item = PyTuple_GetItem(tuple, i);
+  return item ? PyLong_AsLongLong(item) : 0;
+}
+
+static int64_t* integers(PyObject* tuple) {
+  Py_ssize_t const count = PyTuple_Size(tuple);
+  int64_t* values = (int64_t*)malloc(sizeof(int64_t) * (size_t)(count > 0 ? count : 1));
+  for (Py_ssize_t i = 0; values && i < count; ++i) values[i] = integer(tuple, i);
+  return values;
+}
+
+static void free_branches(Branches* branches) {
+  free(branches->streams);
+  free(branches->events);
+  free(branches);
+}
+
+// What launch.py `_branches` gives: streams, events, and the driver's two functions.
+static Branches* add_branches(Plan* plan, void* stream) {
+  PyObject* number = PyLong_FromLongLong((long long)(intptr_t)stream);
+  PyObject* given = number ? PyObject_CallFunctionObjArgs(plan->make_branches, number, NULL) : NULL;
+  if (number) Py_DecRef(number);
+  if (!given) return NULL;
+  Branches* made = (Branches*)calloc(1, sizeof(Branches));
+  if (made) {
+    // Handles are as wide as int64_t.
+    made->streams = (void**)integers(PyTuple_GetItem(given, 0));
+    made->events = (void**)integers(PyTuple_GetItem(given, 1));
+    made->record = (Record)(uintptr_t)integer(given, 2);
+    made->wait = (Wait)(uintptr_t)integer(given, 3);
+  }
+  Py_DecRef(given);
+  if (!made || !made->streams || !made->events || PyErr_Occurred()) {
+    if (made) free_branches(made);
+    return PyErr_Occurred() ? NULL : (Branches*)PyErr_NoMemory();
+  }
+  made->next = plan->branches;
+  plan->branches = made;
+  return made;
+}
+
+static Branches* branches_beside(Plan* plan, void* stream) {
+  for (Branches* found = plan->branches; found; found = found->next)
+    if (found->streams[0] == stream) return found;
+  return add_branches(plan, stream);
+}
+
 // Launches on the current stream; 0, or -1 with a Python error set.
-static int launch(Launcher const* self, Plan const* plan, Call* call) {
+static int launch(Launcher const* self, Plan* plan, Call* call) {
   void *stream = NULL, *workspace = NULL;
   PyObject* scratch = NULL;
+  Branches* branches = NULL;
+  int32_t code;
+  int at;
   if (self->api->current_work_stream(self->device_type, call->device, &stream) != 0) return -1;
+  if (plan->lanes > 1 && !(branches = branches_beside(plan, stream))) return -1;
   if (plan->workspace && !(scratch = allocate(self, plan->workspace, &workspace))) return -1;
-  // The driver may wait for room in its queue: other Python threads run meanwhile.
-  PyThreadState* state = PyEval_SaveThread();
-  int32_t const code = plan->entry(call->pointers, plan->extents, call->scalars, plan->knobs,
-                                   workspace, NULL, stream);
-  PyEval_RestoreThread(state);
+  if (branches) {
+    // With the GIL: no other thread may record the events between this one's records and waits.
+    code = run_branches(plan, call, (char*)workspace, branches, &at);
+  } else {
+    // The driver may wait for room in its queue: other Python threads run meanwhile.
+    PyThreadState* state = PyEval_SaveThread();
+    code = run_in_line(plan, call, (char*)workspace, stream, &at);
+    PyEval_RestoreThread(state);
+  }
   if (scratch) Py_DecRef(scratch);
   if (code == 0) return 0;
   PyObject* number = PyLong_FromLong(code);
-  PyObject* raised = number ? PyObject_CallFunctionObjArgs(self->fail, number, NULL) : NULL;
+  PyObject* step = PyLong_FromLong(at);
+  PyObject* raised =
+      number && step ? PyObject_CallFunctionObjArgs(self->fail, number, step, plan->keep, NULL) : NULL;
   if (number) Py_DecRef(number);
+  if (step) Py_DecRef(step);
   if (raised) Py_DecRef(raised);
   return -1;
 }
@@ -268,7 +403,7 @@ static PyObject* given_outputs(Launcher const* self, PyObject* out) {
   return tensors;
 }
 
-static PyObject* run(Launcher const* self, Plan const* plan, Call* call, PyObject* out) {
+static PyObject* run(Launcher const* self, Plan* plan, Call* call, PyObject* out) {
   PyObject* tensors = out ? given_outputs(self, out) : allocate_results(self, plan, call);
   if (!tensors) return NULL;
   if (launch(self, plan, call) != 0) {
@@ -287,7 +422,7 @@ static PyObject* run(Launcher const* self, Plan const* plan, Call* call, PyObjec
 }
 
 // Runs with the tensors' device current, as torch's own functions do.
-static PyObject* run_on_device(Launcher const* self, Plan const* plan, Call* call, PyObject* out) {
+static PyObject* run_on_device(Launcher const* self, Plan* plan, Call* call, PyObject* out) {
   if (!self->exchange_device) return run(self, plan, call, out);
   PyObject* previous = PyObject_CallObject(self->exchange_device, plan->device);
   if (!previous) return NULL;
@@ -350,7 +485,7 @@ static PyObject* call_launcher(PyObject* capsule, PyObject* const* args, Py_ssiz
   }
   Call call;
   if (!read_call(self, &call, args, count, out)) return go_slow(self, capsule, args, count, names);
-  Plan const* plan = find(self, &call);
+  Plan* plan = find(self, &call);
   if (!plan) return go_slow(self, capsule, args, count, names);
   return run_on_device(self, plan, &call, out);
 }
@@ -364,11 +499,21 @@ static void release(PyObject** objects, size_t count) {
 }
 
 static void free_plan(Plan* plan) {
-  PyObject* held[] = {plan->results, plan->workspace, plan->device, plan->keep};
+  PyObject* held[] = {plan->results, plan->workspace, plan->device, plan->keep, plan->make_branches};
   release(held, sizeof held / sizeof held[0]);
+  for (int i = 0; plan->steps && i < plan->count; ++i) {
+    Step* step = &plan->steps[i];
+    int64_t* owned[] = {step->extents, step->knobs, step->tensors, step->scalars, step->waits};
+    for (size_t j = 0; j < sizeof owned / sizeof owned[0]; ++j) free(owned[j]);
+    free(step->values);
+  }
+  for (Branches *branches = plan->branches, *next; branches; branches = next) {
+    next = branches->next;
+    free_branches(branches);
+  }
+  free(plan->steps);
+  free(plan->joins);
   free(plan->signature);
-  free(plan->extents);
-  free(plan->knobs);
   free(plan);
 }
 
@@ -395,18 +540,6 @@ static PyObject* take(PyObject* tuple, Py_ssize_t i) {
   if (!item || item == &_Py_NoneStruct) return NULL;
   Py_IncRef(item);
   return item;
-}
-
-static int64_t integer(PyObject* tuple, Py_ssize_t i) {
-  PyObject* item = PyTuple_GetItem(tuple, i);
-  return item ? PyLong_AsLongLong(item) : 0;
-}
-
-static int64_t* integers(PyObject* tuple) {
-  Py_ssize_t const count = PyTuple_Size(tuple);
-  int64_t* values = (int64_t*)malloc(sizeof(int64_t) * (size_t)(count > 0 ? count : 1));
-  for (Py_ssize_t i = 0; values && i < count; ++i) values[i] = integer(tuple, i);
-  return values;
 }
 
 static void read_kinds(Launcher* self, PyObject* kinds) {
@@ -445,20 +578,58 @@ PyObject* ucutlass_launcher_new(PyObject* config) {
                             !self->api->dltensor_from_py_object_no_sync ||
                             tensors > MAX_TENSORS || self->scalars > MAX_SCALARS))
     PyErr_SetString(PyExc_ValueError,
-                    "needs DLPack 1.x with borrowed tensors, at most 32 tensors and 32 scalars");
+                    "needs DLPack 1.x with borrowed tensors, at most 64 tensors and 32 scalars");
   PyObject* function = PyErr_Occurred() ? NULL : PyCFunction_NewEx(&CALL, capsule, NULL);
   Py_DecRef(capsule);
   return function;
 }
 
-static int is_complete(Plan const* plan) {
-  return plan->entry && plan->signature && plan->extents && plan->knobs && plan->results &&
-         plan->device && !PyErr_Occurred();
+static double* numbers(PyObject* tuple) {
+  Py_ssize_t const count = PyTuple_Size(tuple);
+  double* values = (double*)malloc(sizeof(double) * (size_t)(count > 0 ? count : 1));
+  for (Py_ssize_t i = 0; values && i < count; ++i) values[i] = PyFloat_AsDouble(PyTuple_GetItem(tuple, i));
+  return values;
 }
 
-// Remembers the signature of an accepted call with `plan`: (entry address, extents, knobs,
-// results, workspace or None, (device index,), owner of the entry). Returns whether it did: a
-// call that only Python can take (a tensor subclass, say) is left to Python.
+// (entry address, extents, knobs, tensors, scalars, values, workspace, lane, waits, records), as
+// series.py `native_steps` makes them.
+static int read_step(Step* step, PyObject* given) {
+  if (!given) return 0;
+  step->entry = (Entry)(uintptr_t)integer(given, 0);
+  step->extents = integers(PyTuple_GetItem(given, 1));
+  step->knobs = integers(PyTuple_GetItem(given, 2));
+  step->tensors = integers(PyTuple_GetItem(given, 3));
+  step->scalars = integers(PyTuple_GetItem(given, 4));
+  step->values = numbers(PyTuple_GetItem(given, 5));
+  step->workspace = integer(given, 6);
+  step->lane = (int)integer(given, 7);
+  step->waits = integers(PyTuple_GetItem(given, 8));
+  step->records = (int)integer(given, 9);
+  step->tensor_count = (int)PyTuple_Size(PyTuple_GetItem(given, 3));
+  step->scalar_count = (int)PyTuple_Size(PyTuple_GetItem(given, 4));
+  step->wait_count = (int)PyTuple_Size(PyTuple_GetItem(given, 8));
+  return step->entry && step->extents && step->knobs && step->tensors && step->scalars &&
+         step->values && step->waits && step->tensor_count <= MAX_TENSORS &&
+         step->scalar_count <= MAX_SCALARS && !PyErr_Occurred();
+}
+
+static int read_steps(Plan* plan, PyObject* given) {
+  plan->count = (int)PyTuple_Size(given);
+  plan->steps = (Step*)calloc((size_t)(plan->count > 0 ? plan->count : 1), sizeof(Step));
+  if (!plan->steps) return 0;
+  for (int i = 0; i < plan->count; ++i)
+    if (!read_step(&plan->steps[i], PyTuple_GetItem(given, i))) return 0;
+  return 1;
+}
+
+static int is_complete(Plan const* plan) {
+  return plan->signature && plan->joins && plan->results && plan->device && plan->keep &&
+         plan->make_branches && !PyErr_Occurred();
+}
+
+// Remembers the signature of an accepted call with `plan`: (steps, results, workspace or None,
+// (device index,), owner of the entries, lanes, start, joins, maker of branches). Returns whether
+// it did: a call that only Python can take (a tensor subclass, say) is left to Python.
 int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out, PyObject* given) {
   Launcher* self = (Launcher*)PyCapsule_GetPointer(capsule, CAPSULE);
   Py_ssize_t const count = PyTuple_Size(args);
@@ -473,17 +644,20 @@ int ucutlass_launcher_remember(PyObject* capsule, PyObject* args, PyObject* out,
   if (find(self, &call)) return 1;
   Plan* plan = (Plan*)calloc(1, sizeof(Plan));
   if (!plan) return 0;
-  plan->entry = (Entry)(uintptr_t)integer(given, 0);
-  plan->extents = integers(PyTuple_GetItem(given, 1));
-  plan->knobs = integers(PyTuple_GetItem(given, 2));
-  plan->results = take(given, 3);
-  plan->workspace = take(given, 4);
-  plan->device = take(given, 5);
-  plan->keep = take(given, 6);
+  int const read = read_steps(plan, PyTuple_GetItem(given, 0));
+  plan->results = take(given, 1);
+  plan->workspace = take(given, 2);
+  plan->device = take(given, 3);
+  plan->keep = take(given, 4);
+  plan->lanes = (int)integer(given, 5);
+  plan->start = (int)integer(given, 6);
+  plan->joins = integers(PyTuple_GetItem(given, 7));
+  plan->join_count = (int)PyTuple_Size(PyTuple_GetItem(given, 7));
+  plan->make_branches = take(given, 8);
   plan->words = call.words;
   plan->hash = hash_words(call.signature, call.words);
   plan->signature = (uint64_t*)malloc(call.words * sizeof(uint64_t));
-  if (!is_complete(plan)) {
+  if (!read || !is_complete(plan)) {
     free_plan(plan);
     return 0;
   }

@@ -59,11 +59,13 @@ def compare(
     tile: tuple[int, int] | None = None,
     name: str = "",
     overflows: Tensor | None = None,
+    free: Tensor | None = None,
 ) -> Comparison:
     """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
 
     NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
-    `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype.
+    `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
+    `free` (`Expected.free`) everything passes.
     `tile` gives the tile's extents along the last two axes. Raises ValueError where the shapes differ.
     """
     if not out.shape == reference.shape == bound.shape:
@@ -72,6 +74,8 @@ def compare(
             f"the bound {tuple(bound.shape)}"
         )
     ratio = _ratios(out, reference, bound, overflows)
+    if free is not None:
+        ratio = ratio.masked_fill(free, 0.0)
     bad = int((~(ratio <= 1)).sum())
     at = int(ratio.argmax()) if ratio.numel() else -1
     index = unravel(at, out.shape) if at >= 0 else ()

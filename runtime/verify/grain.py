@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from ucutlass.emit import gemv
 from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
+from ucutlass.plans.attention import AttentionPlan
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule
+from ucutlass.plans.products import ProductsPlan, WgmmaSchedule
 from ucutlass.plans.sweep import Load, Output, SweepPlan
 from ucutlass.runtime.verify.suite import Grain
 
@@ -21,8 +24,66 @@ def grain_of(plan: Plan, dims: Sequence[str], splits: int = 1) -> Grain:
     match plan:
         case GemmPlan():
             return _gemm(plan, dims, splits)
+        case ProductsPlan():
+            return _products(plan, dims)
         case SweepPlan():
             return _sweep(plan, dims)
+        case ConvPlan():
+            return _convolution(plan, dims)
+        case AttentionPlan():
+            return _attention(plan, dims)
+
+
+def _convolution(plan: ConvPlan, dims: Sequence[str]) -> Grain:
+    """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides of
+    results, keep their alignment."""
+    problem, schedule = plan.problem, plan.schedule
+    tiled = () if isinstance(schedule, DirectSchedule) else zip(
+        (problem.m, problem.n, problem.k), schedule.tile, strict=True
+    )
+    tile = {dims[names[-1]]: extent for names, extent in tiled if names}
+    step: dict[int, int] = {}
+    for walk in (problem.a, problem.b):
+        if walk.contiguous is not None and walk.pack is None:
+            step[walk.contiguous.extent] = max(step.get(walk.contiguous.extent, 1), walk.align)
+    for access in (*problem.gemm.inputs, *(o.access for o in problem.gemm.outputs)):
+        for product in (access.m, access.n, *access.batch):
+            if product and access.align > 1 and not any(step.get(i, 1) % access.align == 0 for i in product):
+                step[product[-1]] = access.align
+    return Grain(tile, {dims[i]: n for i, n in step.items()}, {})
+
+
+def _products(plan: ProductsPlan, dims: Sequence[str]) -> Grain:
+    """As a GEMM's: the tile of each mode lies on its innermost dimension."""
+    gemm, schedule, second = plan.problem.gemm, plan.schedule, plan.problem.second
+    modes = (gemm.m, gemm.n, gemm.k[0])
+    tile = {dims[mode[-1]]: extent for mode, extent in zip(modes, schedule.tile, strict=True) if mode}
+    operands = (gemm.a, gemm.b, *(() if second is None else (second,)))
+    outputs = tuple(output.access for output in gemm.outputs)
+    aligned = (*operands, *gemm.inputs, *outputs) if isinstance(schedule, WgmmaSchedule) else ()
+    step: dict[int, int] = {}
+    for access in aligned:
+        contiguous = {"m": gemm.m, "n": gemm.n, "k": gemm.k[0]}.get(access.contiguous or "", ())
+        strides = [s for s in (access.m, access.n, *access.k, *access.batch) if s]
+        for product in (contiguous, *strides):
+            if product and not any(step.get(i, 1) % access.align == 0 for i in product):
+                step[product[-1]] = max(step.get(product[-1], 1), access.align)
+    stages = schedule.stages if isinstance(schedule, WgmmaSchedule) else 1
+    depth = {dims[gemm.k[0][-1]]: schedule.tile[2] * stages} if gemm.k[0] else {}
+    return Grain(tile, {dims[i]: n for i, n in step.items()}, depth)
+
+
+
+def _attention(plan: AttentionPlan, dims: Sequence[str]) -> Grain:
+    """Rows and keys have tiles; the heads are what the kernel was made for, or it refuses."""
+    problem, schedule = plan.problem, plan.schedule
+    tile: dict[str, int] = {}
+    for product, extent in ((problem.scores.m, 64 * schedule.groups), (problem.scores.n, schedule.keys)):
+        if product:
+            tile[dims[product[-1]]] = extent
+    step = {dims[p[-1]]: 8 for p in (problem.scores.k[0], problem.results.n) if p}
+    depth = {dims[problem.scores.n[-1]]: schedule.keys * schedule.stages} if problem.scores.n else {}
+    return Grain(tile, step, depth)
 
 
 def _sweep(plan: SweepPlan, dims: Sequence[str]) -> Grain:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ucutlass.ir import Dot, Kernel, Program, TensorType
+from ucutlass.elements import F16
+from ucutlass.ir import Dot, Kernel, Pipeline, Program, TensorType
 from ucutlass.reference.binding import shape_of
 from ucutlass.runtime.distributions import MEANINGS, Distribution
-from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types
+from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, summed_dims
 from ucutlass.shapes import ShapeError, complete, free_dims
 
 Kind: TypeAlias = Literal["values", "refilled", "repeats", "shifted", "edge", "refusal", "misaligned"]
@@ -172,7 +173,20 @@ def _unfit(program: Program, distribution: Distribution) -> str:
     narrow = any(isinstance(n, Dot) and n.accumulate == "f16" for n in nodes_of(program))
     if narrow and distribution in _OVERFLOWING:
         return "sums kept in f16 overflow in an order that is the kernel's own"
+    if distribution in _GROWING and _chained_in_f16(program):
+        return "products of products leave f16 between launches"
     return ""
+
+
+_GROWING: frozenset[Distribution] = frozenset({"wide", "powers", "large", "positive", "negated"})
+
+
+def _chained_in_f16(program: Program) -> bool:
+    """Whether a pipeline keeps a dot's outcome in f16 for another one."""
+    if not isinstance(program, Pipeline) or all(kind.elem is not F16 for _, kind in program.buffers):
+        return False
+    dots = [s for s in program.stages if isinstance(s.call, Kernel) and summed_dims(s.call, Dot)]
+    return len(dots) > 1
 
 
 # --- extents at tile edges -----------------------------------------------------------
@@ -213,7 +227,7 @@ def _shapes(
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """Extents with what they are for. The dimensions that are not varied take little more than a
     tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
-    summed = {d for node in nodes_of(program) if isinstance(node, Dot) for d in node.over}
+    summed = {d for over in summed_dims(program, Dot) for d in over}
     least = {d: _step(grain, d) for d in asked}
     base = {d: min(n, _up(max(grain.tile.get(d, 1), 1) + 1, least[d])) for d, n in asked.items()}
     yield "a tile and a little of the next in every dimension", dict(base)

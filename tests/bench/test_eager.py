@@ -10,7 +10,7 @@ import torch
 from ucutlass import frontend, ir
 from ucutlass.functions import FUNCTIONS
 from ucutlass.reference import evaluate
-from ucutlass.runtime.bench.eager import FORMS, NotAvailable, eager, needs_tf32
+from ucutlass.runtime.bench.eager import FORMS, NotAvailable, eager, lanes, needs_tf32
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete, free_dims
 
@@ -46,18 +46,11 @@ def test_examples_agree_with_the_reference(file: Path, name: str) -> None:
     program = next(p for p in frontend.read(file).module.programs if p.name == name)
     sizes = dict(zip(program.dims, complete(program, dict.fromkeys(free_dims(program), 32)), strict=True))
     module = eager(program, sizes, "cpu")
-    lanes = {n.name for n in _lanes(program)}
-    if lanes & NEEDS_GPU:
+    used = lanes(program)
+    if used & NEEDS_GPU:
         assert "_scaled_mm" in module.code
         return
-    close(program, sizes, module, max(TOLERANCE[lane] for lane in lanes))
-
-
-def _lanes(program: ir.Program) -> list[object]:
-    from ucutlass.runtime.bench.eager import dots
-
-    assert isinstance(program, ir.Kernel)
-    return [d.lane for d in dots(program)]
+    close(program, sizes, module, max(TOLERANCE[lane] for lane in used))
 
 
 def test_a_linear_layer_is_written_as_one_would() -> None:

@@ -97,12 +97,16 @@ REFUSED: dict[str, str] = {
     "UC0313": kernel("return var[R=4](x[L = P + R])", params="x: f32[L]", result="f32[P=L-3]"),
     "UC0314": kernel("return sum[N](x)[M = size(M) - 1 - M]", params="x: f32[M, N]", result="f32[M]"),
     "UC0316": kernel("return cumsum[L](x) + cumsum[L](x, reverse=true)", params="x: f32[L]", result="f32[L]"),
+    "UC0330": kernel("return dot[K](x, w) * dot[K](y, u)", params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], "
+                     "u: bf16[N, K]"),
+    "UC0331": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> f32[E=O-1, F, D] {\n"
+              "  return dot[T](bf16(where(segment(T, o) == index(E), y, 0)), x)\n}\n",
 }
 
 SIZED = {"UC0305", "UC0314"}
 """Codes of recognition that come once extents are there."""
 
-ELSEWHERE = {"UC0315", "UC0460", "UC0601", "UC0602", "UC0603"}
+ELSEWHERE = {"UC0315", "UC0332", "UC0460", "UC0601", "UC0602", "UC0603"}
 """Codes that need more than a text; their own tests have them."""
 
 

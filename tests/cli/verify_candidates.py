@@ -39,7 +39,8 @@ def crash(**given: Any) -> str:
 
 def _judge(given: dict[str, Any], fill: Any) -> str:
     kernel = given["kernel"]
-    assert os.path.exists(kernel["library"]) and kernel["entry"].startswith("ucc_")  # noqa: PTH110
+    (stage,) = kernel["stages"]
+    assert os.path.exists(stage["library"]) and stage["entry"].startswith("ucc_")  # noqa: PTH110
     program = frontend.kernel(frontend.read_text(kernel["text"]), kernel["name"])
 
     def make(extents: tuple[int, ...]) -> Exposed:

@@ -159,7 +159,7 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
     import torch
 
     from ucutlass.runtime import bare
-    from ucutlass.runtime.launch import Bound
+    from ucutlass.runtime.launch import Bound, alone
     from ucutlass.runtime.library import load_entry
 
     torch.cuda.init()
@@ -168,7 +168,7 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
     entry = load_entry(library, made.source.entry)
     knobs = tuple(int(k) for k in astuple(made.planned.knobs))
     bound = bare.rebound(spec, Bound(entry.address, knobs, 0, entry), extents, device)
-    return bare.exposed(spec, bound, extents)
+    return bare.exposed(spec, alone(spec, extents, bound))
 
 
 # --- sanitizers ----------------------------------------------------------------------

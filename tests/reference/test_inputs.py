@@ -8,7 +8,7 @@ import torch
 from tests.reference.tasks import TASKS, load, named
 from ucutlass.reference import expect, sizes_of
 from ucutlass.reference.rounding import FORMATS
-from ucutlass.runtime.inputs import DISTRIBUTIONS, MEANINGS, generate
+from ucutlass.runtime.inputs import DISTRIBUTIONS, MEANINGS, generate, roles_of
 from ucutlass.shapes import ShapeError
 
 GEMM = named("kernel k(x: bf16[M, K], w: bf16[N, K], a: f32) -> f32[M, N] { return a * dot[K](x, w) }", "k")
@@ -142,3 +142,19 @@ def test_one_sided_numbers_stay_within_f16() -> None:
 def test_every_distribution_has_its_meaning() -> None:
     assert set(MEANINGS) == {*DISTRIBUTIONS, "special"}
     assert all(MEANINGS.values())
+
+
+def test_a_pipelines_roles_are_in_its_own_names() -> None:
+    """A called kernel's names are other dimensions than the pipeline's, even where they are spelled alike."""
+    program = named(
+        "kernel linear(x: f16[M, K], w: f16[N, K]) -> f16[M, N] { return dot[K](x, w) }\n"
+        "kernel pick(t: f16[V, M], ids: i64[K]) -> f16[K, M] { return t[V = ids] }\n"
+        "pipeline p(x: f16[K, D], w: f16[V, D], ids: i64[L]) -> f16[L, V] {\n"
+        "  h = linear(x, w)\n  return pick(h, ids)\n}\n",
+        "p",
+    )
+    roles = roles_of(program)
+    assert roles["x"].over == ("D",) and roles["w"].right and roles["ids"].below == "K"
+    for distribution in DISTRIBUTIONS:
+        *_, ids = generate(program, {"K": 3, "D": 4, "V": 5, "L": 40}, distribution, seed=1)
+        assert isinstance(ids, torch.Tensor) and int(ids.min()) >= 0 and int(ids.max()) < 3

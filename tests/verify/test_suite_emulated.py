@@ -71,7 +71,7 @@ def _plan(
     library = folder / f"{source.entry}.so"
     knobs = [int(k) for k in astuple(planned.knobs)]
     grain = grain_of(planned.plan, tuple(program.dims), planned.knobs.splits)
-    kernel = facts(checked.source, checked.file, program.name, str(library), source.entry, knobs)
+    kernel = facts(checked.source, checked.file, program.name, [(str(library), source.entry, knobs)])
     cases = suite(program, SIZES, grain, seed=2, most=most)
     return verified.Plan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
 

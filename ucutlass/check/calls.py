@@ -155,9 +155,11 @@ def _segment(call: syntax.Call, scope: Scope) -> Value:
         raise Reject("UC0105", "segment takes a dimension and its offsets: segment(T, offsets)", name.span)
     dim = scope.need_dim(name.name, name.span)
     value = scope.check(offsets)
-    if value.elem.kind != "int" or value.dims:
+    if value.elem.kind != "int" or len(value.dims) > 1 or dim in value.dims:
         raise Reject(
-            "UC0212", f"offsets are one axis of integers, i32[E+1]; this is {show_value(value)}", offsets.span
+            "UC0212",
+            f"offsets are one axis of integers, i32[E+1], or i32[O] with E=O-1; this is {show_value(value)}",
+            offsets.span,
         )
     return scope.graph.add(ir.Segment(dim, value, I64, (dim,), call.span))
 

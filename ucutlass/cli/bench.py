@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.backend import Built, build_kernel
+from ucutlass.assembly import AnyBuilt, build_program, sizes_of, versions_of
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -33,7 +33,6 @@ from ucutlass.runtime.bench.protocol import Protocol, Regime
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.evidence import Machine, Subject
 from ucutlass.runtime.store import Store, record
-from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.sol.bounds import bounds
 from ucutlass.trials.subjects import subject_of_built
@@ -85,7 +84,7 @@ def command(
     baselines: tuple[str, ...], regime: str, seconds: float, seed: int, limit: float,
     wait: float, as_json: bool,
 ) -> None:  # fmt: skip
-    """Time FILE's kernel on the GPU against baselines, in turns.
+    """Time FILE's kernel or pipeline on the GPU against baselines, in turns.
 
     The kernel is verified first: a wrong one has no speed. Times are of the kernels on the device (CUPTI),
     checked by CUDA events and the host's clock. 'faster' is said where a 95 % interval says so.
@@ -94,7 +93,7 @@ def command(
     with reported(as_json):
         given = parse_sizes(sizes)
         checked = frontend.read(file)
-        complete(frontend.kernel(checked, name), given)  # the call's mistakes before the machine's
+        complete(frontend.program(checked, name), given)  # the call's mistakes before the machine's
         found = gpu.at_hand()
         if found is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
@@ -137,8 +136,8 @@ class _Made:
     """A kernel that was built, with what it was built from."""
 
     checked: frontend.Checked
-    program: ir.Kernel
-    built: Built
+    program: ir.Program
+    built: AnyBuilt
 
     @property
     def subject(self) -> Subject:
@@ -149,10 +148,10 @@ def _made(
     checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str, device: Device | None
 ) -> _Made:
     """Raises ProgramError, ShapeError, and what `build_kernel` raises."""
-    program = frontend.kernel(checked, name)
+    program = frontend.program(checked, name)
     extents = complete(program, sizes)
     with show.building(program.name) as progress:
-        built = build_kernel(checked, program, extents, arch, device=device, on_progress=progress)
+        built = build_program(checked, program, extents, arch, device=device, on_progress=progress)
     return _Made(checked, program, built)
 
 
@@ -175,12 +174,11 @@ def _announce(holder: str) -> None:
 
 
 def _describe(made: _Made) -> dict[str, Any]:
-    planned = made.built.planned
     return {
         "kernel": made.program.name,
-        "sizes": dict(zip(made.program.dims, planned.sizes, strict=True)),
-        "arch": planned.plan.arch,
-        "schedule": show_schedule(planned.request),
+        "sizes": dict(zip(made.program.dims, sizes_of(made.built), strict=True)),
+        "arch": made.subject.arch,
+        "schedule": made.subject.schedule,
     }
 
 
@@ -201,7 +199,7 @@ def _share(report: dict[str, Any], made: _Made, device: Device | None) -> None:
     report["bound"] = report["bound_at_clock"] = None
     if device is None:
         return
-    sizes = dict(zip(made.program.dims, made.built.planned.sizes, strict=True))
+    sizes = dict(zip(made.program.dims, sizes_of(made.built), strict=True))
     fused = bounds(made.program, sizes, device, regime=report["protocol"]["regime"]).fused
     report["bound"] = fused.seconds * 1e6
     clock = next((o["sm_clock"] for o in report["outcomes"][:1] if o.get("sm_clock")), None)
@@ -215,7 +213,7 @@ def _recorded(row: Mapping[str, Any], ours: _Made, files: Mapping[str, _Made]) -
     """The ids of the new records in the user's store: one a regime for the kernel, and one for each file
     that was timed with it; those of one regime share a `comparison`."""
     machine = Machine(**row["machine"])
-    machine = replace(machine, versions={**ours.built.artifact.versions, **machine.versions})
+    machine = replace(machine, versions={**versions_of(ours.built), **machine.versions})
     store = Store.open()
     made = []
     for report in row["regimes"]:
@@ -259,8 +257,23 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
     show.table(("", ""), head)
     for report in row["regimes"]:
         _regime(report)
+    _stages(row.get("stages", ()))
     for made in row["records"]:
         click.echo(f"record\t{made[:16]}")
+
+
+def _stages(stages: Sequence[Mapping[str, Any]]) -> None:
+    """A pipeline's stages alone, one after the other, and what of it torch functions take."""
+    whole = sum(s["microseconds"] for s in stages)
+    if not whole:
+        return
+    lines = [
+        (s["name"], f"{s['microseconds']:.2f} us", f"{s['microseconds'] / whole:.0%}", "torch" * s["torch"])
+        for s in stages
+    ]
+    show.table(("stage", "time", "share", ""), lines)
+    share = sum(s["microseconds"] for s in stages if s["torch"]) / whole
+    click.echo(f"torch functions\t{share:.0%} of the stages' time")
 
 
 def _regime(report: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,11 +14,11 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.backend import STAGE_OF, Built, build_kernel, build_kernels
-from ucutlass.cli import gpu, show
+from ucutlass.cli import gpu, pipelines, show
+from ucutlass.cli.build_files import export
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.emit.staged import NotServed
-from ucutlass.interface import c_header
 from ucutlass.runtime import timings
 from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.switches import Stage
@@ -78,14 +77,15 @@ def command(
     timed: bool,
     as_json: bool,
 ) -> None:
-    """Build FILE's kernel for a shape; with -o write what C++ needs to call it.
+    """Build FILE's kernel or pipeline for a shape; with -o write what C++ needs to call it.
 
     The library holds one function with C linkage; it serves every shape with the same alignments.
     Files in the folder are named after the kernel's digest, never after the program.
 
     With --shape (repeated) or --all several are built at once, as many as cores and memory allow, and
     what is printed has a line, or a JSON object of a list, for each. Shapes that one kernel serves
-    share its files. What is printed says where each schedule comes from.
+    share its files. A pipeline's kernels are built together; series.json says how they are launched, and
+    where its buffers lie in the workspace. What is printed says where each schedule comes from.
     """
     if every and name is not None:
         raise click.UsageError("--all builds every kernel: leave out --kernel")
@@ -94,6 +94,13 @@ def command(
     start = perf_counter()
     with reported(as_json), recording() as heard:
         checked = frontend.read(file)
+        if not every and isinstance(program := frontend.program(checked, name), ir.Pipeline):
+            if timed:
+                raise click.UsageError("--timings looks at one kernel: name one with --kernel")
+            every_shape = [parse_sizes([*sizes, shape]) for shape in shapes] or [parse_sizes(sizes)]
+            wanted_shapes = [complete(program, given) for given in every_shape]
+            pipelines.build(checked, program, wanted_shapes, arch, stage, output, as_json)
+            return
         kernels = _kernels(checked, name, every)
         if not every and not shapes:
             (program,) = kernels
@@ -188,7 +195,7 @@ def _rows(
         if isinstance(one, Built):
             files = {"library": one.artifact.library}
             if output is not None:
-                files = _export(output, program, serving[one.source.entry])
+                files = export(output, program, serving[one.source.entry])
             row |= {
                 "entry": one.source.entry, "seconds": one.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
@@ -200,23 +207,6 @@ def _rows(
             row |= {"error": str(one), "status": int(status_of(one))}
         rows.append(row)
     return rows
-
-
-def _export(folder: Path, program: ir.Kernel, serving: Sequence[Built]) -> dict[str, Path]:
-    """The files of one entry, which serves the shapes of all of these."""
-    folder.mkdir(parents=True, exist_ok=True)
-    first, *others = serving
-    entry = first.source.entry
-    files = {
-        "library": folder / f"lib{entry}.so",
-        "header": folder / f"{entry}.h",
-        "source": folder / f"{entry}.cu",
-    }
-    shutil.copyfile(first.artifact.library, files["library"])
-    also = [other.planned for other in others]
-    files["header"].write_text(c_header(program, first.planned, first.source, also))
-    files["source"].write_text(first.source.text)
-    return files
 
 
 def _print_one(row: dict[str, Any], where: timings.Timings | None, as_json: bool) -> None:

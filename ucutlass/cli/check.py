@@ -12,7 +12,8 @@ from ucutlass import frontend, ir
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, render, to_json
-from ucutlass.families import Refused
+from ucutlass.pipeline.layout import kernels
+from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import complete, parse_sizes
 
 
@@ -56,7 +57,7 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
     if types_only:
         return checked.source, ()
     wrong: list[Diagnostic] = []
-    for program in checked.module.programs:
+    for program in _planned_alone(checked, sizes):
         try:
             wrong += _schedules(checked, program, sizes)
         except ProgramError as problem:
@@ -64,13 +65,35 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
     return checked.source, tuple(dict.fromkeys(wrong))
 
 
+def _planned_alone(checked: frontend.Checked, sizes: tuple[str, ...]) -> list[ir.Program]:
+    """The programs to check; with sizes, which are a pipeline's where the file has one, all but the kernels
+    that a pipeline calls: it gives these their extents."""
+    every = list(checked.module.programs)
+    if not sizes:
+        return every
+    called = {k.name for p in every if isinstance(p, ir.Pipeline) for k in kernels(p)}
+    return [p for p in every if p.name not in called]
+
+
 def _schedules(
     checked: frontend.Checked, program: ir.Program, sizes: tuple[str, ...]
 ) -> tuple[Diagnostic, ...]:
-    if isinstance(program, ir.Pipeline):
-        return (Refused.no_family(program, "a pipeline compiled as one unit").diagnostic,)
     if not sizes:
-        return frontend.check_schedules(checked, program)
-    for arch in dict.fromkeys(block.arch for block in program.schedules) or ("sm90a",):
-        frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch)
+        if isinstance(program, ir.Kernel):
+            return frontend.check_schedules(checked, program)
+        return tuple(d for kernel in kernels(program) for d in _stage(checked, kernel))
+    extents = complete(program, parse_sizes(sizes))
+    own = [program] if isinstance(program, ir.Kernel) else list(kernels(program))
+    for arch in dict.fromkeys(block.arch for k in own for block in k.schedules) or ("sm90a",):
+        if isinstance(program, ir.Pipeline):
+            plan_pipeline(checked, program, extents, arch)
+        else:
+            frontend.plan_kernel(checked, program, extents, arch)
     return ()
+
+
+def _stage(checked: frontend.Checked, kernel: ir.Kernel) -> tuple[Diagnostic, ...]:
+    try:
+        return frontend.check_schedules(checked, kernel)
+    except ProgramError as problem:
+        return problem.diagnostics

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from ucutlass import frontend
+from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of, select
-from ucutlass.cli import show
+from ucutlass.cli import pipelines, show
 from ucutlass.cli.advice import past, rows
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
@@ -39,16 +39,21 @@ from ucutlass.tune.recall import found_on
 def command(
     file: Path, sizes: tuple[str, ...], name: str | None, arch: str, device: str | None, as_json: bool
 ) -> None:
-    """Say what the compiler chooses for FILE's kernel and a shape, and why.
+    """Say what the compiler chooses for FILE's kernel or pipeline and a shape, and why.
 
     Shows waves and quantisation, registers, shared memory, stages, bytes and intensity against
     the device, the reason of every field that the schedule left out, what `ucc tune` recorded for this
-    shape, and what advice can be given without running anything. Needs no GPU.
+    shape, and what advice can be given without running anything. Of a pipeline: each stage's launch, bytes
+    and stream, the workspace, and for each cut whether one launch could do both sides, and what it costs.
+    Needs no GPU.
     """
     with reported(as_json):
         checked = frontend.read(file)
-        program = frontend.kernel(checked, name)
+        program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
+        if isinstance(program, ir.Pipeline):
+            pipelines.explain(checked, program, extents, arch, DEVICES[device] if device else None, as_json)
+            return
         chosen = frontend.plan_kernel(checked, program, extents, arch, DEVICES[device] if device else None)
         planned = chosen.planned
         by_name = dict(zip(program.dims, extents, strict=True))

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.backend import Built, build_kernel
+from ucutlass.assembly import AnyBuilt, build_program, kernels_of, schedule_of, sizes_of
+from ucutlass.backend import Built
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -22,9 +23,9 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.hardware import ARCHES, default_device
 from ucutlass.planned import gemm_or_none
 from ucutlass.runtime import isolate
-from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import Bounds, bounds
 
@@ -49,7 +50,7 @@ def command(
     limit: float,
     as_json: bool,
 ) -> None:
-    """Check, plan, emit, build and run FILE's kernel; verify it and time it.
+    """Check, plan, emit, build and run FILE's kernel or pipeline; verify it and time it.
 
     With an NVIDIA GPU the kernel runs there, in a process of its own: a crash or hang is reported
     and hurts nothing. Without one it is built all the same, and the reference interpreter
@@ -57,13 +58,13 @@ def command(
     """
     with reported(as_json):
         checked = frontend.read(file)
-        program = frontend.kernel(checked, name)
+        program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         found = gpu.at_hand()
         target = arch or (found.arch.name if found else "sm90a")
         device = found.device if found else None
         with show.building(program.name) as progress:
-            built = build_kernel(checked, program, extents, target, device=device, on_progress=progress)
+            built = build_program(checked, program, extents, target, device=device, on_progress=progress)
         row = _describe(program, built)
         given = parse_sizes(sizes)
         if found:
@@ -75,31 +76,36 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-def _describe(program: ir.Kernel, built: Built) -> dict[str, Any]:
-    planned = built.planned
+def _describe(program: ir.Program, built: AnyBuilt) -> dict[str, Any]:
     bound = _bounds(program, built)
-    return {
+    kernels = kernels_of(built)
+    row = {
         "kernel": program.name,
-        "sizes": dict(zip(program.dims, planned.sizes, strict=True)),
-        "arch": planned.plan.arch,
-        "schedule": show_schedule(planned.request),
-        "source": str(built.artifact.source),
-        "library": str(built.artifact.library),
-        "findings": [asdict(f) for f in built.artifact.report.findings],
+        "sizes": dict(zip(program.dims, sizes_of(built), strict=True)),
+        "arch": kernels[0].planned.plan.arch if kernels else "",
+        "schedule": schedule_of(built),
+        "findings": [asdict(f) for one in kernels for f in one.artifact.report.findings],
         "bound_microseconds": bound.fused.seconds * 1e6,
         "bound_limit": bound.limit,
-        "bound_device": planned.device.name,
+        "bound_device": bound.device,
     }
+    if isinstance(built, Built):
+        return row | {"source": str(built.artifact.source), "library": str(built.artifact.library)}
+    stages = [
+        {"name": stage.step.name, "source": "" if one is None else str(one.artifact.source)}
+        for stage, one in zip(built.plan.stages, built.built, strict=True)
+    ]
+    return row | {"stages": stages}
 
 
 def _on_gpu(
     checked: frontend.Checked,
-    program: ir.Kernel,
+    program: ir.Program,
     sizes: dict[str, int],
     arch: str,
     seed: int,
     limit: float,
-    built: Built,
+    built: AnyBuilt,
 ) -> dict[str, Any]:
     answer = _isolated("on_gpu", checked, program, sizes, seed, limit, {"arch": arch})
     if "lost" in answer:
@@ -108,21 +114,23 @@ def _on_gpu(
     return {"ran": "GPU"} | answer | {"share_of_bound": share}
 
 
-def built_share(program: ir.Kernel, built: Built, microseconds: float | None) -> float | None:
+def built_share(program: ir.Program, built: AnyBuilt, microseconds: float | None) -> float | None:
     """The fused bound over the measured time; None where nothing was measured."""
     if microseconds is None:
         return None
     return _bounds(program, built).fused.seconds * 1e6 / microseconds
 
 
-def _bounds(program: ir.Kernel, built: Built) -> Bounds:
-    planned = built.planned
-    sizes = dict(zip(program.dims, planned.sizes, strict=True))
-    return bounds(program, sizes, planned.device, planned=gemm_or_none(planned))
+def _bounds(program: ir.Program, built: AnyBuilt) -> Bounds:
+    sizes = dict(zip(program.dims, sizes_of(built), strict=True))
+    planned = [one.planned for one in kernels_of(built)]
+    alone = gemm_or_none(built.planned) if isinstance(built, Built) else None
+    device = planned[0].device if planned else default_device(ARCHES["sm90a"])
+    return bounds(program, sizes, device, planned=alone)
 
 
 def _on_cpu(
-    checked: frontend.Checked, program: ir.Kernel, sizes: dict[str, int], seed: int, limit: float
+    checked: frontend.Checked, program: ir.Program, sizes: dict[str, int], seed: int, limit: float
 ) -> dict[str, Any]:
     cut = {name: min(size, _INTERPRETED) for name, size in sizes.items()}
     answer = _isolated("on_cpu", checked, program, cut, seed, limit, {})
@@ -134,7 +142,7 @@ def _on_cpu(
 def _isolated(
     what: str,
     checked: frontend.Checked,
-    program: ir.Kernel,
+    program: ir.Program,
     sizes: dict[str, int],
     seed: int,
     limit: float,
@@ -200,7 +208,11 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
                 f"{row['bound_microseconds']:.2f} us on {row['bound_device']}, bound by {row['bound_limit']}",
             )
         )
-    lines.append(("source", row["source"]))
+    lines += [(s["name"], s["source"] or "torch: not compiled") for s in row.get("stages", ())]
+    if row.get("torch_share"):
+        lines.append(("torch functions", f"{row['torch_share']:.0%} of the stages' time"))
+    if "source" in row:
+        lines.append(("source", row["source"]))
     show.table(("", ""), lines)
 
 

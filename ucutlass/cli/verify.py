@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.backend import Built, build_kernel
+from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -25,7 +25,6 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 
 # Written out, because the table of distributions needs torch, and `ucc verify --help` does not.
@@ -73,7 +72,7 @@ def command(
     sanitize: bool,
     as_json: bool,
 ) -> None:
-    """Hold FILE's kernel against the float64 reference, on many inputs and extents.
+    """Hold FILE's kernel or pipeline against the float64 reference, on many inputs and extents.
 
     Every case runs on poisoned, guarded memory in a process that it may crash. The verdict is
     kept as an evidence record. Needs an NVIDIA GPU: without one nothing is verified, and the exit
@@ -83,7 +82,7 @@ def command(
     options = _Options(chosen, distributions, most, limit, wait, sanitize)
     with reported(as_json):
         checked = frontend.read(file)
-        program = frontend.kernel(checked, name)
+        program = frontend.program(checked, name)
         given = parse_sizes(sizes)
         extents = complete(program, given)
         found = gpu.at_hand()
@@ -92,7 +91,7 @@ def command(
             fail(Status.MACHINE, words, as_json)
         target = arch or found.arch.name
         with show.building(program.name) as progress:
-            built = build_kernel(
+            built = build_program(
                 checked, program, extents, target, device=found.device, on_progress=progress
             )
         row = _verify(checked, program, built, dict(zip(program.dims, extents, strict=True)), options)
@@ -119,7 +118,7 @@ def _lane(wait: float) -> AbstractContextManager[None]:
 
 
 def _verify(
-    checked: frontend.Checked, program: ir.Kernel, built: Built, sizes: dict[str, int], options: _Options
+    checked: frontend.Checked, program: ir.Program, built: AnyBuilt, sizes: dict[str, int], options: _Options
 ) -> dict[str, Any]:
     from ucutlass.runtime import store
     from ucutlass.trials import verified
@@ -141,8 +140,8 @@ def _verify(
     return {
         "kernel": program.name,
         "sizes": sizes,
-        "arch": built.planned.plan.arch,
-        "schedule": show_schedule(built.planned.request),
+        "arch": subject.arch,
+        "schedule": subject.schedule,
         "device": machine.device,
         "record": kept.id,
         **result,

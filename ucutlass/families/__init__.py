@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass import ir
+from ucutlass.families.attention import AttentionForm, is_attention, recognise_attention
+from ucutlass.families.convolution import ConvForm, is_convolution, recognise_convolution
 from ucutlass.families.gemm import GemmForm, recognise_gemm
+from ucutlass.families.products import ProductsForm, is_products, recognise_products
 from ucutlass.families.refuse import Refused, find
 from ucutlass.families.sweep import SweepForm, recognise_sweep
 
-__all__ = ["Form", "GemmForm", "Refused", "SweepForm", "recognise"]
+__all__ = [
+    "AttentionForm", "ConvForm", "Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise",
+]  # fmt: skip
 
-Form: TypeAlias = GemmForm | SweepForm
+Form: TypeAlias = GemmForm | ProductsForm | SweepForm | ConvForm | AttentionForm
 """What a kernel is, as its family sees it."""
 
 
@@ -21,10 +26,16 @@ def recognise(kernel: ir.Kernel) -> Form:
     Raises Refused with the diagnostic: UC0300 where a family is missing so far, UC03xx where
     one launch cannot do it.
     """
+    if is_convolution(kernel):
+        return recognise_convolution(kernel)
     match find(kernel, ir.Dot):
         case []:
             return recognise_sweep(kernel)
+        case dots if is_products(dots):
+            return recognise_products(kernel, dots)
         case [dot]:
             return recognise_gemm(kernel, dot)
+        case dots if is_attention(dots):
+            return recognise_attention(kernel, dots)
         case dots:
             raise Refused.no_family(kernel, f"a kernel with {len(dots)} dots")

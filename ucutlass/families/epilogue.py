@@ -56,34 +56,51 @@ class EpilogueOutput:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Inputs in slot order, with the value nodes that read them; outputs in result order."""
+    """Inputs in slot order, with the value nodes that read them; outputs in result order. `others` are
+    further dots over the same names, whose values are accumulators beside `dot`'s."""
 
     kernel: ir.Kernel
     dot: ir.Dot
     inputs: tuple[Operand, ...]
     slots: dict[int, int]
     outputs: tuple[EpilogueOutput, ...]
+    others: tuple[ir.Dot, ...] = ()
 
 
-def epilogue(kernel: ir.Kernel, dot: ir.Dot, stored: tuple[str, ...], loaded: tuple[str, ...]) -> Epilogue:
-    """The access structure around a dot. Raises Refused where it cannot be fused."""
+def epilogue(
+    kernel: ir.Kernel, dot: ir.Dot, stored: tuple[str, ...], loaded: tuple[str, ...],
+    others: tuple[ir.Dot, ...] = (), own: ir.Segment | None = None,
+) -> Epilogue:  # fmt: skip
+    """The access structure around a dot, and `others` over the same names. A tensor gathered by `own`, the
+    group of each row, is an operand over the groups. Raises Refused where it cannot be fused."""
     tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
     outputs = tuple(
-        _output(kernel, dot, result, tensors + i, stored) for i, result in enumerate(kernel.results)
+        _output(kernel, dot, result, tensors + i, stored, others) for i, result in enumerate(kernel.results)
     )
+    return around(kernel, dot, outputs, loaded, others, own)
+
+
+def around(
+    kernel: ir.Kernel, dot: ir.Dot, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
+    others: tuple[ir.Dot, ...] = (), own: ir.Segment | None = None,
+) -> Epilogue:  # fmt: skip
+    """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one cannot be
+    read at the element's own coordinates."""
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
-    for node in _above(dot, outputs):
-        found = _input(kernel, dot, node, loaded)
+    for node in _above((dot, *others), outputs, own):
+        found = _input(kernel, dot, node, loaded, own)
         if found is not None:
             if found not in inputs:
                 inputs.append(found)
             slots[id(node)] = inputs.index(found)
-    return Epilogue(kernel, dot, tuple(inputs), slots, outputs)
+    return Epilogue(kernel, dot, tuple(inputs), slots, outputs, others)
 
 
-def _above(dot: ir.Dot, outputs: tuple[EpilogueOutput, ...]) -> list[ir.Value]:
-    """The nodes of the epilogue: everything reached without passing through the dot, nor below
+def _above(
+    dots: tuple[ir.Dot, ...], outputs: tuple[EpilogueOutput, ...], own: ir.Segment | None
+) -> list[ir.Value]:
+    """The nodes of the epilogue: everything reached without passing through a dot, nor below
     a node that is itself an operand."""
     found: list[ir.Value] = []
     seen: set[int] = set()
@@ -94,14 +111,16 @@ def _above(dot: ir.Dot, outputs: tuple[EpilogueOutput, ...]) -> list[ir.Value]:
             continue
         seen.add(id(node))
         found.append(node)
-        if node is not dot and not isinstance(node, ir.Read):
+        gathered = isinstance(node, ir.Gather) and node.ids is own
+        if not gathered and not isinstance(node, ir.Read) and not any(node is dot for dot in dots):
             stack += reversed(ir.children(node))
     return found
 
 
 def _output(
-    kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...]
-) -> EpilogueOutput:
+    kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...],
+    others: tuple[ir.Dot, ...],
+) -> EpilogueOutput:  # fmt: skip
     if result.type.elem.name not in stored:
         raise Refused(
             "UC0306",
@@ -113,11 +132,12 @@ def _output(
     value = result.value
     if isinstance(value, ir.Cast) and value.elem is result.type.elem:
         value = value.value
-    if dot not in list(walk(value)):
+    below = list(walk(value))
+    if not any(d in below for d in (dot, *others)):
         raise Refused.no_family(kernel, "a result that does not come from the dot", result.value.span)
     if isinstance(value, ir.Reduce) and dot in list(walk(value.value)):
         return _reduction(dot, value, tensor)
-    _require_dims(value, dot)
+    require_dims(value, dot)
     return EpilogueOutput(tensor, value, None)
 
 
@@ -129,7 +149,7 @@ def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput
             value.span,
             "store the dot's result and reduce it in a second stage",
         )
-    _require_dims(value.value, dot)
+    require_dims(value.value, dot)
     monotone = value.op in ("max", "min") and tensor.elem.kind == "float"
     if value.elem.kind != tensor.elem.kind and not monotone:
         # Partial results have the stored element's kind: every term would be converted on its own.
@@ -145,7 +165,7 @@ def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput
     )
 
 
-def _require_dims(value: ir.Value, dot: ir.Dot) -> None:
+def require_dims(value: ir.Value, dot: ir.Dot) -> None:
     extra = [d for d in value.dims if d not in dot.dims]
     if extra:
         raise Refused(
@@ -157,10 +177,14 @@ def _require_dims(value: ir.Value, dot: ir.Dot) -> None:
         )
 
 
-def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ...]) -> Operand | None:
+def _input(
+    kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ...], own: ir.Segment | None = None
+) -> Operand | None:
     """The tensor that a node reads, None where it reads none. Raises Refused."""
     rename: dict[str, str] = {}
     inner = node
+    if isinstance(inner, ir.Gather) and inner.ids is own and isinstance(inner.value, ir.ParamValue):
+        inner = inner.value
     while isinstance(inner, ir.Read):
         if not is_rename(inner, kernel.dims):
             raise Refused(
@@ -202,7 +226,7 @@ def _input(kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ..
             )
         case ir.Softmax() | ir.Scan() | ir.Reduce():
             raise Refused.no_family(kernel, "a dot with softmax, scans or reductions around it", inner.span)
-        case _ if inner is not node:
+        case _ if isinstance(node, ir.Read):
             raise Refused("UC0304", "only stored tensors can be indexed in an epilogue", inner.span)
     return None
 
@@ -275,8 +299,9 @@ class _Build:
         return self._done[id(node)]
 
     def _make(self, node: ir.Value) -> int:
-        if node is self._e.dot:
-            return self.add(Accumulator(kind_of(node.elem)))
+        for index, dot in enumerate((self._e.dot, *self._e.others)):
+            if node is dot:
+                return self.add(Accumulator(kind_of(dot.elem), index))
         if id(node) in self._e.slots:
             return self.add(LoadSlot(self._e.slots[id(node)], kind_of(node.elem)))
         match node:

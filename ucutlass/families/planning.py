@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.families import Form, GemmForm, SweepForm
+from ucutlass.families import AttentionForm, ConvForm, Form, GemmForm, ProductsForm, SweepForm
+from ucutlass.families.attention_planning import plan_attention
+from ucutlass.families.convolution_planning import plan_convolution
 from ucutlass.families.gemm import problem
+from ucutlass.families.products_planning import plan_products
 from ucutlass.families.sweep_planning import plan_sweep
 from ucutlass.hardware import Arch, Device, default_device
 from ucutlass.planned import AnyPlanned
@@ -28,5 +31,11 @@ def plan_form(
     match form:
         case GemmForm():
             return plan(problem(form, extents, aligned), extents, arch, gpu, request)
+        case ProductsForm():
+            return plan_products(form, extents, arch, gpu, request, fine)
         case SweepForm():
             return plan_sweep(form, extents, arch, gpu, request, fine)
+        case ConvForm():
+            return plan_convolution(form, extents, arch, gpu, request, fine)
+        case AttentionForm():
+            return plan_attention(form, extents, arch, gpu, request, fine)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ucutlass.families.addresses import Sizes
 from ucutlass.families.sweep import SweepForm
-from ucutlass.families.sweep_problem import PACK, sweep_problem
+from ucutlass.families.sweep_problem import PACK, alignment, beside, sweep_problem
 from ucutlass.hardware import Arch, Device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.sweep import (
+    TILE,
     Along,
     Load,
     Output,
@@ -29,8 +31,10 @@ THREADS = 256
 
 MOST_THREADS = 1024
 
-MOST_ITEMS = 8
-"""Vectors of a row that a thread holds at most."""
+ROOMS: tuple[tuple[int, int], ...] = ((64, 1), (128, 1), (128, 2), (128, 4), (128, 8))
+"""Bytes of a row that each thread keeps in registers, and blocks of a cluster that share the row, best first
+(measured on an H200 by `benchmarks.memory_bound`). 8 is the largest cluster that every GPU with clusters
+runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
 
 HELD = 128
 """Bytes of a row that a thread keeps in registers at most: 32 of its registers, besides what it computes
@@ -38,6 +42,9 @@ with."""
 
 MOST_INDEX = 2**31 - 1
 """Vectors, or rows, that a launch numbers: they are divided in 32 bits."""
+
+LEAST_SIDE = 16
+"""Elements of either side from which squares are turned in shared memory."""
 
 _FLIGHT = 4
 """Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
@@ -54,7 +61,11 @@ class Extent:
 
 
 def plan_sweep(
-    form: SweepForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    form: SweepForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
@@ -62,13 +73,15 @@ def plan_sweep(
         return (foreign,)
     problem = sweep_problem(form, sizes, aligned)
     extent = measure(problem, sizes)
-    schedule = schedule_of(problem, extent, sizes, device)
+    schedule = schedule_of(problem, extent, sizes, arch, device)
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
     moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
-    return FamilyPlanned(plan, (), sizes, Request(), device, seconds, tuple(_notes(problem, extent, schedule)))
+    return FamilyPlanned(
+        plan, (), sizes, Request(), device, seconds, tuple(_notes(problem, extent, schedule))
+    )
 
 
 def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
@@ -90,14 +103,18 @@ def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...
 
 
 def schedule_of(
-    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], device: Device
+    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], arch: Arch, device: Device
 ) -> SweepSchedule:
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
     if not problem.columns:
+        if (turn := _turned(problem, sizes)) is not None:
+            across, turned = turn
+            items = TILE * TILE // vector // THREADS
+            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
         return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
     if problem.across:
-        return _across(problem, extent, vector, device)
+        return _across(problem, extent, vector, arch, device)
     return _down(problem, extent, vector, device)
 
 
@@ -116,6 +133,36 @@ def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
     return vector
 
 
+def _turned(problem: SweepProblem, sizes: tuple[int, ...]) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
+    their elements make a word; None where every load can be read as it lies, or squares would be empty."""
+    at = Sizes({}, sizes)
+    vector = problem.vector
+    if vector is None or at.number(problem.modes[vector]) < LEAST_SIDE:
+        return None
+    for mode, run in enumerate(problem.rows):
+        if mode == vector or at.number(run) < LEAST_SIDE:
+            continue
+        found = [
+            (
+                k,
+                min(
+                    4 // load.elem.bytes,
+                    alignment(replace(problem, vector=mode), load.axes, at, 4 // load.elem.bytes),
+                ),
+            )
+            for k, load in enumerate(problem.loads)
+            if load.elem.bytes in (2, 4)
+            and not load.guards
+            and beside(load.axes, mode)
+            and any(vector in dict(a.at.terms) for a in load.axes)
+            and all(a.extent is None and a.gathered is None for a in load.axes)
+        ]
+        if found:
+            return mode, tuple(found)
+    return None
+
+
 def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> int:
     """Vectors a thread takes: few where few threads would be left."""
     threads = extent.rows // vector
@@ -126,16 +173,22 @@ def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -
     return most
 
 
-def _across(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
+def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, device: Device) -> SweepSchedule:
     vectors = extent.columns // vector
     held = _kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
-    if not scans and vectors * held <= MOST_THREADS * HELD:
-        threads = _power(max(1, math.ceil(vectors * held / HELD), math.ceil(vectors / MOST_ITEMS)))
+    row = vectors * held
+    for room, cluster in ROOMS:
+        fits = row <= room * cluster * MOST_THREADS
+        idle = cluster > 1 and extent.rows * cluster < device.sms
+        if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
+            continue
+        share = math.ceil(vectors / cluster)
+        threads = _power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
         # A row of a warp or more is shared by whole warps, so that its lanes' sums meet in shuffles.
-        threads = min(MOST_THREADS, max(threads, min(32, _power(vectors))))
-        items = math.ceil(vectors / threads)
-        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers")
+        threads = min(MOST_THREADS, max(threads, min(32, _power(share))))
+        items = math.ceil(share / threads)
+        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     splits = 1 if scans else _splits(extent.rows, math.ceil(vectors / (threads * items)), 8, device)
@@ -150,7 +203,11 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     blocks = math.ceil(wide / side)
     share = 1
-    while side * share < THREADS and (blocks * side * share < device.sms * 1024 or not scans) and share < extent.columns:
+    while (
+        side * share < THREADS
+        and (blocks * side * share < device.sms * 1024 or not scans)
+        and share < extent.columns
+    ):
         share *= 2
     if not scans and extent.columns * held <= share * HELD:
         return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
@@ -165,13 +222,14 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
 
 
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:
-    """Bytes a thread keeps of one vector of every load that moves along rows and columns both."""
+    """Bytes a thread keeps of one vector of every load that differs from row to row and along the vector;
+    what does not is read again from the caches."""
     rows = set(range(len(problem.rows)))
     columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
     total = 0
     for load in problem.loads:
         modes = {m for axis in load.axes for m, _ in axis.at.terms}
-        if modes & columns and (modes & rows or not rows):
+        if modes & columns and (modes & rows or not rows) and problem.vector in modes:
             total += load.elem.bytes * vector
     return max(total, 4)
 
@@ -195,7 +253,8 @@ def _foreign(request: Request) -> Violation | None:
     names = ", ".join(f"`{name}`" for name in given)
     return Violation(
         "UC0439", f"{names}: fields of a kernel with a dot; this one has none",
-        "leave the schedule out: the compiler chooses threads and vectors by the shape", tuple(given), Request(),
+        "leave the schedule out: the compiler chooses threads and vectors by the shape",
+        tuple(given), Request(),
     )  # fmt: skip
 
 
@@ -206,19 +265,31 @@ def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -
     if max(rows, columns) <= MOST_INDEX:
         return None
     return Violation(
-        "UC0460", f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
+        "UC0460",
+        f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
         "cut the tensor along its outermost name", (), None,
     )  # fmt: skip
 
 
 def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note]:
     where = "none" if problem.vector is None else "columns" if problem.across else "rows"
-    notes = [Note("", f"vectors of {s.vector}", f"along the {where}, the widest that extents and types allow")]
+    notes = [
+        Note("", f"vectors of {s.vector}", f"along the {where}, the widest that extents and types allow")
+    ]
     if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
-        kept = "every element is read once and kept in registers" if s.keep == "registers" else (
-            f"a row's {extent.columns} columns do not fit registers: each of {phases(problem) + 1} passes reads it"
+        kept = (
+            "every element is read once and kept in registers"
+            if s.keep == "registers"
+            else (
+                f"a row's {extent.columns} columns do not fit registers: "
+                f"each of {phases(problem) + 1} passes reads it"
+            )
         )
         notes.append(Note("", f"{s.threads} threads a row", kept))
+    if s.cluster > 1:
+        notes.append(
+            Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
+        )
     if s.splits > 1:
         notes.append(Note("", f"{s.splits} blocks a row", f"{extent.rows} rows alone do not fill the GPU"))
     return notes

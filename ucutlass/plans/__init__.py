@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ucutlass.plan import GemmPlan
+from ucutlass.plans.attention import AttentionPlan
+from ucutlass.plans.convolution import ConvPlan
+from ucutlass.plans.products import ProductsPlan
 from ucutlass.plans.sweep import SweepPlan
 
-FamilyPlan: TypeAlias = SweepPlan
+FamilyPlan: TypeAlias = AttentionPlan | ConvPlan | ProductsPlan | SweepPlan
 """A plan of a family besides GEMM."""
 
 Plan: TypeAlias = GemmPlan | FamilyPlan

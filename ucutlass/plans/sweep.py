@@ -219,7 +219,10 @@ class SweepSchedule:
     none, of the rows.
 
     `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
-    blocks share a row's columns: then each phase is a launch.
+    blocks share a row's columns: then each phase is a launch; or the blocks of a `cluster` do, in one.
+
+    `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
+    these loads lie side by side: they go through shared memory, so many elements in a word of it.
     """
 
     vector: int
@@ -228,6 +231,13 @@ class SweepSchedule:
     items: int
     keep: Literal["registers", "reread"]
     splits: int = 1
+    across: int = 0
+    turned: tuple[tuple[int, int], ...] = ()
+    cluster: int = 1
+
+
+TILE = 64
+"""Elements of a side of a square that is turned."""
 
 
 @dataclass(frozen=True, slots=True)

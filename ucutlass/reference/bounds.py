@@ -46,7 +46,7 @@ from ucutlass.reference.interpreter import operand
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import Call, step, unwrapped
 from ucutlass.reference.radius import UNIT, Bounded, settle
-from ucutlass.reference.rounding import RANGES, cast, round_float
+from ucutlass.reference.rounding import FORMATS, RANGES, cast, round_float
 
 EXACT: frozenset[str] = frozenset(
     {
@@ -71,11 +71,13 @@ digit missing here moves the value there by its square only."""
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
     """A call whose parameters may be inexact: `radii[i]` over the value's data, None: exact.
-    `lenient` holds the values that may use fast forms."""
+    `lenient` holds the values that may use fast forms, `early` the casts of a softmax that may be rounded
+    before they are divided by their row's sum (`ucutlass.reference.forms`)."""
 
     call: Call
     radii: Sequence[Tensor | None]
     lenient: frozenset[Value] = frozenset()
+    early: frozenset[Value] = frozenset()
 
 
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
@@ -107,6 +109,8 @@ def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bou
             return settle(value, (round_float(value.data, F32) - value.data).abs())
         case Apply():
             return settle(value, _apply(node, parts, value, node in inputs.lenient))
+        case Cast() if node in inputs.early:
+            return settle(value, _rounded_early(node, parts[0], value.data))
         case Cast():
             return settle(value, cast_radius(parts[0], value.data, lambda x: cast(x, node.elem)))
         case Read() | Gather():
@@ -121,6 +125,16 @@ def cast_radius(part: Bounded, centre: Tensor, rounding: Callable[[Tensor], Tens
         return None
     low, high = _ends(part.value.data, part.radius)
     return torch.maximum(difference(rounding(low), centre), difference(rounding(high), centre))
+
+
+def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
+    """Of p = e / sum(e), where e is rounded and not p: the relative error of one rounding, or half of the
+    smallest number, or what an f32 is flushed at, for e is at least p. The row's sum is that of the exact e."""
+    x = part.value.data.to(torch.float64)
+    spread = torch.zeros_like(x) if part.radius is None else part.radius
+    form = FORMATS[node.elem.name]
+    unit, least = 2.0**-form.precision, 2.0 ** max(form.smallest - form.precision, -126)
+    return difference(x, centre) + spread + unit * (x.abs() + spread) + least
 
 
 def difference(a: Tensor, b: Tensor) -> Tensor:

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from ucutlass.elements import F64, Element
-from ucutlass.ir import Kernel, Pipeline, Program, Stage, TensorType
+from ucutlass.families.refuse import walk
+from ucutlass.ir import Dot, Kernel, Pipeline, Program, Stage, TensorType, Value
 from ucutlass.reference.bounds import Inputs, analyse, cast_radius
+from ucutlass.reference.contract import contract
 from ucutlass.reference.errors import UnsupportedError
-from ucutlass.reference.forms import lenient
+from ucutlass.reference.forms import early, lenient
 from ucutlass.reference.interpreter import (
     Argument,
     check_arguments,
@@ -23,7 +25,7 @@ from ucutlass.reference.interpreter import (
     sizes_of,
     stage_arguments,
 )
-from ucutlass.reference.named import from_memory, to_memory
+from ucutlass.reference.named import Named, from_memory, to_memory
 from ucutlass.reference.radius import Bounded, settle
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 
@@ -33,13 +35,15 @@ class Expected:
     """One result in its memory layout. `reference` is rounded to `elem` and kept in float64,
     int64 or bool; `bound` is float64, 0 where the device must give exactly the reference.
     `overflows` marks elements that an honest kernel may find on either side of the end of `elem`'s
-    range: there the infinity counts as the largest finite number, in the bound too. None: nowhere."""
+    range: there the infinity counts as the largest finite number, in the bound too. None: nowhere.
+    `free` marks elements that may hold anything: see `_met_by_zero`. None: nowhere."""
 
     name: str
     elem: Element
     reference: Tensor
     bound: Tensor
     overflows: Tensor | None = None
+    free: Tensor | None = None
 
 
 def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
@@ -62,7 +66,10 @@ def _kernel(
     ]
     roots = [r.value for r in kernel.results]
     fast = lenient(roots, [r.type.elem for r in kernel.results])
-    found = analyse(roots, Inputs(call, placed, fast))
+    weights = early(roots)
+    inputs = Inputs(call, placed, fast, weights)
+    found = analyse(roots, inputs)
+    free = _met_by_zero(roots, weights, inputs)
     out = []
     for part, result in zip(found, kernel.results, strict=True):
         stored = _store(part, result.type.elem)
@@ -80,9 +87,26 @@ def _kernel(
                 None
                 if overflows is None
                 else to_memory(stored.value.like(overflows), result.type, call.sizes),
+                None
+                if free is None
+                else to_memory(stored.value.like(free.spread(stored.value.dims)), result.type, call.sizes),
             )
         )
     return tuple(out)
+
+
+def _met_by_zero(roots: Sequence[Value], weights: frozenset[Value], inputs: Inputs) -> Named | None:
+    """Where attention's sum holds a NaN or an infinity times a weight that is 0, by the dot's names: a kernel
+    that leaves out keys with a score of -inf does not see it, one that multiplies has NaN. None: nowhere."""
+    for node in walk(*roots) if weights else ():
+        if not isinstance(node, Dot) or not weights & {node.left, node.right}:
+            continue
+        weight, value = (node.left, node.right) if node.left in weights else (node.right, node.left)
+        p, v = (part.value for part in analyse([weight, value], inputs))
+        zero, strange = ((p.data == 0).to(torch.float64), (~v.data.isfinite()).to(torch.float64))
+        if bool(strange.any()):
+            return Named(contract(p.like(zero), v.like(strange), node.over, node.dims) > 0, node.dims)
+    return None
 
 
 def _overflows(part: Bounded, elem: Element) -> Tensor | None:

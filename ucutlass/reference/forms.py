@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ucutlass.elements import Element
-from ucutlass.ir import Apply, Cast, Reduce, Value, children
+from ucutlass.ir import Apply, Cast, Dot, Reduce, Softmax, Value, children
 
 FAST_UNITS = 2.0**-16 / 2.0**-24
 """The relative error of a fast form, in units of f32's round-off."""
@@ -42,6 +42,13 @@ def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Valu
         if node in strict or not keeps:
             strict.update(children(node))
     return frozenset(order) - strict
+
+
+def early(roots: Sequence[Value]) -> frozenset[Value]:
+    """The casts of a softmax that a dot sums: attention rounds the exponentials before it divides the
+    dot by their sum."""
+    operands = (side for node in _topological(roots) if isinstance(node, Dot) for side in (node.left, node.right))
+    return frozenset(x for x in operands if isinstance(x, Cast) and isinstance(x.value, Softmax) and not x.value.log)
 
 
 def _coarse(elem: Element) -> bool:

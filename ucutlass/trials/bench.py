@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ucutlass.api import LoadedKernel
+    from ucutlass.api import LoadedKernel, LoadedPipeline
     from ucutlass.runtime.bench.gpu import Gpu
     from ucutlass.runtime.bench.outcome import Candidate, Failed
     from ucutlass.runtime.bench.protocol import Protocol
@@ -35,18 +35,19 @@ def on_gpu(
 
     A baseline is `{"name": ..}`, of a `.ucu` file with its `text`. `protocols` are fields of
     `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a list of cases, each
-    with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no speed.
+    with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no speed. `stages`
+    are those of a pipeline, each timed alone.
     """
     import torch
 
     from ucutlass import frontend
-    from ucutlass.api import LoadedKernel
+    from ucutlass.api import loaded
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.bench.protocol import Protocol
     from ucutlass.runtime.subject import machine_of
 
     checked = frontend.read_text(text, file)
-    kernel = LoadedKernel(checked, frontend.kernel(checked, name), arch)
+    kernel = loaded(checked, frontend.program(checked, name), arch)
     chosen = [Protocol(**fields) for fields in protocols]
     return {
         "device": torch.cuda.get_device_name(),
@@ -55,7 +56,7 @@ def on_gpu(
 
 
 def judged(
-    kernel: LoadedKernel,
+    kernel: LoadedKernel | LoadedPipeline,
     gpu: Gpu,
     sizes: Mapping[str, int],
     arch: str | None,
@@ -73,11 +74,25 @@ def judged(
         for chosen in protocols if all(v["ok"] for v in verified) else ():
             regimes.append(_compared(kernel, sizes, arch, baselines, chosen, gpu, bandwidth))
             torch.cuda.empty_cache()
-    return {"verified": verified, "regimes": regimes}
+    stages = _stages(kernel, sizes, seed, gpu.device) if regimes else []
+    return {"verified": verified, "regimes": regimes, "stages": stages}
+
+
+def _stages(
+    kernel: LoadedKernel | LoadedPipeline, sizes: Mapping[str, int], seed: int, device: str
+) -> list[dict[str, Any]]:
+    """A pipeline's stages with their times and which are torch's; none for a kernel."""
+    from ucutlass.ir import Pipeline
+    from ucutlass.runtime.inputs import generate
+
+    if not isinstance(kernel.program, Pipeline) or device != "cuda":
+        return []
+    times = kernel.stage_times(*generate(kernel.program, sizes, "normal", seed=seed, device=device))
+    return [{"name": t.name, "microseconds": t.seconds * 1e6, "torch": t.torch} for t in times]
 
 
 def _verified(
-    kernel: LoadedKernel, sizes: Mapping[str, int], distribution: Any, seed: int, device: str
+    kernel: LoadedKernel | LoadedPipeline, sizes: Mapping[str, int], distribution: Any, seed: int, device: str
 ) -> dict[str, Any]:
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
@@ -95,7 +110,7 @@ def _out(outs: Sequence[Any]) -> Any:
 
 
 def _compared(
-    kernel: LoadedKernel,
+    kernel: LoadedKernel | LoadedPipeline,
     sizes: Mapping[str, int],
     arch: str | None,
     baselines: Sequence[Mapping[str, str]],
@@ -141,7 +156,7 @@ def _compared(
     return report
 
 
-def bytes_of_call(kernel: LoadedKernel, arguments: Sequence[Any]) -> int:
+def bytes_of_call(kernel: LoadedKernel | LoadedPipeline, arguments: Sequence[Any]) -> int:
     """Of all arguments and results of a call."""
     from ucutlass.runtime.bench.workload import bytes_of
 
@@ -149,7 +164,7 @@ def bytes_of_call(kernel: LoadedKernel, arguments: Sequence[Any]) -> int:
     return bytes_of(arguments) + bytes_of(results if isinstance(results, tuple) else (results,))
 
 
-def candidate_of(kernel: LoadedKernel, name: str, buffers: Buffers) -> Candidate:
+def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buffers) -> Candidate:
     """A kernel of ours on these buffers, with result tensors of its own."""
     from ucutlass.runtime.bench.outcome import Candidate
     from ucutlass.runtime.bench.workload import bytes_of
@@ -192,10 +207,10 @@ def _other_file(
     name: str, text: str, buffers: Buffers, sizes: Mapping[str, int], arch: str | None, device: str
 ) -> Candidate:
     from ucutlass import frontend
-    from ucutlass.api import LoadedKernel
+    from ucutlass.api import loaded
 
     checked = frontend.read_text(text, name)
-    other = LoadedKernel(checked, frontend.kernel(checked), arch)
+    other = loaded(checked, frontend.program(checked), arch)
     ours = [p.type for p in buffers.program.params]
     theirs = [p.type for p in other.program.params]
     if ours != theirs or dict(other.program.dims) != dict(buffers.program.dims):

@@ -19,17 +19,19 @@ def on_gpu(
     """Runs, verifies against the float64 reference, then times over rotated buffers.
 
     Returns `comparisons` and `problems` of the verdict, `ok`, `device`, and `microseconds` a launch
-    with its `spread` (None where the result is wrong: a wrong kernel has no speed).
+    with its `spread` (None where the result is wrong: a wrong kernel has no speed), and `torch_share`, what
+    torch functions take of a pipeline's time.
     """
     import torch
 
     from ucutlass import frontend
-    from ucutlass.api import LoadedKernel
+    from ucutlass.api import LoadedPipeline, loaded
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.stage_times import torch_share
 
     checked = frontend.read_text(text, file)
-    k = LoadedKernel(checked, frontend.kernel(checked, name), arch)
+    k = loaded(checked, frontend.program(checked, name), arch)
     arguments = generate(k.program, sizes, "normal", seed=seed, device="cuda")
 
     def launch(args: Sequence[Any], outs: Sequence[Tensor]) -> None:
@@ -37,6 +39,7 @@ def on_gpu(
 
     verdict = verify.check(k.program, launch, arguments)
     timing = _time(k, sizes, seed) if verdict.ok else None
+    share = torch_share(k.stage_times(*arguments)) if timing and isinstance(k, LoadedPipeline) else 0.0
     return {
         "device": torch.cuda.get_device_name(0),
         "ok": verdict.ok,
@@ -44,6 +47,7 @@ def on_gpu(
         "problems": [str(p.message) for p in verdict.problems],
         "microseconds": timing.median if timing else None,
         "spread": timing.spread if timing else None,
+        "torch_share": share,
     }
 
 
@@ -66,17 +70,18 @@ def on_cpu(text: str, file: str, name: str | None, sizes: dict[str, int], seed: 
     """
     from ucutlass import frontend
     from ucutlass.reference import evaluate
+    from ucutlass.runtime.declaration import results_of
     from ucutlass.runtime.inputs import generate
 
     checked = frontend.read_text(text, file)
-    program = frontend.kernel(checked, name)
+    program = frontend.program(checked, name)
     results = evaluate(program, generate(program, sizes, "normal", seed=seed))
     return {
         "results": [
             {
-                "name": decl.name, "shape": list(result.shape), "mean": float(result.double().mean()),
+                "name": result_name, "shape": list(result.shape), "mean": float(result.double().mean()),
                 "finite": bool(result.double().isfinite().all()),
             }
-            for decl, result in zip(program.results, results, strict=True)
+            for (result_name, _), result in zip(results_of(program), results, strict=True)
         ]
     }

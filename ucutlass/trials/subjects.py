@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ucutlass import ir
+from ucutlass.assembly import AnyBuilt, kernels_of, schedule_of, sizes_of
+from ucutlass.backend import Built
 from ucutlass.runtime.evidence import Subject
 from ucutlass.runtime.subject import subject_of
-from ucutlass.schedule import show
 
 if TYPE_CHECKING:
-    from ucutlass.backend import Built
     from ucutlass.frontend import Checked
 
 
-def subject_of_built(checked: Checked, program: ir.Kernel, built: Built) -> Subject:
-    """The subject with every schedule field as planned, the emitted code, and the library as it now
-    lies on disk. Raises OSError where that cannot be read."""
-    planned = built.planned
+def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> Subject:
+    """The subject with every schedule field as planned, the emitted code, and the libraries as they now
+    lie on disk. Raises OSError where these cannot be read."""
+    kernels = kernels_of(built)
     return subject_of(
-        program, checked.source, planned.sizes,
-        arch=planned.plan.arch,
-        lane=planned.plan.problem.lane.name,
-        schedule=show(planned.request),
-        code=built.source.code,
-        library=built.artifact.library,
+        program, checked.source, sizes_of(built),
+        arch=kernels[0].planned.plan.arch if kernels else "",
+        lane="+".join(sorted({one.planned.plan.problem.lane.name for one in kernels})),
+        schedule=schedule_of(built),
+        code="\n".join(one.source.code for one in kernels),
+        library=kernels[0].artifact.library if isinstance(built, Built)
+        else [one.artifact.library for one in kernels],
     )  # fmt: skip

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
+from ucutlass.assembly import AnyBuilt, BuiltPipeline, versions_of
 from ucutlass.backend import Built
+from ucutlass.pipeline.names import outer_names
 from ucutlass.planner import Planned
 from ucutlass.runtime import isolate, sanitize
 from ucutlass.runtime.errors import MachineError
@@ -50,28 +52,52 @@ class Plan:
 
 def plan(
     checked: frontend.Checked,
-    program: ir.Kernel,
-    built: Built,
+    program: ir.Program,
+    built: AnyBuilt,
     sizes: Mapping[str, int],
     *,
     seed: int,
     distributions: Sequence[str] = (),
     most: int = 64,
 ) -> Plan:
-    """The suite of a built kernel at `sizes`. Raises ShapeError where these do not fit the program."""
-    grain = grain_of(built.planned.plan, tuple(program.dims), _splits(built))
-    artifact = built.artifact
-    knobs = built.planned.knob_values
-    kernel = facts(
-        checked.source, checked.file, program.name, str(artifact.library), artifact.entry, knobs
-    )
+    """The suite of a built program at `sizes`. Raises ShapeError where these do not fit the program."""
+    match built:
+        case Built():
+            grain = _grain(built, tuple(program.dims))
+            stages: list[tuple[str, str, tuple[int, ...]] | None] = [_launch(built)]
+        case BuiltPipeline():
+            grain = _whole_grain(built)
+            stages = [None if one is None else _launch(one) for one in built.built]
+    kernel = facts(checked.source, checked.file, program.name, stages)
     chosen: Any = tuple(distributions)
     cases = suite(program, sizes, grain, seed=seed, distributions=chosen, most=most)
     return Plan(kernel, grain, cases, reduced(program, sizes, grain, seed=seed))
 
 
-def _splits(built: Built) -> int:
-    return built.planned.knobs.splits if isinstance(built.planned, Planned) else 1
+def _launch(built: Built) -> tuple[str, str, tuple[int, ...]]:
+    return str(built.artifact.library), built.artifact.entry, built.planned.knob_values
+
+
+def _grain(built: Built, dims: Sequence[str]) -> Grain:
+    splits = built.planned.knobs.splits if isinstance(built.planned, Planned) else 1
+    return grain_of(built.planned.plan, dims, splits)
+
+
+def _whole_grain(made: BuiltPipeline) -> Grain:
+    """Every stage's grain in the pipeline's names: the largest tile, depth and step of each."""
+    tile: dict[str, int] = {}
+    step: dict[str, int] = {}
+    depth: dict[str, int] = {}
+    for stage, built in zip(made.plan.stages, made.built, strict=True):
+        if built is None or stage.step.kernel is None:
+            continue
+        grain = _grain(built, tuple(stage.step.kernel.dims))
+        names = outer_names(made.plan.layout, stage.step)
+        for whole, own in ((tile, grain.tile), (step, grain.step), (depth, grain.depth)):
+            for dim, extent in own.items():
+                if dim in names:
+                    whole[names[dim]] = max(extent, whole.get(names[dim], 1))
+    return Grain(tile, step, depth)
 
 
 def run(
@@ -110,10 +136,10 @@ def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> t
         )
 
 
-def machine(built: Built) -> Machine:
+def machine(built: AnyBuilt) -> Machine:
     """The machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
     outcome = isolate.run(
-        "ucutlass.trials.verify:machine", {"built_with": dict(built.artifact.versions)},
+        "ucutlass.trials.verify:machine", {"built_with": versions_of(built)},
         limit_seconds=START_SECONDS,
     )  # fmt: skip
     match outcome:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ucutlass.ir import Kernel
+    from ucutlass.ir import Program
+    from ucutlass.runtime.launch import Bound
     from ucutlass.runtime.verify.judge import Exposed
 
 START_SECONDS = 300.0
@@ -78,39 +79,46 @@ def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
     return asdict(machine_of(torch.cuda.current_device(), built_with))
 
 
-def facts(text: str, file: str, name: str, library: str, entry: str, knobs: Sequence[int]) -> dict[str, Any]:
-    """What the processes need of a built kernel: its program's text and its library."""
-    return {
-        "text": text, "file": file, "name": name, "library": library, "entry": entry, "knobs": list(knobs)
-    }
+def facts(
+    text: str, file: str, name: str, stages: Sequence[tuple[str, str, Sequence[int]] | None]
+) -> dict[str, Any]:
+    """What the processes need of a built program: its text, and library, entry and knobs of each launch,
+    None for a torch function. A kernel is one launch."""
+    made = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
+    return {"text": text, "file": file, "name": name, "stages": made}
 
 
 class _Loaded:
-    """A built kernel, loaded from its library: what is judged is the very file that is kept."""
+    """A built program, loaded from its libraries: what is judged are the very files that are kept."""
 
-    program: Kernel
+    program: Program
 
     def __init__(self, kernel: Mapping[str, Any], device: str) -> None:
         import torch
 
         from ucutlass import frontend
         from ucutlass.runtime.declaration import spec_of
-        from ucutlass.runtime.launch import Bound
-        from ucutlass.runtime.library import load_entry
 
-        self.program = frontend.kernel(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
+        self.program = frontend.program(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
         self._spec = spec_of(self.program)
-        entry = load_entry(Path(kernel["library"]), kernel["entry"])
-        self._bound = Bound(entry.address, tuple(kernel["knobs"]), 0, entry)
+        self._bounds = [None if one is None else _bound(one) for one in kernel["stages"]]
         number = torch.cuda.current_device() if device == "cuda" else 0
         self._device = torch.device(device, number)
 
     def launch(self, extents: tuple[int, ...]) -> Exposed:
-        """Raises LaunchError where the kernel does not serve the extents."""
+        """Raises LaunchError where a kernel does not serve the extents."""
+        from ucutlass.ir import Pipeline
         from ucutlass.runtime import bare
+        from ucutlass.runtime.launch import alone
+        from ucutlass.runtime.pipeline import rebound_series
 
-        bound = bare.rebound(self._spec, self._bound, extents, self._device)
-        return bare.exposed(self._spec, bound, extents)
+        if isinstance(self.program, Pipeline):
+            series = rebound_series(self.program, self._bounds, extents, self._device)
+            return bare.exposed(self._spec, series)
+        (bound,) = self._bounds
+        assert bound is not None
+        again = bare.rebound(self._spec, bound, extents, self._device)
+        return bare.exposed(self._spec, alone(self._spec, extents, again))
 
     def results(self, extents: tuple[int, ...]) -> list[Any]:
         """Tensors for the results, whose content is undefined."""
@@ -122,3 +130,11 @@ class _Loaded:
             torch.empty(shape_of(self._spec, r, extents), dtype=dtype_of(r.elem), device=self._device)
             for r in self._spec.results
         ]
+
+
+def _bound(stage: Mapping[str, Any]) -> Bound:
+    from ucutlass.runtime.launch import Bound
+    from ucutlass.runtime.library import load_entry
+
+    entry = load_entry(Path(stage["library"]), stage["entry"])
+    return Bound(entry.address, tuple(stage["knobs"]), 0, entry)

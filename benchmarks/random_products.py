@@ -1,0 +1,222 @@
+"""Random pairs of dots and dots over ragged groups, with random epilogues, orders in memory and lanes.
+
+    python -m benchmarks.random_products --host --first 0 --count 100 [--processes 2]
+    python -m benchmarks.random_products --first 0 --count 200 [--jobs 16]
+
+The first runs the emitted multiply-add kernels on the host, emulated, of programs that TMA does not take;
+the second builds and runs every program's planned kernel on a GPU. Each is judged against the float64
+reference, on integers and on normal numbers. Prints how many of each kind were right, and all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = ("pair", "batched pair", "ragged", "ragged pair", "gradient")
+LANES = ("bf16", "bf16", "f16", "f16", "e4m3", "s8", "tf32", "f32")
+UNARY = ("relu({})", "gelu({})", "silu({})", "tanh({})", "sigmoid({})", "({} * 0.5)", "abs({})")
+BINARY = ("({} + {})", "({} - {})", "({} * {})", "max({}, {})", "where({} > 0, {}, 0.25)")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A text of one kernel `k`, with extents."""
+
+    kind: str
+    text: str
+    sizes: dict[str, int]
+
+
+class Maker:
+    """One program of a seed; on a `host` small ones that plain multiply-adds serve."""
+
+    def __init__(self, seed: int, host: bool) -> None:
+        self.draw = random.Random(seed)
+        self.host = host
+        self.kind = self.draw.choice(KINDS)
+        self.lane = self.draw.choice(LANES)
+        self.step = 1 if host or self.draw.random() < 0.15 else 16
+        self.sizes = {"T": self.rows(), "D": self.extent(), "F": self.extent()}
+        if "ragged" in self.kind or self.kind == "gradient":
+            groups = self.draw.choice((1, 2, 3, 5, 8, 33, 40))
+            self.sizes["O" if self.kind == "gradient" else "E"] = groups + (self.kind == "gradient")
+        if self.kind == "batched pair":
+            self.sizes["B"] = self.draw.choice((1, 2, 3))
+        self.params: list[str] = []
+
+    def extent(self) -> int:
+        most = (7, 13, 33, 65) if self.host else (1, 2, 5, 8, 9, 17, 20)
+        return self.draw.choice(most) * (self.step if not self.host else 1)
+
+    def rows(self) -> int:
+        return self.draw.choice((1, 7, 40, 77) if self.host else (1, 16, 64, 130, 257, 500, 777))
+
+    def memory(self) -> str:
+        return "f32" if self.lane == "tf32" else self.lane
+
+    def operand(self, text: str) -> str:
+        return f"tf32({text})" if self.lane == "tf32" else text
+
+    def tensor(self, name: str, elem: str, dims: Sequence[str]) -> str:
+        self.params.append(f"{name}: {elem}[{', '.join(dims)}]")
+        return name
+
+    def order(self, *dims: str) -> list[str]:
+        """Mostly as given; TMA takes narrow or wide lanes along the contracted name alone."""
+        return list(dims) if self.draw.random() < 0.6 else self.draw.sample(dims, len(dims))
+
+    def program(self) -> Program:
+        dots, result, groups = self._gradient() if self.kind == "gradient" else self._products()
+        value = self._epilogue(dots, [d for d in result if d != "E=O-1"], groups)
+        elem = self.draw.choice(("bf16", "f16", "f32", "f32", "e4m3" if self.lane == "e4m3" else "bf16"))
+        lines = [f"  h = {value}"]
+        head = f"{elem}[{', '.join(result)}]"
+        if self.draw.random() < 0.25:
+            head = f"(y: {head}, z: bool[{', '.join(d.split('=')[0] for d in result)}])"
+            lines.append("  return y = h, z = h > 0")
+        else:
+            lines.append("  return h")
+        own = ["  own = segment(T, o) == index(E)"] if self.kind == "gradient" else []
+        text = "\n".join([f"kernel k({', '.join(self.params)}) -> {head} {{", *own, *lines, "}"])
+        return Program(self.kind, text, self.sizes)
+
+    def _products(self) -> tuple[list[str], list[str], bool]:
+        batched, ragged = self.kind == "batched pair", "ragged" in self.kind
+        rows = ["B", "T"] if batched else ["T"]
+        x_dims = [*rows, "D"] if ragged or batched else self.order("T", "D")
+        x = self.operand(self.tensor("x", self.memory(), x_dims))
+        weights = ["w", "u"] if "pair" in self.kind else ["w"]
+        base = ["E"] if ragged else ["B"] if batched and self.draw.random() < 0.5 else []
+        inner = self.order("F", "D")
+        dots = []
+        for name in weights:
+            self.tensor(name, self.memory(), [*base, *inner])
+            picked = f"{name}[E = segment(T, o)]" if ragged else name
+            pair = [x, self.operand(picked)]
+            dots.append(f"dot[D]({', '.join(pair if self.draw.random() < 0.8 else pair[::-1])})")
+        if ragged:
+            self.params.append(f"o: {self.draw.choice(('i32', 'i64'))}[E+1]")
+        return dots, [*rows, "F"] if batched else self.order("T", "F"), ragged
+
+    def _gradient(self) -> tuple[list[str], list[str], bool]:
+        x, dy = self.tensor("x", self.memory(), ["T", "D"]), self.tensor("y", self.memory(), ["T", "F"])
+        self.params.append(f"o: {self.draw.choice(('i32', 'i64'))}[O]")
+        cast = "" if self.lane == "f32" else self.lane
+        sides = [f"{cast}(where(own, {name}, 0))" if cast else f"where(own, {name}, 0)" for name in (dy, x)]
+        return [f"dot[T]({', '.join(sides)})"], ["E=O-1", *self.order("F", "D")], False
+
+    def _epilogue(self, dots: list[str], dims: list[str], groups: bool) -> str:
+        scaled = f"({dots[0]} * {0.001 if self.lane == 's8' else 0.1})"
+        value = self.draw.choice(UNARY).format(scaled) if self.draw.random() < 0.6 else scaled
+        if len(dots) == 2:
+            other = f"({dots[1]} * {0.001 if self.lane == 's8' else 0.1})"
+            value = self.draw.choice(BINARY).format(value, other)
+        for name in ("p", "q"):
+            if self.draw.random() < 0.45:
+                shape = self.draw.choice((["F"] if "F" in dims else dims[:1], dims[:1], dims, []))
+                operand = self.tensor(name, self.draw.choice(("f32", "bf16", "f16")), shape)
+                value = self.draw.choice(BINARY).format(value, operand)
+        if groups and self.draw.random() < 0.5:
+            self.tensor("g", "f32", ["E", "F"])
+            value = f"({value} + g[E = segment(T, o)])"
+        if self.draw.random() < 0.3:
+            self.params.append("s: f32")
+            value = f"({value} * s)"
+        if self.draw.random() < 0.2:
+            value = f"({value} + index(F) * 0.01)"
+        return value
+
+
+def program(seed: int, host: bool = False) -> Program:
+    """The program of a seed."""
+    return Maker(seed, host).program()
+
+
+# --- on the host ------------------------------------------------------------------------
+
+
+def run_host(seeds: Sequence[int], processes: int) -> Iterator[tuple[Program, str, str]]:
+    from benchmarks.emulated import Job, emulate
+
+    def one(seed: int) -> tuple[Program, str, str]:
+        made = program(seed, True)
+        row = emulate(Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed))
+        return made, row.status, row.detail
+
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(one, seeds)
+
+
+# --- on a GPU ---------------------------------------------------------------------------
+
+
+def run_gpu(seeds: Sequence[int]) -> Iterator[tuple[Program, str, str]]:
+    import ucutlass
+    from ucutlass import frontend
+    from ucutlass.backend import build_sources, source_of
+    from ucutlass.diagnostics import ProgramError
+    from ucutlass.reference import expect
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.build import Artifact
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.shapes import complete
+
+    ready, pairs = [], []
+    for seed in seeds:
+        made = program(seed)
+        try:
+            checked = frontend.read_text(made.text)
+            kernel = frontend.kernel(checked)
+            planned = frontend.plan_kernel(checked, kernel, complete(kernel, made.sizes), "sm90a").planned
+        except ProgramError as error:
+            yield made, "rejected", str(error)
+            continue
+        ready.append((seed, made, str(planned.plan.schedule)))
+        pairs.append((source_of(checked, kernel, planned), planned.plan))
+    built = build_sources(pairs)
+    for (seed, made, schedule), artifact in zip(ready, built, strict=True):
+        if not isinstance(artifact, Artifact):
+            yield made, "not built", str(artifact)
+            continue
+        wrong = []
+        for distribution in ("integer", "normal"):
+            loaded = ucutlass.loads(made.text)
+            arguments = generate(loaded.program, made.sizes, distribution, seed=seed, device="cuda")
+
+            def launch(given: Any, outputs: Any, loaded: Any = loaded) -> None:
+                loaded(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+            expected = expect(loaded.program, arguments)
+            verdict = verify.check(loaded.program, launch, arguments, expected=expected)
+            if not verdict.ok:
+                wrong.append(f"{distribution}, {schedule}: {verdict}")
+        yield made, "wrong" if wrong else "right", "\n".join(wrong)
+
+
+def main() -> None:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--host", action="store_true")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.count)
+    rows = list(run_host(seeds, options.processes) if options.host else run_gpu(seeds))
+    for (kind, status), n in sorted(Counter((made.kind, status) for made, status, _ in rows).items()):
+        print(f"{kind:14} {status:12} {n}")
+    for made, status, detail in rows:
+        if status != "right":
+            print(f"\n{status}: {detail[:900]}\n{made.text}\n{made.sizes}")
+    sys.exit(any(status not in ("right", "rejected") for _, status, _ in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Attention for Hopper: TMA, wgmma, a producer's warp group and two or three of rows that take turns.
+
+The structure is FlashAttention-3's (Shah et al., arXiv 2407.08608): while one block's scores are made
+exponentials, the block before is multiplied by its values, and warp groups alternate between the tensor
+cores and the softmax. A row's highest score is replaced only where it has grown by more than 2**8, so that
+outcomes are seldom rescaled. The templates are `attention.cu.j2` and `attention_host.j2`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ucutlass.elements import BOOL
+from ucutlass.emit import gemm_sm80_epilogue as epilogue
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.text import product
+from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.plan import Access, GemmProblem, Stride
+from ucutlass.plans.attention import (
+    AttentionPlan,
+    AttentionProblem,
+    AttentionSchedule,
+    Call,
+    ExtentNumber,
+    Number,
+)
+
+_INCLUDES = (
+    "<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>",
+)
+
+_TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A TMA descriptor: extents and strides in C++, `box` rows of a box, `modes` the batch modes it has."""
+
+    name: str
+    pointer: int
+    type: str
+    extents: tuple[str, ...]
+    strides: tuple[str, ...]
+    box: int
+    modes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor that threads address themselves; strides in C++."""
+
+    cpp: str
+    pointer: int
+    m: str
+    n: str
+    batch: tuple[str, ...]
+    value: str
+
+
+def render(plan: AttentionPlan) -> str:
+    """The code of a plan, for `ucutlass.emit.text.finish`."""
+    p, s = plan.problem, plan.schedule
+    score = None if p.factor is not None else arithmetic(p.scores)
+    result = None if p.plain else arithmetic(p.results)
+    batch = tuple(product(extent) for extent in p.scores.batch) or ("1",)
+    maps = _maps(p, s)
+    modes = {m.name: m.modes for m in maps}
+    head, head_v = padded(p.head), padded(p.head_v)
+    tiles_q = stages_q(p, s)
+    return text.render(
+        "attention.cu.j2",
+        includes=_includes(score, result),
+        head=head, head_v=head_v, groups=s.groups, keys=s.keys, stages=s.stages,
+        stages_q=max(1, tiles_q), shares_q=tiles_q == 0,
+        boxed=p.plain, batch_modes=len(batch), lane=p.lane.name,
+        result_type=p.results.outputs[0].access.elem.name,
+        above=[_extent(e) for e in p.above], below=[_extent(e) for e in p.below],
+        factor=_number(p.factor) if p.factor is not None else "1.0", score=score, result=result,
+        score_inputs=[_slot(a) for a in p.scores.inputs],
+        result_inputs=[_slot(a) for a in p.results.inputs],
+        outputs=[_slot(o.access) for o in p.results.outputs],
+        score_body=_score_body(p.scores, score) if score else "",
+        result_body=_result_body(p.results, result) if result else "",
+        ranks=sorted({2 + len(m.modes) for m in maps if m.name != "o"}),
+        o_rank=2 + len(modes.get("o", ())),
+        q_modes=modes["q"], k_modes=modes["k"], v_modes=modes["v"], o_modes=modes.get("o", ()),
+        producer_registers={1: 40, 2: 24, 3: 32}[s.groups],
+        consumer_registers={1: 232, 2: 240, 3: 160}[s.groups],
+        rows=product(p.scores.m), key_count=product(p.scores.n), columns=product(p.results.n),
+        batch=batch, maps=maps, dims=p.dims, pointers=p.pointers, scalars=p.scalars,
+        fixed=[(product(p.scores.k[0]), p.head), (product(p.results.n), p.head_v)],
+    )  # fmt: skip
+
+
+def _includes(*texts: ArithmeticText | None) -> list[str]:
+    mine = list(_INCLUDES)
+    mine += [i for i in INCLUDES if any(texts) and i not in mine]
+    return [i if i.startswith("<") else f'"{i}"' for i in mine]
+
+
+def padded(head: int) -> int:
+    """A head's elements as wgmma takes them: whole steps of 16."""
+    return -(-head // 16) * 16
+
+
+MOST_SHARED = 227 * 1024
+
+
+def shared_bytes(p: AttentionProblem, s: AttentionSchedule, stages_q: int) -> int:
+    """Dynamic shared memory with so many tiles of queries; 0: the result takes the place of the one."""
+    chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
+    rows, keys = 64 * s.groups * 128, s.keys * 128
+    q, o = chunks * rows, chunks_v * rows if p.plain else 0
+    tiles = stages_q * q + o if stages_q else max(q, o)
+    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + 16 * (max(1, stages_q) + 2 * s.stages)
+
+
+def stages_q(p: AttentionProblem, s: AttentionSchedule) -> int:
+    """Tiles of queries in flight: two where there is room, so that a tile's are there before it begins."""
+    return next((n for n in (2, 1) if shared_bytes(p, s, n) <= MOST_SHARED), 0)
+
+
+# --- tensors -----------------------------------------------------------------------
+
+
+def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[Map]:
+    q, k, v, o = p.scores.a, p.scores.b, p.results.b, p.results.outputs[0].access
+    rows, keys = product(p.scores.m), product(p.scores.n)
+    made = [
+        _map("q", q, p.head, rows, q.m, 64 * s.groups, p.scores),
+        _map("k", k, p.head, keys, k.n, s.keys, p.scores),
+        _map("v", v, p.head_v, keys, v.k[0], s.keys, p.results),
+    ]
+    return [*made, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain else made
+
+
+def _map(name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem) -> Map:
+    modes = tuple(i for i, stride in enumerate(a.batch) if stride is not None)
+    extents = (str(head), count if row is not None else "1", *(product(problem.batch[i]) for i in modes))
+    strides = ("1", epilogue.stride(row), *(epilogue.stride(a.batch[i]) for i in modes))
+    return Map(name, a.pointer, _TMA_TYPES[a.elem.name], extents, strides, box, modes)
+
+
+def _slot(a: Access) -> Slot:
+    cpp = "uint8_t" if a.elem is BOOL else a.elem.cpp
+    batch = epilogue.batch_strides(a)
+    return Slot(cpp, a.pointer, epilogue.stride(a.m), epilogue.stride(a.n), batch, CPP[kind_of(a.elem)])
+
+
+# --- numbers of a launch -----------------------------------------------------------
+
+
+def _extent(extent: Extent) -> str:
+    """An extent as C++ over the entry's array."""
+    match extent:
+        case Fixed(value):
+            return f"int64_t({value})"
+        case Free(position):
+            return f"e[{position}]"
+        case Combined("//" | "%" as op, left, right):
+            return f"{'floor_divide' if op == '//' else 'modulo'}({_extent(left)}, {_extent(right)})"
+        case Combined(op, left, right):
+            return f"({_extent(left)} {op} {_extent(right)})"
+
+
+_CALLS = {
+    "add": "({} + {})", "subtract": "({} - {})", "multiply": "({} * {})", "divide": "({} / {})",
+    "negate": "(-{})", "sqrt": "std::sqrt({})", "rsqrt": "(1.0 / std::sqrt({}))", "exp": "std::exp({})",
+    "log": "std::log({})",
+}  # fmt: skip
+
+
+def _number(number: Number) -> str:
+    """A number as C++, in double."""
+    match number:
+        case ExtentNumber(extent):
+            return f"double({_extent(extent)})"
+        case Call(function, args):
+            return _CALLS[function].format(*(_number(a) for a in args))
+        case float():
+            return number.hex() if math.isfinite(number) else f"double({'-' if number < 0 else ''}INFINITY)"
+
+
+# --- the score's and the result's functions ----------------------------------------
+
+
+def _offset(name: str, a: Access) -> str:
+    modes = [i for i, stride in enumerate(a.batch) if stride is not None]
+    return " + ".join(f"tile.batch[{i}] * p.{name}.batch[{i}]" for i in modes) or "0"
+
+
+def _widened(name: str, a: Access) -> str:
+    if a.elem is BOOL:
+        return f"{name} != 0"
+    if a.elem.kind == "float":
+        return f"float({name})"
+    return name
+
+
+def _loads(prefix: str, inputs: tuple[Access, ...], rows: str, columns: str) -> tuple[list[str], list[str]]:
+    """Lines that point at a row of each operand, and expressions that read its element in column `at`."""
+    lines, values = [], []
+    for i, a in enumerate(inputs):
+        name = f"{prefix}{i}"
+        row = f" + int64_t(min(m, {rows} - 1)) * p.{name}.row" if a.m is not None else ""
+        lines.append(f"    auto const* const from{i} = p.{name}.data + ({_offset(name, a)}){row};")
+        column = f"int64_t(min(n_at, {columns} - 1)) * p.{name}.column" if a.n is not None else "0"
+        values.append(_widened(f"from{i}[{column}]", a))
+    return lines, values
+
+
+def _score_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    lines, values = _loads("score_in", problem.inputs, "p.rows", "p.keys")
+    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
+    call = made.call("p.score", ["m", "n_at", *batch], "s[at]", values, ["s[at]"])
+    return "\n".join(
+        [
+            "#pragma unroll",
+            "  for (int r = 0; r < 2; ++r) {",
+            "    int const m = row + 8 * r;",
+            *lines,
+            "#pragma unroll",
+            "    for (int i = 0; i < kScores / 2; ++i) {",
+            "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = n * kTileN + column + column_of(at);",
+            f"      score::{call};",
+            "    }",
+            "  }",
+        ]
+    )
+
+
+def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    lines, values = _loads("result_in", problem.inputs, "p.rows", "p.columns")
+    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
+    outs = [f"out{j}" for j in range(len(problem.outputs))]
+    call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
+    stores = []
+    for j, output in enumerate(problem.outputs):
+        a = output.access
+        lines.append(
+            f"    auto* const to{j} = p.out{j}.data + ({_offset(f'out{j}', a)}) + int64_t(m) * p.out{j}.row;"
+        )
+        stores.append(f"      to{j}[int64_t(n_at) * p.out{j}.column] = {_narrowed(f'out{j}', a)};")
+    return "\n".join(
+        [
+            "#pragma unroll",
+            "  for (int r = 0; r < 2; ++r) {",
+            "    int const m = row + 8 * r;",
+            "    if (m >= p.rows) continue;",
+            *lines,
+            "#pragma unroll",
+            "    for (int i = 0; i < kOutcomes / 2; ++i) {",
+            "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = column + column_of(at);",
+            "      if (n_at >= p.columns) continue;",
+            *(f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)),
+            f"      result::{call};",
+            *stores,
+            "    }",
+            "  }",
+        ]
+    )
+
+
+def _narrowed(name: str, a: Access) -> str:
+    if a.elem is BOOL:
+        return f"{name} ? 1 : 0"
+    if a.elem.kind == "float":
+        return f"cutlass::NumericConverter<{a.elem.cpp}, float>::convert({name})"
+    return f"{a.elem.cpp}({name})"

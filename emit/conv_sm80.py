@@ -1,0 +1,145 @@
+"""Convolution as an implicit GEMM on mma.sync or FFMA: the multistage GEMM with operands gathered by
+cp.async from where the windows lie. It takes any stride, dilation, padding, groups and order of names,
+and runs on compute capability 8.0 and later. The templates are `conv_*.j2` and the GEMM's own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ucutlass.elements import S8, TF32
+from ucutlass.emit import convolution, gemm_sm80, text
+from ucutlass.emit import gemm_sm80_epilogue as epilogue
+from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm_sm80 import MMAS, PAD_M, PAD_N, Copies, Mma
+from ucutlass.plan import Sm80Schedule
+from ucutlass.plans.convolution import ConvPlan, ConvProblem, Walk
+
+_INCLUDES = (
+    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<numeric>", "<type_traits>",
+    "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/atom/copy_atom.hpp",
+    "cute/atom/mma_atom.hpp",
+)  # fmt: skip
+
+
+def render(plan: ConvPlan) -> str:
+    """The code of a plan with an Sm80Schedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a schedule that breaks `check`'s rules.
+    """
+    schedule, problem = plan.schedule, plan.problem
+    if not isinstance(schedule, Sm80Schedule):
+        raise ValueError(f"conv_sm80 renders an Sm80Schedule, not a {type(schedule).__name__}")
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    gemm = convolution.seen(problem)
+    mma = _mma(problem, schedule)
+    layout = epilogue.layout(gemm)
+    values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
+    values["k"] = ["1"] * max(1, len(problem.k))
+    values["checks"] = [*_listed(values["checks"]), *_checks(problem)]
+    values["contracted"] = max(1, len(problem.k))
+    return text.render(
+        "conv_sm80.cu.j2",
+        includes=gemm_sm80.includes(_INCLUDES),
+        tile=schedule.tile,
+        warps=gemm_sm80.warps_of(schedule),
+        stages=schedule.stages,
+        stage_rows=gemm_sm80.rows_staged(gemm, schedule),
+        shared_bytes=gemm_sm80.shared_bytes(gemm, schedule),
+        copy_a=_copies(problem, problem.a, "A", problem.m, schedule),
+        copy_b=_copies(problem, problem.b, "B", problem.n, schedule),
+        mma=mma,
+        sum=mma.sum if mma else "float",
+        accumulator="int32_t" if problem.lane == S8 else "float",
+        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
+        sums_per_tile="kTileM * kTileN",
+        walks=convolution.walks(problem),
+        packs=convolution.packs(problem),
+        contracted_extents=convolution.contracted(problem),
+        **values,
+    )
+
+
+def _listed(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
+
+
+def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
+    """Why the template cannot take this schedule, or ""."""
+    for name, walk, rows in (("A", problem.a, problem.m), ("B", problem.b, problem.n)):
+        if walk.read.bytes == 1:
+            return f"operand {name}: elements of one byte are not gathered"
+        if vector(walk) * walk.read.bytes < 4:
+            return f"operand {name}: neighbours of {walk.read.name} are not read 4 bytes at a time"
+        along, width = along_k(problem, walk, rows), vector(walk)
+        side = schedule.tile[2] if along else schedule.tile[0 if name == "A" else 1]
+        if along and side // width > 32 * schedule.tile[0] * schedule.tile[1] // (
+            schedule.warp_tile[0] * schedule.warp_tile[1]
+        ):
+            return f"operand {name}: tile K is longer than a line of threads"
+    return gemm_sm80.check(_as_multiplied(problem), schedule)
+
+
+def _as_multiplied(problem: ConvProblem):  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    gemm = convolution.seen(problem)
+    return replace(gemm, lane=multiplied(problem), accumulate="f32") if widened(problem) else gemm
+
+
+def widened(problem: ConvProblem) -> bool:
+    """Whether operands of 16 bits are copied to f32 first: exact in tf32."""
+    return problem.a.packed is not None and problem.a.packed != problem.a.elem
+
+
+def multiplied(problem: ConvProblem):  # type: ignore[no-untyped-def]
+    """The lane in which the multipliers work."""
+    return TF32 if widened(problem) else problem.lane
+
+
+def _mma(problem: ConvProblem, schedule: Sm80Schedule) -> Mma | None:
+    if schedule.math == "simt":
+        return None
+    accumulate = "f32" if widened(problem) else problem.gemm.accumulate
+    return MMAS[multiplied(problem).name, accumulate, schedule.math]
+
+
+def vector(walk: Walk) -> int:
+    """Elements that one copy moves along the contiguous axis."""
+    return min(walk.align, 16 // walk.read.bytes)
+
+
+def along_k(problem: ConvProblem, walk: Walk, rows: tuple[int, ...]) -> bool:
+    """Whether neighbouring threads read neighbours along K instead of the rows."""
+    last = walk.contiguous
+    if last is None:
+        return True
+    names = [last.extent] if last.window is None else [d for d, _ in last.window.terms]
+    return not any(d in rows for d in names)
+
+
+def _copies(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...], schedule: Sm80Schedule) -> Copies:
+    along = along_k(problem, walk, rows)
+    depth = schedule.tile[2]
+    width = schedule.tile[0 if name == "A" else 1]
+    line, swizzle, atom = gemm_sm80.shared_atom(walk.read, depth if along else width, along)
+    load: Literal["async"] = "async"
+    flag = "true" if along else "false"
+    loader = f"GatherLoad<Walk{name}, Shared{name}, kTile{'M' if name == 'A' else 'N'}, {flag}, {vector(walk)}, {line}>"
+    return Copies(load, loader, swizzle, atom, flag, gemm_sm80.read_atom(walk.read, along))
+
+
+def _checks(problem: ConvProblem) -> list[object]:
+    """Alignments of operands that are read as they lie."""
+    return [
+        {
+            "data": f"p.{name}.data",
+            "align": vector(walk),
+            "strides": [f"e[{walk.axes[-1].extent}]"],
+        }
+        for name, walk in (("a", problem.a), ("b", problem.b))
+        if walk.pack is None and vector(walk) > 1
+    ]

@@ -1,0 +1,274 @@
+"""Convolution as an implicit GEMM of Hopper: TMA's im2col mode fills swizzled shared memory, wgmma
+multiplies, the multistage GEMM's epilogue stores. The templates are `conv_sm90*.j2`.
+
+A stage holds `parts` parts of K, each one tap of the windows and up to 128 bytes of channels. Layouts in
+shared memory and their descriptors are those of the PTX manual, "Asynchronous Warpgroup Level Matrix
+Shared Memory Layout", K-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.elements import BF16, F16, TF32
+from ucutlass.emit import convolution, gemm_sm80, text
+from ucutlass.emit import gemm_sm80_epilogue as epilogue
+from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm_sm80 import PAD_M, PAD_N
+from ucutlass.plan import GemmProblem
+from ucutlass.plans.convolution import ConvPlan, ConvProblem, Im2colSchedule, Walk
+from ucutlass.plans.im2col import Im2col, im2col
+
+_INCLUDES = (
+    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>", "<cuda.h>",
+    "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/arch/copy_sm90_desc.hpp",
+    "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cutlass/arch/barrier.h",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """How wgmma takes a lane: operand types, its K, what follows the predicate, TMA's element."""
+
+    types: str
+    k: int
+    modifiers: str
+    tma: str
+
+
+LANES: Mapping[str, Lane] = MappingProxyType(
+    {
+        F16.name: Lane("f32.f16.f16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"),
+        BF16.name: Lane("f32.bf16.bf16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"),
+        TF32.name: Lane("f32.tf32.tf32", 8, ", 1, 1", "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"),
+    }
+)
+"""TMA rounds f32 to tf32 as it reads, to nearest, ties to even."""
+
+_SWIZZLE = {128: 1, 64: 2, 32: 3}
+"""The descriptor's code by a row's bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DimText:
+    """A dimension of a TMA tensor as C++: extent, bytes to the next, coordinate, box."""
+
+    extent: str
+    stride: str
+    at: str
+    box: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceText:
+    """A spatial axis as C++."""
+
+    scale: int
+    along: int
+    tap: int
+    results: str
+    taps: str
+    places: str
+    offset: str
+
+
+def render(plan: ConvPlan) -> str:
+    """The code of a plan with an Im2colSchedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
+    """
+    schedule, problem = plan.schedule, plan.problem
+    if not isinstance(schedule, Im2colSchedule):
+        raise ValueError(f"conv_sm90 renders an Im2colSchedule, not a {type(schedule).__name__}")
+    how = im2col(problem)
+    if isinstance(how, str):
+        raise ValueError(how)
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    gemm, lane, size = convolution.seen(problem), LANES[problem.lane.name], problem.a.read.bytes
+    layout = layout_of(gemm, how)
+    values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
+    if how.phases > 1:
+        values["scattered"] = True
+        values["call"] = str(values["call"]).replace("int(first_m) + m", "int(row)")
+    values["k"] = ["1"] * len(problem.k)
+    values["contracted"] = len(problem.k)
+    return text.render(
+        "conv_sm90.cu.j2",
+        includes=gemm_sm80.includes(_INCLUDES),
+        tile=schedule.tile,
+        part=schedule.part,
+        parts=schedule.tile[2] // schedule.part,
+        groups=schedule.groups,
+        stages=schedule.stages,
+        stage_rows=rows_staged(problem, schedule),
+        blocks=schedule.blocks,
+        shared_bytes=shared_bytes(problem, schedule),
+        tables=_end(problem, schedule),
+        barriers=_end(problem, schedule) + 4 * schedule.tile[0],
+        phases=how.phases,
+        windows=_space(problem, how),
+        registers=schedule.tile[1] // 2,
+        instruction_k=lane.k,
+        types=lane.types,
+        modifiers=", 1, 1, 0, 1" if how.across else lane.modifiers,
+        across=how.across,
+        row_bytes=schedule.part * size,
+        swizzle_code=_SWIZZLE[schedule.part * size],
+        swizzle_name=f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * size}B",
+        tma_type=lane.tma,
+        image=_image(problem, how),
+        images=_images(problem, how),
+        first_channel=_first_channel(problem, how),
+        channels=convolution.layout(problem.a)[0].extent,
+        grouped=how.group is not None,
+        a_dims=_a_dims(problem, how),
+        b_dims=_b_dims(problem, how, schedule),
+        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
+        sums_per_tile="kTileM * kTileN",
+        walks=convolution.walks(problem),
+        packs=convolution.packs(problem),
+        contracted_extents=convolution.contracted(problem),
+        strides_alone=True,
+        **values,
+    )
+
+
+def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
+    """Why the template cannot take this schedule, or ""."""
+    m, n, k = schedule.tile
+    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
+        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+    lane = LANES[problem.lane.name]
+    if m % (64 * schedule.groups) or not 8 <= n <= 256 or n % 8:
+        return f"tile {m}x{n} is not whole instructions of {schedule.groups} warp groups"
+    if isinstance(how := im2col(problem), Im2col) and how.across and n % 64:
+        return f"tile N {n} is not whole rows of 128 bytes"
+    if schedule.part % lane.k or schedule.part * problem.a.read.bytes not in _SWIZZLE or k % schedule.part:
+        return f"a part of {schedule.part} channels is no row of 32, 64 or 128 bytes, or tile K {k} no whole parts"
+    return ""
+
+
+def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.Layout:
+    """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
+    made = epilogue.layout(gemm)
+    return epilogue.Layout("m", 1) if made.along == "m" and how.phases > 1 else made
+
+
+def pipeline_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    """Shared memory of the stages."""
+    m, n, k = schedule.tile
+    return schedule.stages * k * (m + n) * problem.a.read.bytes
+
+
+def stage_bytes(problem: ConvProblem, schedule: Im2colSchedule, rows: int) -> int:
+    """Shared memory of the epilogue when `rows` rows of the tile pass at a time."""
+    n = schedule.tile[1]
+    elements = rows * (n + PAD_N) if epilogue.layout(problem.gemm).along == "n" else n * (rows + PAD_M)
+    return elements * (4 + sum(slot.bytes for slot in epilogue.reductions(problem.gemm)))
+
+
+def rows_staged(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    """The most rows that the epilogue can take at a time in the stages' shared memory."""
+    rows = schedule.tile[0]
+    while rows > 32 and stage_bytes(problem, schedule, rows) > pipeline_bytes(problem, schedule):
+        rows //= 2
+    return rows
+
+
+def _end(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    used = max(
+        pipeline_bytes(problem, schedule), stage_bytes(problem, schedule, rows_staged(problem, schedule))
+    )
+    return (used + 15) // 16 * 16
+
+
+def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    """Dynamic shared memory of a thread block: stages or epilogue, a table of rows, barriers, and what
+    bringing them to a multiple of 1024 bytes may take."""
+    return _end(problem, schedule) + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
+
+
+# --- text -------------------------------------------------------------------------
+
+
+def _extent(walk: Walk, axis: int) -> str:
+    return next(one.extent for one in convolution.layout(walk) if one.axis == axis)
+
+
+def _space(problem: ConvProblem, how: Im2col) -> tuple[SpaceText, ...]:
+    return tuple(
+        SpaceText(
+            s.scale, s.along, s.tap, f"e[{s.result}]", "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            _extent(problem.a, s.axis), convolution.spelled(s.offset),
+        )
+        for s in how.space
+    )  # fmt: skip
+
+
+def _batch_of(problem: ConvProblem, dim: int) -> str | None:
+    return next((f"batch[{i}]" for i, run in enumerate(problem.batch) if run == (dim,)), None)
+
+
+def _image(problem: ConvProblem, how: Im2col) -> str:
+    if how.image is None:
+        return "0"
+    dim = problem.a.axes[how.image].extent
+    return "rest" if dim in problem.m else _batch_of(problem, dim) or "0"
+
+
+def _images(problem: ConvProblem, how: Im2col) -> str:
+    """Images that a phase's rows go over."""
+    if how.image is None or problem.a.axes[how.image].extent not in problem.m:
+        return "1"
+    return f"e[{problem.a.axes[how.image].extent}]"
+
+
+def _first_channel(problem: ConvProblem, how: Im2col) -> str:
+    if how.group is None:
+        return "0"
+    return f"int({_batch_of(problem, problem.a.axes[how.group].extent)}) * plan.group"
+
+
+def _dim(extent: str) -> str:
+    return f"cuuint64_t({extent})"
+
+
+def _a_dims(problem: ConvProblem, how: Im2col) -> tuple[DimText, ...]:
+    channels = _extent(problem.a, how.channel)
+    if how.group is not None:
+        channels = f"{channels} * {_extent(problem.a, how.group)}"
+
+    def dim(axis: int) -> DimText:
+        return DimText(_dim(_extent(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", "")
+
+    made = [DimText(_dim(channels), "", "", ""), *(dim(s.axis) for s in how.space)]
+    if how.image is not None:
+        return (*made, dim(how.image))
+    last = how.space[-1].axis
+    return (*made, DimText("1", f"cuuint64_t(p.a.stride[{last}] * {_extent(problem.a, last)}) * sizeof(ElementA)", "", ""))
+
+
+def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
+    b = problem.b
+    made: list[DimText] = []
+    taps = {s.tap_dim: i for i, s in enumerate(how.space) if s.tap_dim is not None}
+    columns = False
+    for axis in reversed(b.order):
+        stride = f"cuuint64_t(p.b.stride[{axis}]) * sizeof(ElementB)"
+        if axis == how.channel_b:
+            made.append(DimText(_dim(_extent(b, axis)), stride, "channel", "kPart"))
+        elif axis in how.columns:
+            if not columns:
+                extent = " * ".join(_extent(b, i) for i in how.columns)
+                at, box = ("column + 64 * block", "64") if how.across else ("column", "kTileN")
+                made.append(DimText(_dim(extent), stride, at, box))
+            columns = True
+        elif axis == how.group_b:
+            made.append(DimText(_dim(_extent(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"))
+        else:
+            made.append(DimText(_dim(_extent(b, axis)), stride, f"weight[{taps[b.axes[axis].extent]}]", "1"))
+    return tuple(made)

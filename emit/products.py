@@ -1,0 +1,226 @@
+"""One or two products over one left operand, ragged or not (`ucutlass.plans.products`).
+
+On Hopper a persistent kernel of our own by TMA and wgmma: columns of both right operands make one tile in
+shared memory, so that the main loop is that of one product and a thread has both values of an element.
+Its scheduler reads the groups' offsets on the device. Elsewhere, and for what TMA does not take, plain
+multiply-adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ucutlass.elements import TF32
+from ucutlass.emit import gemm_sm90
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm_sm90_epilogue import element, extent
+from ucutlass.emit.lean import TMA_TF32, TMA_TYPES, Map, tensor_map
+from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot
+from ucutlass.emit.lean_mainloop import TYPES, Instruction, Operand, instructions, modifiers, operands
+from ucutlass.emit.text import render as template
+from ucutlass.plan import Access, Sm90Schedule
+from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.plans.products_memory import in_boxes, promotes, steps
+
+_INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<limits>")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that the template reads as `lean`, a name that it shares with the lean kernels' parts."""
+
+    products: int
+    ragged: str
+    pairs: bool
+    warp_groups: int
+    width: int
+    columns: int
+    buffers: int
+    shared_bytes: int
+    a: Operand
+    b: tuple[Operand, ...]
+    instruction_k: int
+    types: str
+    modifiers: str
+    constraint: str
+    instructions: tuple[Instruction, ...]
+    promotion: bool
+    inputs: tuple[Slot, ...]
+    boxes: tuple[Slot, ...]
+    direct_outputs: tuple[Slot, ...]
+    outputs: tuple[Result, ...]
+    call: str
+
+    @property
+    def stores(self) -> tuple[Slot, ...]:
+        return self.boxes
+
+    @property
+    def loads(self) -> tuple[Slot, ...]:
+        return ()
+
+    @property
+    def direct_inputs(self) -> bool:
+        return any(slot.shape == "direct" for slot in self.inputs)
+
+    @property
+    def pointers(self) -> tuple[Slot, ...]:
+        return (*self.inputs, *self.boxes, *self.direct_outputs)
+
+
+def render(plan: ProductsPlan) -> str:
+    """The code of a plan, for `ucutlass.emit.text.finish`. Raises ValueError for a schedule that does not
+    fit the problem, or shared memory."""
+    match plan.schedule:
+        case WgmmaSchedule():
+            return _wgmma(plan.problem, plan.schedule)
+        case SimtSchedule():
+            from ucutlass.emit import products_simt
+
+            return products_simt.render(plan.problem, plan.schedule)
+
+
+def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
+    operation = arithmetic(problem.gemm, problem.products)
+    layout = _layout(problem, schedule, operation)
+    gemm = problem.gemm
+    return template(
+        "products_sm90.cu.j2",
+        includes=_INCLUDES,
+        problem=problem,
+        schedule=schedule,
+        lean=layout,
+        arithmetic=operation,
+        accumulator=gemm_sm90.ACCUMULATORS["s32" if gemm.lane.kind == "int" else "f32"],
+        extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
+        batch=extent(gemm.batch[0]) if gemm.batch else "1",
+        maps=_maps(problem, layout),
+        checks=_checks(layout),
+    )
+
+
+def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: ArithmeticText) -> Layout:
+    gemm, groups = problem.gemm, 2 if schedule.warps == "cooperative" else 1
+    tile_m, tile_n, _ = schedule.tile
+    pairs = schedule.cluster == (2, 1)
+
+    def shared(cluster: tuple[int, int]) -> tuple[Operand, Operand]:
+        as_gemm = Sm90Schedule(schedule.tile, cluster, schedule.stages, schedule.warps, "persistent")
+        return operands(gemm, as_gemm, groups)
+
+    # A pair of blocks shares either operand: each is loaded in halves.
+    a, first = (shared((1, 2))[0], shared((2, 1))[1]) if pairs else shared(schedule.cluster)
+    rights = [replace(first, name="b0")]
+    if problem.second is not None:
+        rights.append(replace(first, name="b1", access=problem.second))
+    width, atoms = tile_n * problem.products, tile_m // (64 * groups)
+    slots = [Slot(f"out{j}", o.access, element(o.access.elem), _moved(o.access), False)
+             for j, o in enumerate(gemm.outputs)]  # fmt: skip
+    boxes = tuple(slot for slot in slots if slot.shape == "box")
+    columns, buffers = steps(problem, schedule)
+    lane, integer = TYPES[gemm.lane.name], gemm.lane.kind == "int"
+    inputs = tuple(_input(i, access) for i, access in enumerate(gemm.inputs))
+    return Layout(
+        products=problem.products,
+        ragged=problem.ragged.mode if problem.ragged else "",
+        pairs=pairs,
+        warp_groups=groups,
+        width=width,
+        columns=columns,
+        buffers=buffers,
+        shared_bytes=SHARED_BYTES,
+        a=a,
+        b=tuple(rights),
+        instruction_k=32 // gemm.lane.bytes,
+        types=f"{'s32' if integer else 'f32'}.{lane}.{lane}",
+        modifiers=modifiers(gemm, a, first),
+        constraint="r" if integer else "f",
+        instructions=tuple(instructions(a, first, atoms, width)),
+        promotion=promotes(gemm),
+        inputs=inputs,
+        boxes=boxes,
+        direct_outputs=tuple(slot for slot in slots if slot.shape == "direct"),
+        outputs=tuple(
+            Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+            for slot, kind in zip(slots, operation.outputs, strict=True)
+        ),
+        call=_call(operation, inputs, problem.products),
+    )
+
+
+def _moved(access: Access) -> str:
+    return "box" if in_boxes(access) else "direct"
+
+
+_SHAPES: Mapping[str, str] = MappingProxyType({"scalar": "single", "batch": "single", "full": "direct"})
+
+
+def _input(index: int, access: Access) -> Slot:
+    shape = _SHAPES.get(access.shape, access.shape)
+    return Slot(f"in{index}", access, element(access.elem), shape, True)
+
+
+def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], products: int) -> str:
+    names = ["m", "n", *(["l"] * operation.batch)]
+    values = []
+    for slot, kind in zip(inputs, operation.inputs, strict=True):
+        at = {"direct": f"{slot.name}[e]", "row": f"{slot.name}[e]", "column": f"{slot.name}[i]"}
+        value = at.get(slot.shape, slot.name)
+        values.append(f"{value} != 0" if kind == "bool" else f"{CPP[kind]}({value})")
+    return operation.call(
+        "p.arithmetic",
+        names if operation.coordinates else ["0"] * len(names),
+        "d[at]" if products == 1 else "d[at], d[at + TileN / 2]",
+        values,
+        [f"out{j}" for j in range(len(operation.outputs))],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A tensor's address is a multiple of `bytes`, and N and its strides, C++, are of `elements`."""
+
+    pointer: int
+    bytes: int
+    elements: int
+    strides: tuple[str, ...]
+
+
+def _in_pairs(slot: Slot) -> bool:
+    """Whether neighbours of an operand over M and N are read two at a time; the template asks the same."""
+    return slot.shape == "direct" and slot.reads and slot.rows == "true" and slot.access.align > 1
+
+
+def _checks(layout: Layout) -> list[Check]:
+    made = []
+    for slot in layout.pointers:
+        elements = 16 // slot.size if slot.shape == "box" else 2
+        if slot.shape == "box" or _in_pairs(slot):
+            m, _, per_batch = slot.strides
+            made.append(Check(slot.access.pointer, elements * slot.size, elements, ("N", m, per_batch)))
+    return made
+
+
+def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
+    gemm = problem.gemm
+    kind = TMA_TF32 if gemm.lane == TF32 else TMA_TYPES[gemm.lane.bytes]
+    made = []
+    for operand, mode in ((layout.a, "M"), *((b, "N") for b in layout.b)):
+        access = operand.access
+        along_k = operand.inner == "k"
+        outer = (access.m if mode == "M" else access.n) if along_k else access.k[0]
+        names = ("K", mode) if along_k else (mode, "K")
+        made.append(tensor_map(
+            operand.name, access, kind, gemm.lane.bytes, names, extent(outer or ()), operand.box,
+            operand.width,
+        ))  # fmt: skip
+    for slot in layout.boxes:
+        box = (layout.columns, 64)
+        made.append(tensor_map(
+            f"{slot.name}_map", slot.access, TMA_TYPES[slot.size], slot.size, ("N", "M"),
+            extent(slot.access.m or ()), box, layout.columns * slot.size,
+        ))  # fmt: skip
+    return made

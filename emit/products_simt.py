@@ -1,0 +1,110 @@
+"""Products by plain multiply-adds (`ucutlass.emit.products`): what TMA and wgmma do not take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm_sm90_epilogue import element, extent
+from ucutlass.emit.lean_epilogue import Result, Slot
+from ucutlass.emit.text import render as template
+from ucutlass.plan import Access, Stride
+from ucutlass.plans.products import ProductsProblem, SimtSchedule
+
+_INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<limits>")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A or B: strides as C++ of the entry."""
+
+    name: str
+    element: str
+    pointer: int
+    row: str
+    k: str
+    l: str  # noqa: E741
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that the template reads as `lean`."""
+
+    products: int
+    ragged: str
+    a: Operand
+    b: tuple[Operand, ...]
+    inputs: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+    outputs: tuple[Result, ...]
+    call: str
+
+    @property
+    def pointers(self) -> tuple[Slot, ...]:
+        return (*self.inputs, *self.results)
+
+    @property
+    def stored(self) -> tuple[tuple[Slot, Result], ...]:
+        return tuple(zip(self.results, self.outputs, strict=True))
+
+
+def render(problem: ProductsProblem, schedule: SimtSchedule) -> str:
+    """The code, for `ucutlass.emit.text.finish`."""
+    gemm = problem.gemm
+    operation = arithmetic(gemm, problem.products)
+    return template(
+        "products_simt.cu.j2",
+        includes=_INCLUDES,
+        problem=problem,
+        schedule=schedule,
+        lane=gemm.lane.name,
+        lean=_layout(problem, operation),
+        arithmetic=operation,
+        accumulator="int32_t" if gemm.lane.kind == "int" else "float",
+        extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
+        batch=extent(gemm.batch[0]) if gemm.batch else "1",
+    )
+
+
+def _layout(problem: ProductsProblem, operation: ArithmeticText) -> Layout:
+    gemm = problem.gemm
+    rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
+    inputs = tuple(Slot(f"in{i}", a, element(a.elem), "direct", True) for i, a in enumerate(gemm.inputs))
+    results = tuple(
+        Slot(f"out{j}", o.access, element(o.access.elem), "direct", False) for j, o in enumerate(gemm.outputs)
+    )
+    outputs = tuple(
+        Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        for slot, kind in zip(results, operation.outputs, strict=True)
+    )
+    return Layout(
+        products=problem.products,
+        ragged=problem.ragged.mode if problem.ragged else "",
+        a=_operand("a", gemm.a, gemm.a.m),
+        b=tuple(_operand(f"b{i}", b, b.n) for i, b in enumerate(rights)),
+        inputs=inputs,
+        results=results,
+        outputs=outputs,
+        call=_call(operation, inputs, problem.products),
+    )
+
+
+def _operand(name: str, access: Access, row: Stride) -> Operand:
+    batch = access.batch[0] if access.batch else None
+    row_, k, l_ = ("0" if s is None else extent(s) for s in (row, access.k[0], batch))
+    return Operand(name, element(access.elem), access.pointer, row_, k, l_)
+
+
+def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], products: int) -> str:
+    names = ["m", "n", *(["l"] * operation.batch)]
+    return operation.call(
+        "p.arithmetic",
+        names if operation.coordinates else ["0"] * len(names),
+        ", ".join(f"sums[{i}][r][c]" for i in range(products)),
+        [
+            f"{slot.name} != 0" if kind == "bool" else f"{CPP[kind]}({slot.name})"
+            for slot, kind in zip(inputs, operation.inputs, strict=True)
+        ],
+        [f"out{j}" for j in range(len(operation.outputs))],
+    )

@@ -1,0 +1,70 @@
+"""How long each stage of a pipeline takes on the device."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ucutlass.runtime.declaration import LaunchSpec, dtype_of, shape_of
+from ucutlass.runtime.launch import Request
+from ucutlass.runtime.series import Foreign, Runner, Series
+from ucutlass.runtime.torch_device import current
+
+_AHEAD = 2_000_000
+"""Cycles that the device waits first, so that launches queue up and the host's time is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """`seconds` on the device, the median; `torch`: the stage is a torch function."""
+
+    name: str
+    seconds: float
+    torch: bool
+
+
+def stage_times(
+    spec: LaunchSpec, series: Series, request: Request, tensors: Sequence[torch.Tensor],
+    scalars: Sequence[float], repeats: int,
+) -> tuple[StageTime, ...]:  # fmt: skip
+    """Each step of a series on one lane, between CUDA events around it."""
+    runner = Runner(spec.name, series, request.device)
+    times: list[list[float]] = [[] for _ in series.steps]
+    with current(request.device):
+        results = [
+            torch.empty(shape_of(spec, r, request.extents), dtype=dtype_of(r.elem), device=request.device)
+            for r in spec.results
+        ]
+        workspace = torch.empty(series.workspace, dtype=torch.uint8, device=request.device)
+        for _ in range(repeats + 1):
+            marks: list[Any] = [_event() for _ in range(len(times) + 1)]
+            _sleep(_AHEAD)
+            marks[0].record()
+            runner.run((*tensors, *results), scalars, workspace, partial(_mark, marks))
+            torch.cuda.synchronize()
+            for mine, begin, end in zip(times, marks, marks[1:], strict=False):
+                mine.append(begin.elapsed_time(end) / 1000)
+    # The first run warms up.
+    return tuple(
+        StageTime(step.name, statistics.median(mine[1:]), isinstance(step, Foreign))
+        for step, mine in zip(series.steps, times, strict=True)
+    )
+
+
+def torch_share(times: Sequence[StageTime]) -> float:
+    """Of the stages' time together, what torch functions take."""
+    whole = sum(t.seconds for t in times)
+    return sum(t.seconds for t in times if t.torch) / whole if whole else 0.0
+
+
+def _mark(marks: Sequence[Any], step: int) -> None:
+    marks[step + 1].record()
+
+
+_sleep: Any = getattr(torch.cuda, "_sleep", lambda cycles: None)
+_event: Any = partial(torch.cuda.Event, enable_timing=True)

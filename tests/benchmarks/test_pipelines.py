@@ -1,0 +1,52 @@
+"""The benchmark's pipelines compute what their eager twins do, in every lane, and are cut where they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.pipeline_cases import CASES, LANES, PROGRAMS, Case, arguments, checked, in_lane
+from ucutlass.grammar.format import format_file
+from ucutlass.grammar.parse import parse
+from ucutlass.reference import evaluate
+
+IDS = [case.name for case in CASES]
+NEAR = {"bf16": 6e-2, "f16": 1e-2, "tf32": 4e-3, "f32": 1e-5}
+"""In the norm, against torch in f32: what rounding operands and intermediates brings."""
+
+
+def test_there_are_twenty_chains_and_five_blocks() -> None:
+    assert sum(n.startswith("l2_") for n in IDS) == 20
+    assert sum(n.startswith("l3_") for n in IDS) == 5
+    assert {p.stem for p in PROGRAMS.glob("*.ucu")} == set(IDS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_programs_are_in_canonical_form(case: Case) -> None:
+    assert format_file(parse(case.text)) == case.text
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_a_pipeline_computes_what_its_twin_does(case: Case, lane: str) -> None:
+    _, program = checked(case, lane)
+    given = arguments(program, case.small, "cpu", seed=7)
+    (result,) = evaluate(program, given)
+    wanted = case.twin(*(a.float() for a in given))
+    assert result.shape == wanted.shape
+    error = float((result.double() - wanted.double()).norm() / wanted.double().norm())
+    assert error <= NEAR[lane], error
+
+
+def test_a_lane_wraps_both_operands_of_every_dot() -> None:
+    text = "dot[S](bf16(softmax[S](s)), v) + dot[R, S, C](x[H = P + R, W = Q + S], w)"
+    assert in_lane(text, "tf32") == (
+        "dot[S](tf32(f32(softmax[S](s))), tf32(v)) + dot[R, S, C](tf32(x[H = P + R, W = Q + S]), tf32(w))"
+    )
+    assert in_lane(text, "f16").startswith("dot[S](f16(softmax[S](s)), v)")
+
+
+def test_seeds_differ() -> None:
+    _, program = checked(CASES[0], "bf16")
+    a, b = (arguments(program, CASES[0].small, "cpu", seed=s) for s in (1, 2))
+    assert not torch.equal(a[0], b[0])

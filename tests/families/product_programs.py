@@ -1,0 +1,81 @@
+"""Pairs of dots and dots over ragged groups that tests compute: a text of one kernel `k`, small extents for
+the host, which plain multiply-adds serve, larger ones for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    text: str
+    small: Mapping[str, int]
+    large: tuple[Mapping[str, int], ...]
+
+
+def _pair(elem: str, out: str, w: str = "F, D") -> str:
+    return (
+        f"kernel k(x: {elem}[T, D], w: {elem}[{w}], u: {elem}[{w}]) -> {out}[T, F] "
+        "{ return silu(dot[D](x, w)) * dot[D](x, u) }"
+    )
+
+
+_GRADIENT = """kernel k(dy: {e}[T, F], x: {e}[T, D], offsets: i32[O]) -> {out}[E=O-1, F, D] {{
+  own = segment(T, offsets) == index(E)
+  return dot[T]({c}(where(own, dy, 0)), {c}(where(own, x, 0)))
+}}"""
+
+PRODUCTS: Mapping[str, Products] = MappingProxyType({
+    "gated pair": Products(
+        _pair("bf16", "bf16"), {"T": 33, "D": 35, "F": 67},
+        ({"T": 333, "D": 264, "F": 328}, {"T": 1, "D": 8, "F": 8}, {"T": 2048, "D": 512, "F": 1032})),
+    "gated pair, weights by columns": Products(
+        _pair("f16", "f16", "D, F"), {"T": 9, "D": 35, "F": 67}, ({"T": 333, "D": 264, "F": 328},)),
+    "gated pair of fp8": Products(
+        _pair("e4m3", "bf16"), {"T": 9, "D": 35, "F": 67}, ({"T": 333, "D": 400, "F": 336},)),
+    "gated pair of tf32": Products(
+        "kernel k(x: f32[T, D], w: f32[F, D], u: f32[F, D]) -> f32[T, F] "
+        "{ return silu(dot[D](tf32(x), tf32(w))) * dot[D](tf32(x), tf32(u)) }",
+        {"T": 9, "D": 35, "F": 67}, ({"T": 333, "D": 264, "F": 328},)),
+    "gated pair of f32": Products(
+        _pair("f32", "f32"), {"T": 9, "D": 35, "F": 67}, ({"T": 130, "D": 264, "F": 72},)),
+    "pair of integers": Products(
+        "kernel k(x: s8[T, D], w: s8[F, D], u: s8[F, D]) -> i32[T, F] "
+        "{ return dot[D](x, w) + 2 * dot[D](x, u) }",
+        {"T": 9, "D": 35, "F": 67}, ({"T": 333, "D": 272, "F": 336},)),
+    "batched pair with operands": Products(
+        "kernel k(x: bf16[B, T, D], w: bf16[B, F, D], u: bf16[B, F, D], b: f32[F], r: bf16[B, T, F], "
+        "s: f32[]) -> "
+        "(y: bf16[B, T, F], z: f32[B, T, F]) {\n  h = gelu(dot[D](x, w) + b) * dot[D](x, u)\n"
+        "  return y = h + r, z = h * s + index(B) }",
+        {"B": 2, "T": 9, "D": 35, "F": 67}, ({"B": 3, "T": 130, "D": 136, "F": 200},)),
+    "moe": Products(
+        "kernel k(x: bf16[T, D], w: bf16[E, F, D], offsets: i32[E+1]) -> bf16[T, F] "
+        "{ return silu(dot[D](x, w[E = segment(T, offsets)])) }",
+        {"T": 40, "D": 35, "F": 67, "E": 5},
+        ({"T": 1000, "D": 200, "F": 328, "E": 7}, {"T": 64, "D": 8, "F": 8, "E": 70},
+         {"T": 37, "D": 64, "F": 64, "E": 3}, {"T": 3000, "D": 256, "F": 512, "E": 2})),
+    "moe with operands": Products(
+        "kernel k(x: bf16[T, D], w: bf16[E, F, D], b: f32[E, F], r: bf16[T, F], s: f32[T], "
+        "offsets: i64[E+1]) -> (y: bf16[T, F], z: f32[T, F]) {\n  g = segment(T, offsets)\n"
+        "  h = silu(dot[D](x, w[E = g]) + b[E = g]) * s + r\n"
+        "  return y = h, z = h + index(F) }",
+        {"T": 40, "D": 35, "F": 67, "E": 5}, ({"T": 777, "D": 136, "F": 264, "E": 5},)),
+    "gated moe": Products(
+        "kernel k(x: f16[T, D], w: f16[E, F, D], u: f16[E, F, D], offsets: i32[E+1]) -> f16[T, F] {\n"
+        "  g = segment(T, offsets)\n  return silu(dot[D](x, w[E = g])) * dot[D](x, u[E = g]) }",
+        {"T": 40, "D": 35, "F": 67, "E": 5}, ({"T": 1000, "D": 200, "F": 328, "E": 7},)),
+    "moe, gradient of rows": Products(
+        "kernel k(dy: f16[T, F], w: f16[E, F, D], offsets: i64[E+1]) -> f16[T, D] "
+        "{ return dot[F](dy, w[E = segment(T, offsets)]) }",
+        {"T": 40, "D": 35, "F": 67, "E": 5}, ({"T": 501, "D": 264, "F": 392, "E": 40},)),
+    "moe, gradient of weights": Products(
+        _GRADIENT.format(e="bf16", c="bf16", out="bf16"), {"T": 40, "D": 35, "F": 67, "O": 6},
+        ({"T": 1003, "D": 200, "F": 328, "O": 8}, {"T": 130, "D": 264, "F": 72, "O": 41},
+         {"T": 1, "D": 8, "F": 8, "O": 3})),
+    "moe, gradient of weights in f32": Products(
+        _GRADIENT.format(e="f32", c="", out="f32"), {"T": 40, "D": 35, "F": 67, "O": 6},
+        ({"T": 203, "D": 40, "F": 72, "O": 8},)),
+})  # fmt: skip

@@ -1,0 +1,109 @@
+"""Convolutions on a GPU: every form, lane and order against the float64 interpreter, outputs and workspace
+poisoned, at small extents that leave edges and at larger ones that fill tiles; for Hopper's kernels and for
+those of any GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import ucutlass
+from tests.families.convolution_programs import PROGRAMS
+from ucutlass import frontend
+from ucutlass.backend import build_sources, source_of
+from ucutlass.hardware import arch_for
+from ucutlass.reference import expect
+from ucutlass.runtime import verify
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.verify.guards import shifted
+from ucutlass.shapes import complete
+
+pytestmark = pytest.mark.gpu
+
+LARGER: Mapping[str, Mapping[str, int]] = {
+    "f16 strided": {"N": 5, "H": 57, "W": 41, "C": 64, "K": 200},
+    "bf16 fused": {"N": 3, "H": 31, "W": 29, "C": 136, "K": 136},
+    "tf32": {"N": 4, "H": 28, "W": 28, "C": 96, "K": 128},
+    "f32": {"N": 2, "H": 23, "W": 19, "C": 67, "K": 131},
+    "f16 three channels": {"N": 4, "H": 65, "W": 63, "C": 3, "K": 64},
+    "bf16 dilated asymmetric": {"N": 3, "H": 37, "W": 41, "C": 72, "K": 264},
+    "f32 channels first": {"B": 3, "C": 64, "H": 30, "W": 29, "K": 128},
+    "f16 channels first": {"B": 3, "C": 64, "H": 31, "W": 33, "K": 72},
+    "transposed": {"B": 3, "C": 32, "H": 17, "W": 19, "K": 64},
+    "data gradient": {"N": 4, "P": 17, "Q": 14, "K": 96, "C": 64},
+    "weight gradient": {"N": 8, "H": 28, "W": 23, "C": 64, "K": 128},
+    "weight gradient odd": {"N": 5, "H": 33, "W": 31, "C": 3, "K": 67},
+    "grouped": {"N": 3, "H": 30, "W": 17, "C": 32, "K": 40},
+    "three dimensions": {"N": 2, "D": 7, "H": 15, "W": 13, "C": 32, "K": 64},
+    "one dimension": {"N": 5, "L": 331, "C": 128, "K": 72},
+    "depthwise": {"N": 3, "H": 57, "W": 43, "C": 200},
+    "depthwise channels first": {"B": 3, "C": 67, "L": 1031},
+    "from the far end": {"N": 3, "L": 129, "C": 32, "K": 68},
+    "reduced": {"N": 4, "H": 29, "W": 31, "C": 64, "K": 152},
+}
+
+CASES = [(name, size) for name in PROGRAMS for size in ("small", "larger")]
+
+
+def extents(name: str, size: str) -> Mapping[str, int]:
+    return PROGRAMS[name][1] if size == "small" else LARGER[name]
+
+
+@pytest.fixture(scope="session", params=["sm90a", "sm80"])
+def arch(request: pytest.FixtureRequest) -> str:
+    """A target that this GPU runs."""
+    here = arch_for(torch.cuda.get_device_capability(0))
+    if request.param == "sm90a" and (here is None or here.name != "sm90a"):
+        pytest.skip("no Hopper GPU")
+    return str(request.param)
+
+
+@pytest.mark.parametrize(("name", "size"), CASES)
+def test_values(name: str, size: str, arch: str) -> None:
+    text, given = PROGRAMS[name][0], extents(name, size)
+    kernel = ucutlass.loads(text, arch=arch)
+    for distribution in ("integer", "normal"):
+        arguments = generate(kernel.program, dict(given), distribution, seed=3, device="cuda")
+        verdict = verify.check(
+            kernel.program, _launch(kernel), arguments, expected=expect(kernel.program, arguments)
+        )
+        assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("name", ["f16 strided", "depthwise", "weight gradient"])
+def test_tensors_that_are_not_aligned(name: str, arch: str) -> None:
+    kernel = ucutlass.loads(PROGRAMS[name][0], arch=arch)
+    made = generate(kernel.program, dict(PROGRAMS[name][1]), "integer", seed=5, device="cuda")
+    arguments = [shifted(a, a.element_size()) if isinstance(a, Tensor) else a for a in made]
+    verdict = verify.check(kernel.program, _launch(kernel), arguments)
+    assert verdict.ok, str(verdict)
+
+
+def _launch(kernel: Any) -> verify.Launch:
+    def launch(arguments: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+        kernel(*arguments, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    return launch
+
+
+def prebuild(targets: Sequence[str] = ("sm90a", "sm80")) -> int:
+    """Builds every kernel of these tests at once, `python -m tests.gpu.test_convolution_on_gpu`; how many failed."""
+    pairs = []
+    for target in targets:
+        for name, size in CASES:
+            checked = frontend.read_text(PROGRAMS[name][0])
+            program = frontend.kernel(checked)
+            sizes = complete(program, extents(name, size))
+            planned = frontend.plan_kernel(checked, program, sizes, target).planned
+            pairs.append((source_of(checked, program, planned), planned.plan))
+    return sum(not isinstance(made, Artifact) for made in build_sources(pairs))
+
+
+if __name__ == "__main__":
+    sys.exit(prebuild())

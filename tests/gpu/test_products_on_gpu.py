@@ -1,0 +1,118 @@
+"""Pairs of dots and ragged groups on a GPU against the float64 reference: every way to run them, odd
+extents, empty groups, poisoned results."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import ucutlass
+from benchmarks.random_products import program, run_gpu
+from tests.families.product_programs import PRODUCTS
+from ucutlass import frontend
+from ucutlass.backend import build_kernel, build_sources, source_of
+from ucutlass.hardware import arch_for, device_named
+from ucutlass.reference import expect
+from ucutlass.runtime import verify
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.inputs import generate
+from ucutlass.shapes import complete
+from ucutlass.trials import verified
+
+pytestmark = pytest.mark.gpu
+
+PLAIN = [(name, "", i) for name, p in PRODUCTS.items() for i in range(len(p.large) + 1)]
+
+ONE = (
+    "tile 128x256x64  cluster 1x1  warps cooperative",
+    "tile 128x256x64  cluster 2x1  warps cooperative",
+    "tile 256x128x64  cluster 1x2  warps cooperative", "tile 128x128x64  cluster 1x1  warps pingpong",
+    "tile 128x128x64  cluster 2x1  warps pingpong  swizzle 1", "tile 128x128x64  cluster 1x2  warps pingpong",
+    "tile 64x256x64  cluster 2x1  warps pingpong", "tile 192x64x64  cluster 2x1  warps pingpong  raster along_m",
+    "tile 64x128x64  cluster 1x1  warps pingpong  stages 2  raster along_n",
+)  # fmt: skip
+TWO = (
+    "tile 128x128x64  cluster 2x1  warps cooperative", "tile 256x64x64  cluster 1x2  warps cooperative",
+    "tile 128x64x64  cluster 2x1  warps pingpong", "tile 64x128x64  cluster 1x1  warps pingpong",
+)  # fmt: skip
+FORCED = {
+    "moe": ONE, "moe with operands": ONE, "moe, gradient of weights": ONE, "gated pair": TWO, "gated moe": TWO,
+}  # fmt: skip
+
+CASES = PLAIN + [
+    (name, schedule, i)
+    for name, schedules in FORCED.items()
+    for schedule in schedules
+    for i in range(1, len(PRODUCTS[name].large) + 1)
+]
+
+
+def case(name: str, schedule: str, number: int) -> tuple[str, Mapping[str, int]]:
+    products = PRODUCTS[name]
+    text = products.text[: products.text.rindex("}")] + f" schedule sm90a {{ {schedule} }} }}"
+    return text if schedule else products.text, (products.small, *products.large)[number]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    pairs = []
+    for name, schedule, number in CASES:
+        text, sizes = case(name, schedule, number)
+        checked = frontend.read_text(text)
+        kernel = frontend.kernel(checked)
+        planned = frontend.plan_kernel(checked, kernel, complete(kernel, sizes), "sm90a").planned
+        pairs.append((source_of(checked, kernel, planned), planned.plan))
+    for made, which in zip(build_sources(pairs), CASES, strict=True):
+        assert isinstance(made, Artifact), f"{which}: {made}"
+
+
+@pytest.mark.parametrize("distribution", ["integer", "normal"])
+@pytest.mark.parametrize(("name", "schedule", "number"), CASES)
+def test_products_agree_with_the_reference(name: str, schedule: str, number: int, distribution: Any) -> None:
+    text, sizes = case(name, schedule, number)
+    kernel = ucutlass.loads(text)
+    arguments = generate(kernel.program, dict(sizes), distribution, seed=7 + number, device="cuda")
+
+    def launch(given: Any, outputs: Any) -> None:
+        kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    verdict = verify.check(kernel.program, launch, arguments, expected=expect(kernel.program, arguments))
+    assert verdict.ok, str(verdict)
+
+
+def test_random_products_agree_with_the_reference() -> None:
+    wrong = [(text, status, detail) for text, status, detail in run_gpu(range(40)) if status != "right"]
+    assert not wrong, wrong[:3]
+    assert program(0) == program(0)
+
+
+@pytest.mark.parametrize("name", ["gated pair", "moe", "moe, gradient of weights"])
+def test_products_stand_the_suite(name: str) -> None:
+    checked = frontend.read_text(PRODUCTS[name].text)
+    kernel = frontend.kernel(checked)
+    arch = arch_for(torch.cuda.get_device_capability(0))
+    assert arch is not None
+    sizes = complete(kernel, PRODUCTS[name].large[0])
+    made = build_kernel(checked, kernel, sizes, arch.name, device=device_named(torch.cuda.get_device_name(0)))
+    evidence = verified.run(
+        verified.plan(checked, kernel, made, dict(zip(kernel.dims, sizes, strict=True)), seed=20, most=40)
+    )
+    assert evidence.ok, "\n".join(evidence.failures())
+
+
+def test_offsets_that_are_wrong_write_nothing_outside() -> None:
+    """Offsets lie on the device and are not checked: what they name is clipped to the rows there are."""
+    kernel = ucutlass.loads(PRODUCTS["moe"].text)
+    x, w = torch.randn(128, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
+    room = torch.full((3, 128, 64), 7.0, device="cuda", dtype=torch.bfloat16)
+    offsets = torch.tensor([-50, 70, 40, 100_000], device="cuda", dtype=torch.int32)
+    kernel(x, w, offsets, out=room[1])
+    torch.cuda.synchronize()
+    assert (room[0] == 7).all() and (room[2] == 7).all()

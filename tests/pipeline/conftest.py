@@ -1,0 +1,124 @@
+"""Pipelines whose kernels run on the host, launched both ways, on streams that only write things down."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ucutlass import frontend, ir
+from ucutlass.pipeline.layout import layout
+from ucutlass.pipeline.workspace import lanes_of
+from ucutlass.runtime import branches as beside
+from ucutlass.runtime import launch
+from ucutlass.runtime.bare import rebound
+from ucutlass.runtime.branches import Branches
+from ucutlass.runtime.declaration import spec_of
+from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
+from ucutlass.runtime.pipeline import series_of
+from ucutlass.runtime.series import Series
+
+LAUNCH, RECORD, WAIT = 1, 2, 3
+FIRST_EVENT = 100
+"""Fake events are numbers from here on; side streams are 1, 2, ..; the caller's is 0."""
+
+
+@pytest.fixture(scope="session")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of the entries in fake_stages.c."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    made = tmp_path_factory.mktemp("stages") / "fake_stages.so"
+    source = Path(__file__).with_name("fake_stages.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    return made
+
+
+@pytest.fixture(scope="session")
+def native_launcher(tmp_path_factory: pytest.TempPathFactory) -> Native:
+    return load_native(compile_native(tmp_path_factory.mktemp("native")))
+
+
+@pytest.fixture(params=["native", "python"])
+def route(request: pytest.FixtureRequest) -> Native | NoNative:
+    if request.param == "python":
+        return NoNative("asked for by the test")
+    found = request.getfixturevalue("native_launcher")
+    assert isinstance(found, Native)
+    return found
+
+
+@dataclass
+class Loaded:
+    """A pipeline that can be called: what was planned for each request, and what its calls did."""
+
+    call: Launcher
+    library: ctypes.CDLL
+    series: dict[Request, Series] = field(default_factory=dict)
+
+    def trace(self) -> list[tuple[int, int, int, int]]:
+        """What happened since it was last asked: (what, number or event, stream, workspace)."""
+        count = ctypes.c_int64.in_dll(self.library, "traced")
+        numbers = list((ctypes.c_int64 * 4096).in_dll(self.library, "trace")[: count.value])
+        count.value = 0
+        return [tuple(numbers[i : i + 4]) for i in range(0, len(numbers), 4)]  # type: ignore[misc]
+
+
+Load = Callable[..., Loaded]
+
+
+@pytest.fixture
+def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Loads a pipeline whose kernels are fakes: the entry is `two` for two tensors, else `add`; the first
+    knob is the stage's number. `workspaces` and `codes` are by stage."""
+    library = ctypes.PyDLL(str(stages))
+
+    def fakes(device: torch.device, main: int, lanes: int, events: int) -> Branches:
+        record, wait = (
+            ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in ("fake_record", "fake_wait")
+        )
+        assert record is not None and wait is not None
+        return Branches(tuple(range(lanes)), tuple(FIRST_EVENT + i for i in range(events)), (record, wait))
+
+    monkeypatch.setattr(beside, "branches", fakes)
+    monkeypatch.setattr(launch, "branches", fakes)
+
+    def make(
+        text: str, workspaces: Mapping[int, int] = {}, codes: Mapping[int, int] = {}, most_lanes: int = 4
+    ) -> Loaded:
+        pipeline = frontend.program(frontend.read_text(text))
+        assert isinstance(pipeline, ir.Pipeline)
+
+        def choose(request: Request) -> Series:
+            found = layout(pipeline, request.extents)
+            bounds: list[Bound | None] = []
+            for i, step in enumerate(found.steps):
+                if step.kernel is None:
+                    bounds.append(None)
+                    continue
+                tensors = sum(isinstance(p.type, ir.TensorType) for p in step.kernel.params)
+                entry = load_entry(stages, "two" if tensors == 2 else "add")
+                knobs = (i, workspaces.get(i, 0), codes.get(i, 0))
+                bound = Bound(entry.address, knobs, 0, entry)
+                bounds.append(rebound(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
+            made.series[request] = series_of(found, lanes_of(found, most_lanes), bounds)
+            return made.series[request]
+
+        made = Loaded(Launcher(spec_of(pipeline, device="cpu"), choose, route), library)
+        made.trace()
+        return made
+
+    return make
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

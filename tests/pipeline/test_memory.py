@@ -1,0 +1,117 @@
+"""Lanes and the workspace: no two blocks that may be alive at once share a byte, whatever the stages."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ucutlass.pipeline.lanes import Lanes, lanes
+from ucutlass.pipeline.memory import ALIGNMENT, Block, Memory, place, rounded
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[frozenset[int]], list[bool]]:
+    """What each step needs, of up to 12, and which must run on the caller's stream."""
+    count = draw(st.integers(1, 12))
+    after = [
+        frozenset(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else frozenset()
+        for i in range(count)
+    ]
+    return after, draw(st.lists(st.booleans(), min_size=count, max_size=count))
+
+
+@given(graphs(), st.integers(1, 4))
+def test_every_need_is_met_by_stream_order_and_events(
+    graph: tuple[list[frozenset[int]], list[bool]], most: int
+) -> None:
+    after, home = graph
+    made = lanes(after, home, most)
+    assert made.count <= most
+    ended = _executed(made)
+    for step, needs in enumerate(after):
+        assert needs <= ended[step]
+        assert made.before[step] <= ended[step], "before claims more than streams and events enforce"
+    assert all(made.turns[i].lane == 0 for i, at_home in enumerate(home) if at_home)
+
+
+def _executed(made: Lanes) -> list[frozenset[int]]:
+    """What has ended when each step begins, by stream order and recorded events alone."""
+    ended: list[frozenset[int]] = []
+    tail: dict[int, frozenset[int]] = {}
+    for step, turn in enumerate(made.turns):
+        known = tail.get(turn.lane, frozenset())
+        if turn.lane and turn.lane not in tail:
+            assert turn.forks or turn.waits, "a side lane that nothing orders behind the call's inputs"
+        for wait in turn.waits:
+            assert made.turns[wait].records and wait < step
+            known |= ended[wait] | {wait}
+        ended.append(known)
+        tail[turn.lane] = known | {step}
+    joined = tail.get(0, frozenset()).union(*(tail[lane] for lane in made.joins))
+    assert joined == frozenset(range(len(made.turns))), "the call ends before a step does"
+    return ended
+
+
+@given(graphs(), st.integers(1, 4), st.data())
+def test_no_two_live_blocks_share_a_byte(
+    graph: tuple[list[frozenset[int]], list[bool]], most: int, data: st.DataObject
+) -> None:
+    after, home = graph
+    turns = lanes(after, home, most)
+    blocks = []
+    for step in range(len(after)):
+        readers = {i for i, needs in enumerate(after) if step in needs}
+        size = data.draw(st.integers(0, 2000))
+        blocks.append(Block(f"h{step}", size, step, frozenset({step, *readers})))
+        blocks.append(Block(f"w{step}", data.draw(st.integers(0, 600)), step, frozenset({step})))
+    made = place(blocks, turns.before)
+    ended = _executed(turns)
+    for block in blocks:
+        if not block.bytes:
+            assert block.name not in made.offsets
+            continue
+        start = made.offsets[block.name]
+        assert start % ALIGNMENT == 0 and start + block.bytes <= made.bytes
+    real = [b for b in blocks if b.bytes]
+    for i, a in enumerate(real):
+        for b in real[i + 1 :]:
+            apart = a.uses <= ended[b.made] or b.uses <= ended[a.made]
+            assert apart or _disjoint(made, a, b), (a, b)
+    assert made.bytes <= made.apart
+
+
+def _disjoint(made: Memory, a: Block, b: Block) -> bool:
+    x, y = made.offsets[a.name], made.offsets[b.name]
+    return x + a.bytes <= y or y + b.bytes <= x
+
+
+def test_a_chain_takes_two_of_its_blocks() -> None:
+    after = [frozenset[int](), *(frozenset({i}) for i in range(9))]
+    turns = lanes(after, [False] * 10)
+    assert turns.count == 1
+    blocks = [Block(f"h{i}", 1000, i, frozenset({i, i + 1})) for i in range(9)]
+    assert place(blocks, turns.before).bytes == 2 * rounded(1000)
+
+
+def test_branches_may_not_share_what_a_chain_may() -> None:
+    """Two chains of two stages: in one lane the second reuses what the first left, in two it must not."""
+    after = [frozenset[int](), frozenset({0}), frozenset[int](), frozenset({2})]
+    blocks = [Block("a", 512, 0, frozenset({0, 1})), Block("b", 512, 2, frozenset({2, 3}))]
+    assert place(blocks, lanes(after, [False] * 4, 1).before).bytes == 512
+    assert place(blocks, lanes(after, [False] * 4, 2).before).bytes == 1024
+
+
+def test_blocks_take_the_tightest_gap() -> None:
+    """A block of 256 goes into the gap of 256, not into the one of 512 before it."""
+    before = [frozenset[int](), frozenset({0}), frozenset({0, 1}), frozenset({0, 1, 2})]
+    blocks = [
+        Block("big", 2048, 0, frozenset({0, 3})),
+        Block("first", 512, 0, frozenset({0})),
+        Block("second", 512, 0, frozenset({0, 3})),
+        Block("third", 256, 0, frozenset({0, 1})),
+        Block("fourth", 256, 0, frozenset({0, 3})),
+        Block("late", 256, 2, frozenset({2, 3})),
+    ]
+    made = place(blocks, before)
+    assert made.offsets["late"] in (made.offsets["third"], made.offsets["first"])
+    assert made.bytes == 2048 + 512 + 512 + 256 + 256

@@ -1,0 +1,78 @@
+"""Attention as programs: what the family's tests and benchmarks are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_HEAD = "q: {t}[B, H, L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D]"
+
+
+def _made(params: str, score: str, result: str = "{t}[B, H, L, D]", outcome: str = "dot[S]({t}(p), v)") -> str:
+    return (
+        f"kernel attention({_HEAD}{params}) -> {result} {{\n"
+        "  d = dot[D](q, k)\n"
+        f"  s = {score}\n"
+        "  p = softmax[S](s)\n"
+        f"  return {outcome}\n"
+        "}\n"
+    )
+
+
+SCALED = "d * rsqrt(size(D))"
+CAUSAL = f"where(index(S) <= index(L), {SCALED}, -inf)"
+
+PROGRAMS: Mapping[str, str] = MappingProxyType(
+    {
+        "plain": _made("", SCALED),
+        "unscaled": _made("", "d"),
+        "causal": _made("", CAUSAL),
+        "causal at the end": _made("", f"where(index(S) - index(L) <= size(S) - size(L), {SCALED}, -inf)"),
+        "window": _made(
+            "", f"where(index(S) <= index(L) and index(L) - index(S) < 100, {SCALED}, -inf)"
+        ),
+        "backward window": _made("", f"where(index(S) + 3 > index(L), {SCALED}, -inf)"),
+        "bias": _made(", b: f32[H, L, S]", f"{SCALED} + b"),
+        "narrow bias": _made(", b: {t}[B, H, L, S]", f"{SCALED} + b"),
+        "mask": _made(", m: bool[B, L, S]", f"where(m, {SCALED}, -inf)"),
+        "causal with bias": _made(", b: {t}[H, L, S]", f"where(index(S) <= index(L), {SCALED} + b, -inf)"),
+        "lengths": _made(", n: i32[B]", f"where(index(S) < n, {SCALED}, -inf)"),
+        "alibi": _made(", a: f32[H]", f"where(index(S) <= index(L), {SCALED} + a * (index(S) - index(L)), -inf)"),
+        "capped": _made("", f"tanh({SCALED} / 30.0) * 30.0"),
+        "negative": _made("", "d * -0.125"),
+        "host scalar": _made(", alpha: f32", "d * alpha"),
+        "gate": _made(", g: {t}[B, H, L, D]", SCALED, "{t}[B, H, L, D]", "sigmoid(g) * dot[S]({t}(p), v)"),
+        "wide result": _made("", SCALED, "f32[B, H, L, D]"),
+        "turned result": _made("", SCALED, "{t}[B, H, D, L]"),
+        "rows first": (
+            "kernel attention(q: {t}[B, L, (H G), D], k: {t}[B, S, H, D], v: {t}[B, S, H, D]) -> {t}[B, L, (H G), D] {{\n"
+            "  p = softmax[S](where(index(S) <= index(L), dot[D](q, k) * rsqrt(size(D)), -inf))\n"
+            "  return dot[S]({t}(p), v)\n"
+            "}}\n"
+        ),
+        "grouped": (
+            "kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D]) -> {t}[B, (H G), L, D] {{\n"
+            "  p = softmax[S](dot[D](q, k) / sqrt(size(D)))\n"
+            "  return dot[S]({t}(p), v)\n"
+            "}}\n"
+        ),
+        "two heads": (
+            "kernel attention(q: {t}[B, H, L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, E]) -> {t}[B, H, L, E] {{\n"
+            "  p = softmax[S](where(index(S) <= index(L), dot[D](k, q) * rsqrt(size(D)), -inf))\n"
+            "  return dot[S](v, {t}(p))\n"
+            "}}\n"
+        ),
+        "one sequence": (
+            "kernel attention(q: {t}[L, D], k: {t}[S, D], v: {t}[S, D]) -> {t}[L, D] {{\n"
+            "  return dot[S]({t}(softmax[S](dot[D](q, k) * 0.125)), v)\n"
+            "}}\n"
+        ),
+    }
+)
+"""By name, with {t} for the lane."""
+
+
+def text(name: str, lane: str, head: int | None = None) -> str:
+    """A program in a lane; with a head the text says how long it is, so that a suite varies the rest."""
+    made = PROGRAMS[name].replace("{{", "{").replace("}}", "}").replace("{t}", lane)
+    return made if head is None else made.replace(", D]", f", D={head}]", 1)

@@ -1,0 +1,124 @@
+"""A pipeline's kernels, built and bound as one: the way that `load` and `ucc` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from ucutlass import ir
+from ucutlass.backend import Built, bind, build_kernel, build_sources, place, source_of
+from ucutlass.frontend import Checked
+from ucutlass.hardware import Device
+from ucutlass.pipeline.lanes import MOST_LANES, Lanes
+from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.parallel import Failure
+from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.switches import Stage as HowBuilt
+from ucutlass.schedule import show
+
+if TYPE_CHECKING:
+    from ucutlass.runtime.series import Series
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltPipeline:
+    """A pipeline whose kernels lie on disk; `built` by stage, None for a torch function."""
+
+    plan: PipelinePlan
+    built: tuple[Built | None, ...]
+
+
+AnyBuilt: TypeAlias = Built | BuiltPipeline
+
+
+def build_program(
+    checked: Checked, program: ir.Program, sizes: Sequence[int], arch: str, *, device: Device | None = None,
+    on_progress: OnProgress = ignore, stage: HowBuilt | None = None,
+) -> AnyBuilt:  # fmt: skip
+    """A kernel or a pipeline. Raises as `build_kernel` and `build_pipeline`."""
+    if isinstance(program, ir.Pipeline):
+        return build_pipeline(
+            checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage
+        )
+    return build_kernel(checked, program, sizes, arch, device=device, on_progress=on_progress, stage=stage)
+
+
+def kernels_of(built: AnyBuilt) -> tuple[Built, ...]:
+    """Every kernel of a built program, a stage each, in order."""
+    return (built,) if isinstance(built, Built) else tuple(b for b in built.built if b is not None)
+
+
+def sizes_of(built: AnyBuilt) -> tuple[int, ...]:
+    """Every extent that it was planned for, in the order of the program's dims."""
+    return built.planned.sizes if isinstance(built, Built) else built.plan.sizes
+
+
+def schedule_of(built: AnyBuilt) -> str:
+    """The schedules as planned; a pipeline's stage by stage, with where they cut."""
+    if isinstance(built, Built):
+        return show(built.planned.request)
+    words = [
+        f"{stage.step.name}: {show(one.planned.request) if one is not None else 'torch'}"
+        for stage, one in zip(built.plan.stages, built.built, strict=True)
+    ]
+    return " | ".join(words)
+
+
+def versions_of(built: AnyBuilt) -> dict[str, str]:
+    """The tools that took part in the builds."""
+    return {k: v for one in kernels_of(built) for k, v in one.artifact.versions.items()}
+
+
+def build_pipeline(
+    checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str, *,
+    device: Device | None = None, aligned: Sequence[bool] | None = None, on_progress: OnProgress = ignore,
+    stage: HowBuilt | None = None, most_lanes: int = MOST_LANES, draw: Draw = as_written,
+) -> BuiltPipeline:  # fmt: skip
+    """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes.
+    Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
+    """
+    plan = plan_pipeline(checked, pipeline, sizes, arch, device, aligned, most_lanes, draw)
+    made = build_stages(checked, plan, stage=stage, on_progress=on_progress)
+    failed = next((m for m in made if m is not None and not isinstance(m, Built)), None)
+    if failed is not None:
+        raise failed
+    return BuiltPipeline(plan, tuple(m if isinstance(m, Built) else None for m in made))
+
+
+def build_stages(
+    checked: Checked, plan: PipelinePlan, *, stage: HowBuilt | None = None, on_progress: OnProgress = ignore
+) -> tuple[Built | Failure | None, ...]:
+    """The kernels of a plan's stages; a build that fails takes its place. Raises as `build_sources`."""
+    found: dict[int, Built | Failure] = {}
+    kernels = [
+        (i, s.step.kernel, s.chosen)
+        for i, s in enumerate(plan.stages)
+        if s.step.kernel is not None and s.chosen is not None
+    ]
+    sources = [source_of(checked, kernel, chosen.planned) for _, kernel, chosen in kernels]
+    pairs = [(source, chosen.planned.plan) for source, (_, _, chosen) in zip(sources, kernels, strict=True)]
+    made = build_sources(pairs, stage=stage, on_progress=on_progress)
+    for (i, kernel, chosen), source, one in zip(kernels, sources, made, strict=True):
+        match one:
+            case Artifact():
+                found[i] = Built(chosen, source, one)
+            case BuildError():
+                found[i] = one.about(place(checked, kernel))
+            case _:
+                found[i] = one
+    return tuple(found.get(i) for i in range(len(plan.stages)))
+
+
+def bind_pipeline(made: BuiltPipeline, lanes: Lanes | None = None) -> Series:
+    """Loads every kernel, asks what workspace each needs, and lays all of it out, on the plan's lanes or on
+    these. Raises as `bind`."""
+    from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second
+
+    bounds = [
+        None if built is None else bind(built, stage.step.name)
+        for stage, built in zip(made.plan.stages, made.built, strict=True)
+    ]
+    return series_of(made.plan.layout, lanes or made.plan.lanes, bounds)

@@ -1,0 +1,209 @@
+"""What `ucc explain` and `ucc build` say of a pipeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass import frontend, ir
+from ucutlass.assembly import BuiltPipeline, build_pipeline
+from ucutlass.cli import show
+from ucutlass.cli.build_files import export
+from ucutlass.hardware import Device
+from ucutlass.pipeline.fusion import Cut, cuts, operators
+from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
+from ucutlass.pipeline.workspace import memory, pointers
+from ucutlass.runtime.switches import Stage
+from ucutlass.schedule import show as show_schedule
+from ucutlass.sol import report
+from ucutlass.sol.bounds import Bounds, bounds, micro, short
+
+# --- explain -------------------------------------------------------------------------
+
+
+def explain(
+    checked: frontend.Checked, program: ir.Pipeline, sizes: Sequence[int], arch: str, device: Device | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Every stage with its kernel, bytes and stream, the workspace, and what each cut costs. Raises
+    ShapeError and ProgramError."""
+    plan = plan_pipeline(checked, program, sizes, arch, device)
+    found = cuts(plan, arch, device)
+    on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
+    whole = None if on is None else bounds(program, plan.layout.sizes, on)
+    row: dict[str, Any] = {
+        "pipeline": program.name, "arch": arch, "device": on.name if on else "",
+        "sizes": dict(plan.layout.sizes), "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
+        "workspace": _workspace(plan), "cuts": [_cut_row(plan, c) for c in found],
+        "bound": None if whole is None else report.row(whole), "seconds": _seconds(plan),
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(row, indent=2, default=str))
+        return
+    show.table(("", ""), _head(row, whole, plan))
+    show.table(
+        ("stage", "one launch of", "schedule", "reads", "writes", "stream", "estimate"),
+        [_stage_line(s) for s in row["stages"]],
+    )
+    show.table(("buffer", "bytes", "at"), _memory_lines(row["workspace"]))
+    if found:
+        show.table(("cut", "between", "moves", "one launch?", ""), [_cut_line(plan, c) for c in found])
+
+
+def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
+    """A stage as data: bytes are those of whole tensors, `after` the streams and stages it waits for."""
+    stage, turn = plan.stages[number], plan.lanes.turns[number]
+    step, buffers = stage.step, plan.layout.buffers
+    tensors = [name for name in step.reads if name in buffers]
+    kernel = step.kernel
+    return {
+        "name": step.name, "torch": kernel is None, **_kernel(stage),
+        "operators": [] if kernel is None else list(operators(kernel)),
+        "sizes": {} if kernel is None else dict(zip(kernel.dims, step.sizes, strict=True)),
+        "reads": {name: buffers[name].bytes for name in tensors},
+        "writes": {name: buffers[name].bytes for name in step.stage.outputs},
+        "stream": turn.lane, "waits": [plan.stages[w].step.name for w in turn.waits],
+    }  # fmt: skip
+
+
+def _kernel(stage: StagePlan) -> dict[str, Any]:
+    if stage.chosen is None:
+        return {"kernel": "torch", "schedule": "", "seconds": None}
+    planned = stage.chosen.planned
+    return {
+        "kernel": type(planned.plan).__name__.removesuffix("Plan").lower(),
+        "schedule": show_schedule(planned.request), "seconds": planned.seconds,
+    }  # fmt: skip
+
+
+def _workspace(plan: PipelinePlan) -> dict[str, Any]:
+    """Without what kernels take for themselves, which they say once they are built."""
+    made = memory(plan.layout, plan.lanes, [0] * len(plan.stages))
+    return {
+        "bytes": made.bytes, "apart": made.apart,
+        "offsets": {
+            name: {"at": at, "bytes": plan.layout.buffers[name].bytes} for name, at in made.offsets.items()
+        },
+    }  # fmt: skip
+
+
+def _cut_row(plan: PipelinePlan, cut: Cut) -> dict[str, Any]:
+    return {
+        "buffer": cut.buffer, "between": [plan.stages[i].step.name for i in (cut.maker, cut.reader)],
+        "bytes": cut.bytes, "one_launch": cut.possible, "why": cut.why, "saves_seconds": cut.saves,
+    }  # fmt: skip
+
+
+def _seconds(plan: PipelinePlan) -> float:
+    """The estimates of all kernels, one after the other."""
+    return sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
+
+
+def _head(row: Mapping[str, Any], whole: Bounds | None, plan: PipelinePlan) -> list[tuple[str, str]]:
+    extents = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
+    torch = plan.torch_stages
+    lines = [
+        ("pipeline", f"{row['pipeline']} {extents}"),
+        ("planned for", f"{row['arch']}, {row['device']}"),
+        ("stages", f"{len(plan.stages)} on {plan.lanes.count} streams"),
+        ("torch functions", ", ".join(torch) if torch else "none"),
+    ]
+    if whole is not None:
+        lines.append(("bound", f"{micro(whole.fused.seconds)} by {whole.limit}, were it one kernel"))
+    return [*lines, ("estimate", f"{row['seconds'] * 1e6:.2f} us for its kernels one after the other")]
+
+
+def _stage_line(stage: Mapping[str, Any]) -> Sequence[str]:
+    waits = f", after {', '.join(stage['waits'])}" if stage["waits"] else ""
+    return (
+        stage["name"],
+        "torch: not looked into" if stage["torch"] else " ".join(stage["operators"]) or "copy",
+        f"{stage['kernel']}: {stage['schedule']}" if stage["schedule"] else stage["kernel"],
+        short(sum(stage["reads"].values())),
+        short(sum(stage["writes"].values())),
+        f"{stage['stream']}{waits}",
+        "" if stage["seconds"] is None else f"{stage['seconds'] * 1e6:.2f} us",
+    )
+
+
+def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    lines = [
+        (name, short(one["bytes"]), str(one["at"])) for name, one in workspace["offsets"].items()
+    ]
+    whole = f"{short(workspace['apart'])} side by side; kernels' own workspaces come on top"
+    return [*lines, ("workspace", short(workspace["bytes"]), whole)]
+
+
+def _cut_line(plan: PipelinePlan, cut: Cut) -> Sequence[str]:
+    first, second = (plan.stages[i].step.name for i in (cut.maker, cut.reader))
+    gain = "" if cut.saves is None else f"; about {cut.saves * 1e6:.2f} us"
+    return (
+        cut.buffer, f"{first} and {second}", short(cut.bytes), "yes" if cut.possible else "no",
+        cut.why + (gain if cut.possible else ""),
+    )  # fmt: skip
+
+
+# --- build ---------------------------------------------------------------------------
+
+
+def build(
+    checked: frontend.Checked, program: ir.Pipeline, shapes: Sequence[tuple[int, ...]], arch: str,
+    stage: Stage | None, output: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Builds every stage's kernel for each shape and says where it lies; with `output` what C++ needs.
+    Raises ShapeError, ProgramError and a build's failures."""
+    rows = []
+    for sizes in shapes:
+        with show.building(program.name) as progress:
+            made = build_pipeline(checked, program, sizes, arch, stage=stage, on_progress=progress)
+        rows.append(_built_row(program, made, output))
+    if as_json:
+        click.echo(json.dumps(rows if len(rows) > 1 else rows[0], indent=2))
+        return
+    for row in rows:
+        extents = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
+        head = [("pipeline", f"{row['kernel']} {extents}")]
+        if "series" in row:
+            head.append(("series", row["series"]))
+        show.table(("", ""), head)
+        show.table(
+            ("stage", "entry", "library", "schedule"),
+            [
+                (s["name"], s["entry"], s["library"], s["schedule"]) if "entry" in s
+                else (s["name"], "torch", "", "")
+                for s in row["stages"]
+            ],
+        )  # fmt: skip
+
+
+def _built_row(program: ir.Pipeline, made: BuiltPipeline, output: Path | None) -> dict[str, Any]:
+    stages = []
+    for number, (stage, one) in enumerate(zip(made.plan.stages, made.built, strict=True)):
+        if one is None or stage.step.kernel is None:
+            stages.append({"name": stage.step.name, "torch": True})
+            continue
+        files = {"library": one.artifact.library}
+        if output is not None:
+            files = export(output, stage.step.kernel, [one])
+        stages.append(
+            {
+                "name": stage.step.name, "entry": one.source.entry, "seconds": one.artifact.seconds,
+                "schedule": show_schedule(one.planned.request),
+                "extents": list(stage.step.sizes), "knobs": list(one.planned.knob_values),
+                "tensors": list(pointers(stage.step)), "stream": made.plan.lanes.turns[number].lane,
+                "waits": [made.plan.stages[w].step.name for w in made.plan.lanes.turns[number].waits],
+                **{kind: str(path) for kind, path in files.items()},
+            }
+        )  # fmt: skip
+    row: dict[str, Any] = {
+        "kernel": program.name, "sizes": dict(made.plan.layout.sizes), "stages": stages,
+        "workspace": _workspace(made.plan),
+    }  # fmt: skip
+    if output is not None:
+        row["series"] = str(output / "series.json")
+        (output / "series.json").write_text(json.dumps(row, indent=2) + "\n")
+    return row

@@ -1,0 +1,358 @@
+"""The convolution form: a dot of two stored tensors of which at least one is read at affine positions,
+or the same written as `sum[..](x[..] * w)`, with element-wise work on its result.
+
+A form speaks of names and serves every shape; `problem` turns it into the plan's ConvProblem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ucutlass import ir
+from ucutlass.check.indexing import is_rename
+from ucutlass.elements import F32, TF32, Element
+from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
+from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs
+from ucutlass.families.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
+from ucutlass.families.gemm import LOADED, STORED, pointer
+from ucutlass.families.refuse import Refused, find
+from ucutlass.plan import MAX_BATCH_MODES, Access, GemmProblem, Output, Reduction, Store
+from ucutlass.plans.convolution import Axis, ConvProblem, Walk, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How one axis of an operand is read: by the dimension `name`, or at a position."""
+
+    name: str
+    position: ir.Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor operand of the product, its axes as declared."""
+
+    pointer: int
+    elem: Element
+    places: tuple[Place, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The dimensions that take part in its addresses."""
+        found = {p.name for p in self.places if p.position is None}
+        return frozenset(found | {d for p in self.places if p.position for d, _ in p.position.at.terms})
+
+
+@dataclass(frozen=True, slots=True)
+class ConvForm:
+    """A kernel seen as D = epilogue(A * B) with windows. Roles are as in `GemmForm`.
+
+    `kernel` and `dot` are those that `epilogue` speaks of; where the program wrote a sum of products,
+    they hold a dot in its place and `summed` is true: then every product is a multiply-add in f32.
+    """
+
+    kernel: ir.Kernel
+    dot: ir.Dot
+    a: Source
+    b: Source
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    batch: tuple[str, ...]
+    epilogue: Epilogue
+    summed: bool
+
+    @property
+    def position(self) -> Mapping[str, int]:
+        """Where each dimension stands in the extent array."""
+        return {name: i for i, name in enumerate(self.kernel.dims)}
+
+
+# --- recognition --------------------------------------------------------------------
+
+
+def is_convolution(kernel: ir.Kernel) -> bool:
+    """Whether the kernel is this family's: one dot over windows, or a sum of products with a window."""
+    dots = find(kernel, ir.Dot)
+    if len(dots) == 1:
+        return any(_has_window(kernel, side) for side in (dots[0].left, dots[0].right))
+    return not dots and len(_sums(kernel)) == 1
+
+
+def _has_window(kernel: ir.Kernel, value: ir.Value) -> bool:
+    while isinstance(value, ir.Cast | ir.Read):
+        if isinstance(value, ir.Read) and not is_rename(value, kernel.dims):
+            return True
+        value = value.value
+    return False
+
+
+def _sums(kernel: ir.Kernel) -> list[ir.Reduce]:
+    """Sums of a product of two stored tensors, one of them read at windows."""
+    return [r for r in find(kernel, ir.Reduce) if r.op == "sum" and _is_windowed_product(kernel, r.value)]
+
+
+def _is_windowed_product(kernel: ir.Kernel, value: ir.Value) -> bool:
+    match value:
+        case ir.Apply("multiply", (left, right), elem) if elem is F32:
+            stored = all(_stored(kernel, side) for side in (left, right))
+            return stored and any(_has_window(kernel, side) for side in (left, right))
+    return False
+
+
+def _stored(kernel: ir.Kernel, value: ir.Value) -> bool:
+    while isinstance(value, ir.Read):
+        value = value.value
+    is_tensor = isinstance(value, ir.ParamValue) and isinstance(kernel.params[value.index].type, ir.TensorType)
+    return is_tensor and value.elem.kind == "float"
+
+
+def recognise_convolution(kernel: ir.Kernel) -> ConvForm:
+    """The form of a kernel for which `is_convolution` holds. Raises Refused."""
+    dots = find(kernel, ir.Dot)
+    if dots:
+        return _form(kernel, dots[0], summed=False)
+    (summed,) = _sums(kernel)
+    rewritten, dot = _with_dot(kernel, summed)
+    return _form(rewritten, dot, summed=True)
+
+
+def _with_dot(kernel: ir.Kernel, summed: ir.Reduce) -> tuple[ir.Kernel, ir.Dot]:
+    """The kernel with a dot where it sums products: the same numbers, f32 sums of f32 products."""
+    product = summed.value
+    assert isinstance(product, ir.Apply)
+    left, right = product.args
+    dot = ir.Dot(summed.over, left, right, F32, "f32", F32, summed.dims, summed.span)
+    done: dict[int, ir.Value] = {id(summed): dot}
+
+    def visit(node: ir.Value) -> ir.Value:
+        if id(node) not in done:
+            done[id(node)] = ir.with_children(node, visit)
+        return done[id(node)]
+
+    results = tuple(replace(r, value=visit(r.value)) for r in kernel.results)
+    return replace(kernel, results=results), dot
+
+
+def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvForm:
+    a, b = _source(kernel, dot.left, summed), _source(kernel, dot.right, summed)
+    shared = a.names & b.names
+    beside = [d for d in dot.over if d not in shared]
+    names = (*dot.dims, *dot.over)
+    own = {side: [d for d in names if d in side.names and d not in dot.over] for side in (a, b)}
+    return ConvForm(
+        kernel, dot, a, b,
+        m=tuple(d for d in own[a] if d not in b.names),
+        n=tuple(d for d in own[b] if d not in a.names),
+        k=tuple(d for d in dot.over if d not in beside) + tuple(beside),
+        batch=tuple(d for d in own[a] if d in b.names),
+        epilogue=epilogue(kernel, dot, STORED, LOADED),
+        summed=summed,
+    )
+
+
+def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> Source:
+    lane, span = value.elem, value.span
+    positions: dict[str, ir.Position] = {}
+    while isinstance(value, ir.Read | ir.Cast):
+        if isinstance(value, ir.Cast):
+            if value.elem is not TF32 or value.value.elem is not F32:
+                raise Refused(
+                    "UC0308",
+                    f"{lane.name}(..) of a {value.value.elem.name} operand needs a pass over memory before "
+                    "the dot",
+                    span,
+                    f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+                )
+        else:
+            positions = _composed(value, positions)
+        value = value.value
+    type_ = kernel.params[value.index].type if isinstance(value, ir.ParamValue) else None
+    if not isinstance(value, ir.ParamValue) or not isinstance(type_, ir.TensorType):
+        raise Refused(
+            "UC0302",
+            "the operands of a convolution are read as they lie in memory; only tf32(..) may stand around "
+            "them",
+            span,
+            f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+        )
+    for axis in type_.axes:
+        if not axis.dims and axis.extent != Fixed(1):
+            raise Refused(
+                "UC0220", "a nameless axis longer than 1 cannot take part in an expression", span,
+                "give the axis a name",
+            )
+    places = tuple(_place(kernel, d, positions.get(d)) for d in type_.dims)
+    return Source(pointer(kernel, value.index), type_.elem, places)
+
+
+def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.Position]:
+    """The positions of `read` with those taken of its value put in. Raises Refused for a window of a
+    window that is no plain renaming: where the inner reads zeros, the outer's coordinates may be inside."""
+    if not outer:
+        return {p.dim: p for p in read.positions}
+    found = dict(outer)
+    for inner in read.positions:
+        at = [found.pop(d, None) for d, _ in inner.at.terms]
+        if not any(at):
+            found[inner.dim] = inner
+            continue
+        simple = len(at) == 1 and inner.at.terms[0][1] == 1 and inner.at.offset == Fixed(0) and inner.scale == 1
+        if not simple or at[0] is None:
+            raise Refused(
+                "UC0304", "a window of a window is not read in one kernel", read.span,
+                "write one position, x[H = 2*P + R - 1]",
+            )
+        found[inner.dim] = replace(at[0], dim=inner.dim)
+    return found
+
+
+def _place(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> Place:
+    if position is None:
+        return Place(dim, None)
+    terms = position.at.terms
+    plain = position.scale == 1 and position.at.offset == Fixed(0) and len(terms) == 1 and terms[0][1] == 1
+    if plain and kernel.dims[dim] == kernel.dims[terms[0][0]]:
+        return Place(terms[0][0], None)
+    return Place(dim, position)
+
+
+# --- the problem --------------------------------------------------------------------
+
+
+def problem(
+    form: ConvForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
+) -> ConvProblem:
+    """The form with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
+    batch mode of its own, as the direct kernel addresses them, m and n are empty.
+
+    Raises Refused UC0305 where more batch modes remain than a kernel addresses.
+    """
+    at = Sizes(form.position, tuple(sizes))
+    modes = _apart(form) if apart else _modes(form, at)
+    tensors = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params)
+    pointers = tensors + len(form.kernel.results)
+    fine = tuple(aligned) if aligned is not None else (True,) * pointers
+
+    def reach(tensor: Operand) -> Access:
+        return access(tensor, modes, at, fine[tensor.pointer])
+
+    outputs: tuple[Output, ...] = tuple(
+        Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
+        for o in form.epilogue.outputs
+    )
+    walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
+    none = tuple(None for _ in modes.batch)
+    gemm = GemmProblem(
+        lane=form.dot.lane, accumulate=form.dot.accumulate,
+        m=at.product(modes.m), n=at.product(modes.n), k=tuple(at.product((d,)) for d in form.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=Access(form.a.pointer, form.a.elem, None, None, (), none, 1),
+        b=Access(form.b.pointer, form.b.elem, None, None, (), none, 1),
+        inputs=tuple(reach(t) for t in form.epilogue.inputs), outputs=outputs,
+        arithmetic=arithmetic(form.epilogue, modes, at),
+        dims=len(form.kernel.dims), pointers=pointers,
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
+    )  # fmt: skip
+    place = form.position
+    return ConvProblem(
+        gemm, at.product(modes.m), at.product(modes.n), tuple(place[d] for d in _contracted(form, walks)),
+        tuple(at.product(run) for run in modes.batch), *walks,
+    )
+
+
+def offsets(form: ConvForm, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The windows' offsets for these extents, A's first."""
+    by_name = dict(zip(form.kernel.dims, sizes, strict=True))
+    places = (*form.a.places, *form.b.places)
+    return tuple(evaluate(p.position.at.offset, by_name) for p in places if p.position is not None)
+
+
+def _walk(side: Source, at: Sizes, aligned: bool) -> Walk:
+    axes = []
+    for place in side.places:
+        if place.position is None:
+            axes.append(Axis(at.position[place.name]))
+            continue
+        terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
+        offset = renamed(place.position.at.offset, at.position)
+        axes.append(Axis(at.position[place.name], Window(place.position.scale, terms, offset)))
+    most = max(1, 16 // side.elem.bytes) if aligned else 1
+    walk = Walk(side.pointer, side.elem, tuple(axes), 1)
+    unit = unit_dim(walk)
+    while unit is not None and at.values[unit] % most:
+        most //= 2
+    return replace(walk, align=1 if unit is None else most)
+
+
+def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
+    """With dimensions called by their positions."""
+    match extent:
+        case Free(dim):
+            return Free(str(position[dim]))
+        case Combined(op, left, right):
+            return Combined(op, renamed(left, position), renamed(right, position))
+        case Fixed():
+            return extent
+
+
+def unit_dim(walk: Walk) -> int | None:
+    """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
+    last = walk.contiguous
+    if last is None or last.window is not None:
+        return None
+    others = [a for i, a in enumerate(walk.axes) if i != walk.order[-1]]
+    used = {d for a in others for d in ([t for t, _ in a.window.terms] if a.window else [a.extent])}
+    return None if last.extent in used else last.extent
+
+
+def _contracted(form: ConvForm, walks: Sequence[Walk]) -> list[str]:
+    """The contracted names, the one along which an operand is contiguous innermost (A's first)."""
+    names = list(form.k)
+    by_position = {i: name for name, i in form.position.items()}
+    for walk in reversed(walks):
+        unit = unit_dim(walk)
+        if unit is not None and by_position[unit] in names:
+            names.remove(by_position[unit])
+            names.append(by_position[unit])
+    return names
+
+
+def _tensors(form: ConvForm) -> tuple[Operand, ...]:
+    return (*(o.tensor for o in form.epilogue.outputs), *form.epilogue.inputs)
+
+
+def _modes(form: ConvForm, at: Sizes) -> Modes:
+    tensors = _tensors(form)
+    m, m_rest = _longest(runs(form.m, tensors), at)
+    n, n_rest = _longest(runs(form.n, tensors), at)
+    parts = [*runs(form.batch, tensors), *m_rest, *n_rest]
+    merged = runs([name for part in parts for name in part], tensors)
+    batch = merged if len(merged) < len(parts) else tuple(parts)
+    if len(batch) > MAX_BATCH_MODES:
+        raise Refused(
+            "UC0305",
+            f"{len(batch)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
+            form.dot.span,
+            "store operands or the result with these names next to each other",
+        )
+    return Modes(m, n, (), batch)
+
+
+def _longest(
+    parts: tuple[tuple[str, ...], ...], at: Sizes
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The run that becomes the product's own mode, and the rest."""
+    if not parts:
+        return (), ()
+    best = max(range(len(parts)), key=lambda i: (at.number(at.product(parts[i])), i))
+    return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
+
+
+def _apart(form: ConvForm) -> Modes:
+    """Every result name a batch mode, in the order in which the first result stores them."""
+    names = {*form.m, *form.n, *form.batch}
+    stored = [d for tensor in _tensors(form) for d in tensor.order if d in names]
+    order = dict.fromkeys((*stored, *sorted(names)))
+    return Modes((), (), (), tuple((d,) for d in order))

@@ -1,0 +1,277 @@
+"""How a convolution runs: which kernel, its tile, and which operands are copied to another order first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ucutlass.elements import F32, TF32, Element
+from ucutlass.families.convolution import ConvForm, offsets, problem, unit_dim
+from ucutlass.families.convolution_im2col import prepared, schedule_of
+from ucutlass.families.refuse import Refused
+from ucutlass.hardware import Arch, Device
+from ucutlass.plan import Math, Reduction, Sm80Schedule
+from ucutlass.planned import FamilyPlanned
+from ucutlass.plans.convolution import (
+    ConvPlan,
+    ConvProblem,
+    ConvSchedule,
+    DirectSchedule,
+    Walk,
+    across_mode,
+    along,
+    slide,
+)
+from ucutlass.reasons import Note
+from ucutlass.rules.violation import Violation
+from ucutlass.schedule import Request
+
+MOST = 2**31 - 1
+"""Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
+
+GATHERED = ("f16", "bf16", "tf32", "f32")
+"""Lanes of the kernel that gathers tiles; others multiply and add directly."""
+
+MOST_TAPS = 7
+"""Of a window whose weights a thread of the direct kernel holds in registers."""
+
+COPY_BYTES = 4
+"""The least that cp.async moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The problem's numbers."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+def plan_convolution(
+    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
+    if foreign := _foreign(request):
+        return (foreign,)
+    if too_large := _too_large(form, sizes):
+        return (too_large,)
+    if _is_direct(form, sizes):
+        made, schedule, splits, notes = _direct(form, sizes, aligned)
+    else:
+        made, schedule, splits, notes = _tiled(form, sizes, arch, device, aligned)
+    extents = measure(made, sizes)
+    knobs = (0, 4, splits)
+    seconds = _seconds(made, schedule, extents, sizes, device)
+    plan = ConvPlan(arch.name, made, schedule)
+    return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, notes)
+
+
+def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
+    """The problem's numbers for these extents."""
+
+    def count(dims: tuple[int, ...]) -> int:
+        return math.prod(sizes[d] for d in dims)
+
+    return Extents(count(made.m), count(made.n), count(made.k), math.prod(count(run) for run in made.batch))
+
+
+def _foreign(request: Request) -> Violation | None:
+    given = request.given()
+    if not given:
+        return None
+    names = ", ".join(f"`{name}`" for name in given)
+    return Violation(
+        "UC0439", f"{names}: fields of a matrix product; a convolution's kernel is chosen by its shape",
+        "leave the schedule out", tuple(given), Request(),
+    )  # fmt: skip
+
+
+def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
+    k = math.prod(sizes[form.position[d]] for d in form.k)
+    longest = max((sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0)
+    far = max((abs(o) for o in offsets(form, sizes)), default=0)
+    worst = max(k, 4 * longest, 4 * far)
+    if worst <= MOST:
+        return None
+    return Violation(
+        "UC0460",
+        f"{k} products are summed, windows stand on axes of up to {longest} with offsets up to {far}: a launch "
+        f"counts products to {MOST} and positions to a quarter of that",
+        "cut the tensor along its longest name", (), None,
+    )  # fmt: skip
+
+
+# --- without a tile -----------------------------------------------------------------
+
+
+def _is_direct(form: ConvForm, sizes: tuple[int, ...]) -> bool:
+    """Nothing is shared between rows and columns of a tile, or its multipliers do not take the operands."""
+    n, m = (math.prod(sizes[form.position[d]] for d in names) for names in (form.n, form.m))
+    return form.summed or not form.m or not form.n or m > MOST or n > MOST or form.dot.lane.name not in GATHERED
+
+
+_Chosen = tuple[ConvProblem, ConvSchedule, int, tuple[Note, ...]]
+
+
+def _direct(form: ConvForm, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
+    made = problem(form, sizes, aligned, apart=True)
+    if any(isinstance(o, Reduction) for o in made.gemm.outputs):
+        raise Refused(
+            "UC0309", "the kernel of a depthwise convolution reduces nothing of its result", form.dot.span,
+            "store the convolution's result and reduce it in a second stage",
+        )
+    width = _width(made, sizes, aligned)
+    turned = bool(made.batch) and _taps(made, len(made.batch) - 1, sizes) > 0
+    if turned:
+        rows = width if width > 1 else 8
+        schedule = DirectSchedule(width, rows, _taps(made, len(made.batch) - 1, sizes), True)
+    else:
+        rows = 4 if across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep" else 1
+        schedule = DirectSchedule(width, rows, _taps(made, across_mode(made), sizes) if rows > 1 else 0)
+    why = "one multiply-add for each product: no two results of a tile share both operands"
+    return made, schedule, 1, (Note("", "direct", why),)
+
+
+def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...]) -> int:
+    """The taps of a window that slides along a result mode, 0 where none does or they are many."""
+    moving = slide(made, mode)
+    if moving is None or max(moving.along, moving.tap) > MOST_TAPS:
+        return 0
+    taps = sizes[made.k[moving.k]]
+    return taps if taps <= MOST_TAPS else 0
+
+
+def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
+    """Neighbouring results of a thread: 16 bytes of the widest tensor that lies along them."""
+    if not made.batch:
+        return 1
+    (dim,) = made.batch[-1]
+    touched: list[tuple[int, Element]] = [
+        (a.pointer, a.elem)
+        for a in (*made.gemm.inputs, *(o.access for o in made.gemm.outputs))
+        if a.batch[-1] == ()
+    ]
+    touched += [(w.pointer, w.elem) for w in (made.a, made.b) if unit_dim(w) == dim]
+    if aligned is not None and not all(aligned[p] for p, _ in touched):
+        return 1
+    width = min(8, *(16 // e.bytes for _, e in touched), 8)
+    while sizes[dim] % width:
+        width //= 2
+    return width
+
+
+# --- tiles --------------------------------------------------------------------------
+
+
+def _tiled(
+    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, aligned: tuple[bool, ...] | None
+) -> _Chosen:
+    """Hopper's kernel where TMA gathers the problem, else the multistage one."""
+    whole = problem(form, sizes, aligned)
+    why = "before Hopper"
+    if arch.wgmma:
+        found = prepared(whole, sizes)
+        chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
+        if not isinstance(found, str) and not isinstance(chosen, str):
+            notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
+            return found[0], chosen, 1, notes
+        why = str(chosen)
+    made, notes = gathered(whole, sizes)
+    extents = measure(made, sizes)
+    schedule = _multistage(made, extents, sizes, device)
+    splits = _splits(schedule, extents, device)
+    return made, schedule, splits, (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes)
+
+
+def _packs(made: ConvProblem) -> tuple[Note, ...]:
+    names = " and ".join(n for n, w in (("A", made.a), ("B", made.b)) if w.pack is not None)
+    if not names:
+        return ()
+    return (Note("", "layout", f"{names} copied to the workspace first, channels innermost, padded to 16 bytes"),)
+
+
+def vector(walk: Walk) -> int:
+    """Elements that one copy moves."""
+    return min(walk.align, 16 // walk.read.bytes)
+
+
+def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
+    """The problem with operands that cp.async can read: at least 4 bytes at a time. Operands of 16 bits
+    that are read one by one are copied to the workspace: channels innermost and padded where both have
+    them summed, else widened to f32, whose tf32 products are exact."""
+    walks = (made.a, made.b)
+    if all(vector(w) * w.read.bytes >= COPY_BYTES for w in walks):
+        return made, ()
+    channel = summed_channel(made, sizes)
+    if channel is not None:
+        a, b = (packed(w, channel, 16 // w.elem.bytes, sizes) for w in walks)
+        k = (*(d for d in made.k if d != channel), channel)
+        ready = replace(made, a=a, b=b, k=k)
+        return ready, _packs(ready)
+    a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in walks)
+    return replace(made, a=a, b=b), (
+        Note("", "layout", "operands are read one by one: widened to f32 in the workspace first"),
+    )
+
+
+def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+    """The longest contracted dimension that is one plain axis of each operand, and in no window."""
+
+    def plain(walk: Walk, dim: int) -> bool:
+        users = [a for a in walk.axes if dim == a.extent and a.window is None]
+        windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
+        return len(users) == 1 and not windowed
+
+    found = [d for d in made.k if plain(made.a, d) and plain(made.b, d)]
+    return max(found, key=lambda d: sizes[d], default=None)
+
+
+def packed(walk: Walk, dim: int, pad: int, sizes: tuple[int, ...]) -> Walk:
+    """The operand with a plain axis innermost and padded; as it lies where it is so already."""
+    if unit_dim(walk) == dim and vector(walk) == pad:
+        return walk
+    axis = next(i for i, a in enumerate(walk.axes) if a.extent == dim and a.window is None)
+    order = (*(i for i in range(len(walk.axes)) if i != axis), axis)
+    return replace(walk, pack=order, pad=pad, align=pad)
+
+
+def _multistage(made: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device) -> Sm80Schedule:
+    lane: Element = TF32 if made.a.packed else made.lane
+    math_: Math = "tf32x3" if lane == F32 else "tensor"
+    narrow = min(vector(made.a), vector(made.b)) == 1
+    deep = 32 if lane.name in ("f16", "bf16") else 16
+    small = extents.n <= 64 or narrow or math_ == "tf32x3"
+    tiles = [((128, 128, deep), (64, 64), 4)] if not small else []
+    tiles += [((128, 64, deep), (64, 32), 4)] if not narrow and math_ == "tensor" else []
+    tiles += [((64, 64, deep), (32, 32), 4)]
+    for tile, warp, stages in tiles:
+        blocks = math.ceil(extents.m / tile[0]) * math.ceil(extents.n / tile[1]) * extents.batch
+        if blocks >= device.sms:
+            return Sm80Schedule(tile, warp, stages, math_)
+    return Sm80Schedule(*tiles[-1], math_)
+
+
+def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
+    """Parts of K: two waves of blocks where tiles alone leave the device idle, each of 16 tiles at least."""
+    m, n, k = schedule.tile
+    blocks = math.ceil(extents.m / m) * math.ceil(extents.n / n) * extents.batch
+    if blocks >= device.sms:
+        return 1
+    return max(1, min(2 * device.sms // blocks, math.ceil(extents.k / k) // 16, 64))
+
+
+def _seconds(
+    made: ConvProblem, schedule: ConvSchedule, extents: Extents, sizes: tuple[int, ...], device: Device
+) -> float:
+    """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak."""
+    moved = sum(w.elem.bytes * math.prod(sizes[a.extent] for a in w.axes) for w in (made.a, made.b))
+    moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in made.gemm.outputs)
+    peak = device.peaks.get("f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"])
+    return device.launch_floor + max(moved / device.bandwidth, extents.flops / (0.4 * peak))

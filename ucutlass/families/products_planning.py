@@ -1,0 +1,307 @@
+"""How products run: which kernel, which tiles, in which order.
+
+How long groups are is known on the device alone: tiles are counted as if each group but its last tile were
+full, and half a tile were lost in each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from ucutlass.elements import F32
+from ucutlass.families.products import ProductsForm, products_problem
+from ucutlass.hardware import Arch, Device
+from ucutlass.plan import Access
+from ucutlass.planned import FamilyPlanned
+from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.plans.products_memory import most_stages, promotes
+from ucutlass.reasons import Note
+from ucutlass.rules.violation import Violation
+from ucutlass.schedule import Request, show_value, without
+
+Warps = Literal["pingpong", "cooperative"]
+
+FIELDS = ("warps", "tile", "cluster", "stages", "raster", "swizzle")
+"""The fields of a schedule that these kernels have."""
+
+BAND = 8
+"""Clusters of tiles along M for which a column of B is taken before the next: A of so many, and B of as
+many columns as blocks run at a time, fit in L2."""
+
+WHOLE = 1024
+"""A band that no group's tiles along M exceed in practice: `raster along_m`."""
+
+_SIMT = SimtSchedule((64, 64, 16))
+
+_SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingProxyType(
+    {
+        ("pingpong", 128, 128): (0.61, 0.73, 0.71),
+        ("pingpong", 64, 256): (0.42, 0.64, 0.60),
+        ("pingpong", 64, 128): (0.39, 0.50, 0.45),
+        ("pingpong", 128, 64): (0.38, 0.45, 0.45),
+        ("cooperative", 128, 256): (0.70, 0.70, 0.70),
+        ("cooperative", 256, 128): (0.69, 0.69, 0.69),
+        ("cooperative", 128, 128): (0.60, 0.66, 0.66),
+    }
+)  # fmt: skip
+"""Of the data sheet's rate, what a main loop reaches with a tile of so many rows, and columns of all right
+operands together, alone and in clusters of 2x1 and of 1x2: measured on an H200 at 700 W with random bf16,
+K of 2048 to 7168, those of pairs that are slower than others rounded from two shapes."""
+
+_UNKNOWN = (0.3, 0.3, 0.3)
+
+_BANDWIDTH = 0.9
+"""Of the memory's, what loads that are far ahead reach."""
+
+_SHOWN = 0.2
+"""Of the lesser of the times to multiply and to move, what shows beside the other."""
+
+_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule, its launch's band and its estimate."""
+
+    schedule: WgmmaSchedule
+    band: int
+    seconds: float
+
+
+def plan_products(
+    form: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
+    if foreign := _foreign(request):
+        return (foreign,)
+    problem = products_problem(form, sizes, aligned)
+    reason = why_not_wgmma(problem, arch)
+    if reason:
+        if request.given():
+            return (_no_tiles(request, reason),)
+        seconds = device.launch_floor + _operations(problem, sizes) / (device.peaks["f32"] / 8)
+        plan = ProductsPlan(arch.name, problem, _SIMT)
+        note = Note("", "plain multiply-adds", f"the Hopper kernel cannot take this: {reason}")
+        return FamilyPlanned(plan, (1,), sizes, Request(), device, seconds, (note,))
+    found = sorted(_candidates(problem, sizes, device, request), key=lambda c: c.seconds)
+    if not found:
+        return (_no_fit(problem, sizes, device, request),)
+    return _planned(problem, found[0], sizes, arch, device, request)
+
+
+def _planned(
+    problem: ProductsProblem, best: Candidate, sizes: tuple[int, ...], arch: Arch, device: Device,
+    asked: Request,
+) -> FamilyPlanned:  # fmt: skip
+    schedule = best.schedule
+    full = Request(
+        warps=schedule.warps, tile=schedule.tile, cluster=schedule.cluster, stages=schedule.stages,
+        raster=asked.raster, swizzle=asked.swizzle,
+    )  # fmt: skip
+    reasons = {
+        "tile": "the least time by tiles, waves and what a main loop of it reaches",
+        "warps": "one's epilogue runs while the other multiplies" if schedule.warps == "pingpong"
+        else "two warp groups share a tile",
+        "cluster": "blocks that share loads" if math.prod(schedule.cluster) > 1 else "nothing to share",
+        "stages": "as many as fit in shared memory beside the epilogue",
+    }
+    notes = tuple(
+        Note(name, show_value(value), reasons[name])
+        for name, value in full.given().items()
+        if name in reasons and getattr(asked, name) is None
+    )
+    plan = ProductsPlan(arch.name, problem, schedule)
+    return FamilyPlanned(plan, (best.band,), sizes, full, device, best.seconds, notes)
+
+
+# --- what the Hopper kernel takes ---------------------------------------------------------
+
+
+def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
+    """The first reason why the TMA kernel does not take a problem, "" where it does."""
+    gemm = problem.gemm
+    if not arch.wgmma:
+        return f"{arch.name} has no wgmma"
+    if gemm.lane == F32:
+        return "f32 is multiplied by plain threads; tf32(..) around the operands chooses tensor cores"
+    rights = (gemm.b,) if problem.second is None else (gemm.b, problem.second)
+    if gemm.a.m is None or any(b.n is None for b in rights):
+        return "a product without rows or without columns is no tile"
+    for access in (gemm.a, *rights):
+        if not access.contiguous or access.align * access.elem.bytes < 16:
+            return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
+        if gemm.lane.bytes != 2 and access.contiguous != "k":
+            return f"{gemm.lane.name} operands are read along the contracted name alone"
+    if len({b.contiguous for b in rights}) > 1:
+        return "the two right operands lie in different orders"
+    if problem.ragged is not None and problem.ragged.mode == "k" and "k" in map(_order, (gemm.a, *rights)):
+        return "rows that are summed by groups are read across, not along, the contracted name"
+    return ""
+
+
+def _order(access: Access) -> str | None:
+    return access.contiguous
+
+
+# --- candidates ---------------------------------------------------------------------------
+
+
+def _candidates(
+    problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request
+) -> Iterator[Candidate]:
+    depth = 128 // problem.lane.bytes
+    tiles = [request.tile] if request.tile else [
+        (m, n // problem.products, depth) for m in (64, 128, 256) for n in (64, 128, 256)
+    ]  # fmt: skip
+    warps: tuple[Warps, ...] = ("pingpong", "cooperative")
+    for kind in warps if request.warps is None else (request.warps,):
+        if kind not in warps:
+            continue
+        for tile in tiles:
+            for cluster in (request.cluster,) if request.cluster else _CLUSTERS:
+                made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
+                if made is not None and (known(problem, made) or request.tile):
+                    yield Candidate(made, band(request), estimate(problem, made, sizes, device))
+
+
+def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
+    """The schedule with its stages, None where it is illegal."""
+    if why_illegal(problem, schedule):
+        return None
+    most = most_stages(problem, schedule)
+    if stages is not None and not 2 <= stages <= most:
+        return None
+    return replace(schedule, stages=stages or most) if most >= 2 else None
+
+
+def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
+    """Why a tile or a cluster cannot be, "" where it can."""
+    (m, n, k), (cm, cn) = schedule.tile, schedule.cluster
+    groups = 2 if schedule.warps == "cooperative" else 1
+    width, depth = n * problem.products, 128 // problem.lane.bytes
+    registers = m // (64 * groups) * width // 2
+    most = 64 if promotes(problem.gemm) else 128
+    rules = [
+        (m % (64 * groups) != 0,
+         f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}"),
+        (n % 64 != 0, f"N of a tile is a multiple of 64, not {n}"),
+        (k != depth, f"K of a tile is {depth}, 128 bytes, not {k}"),
+        (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
+        (m > 256, f"M of a tile is at most 256, not {m}"),
+        (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
+        ((cm, cn) not in _CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
+    ]  # fmt: skip
+    return next((what for broken, what in rules if broken), "")
+
+
+def known(problem: ProductsProblem, schedule: WgmmaSchedule) -> bool:
+    """Whether a main loop's rate is known."""
+    return (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products) in _SHARE
+
+
+def band(request: Request) -> int:
+    """The launch's band: see `ucutlass.plans.products`."""
+    if request.raster == "along_m":
+        return WHOLE
+    if request.raster == "along_n":
+        return request.swizzle or 1
+    return request.swizzle or BAND
+
+
+def estimate(
+    problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device
+) -> float:
+    """Seconds: waves of tiles at the main loop's rate, and an epilogue that cooperative blocks wait for; or
+    the time to move all tensors once."""
+    gemm = problem.gemm
+    m, n, k = (math.prod(sizes[i] for i in e) for e in (gemm.m, gemm.n, gemm.k[0]))
+    groups = math.prod(sizes[i] for e in gemm.batch for i in e)
+    (tile_m, tile_n, _), (_, cluster_n) = schedule.tile, schedule.cluster
+    mode = problem.ragged.mode if problem.ragged else None
+    # Of a pair of tiles along M the one that is left over pairs along N.
+    tiles_m = max(m / tile_m + groups / 2, min(groups, m)) if mode == "m" else math.ceil(m / tile_m) * groups
+    depth = k / groups if mode == "k" else k
+    tiles = tiles_m * math.ceil(n / (tile_n * cluster_n)) * cluster_n
+    waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if mode else math.ceil(tiles / device.sms))
+    width = tile_n * problem.products
+    share = _SHARE.get((schedule.warps, tile_m, width), _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
+    loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
+    alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
+    computed = waves * (loop + alone)
+    moved = _bytes(problem, sizes) / device.bandwidth / _BANDWIDTH
+    return device.launch_floor + max(computed, moved) + _SHOWN * min(computed, moved)
+
+
+def _operations(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+    gemm = problem.gemm
+    extents = [gemm.m, gemm.n, gemm.k[0], *(gemm.batch if problem.ragged is None else ())]
+    return 2.0 * problem.products * math.prod(sizes[i] for e in extents for i in e)
+
+
+def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+    gemm = problem.gemm
+    modes = {"m": gemm.m, "n": gemm.n, "k": gemm.k[0]}
+    total = 0.0
+    rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
+    for access in (gemm.a, *rights, *gemm.inputs, *(o.access for o in gemm.outputs)):
+        spans = [modes["m"] if access.m is not None else (), modes["n"] if access.n is not None else ()]
+        spans += [modes["k"]] if access.k else []
+        spans += [e for e, stride in zip(gemm.batch, access.batch, strict=False) if stride is not None]
+        total += access.elem.bytes * math.prod(sizes[i] for e in spans for i in e)
+    return total
+
+
+# --- refusals -----------------------------------------------------------------------------
+
+
+def _foreign(request: Request) -> Violation | None:
+    given = request.given()
+    foreign = [name for name in given if name not in FIELDS]
+    if request.warps not in (None, "pingpong", "cooperative"):
+        foreign.append("warps")
+    if not foreign:
+        return None
+    names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
+    return Violation(
+        "UC0332",
+        f"{names}: a pair of dots, or one over ragged groups, runs as `pingpong` or `cooperative`, and has "
+        f"the fields {' '.join(FIELDS)}",
+        f"leave {' and '.join(f'`{name}`' for name in foreign)} out",
+        tuple(foreign),
+        without(request, *foreign),
+    )
+
+
+def _no_tiles(request: Request, reason: str) -> Violation:
+    return Violation(
+        "UC0332", f"the Hopper kernel, whose fields these are, cannot take this: {reason}",
+        "leave the schedule out, or change the operands", tuple(request.given()), Request(),
+    )  # fmt: skip
+
+
+def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request) -> Violation:
+    """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
+    kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
+    tile = request.tile or (128, 128 // problem.products, 128 // problem.lane.bytes)
+    schedule = WgmmaSchedule(tile, request.cluster or (1, 1), 2, kind)
+    why = why_illegal(problem, schedule)
+    if not why:
+        most = most_stages(problem, schedule)
+        stages = f"{request.stages or 2} stages of {show_value(tile)}"
+        why = f"{stages} do not fit beside the epilogue, at most {most} do"
+    nearest = None
+    for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), FIELDS):
+        relaxed = without(request, *names)
+        if found := sorted(_candidates(problem, sizes, device, relaxed), key=lambda c: c.seconds):
+            best = found[0].schedule
+            nearest = replace(
+                relaxed, warps=best.warps, tile=best.tile, cluster=best.cluster, stages=best.stages
+            )
+            break
+    fields = tuple(name for name in ("tile", "warps", "cluster", "stages") if name in request.given())
+    return Violation("UC0332", why, "leave the field out, or take the nearest", fields, nearest)

@@ -1,0 +1,135 @@
+"""Which neighbouring stages could be one launch, which could not and why, and the bytes that a cut costs.
+
+The families decide: a pair is joined into the kernel that would do both, and recognised and planned like
+any other. Nothing is fused behind the text's back; a proposal says what to write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass import ir
+from ucutlass.check.graph import GraphTooLarge
+from ucutlass.families import Refused, recognise
+from ucutlass.families.planning import plan_form
+from ucutlass.hardware import ARCHES, Device
+from ucutlass.pipeline.joining import NotJoined, joined
+from ucutlass.pipeline.layout import Layout, Step
+from ucutlass.pipeline.planning import PipelinePlan
+from ucutlass.schedule import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A buffer between two stages, `maker` and `reader` by number. `bytes` is what moves because it is
+    stored there: its writing, where nobody else reads it, and this reading. `possible`: one launch could do
+    both. `why` says how or why not; `saves` is the difference of the estimates in seconds."""
+
+    buffer: str
+    maker: int
+    reader: int
+    bytes: int
+    possible: bool
+    why: str
+    saves: float | None = None
+
+
+def cuts(plan: PipelinePlan, arch: str, device: Device | None = None) -> tuple[Cut, ...]:
+    """Every buffer that one stage fills and another reads, in order."""
+    found = plan.layout
+    made: list[Cut] = []
+    for number, step in enumerate(found.steps):
+        for name in step.stage.outputs:
+            for reader in found.readers(name):
+                made.append(_cut(plan, name, number, reader, arch, device))
+    return tuple(made)
+
+
+def _cut(plan: PipelinePlan, name: str, maker: int, reader: int, arch: str, device: Device | None) -> Cut:
+    found = plan.layout
+    first, second = found.steps[maker], found.steps[reader]
+    keep = _kept(found, first, reader)
+    size = found.buffers[name].bytes
+    moved = size * (1 if name in keep else 2)
+    if any(other != maker and _needs(found, other, maker) for other in second.after):
+        return Cut(name, maker, reader, moved, False, "a stage between the two needs what the first makes")
+    try:
+        one = joined(found, first, second, keep)
+        form = recognise(one.kernel)
+        planned = plan_form(form, one.sizes, ARCHES[arch], device, Request())
+    except NotJoined as problem:
+        return Cut(name, maker, reader, moved, False, str(problem))
+    except GraphTooLarge:
+        return Cut(name, maker, reader, moved, False, "the two together are too large a program")
+    except Refused as refused:
+        d = refused.diagnostic
+        return Cut(name, maker, reader, moved, False, f"{d.message} [{d.code}]")
+    if isinstance(planned, tuple):
+        return Cut(name, maker, reader, moved, False, f"{planned[0].message} [{planned[0].code}]")
+    apart = sum(s.chosen.planned.seconds for s in (plan.stages[maker], plan.stages[reader]) if s.chosen)
+    return Cut(name, maker, reader, moved, True, _how(found, name, keep), apart - planned.seconds)
+
+
+def _kept(found: Layout, first: Step, reader: int) -> tuple[str, ...]:
+    """What the first stage fills that somebody besides the reader needs."""
+    return tuple(
+        name
+        for name in first.stage.outputs
+        if name in found.results or any(r != reader for r in found.readers(name))
+    )
+
+
+def _needs(found: Layout, step: int, on: int) -> bool:
+    after = found.steps[step].after
+    return on in after or any(_needs(found, other, on) for other in after)
+
+
+def _how(found: Layout, name: str, keep: tuple[str, ...]) -> str:
+    elem = found.buffers[name].type.elem.name
+    if name in keep:
+        return f"a kernel with both results does it; {name} is still stored, but not read again"
+    shown = name.removeprefix("return ").strip() or "it"
+    if elem == "f32":
+        return f"write {shown} without an element type, or both in one kernel"
+    return f"write {shown} without an element type ({elem}(..) keeps its rounding), or both in one kernel"
+
+
+# --- what was fused already ------------------------------------------------------------
+
+
+def operators(kernel: ir.Kernel) -> tuple[str, ...]:
+    """What one launch does, in order: dots, reductions and the like with what they consume, then names of
+    element-wise functions, each once."""
+    seen: dict[int, ir.Value] = {}
+
+    def visit(node: ir.Value) -> None:
+        if id(node) not in seen:
+            for child in ir.children(node):
+                visit(child)
+            seen[id(node)] = node
+
+    for result in kernel.results:
+        visit(result.value)
+    return tuple(dict.fromkeys(word for node in seen.values() if (word := _word(node))))
+
+
+def _word(node: ir.Value) -> str:
+    match node:
+        case ir.Dot(over=over):
+            return f"dot[{', '.join(over)}]"
+        case ir.Reduce(op=op, over=over):
+            return f"{op}[{', '.join(over)}]"
+        case ir.Softmax(over=over, log=log):
+            return f"{'log_' if log else ''}softmax[{', '.join(over)}]"
+        case ir.Scan(op=op, along=along):
+            return f"{op}[{along}]"
+        case ir.Gather(dim=dim):
+            return f"gather[{dim}]"
+        case ir.Read(positions=positions):
+            return f"read[{', '.join(p.dim for p in positions)}]"
+        case ir.Apply(function=function):
+            return function
+        case ir.Cast(elem=elem) if elem.storable:
+            return elem.name
+        case _:
+            return ""

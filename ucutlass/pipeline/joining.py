@@ -1,0 +1,230 @@
+"""Two stages of a pipeline as the one kernel that would do both, whether or not a family serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ucutlass import ir
+from ucutlass.check.graph import Graph
+from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.ir import Kernel, TensorType, Value
+from ucutlass.pipeline.layout import Layout, Step
+
+
+class NotJoined(Exception):
+    """The stages' axes do not line up, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One kernel for two stages, with every extent in the order of its `dims`, and the buffers behind its
+    tensors: parameters, then results."""
+
+    kernel: Kernel
+    sizes: tuple[int, ...]
+    buffers: tuple[str, ...]
+
+
+def joined(found: Layout, first: Step, second: Step, keep: Sequence[str]) -> Joined:
+    """`second` with what it reads of `first` computed in place, rounded as the buffer would have; results
+    of `first` that are in `keep` are stored as well. Raises NotJoined."""
+    a, b = first.kernel, second.kernel
+    if a is None or b is None:
+        raise NotJoined("the compiler does not look into a torch function")
+    names = _Names(found)
+    for step, kernel in ((first, a), (second, b)):
+        for dim, size in zip(kernel.dims, step.sizes, strict=True):
+            names.add(step, dim, kernel.dims[dim], size)
+    made = dict(zip(first.stage.outputs, a.results, strict=True))
+    for decl, argument in zip(b.params, second.stage.arguments, strict=True):
+        if isinstance(decl.type, TensorType) and isinstance(argument, str) and argument in made:
+            names.same_tensor(first, made[argument].type, second, decl.type)
+    for mine, name in _tensors(first, a):
+        for theirs, other in _tensors(second, b):
+            if name == other:
+                names.same_tensor(first, mine, second, theirs, must=False)
+    return _Joiner(found, names, first, second, made, tuple(keep)).kernel()
+
+
+def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
+    return [
+        (decl.type, argument)
+        for decl, argument in zip(kernel.params, step.stage.arguments, strict=True)
+        if isinstance(decl.type, TensorType) and isinstance(argument, str)
+    ]
+
+
+# --- names ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Names:
+    """Which dimensions of the two kernels are one. A class never holds two of one kernel: these are two
+    dimensions there, however long."""
+
+    found: Layout
+    classes: list[set[tuple[str, str]]] = field(default_factory=list)
+    given: dict[tuple[str, str], tuple[Extent, int]] = field(default_factory=dict)
+
+    def add(self, step: Step, dim: str, extent: Extent, size: int) -> None:
+        self.given[step.name, dim] = extent, size
+        self.classes.append({(step.name, dim)})
+
+    def same_tensor(self, a: Step, x: TensorType, b: Step, y: TensorType, must: bool = True) -> None:
+        """Lays a tensor's axes on each other. Raises NotJoined where one must and cannot."""
+        for mine, theirs in zip(x.axes, y.axes, strict=True):
+            if len(mine.dims) != len(theirs.dims):
+                if must:
+                    raise NotJoined("the two split an axis of it differently into names")
+                continue
+            for p, q in zip(mine.dims, theirs.dims, strict=True):
+                if not self._merge((a.name, p), (b.name, q)) and must:
+                    raise NotJoined(f"{p} and {q} would have to be one dimension and are two")
+
+    def _merge(self, p: tuple[str, str], q: tuple[str, str]) -> bool:
+        one, other = self._class(p), self._class(q)
+        if one is other:
+            return True
+        if {step for step, _ in one} & {step for step, _ in other} or self.given[p][1] != self.given[q][1]:
+            return False
+        one |= other
+        self.classes.remove(other)
+        return True
+
+    def _class(self, key: tuple[str, str]) -> set[tuple[str, str]]:
+        return next(c for c in self.classes if key in c)
+
+    def of(self, step: Step) -> dict[str, str]:
+        """The joined kernel's name for each of a stage's dimensions."""
+        return {
+            dim: f"d{i}" for i, c in enumerate(self.classes) for owner, dim in c if owner == step.name
+        }
+
+    def dims(self, steps: Sequence[Step]) -> dict[str, tuple[Extent, int]]:
+        """Every dimension of the joined kernel: its extent as far as a text gives it, and its size."""
+        of = {step.name: self.of(step) for step in steps}
+        made: dict[str, tuple[Extent, int]] = {}
+        for i, members in enumerate(self.classes):
+            known = [(owner, *self.given[owner, dim]) for owner, dim in sorted(members)]
+            owner, extent, size = next((k for k in known if not isinstance(k[1], Free)), known[0])
+            made[f"d{i}"] = renamed_extent(extent, of[owner]), size
+        return made
+
+
+def renamed_extent(extent: Extent, names: Mapping[str, str]) -> Extent:
+    match extent:
+        case Fixed():
+            return extent
+        case Free(dim):
+            return Free(names[dim])
+        case Combined(op, left, right):
+            return Combined(op, renamed_extent(left, names), renamed_extent(right, names))
+
+
+def _renamed_type(type_: TensorType, names: Mapping[str, str]) -> TensorType:
+    return TensorType(
+        type_.elem,
+        tuple(
+            ir.MemoryAxis(tuple(names[d] for d in axis.dims), renamed_extent(axis.extent, names))
+            for axis in type_.axes
+        ),
+    )
+
+
+def _renamed(node: Value, names: Mapping[str, str]) -> Value:
+    """One node with other names; its children are the caller's matter."""
+    dims = tuple(names[d] for d in node.dims)
+    match node:
+        case ir.Size(extent=extent):
+            return replace(node, extent=renamed_extent(extent, names), dims=dims)
+        case ir.Coordinate(dim=dim) | ir.Gather(dim=dim) | ir.Segment(dim=dim):
+            return replace(node, dim=names[dim], dims=dims)
+        case ir.Dot(over=over) | ir.Reduce(over=over) | ir.Softmax(over=over):
+            return replace(node, over=tuple(names[d] for d in over), dims=dims)
+        case ir.Scan(along=along):
+            return replace(node, along=names[along], dims=dims)
+        case ir.Read(positions=positions):
+            return replace(node, positions=tuple(_position(p, names) for p in positions), dims=dims)
+        case _:
+            return replace(node, dims=dims)
+
+
+def _position(position: ir.Position, names: Mapping[str, str]) -> ir.Position:
+    at = position.at
+    terms = tuple((names[d], factor) for d, factor in at.terms)
+    return ir.Position(
+        names[position.dim], position.scale, ir.Affine(terms, renamed_extent(at.offset, names))
+    )
+
+
+# --- the kernel ------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Joiner:
+    found: Layout
+    names: _Names
+    first: Step
+    second: Step
+    made: Mapping[str, ir.ResultDecl]
+    keep: tuple[str, ...]
+    graph: Graph = field(default_factory=Graph)
+    params: list[tuple[str | float | int, ir.ParamDecl]] = field(default_factory=list)
+
+    def kernel(self) -> Joined:
+        a, b = self.first.kernel, self.second.kernel
+        assert a is not None and b is not None
+        inside = {n: self._value(self.first, a, decl.value, {}) for n, decl in self.made.items()}
+        names_a, names_b = self.names.of(self.first), self.names.of(self.second)
+        results = [
+            (name, ir.ResultDecl(name, _renamed_type(decl.type, names_b), value))
+            for name, decl in zip(self.second.stage.outputs, b.results, strict=True)
+            for value in [self._value(self.second, b, decl.value, inside)]
+        ]
+        results += [
+            (name, ir.ResultDecl(name, _renamed_type(decl.type, names_a), inside[name]))
+            for name, decl in self.made.items()
+            if name in self.keep
+        ]
+        dims = self.names.dims((self.first, self.second))
+        kernel = Kernel(
+            f"{self.first.name} with {self.second.name}", {d: e for d, (e, _) in dims.items()},
+            tuple(decl for _, decl in self.params), tuple(decl for _, decl in results), (), (), b.span,
+        )  # fmt: skip
+        given = [a for a, decl in self.params if isinstance(decl.type, TensorType) and isinstance(a, str)]
+        return Joined(kernel, tuple(size for _, size in dims.values()), (*given, *(n for n, _ in results)))
+
+    def _value(self, step: Step, kernel: Kernel, root: Value, inside: Mapping[str, Value]) -> Value:
+        names = self.names.of(step)
+
+        def change(node: Value) -> Value:
+            if isinstance(node, ir.ParamValue):
+                return self._param(step, kernel, node, names, inside)
+            return self.graph.add(_renamed(node, names))
+
+        return ir.rebuild(root, change)
+
+    def _param(
+        self, step: Step, kernel: Kernel, node: ir.ParamValue, names: Mapping[str, str],
+        inside: Mapping[str, Value],
+    ) -> Value:  # fmt: skip
+        decl, argument = kernel.params[node.index], step.stage.arguments[node.index]
+        if isinstance(argument, str) and argument in inside:
+            value = inside[argument]
+            if value.elem is node.elem:
+                return value
+            return self.graph.add(ir.Cast(value, node.elem, value.dims, node.span))
+        type_ = _renamed_type(decl.type, names) if isinstance(decl.type, TensorType) else decl.type
+        index = next(
+            (
+                i for i, (name, known) in enumerate(self.params)
+                if isinstance(name, str) and (name, known.type) == (argument, type_)
+            ),
+            len(self.params),
+        )  # fmt: skip
+        if index == len(self.params):
+            self.params.append((argument, ir.ParamDecl(f"p{index}", type_, decl.span)))
+        return self.graph.add(
+            ir.ParamValue(index, node.elem, tuple(names[d] for d in node.dims), node.span)
+        )

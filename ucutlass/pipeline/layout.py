@@ -1,0 +1,222 @@
+"""A pipeline at concrete extents: each stage's own extents, each buffer's shape, who needs whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ucutlass import inference, ir
+from ucutlass.extents import show
+from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
+from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor of a pipeline: a parameter, what a stage stores, or a result. Dense, `bytes` long."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return -(-prod(self.shape) * self.type.elem.bits // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stage at concrete extents, in the order of its kernel's `dims` (none for a torch function).
+    `after`: the numbers of the steps that fill what it reads."""
+
+    name: str
+    stage: Stage
+    sizes: tuple[int, ...]
+    after: frozenset[int]
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """None for a torch function."""
+        return self.stage.call if isinstance(self.stage.call, Kernel) else None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names among its arguments, tensors and host scalars alike, each once."""
+        return tuple(dict.fromkeys(a for a in self.stage.arguments if isinstance(a, str)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`pipeline` without its copies (`without_copies`), `sizes` every extent of it in its order.
+    `buffers` has parameters that are tensors, then what stages fill, in that order."""
+
+    pipeline: Pipeline
+    sizes: Mapping[str, int]
+    steps: tuple[Step, ...]
+    buffers: Mapping[str, Buffer]
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.pipeline.params if isinstance(p.type, TensorType))
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.pipeline.results)
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """The buffers that no caller sees: what the workspace holds."""
+        outside = {*self.params, *self.results}
+        return tuple(name for name in self.buffers if name not in outside)
+
+    def maker(self, name: str) -> int | None:
+        """The step that fills a buffer; None for a parameter."""
+        return next((i for i, s in enumerate(self.steps) if name in s.stage.outputs), None)
+
+    def readers(self, name: str) -> tuple[int, ...]:
+        return tuple(i for i, s in enumerate(self.steps) if name in s.reads)
+
+
+def layout(pipeline: Pipeline, sizes: Sequence[int]) -> Layout:
+    """The pipeline at these extents, in the order of `pipeline.dims`.
+
+    Raises ShapeError UC0602 where a stage's tensors do not fit its kernel at these extents, and UC0603
+    where the kernel's requirement fails.
+    """
+    lean = without_copies(pipeline)
+    known = dict(zip(lean.dims, sizes, strict=True))
+    types: dict[str, TensorType] = {p.name: p.type for p in lean.params if isinstance(p.type, TensorType)}
+    types |= dict(lean.buffers) | dict(lean.results)
+    made: dict[str, Buffer] = {p: _buffer(p, types[p], known) for p in types if p in _tensors(lean)}
+    filled: dict[str, int] = {}
+    steps: list[Step] = []
+    for number, stage in enumerate(lean.stages):
+        for name in stage.outputs:
+            made[name] = _buffer(name, types[name], known)
+        extents = stage_sizes(stage, made, known) if isinstance(stage.call, Kernel) else ()
+        needs = frozenset(filled[a] for a in stage.arguments if isinstance(a, str) and a in filled)
+        steps.append(Step(stage_name(stage), stage, extents, needs))
+        filled |= dict.fromkeys(stage.outputs, number)
+    return Layout(lean, known, tuple(steps), made)
+
+
+def _tensors(pipeline: Pipeline) -> frozenset[str]:
+    return frozenset(p.name for p in pipeline.params if isinstance(p.type, TensorType))
+
+
+def stage_name(stage: Stage) -> str:
+    """What reports call a stage: the buffers it fills, and the kernel or function that it calls."""
+    outputs = ", ".join(stage.outputs)
+    match stage.call:
+        case Kernel(name=name):
+            return outputs if name in stage.outputs else f"{outputs} = {name}"
+        case ir.TorchCall(function):
+            return f"{outputs} = torch.{function}"
+
+
+def _buffer(name: str, type_: TensorType, sizes: Mapping[str, int]) -> Buffer:
+    return Buffer(name, type_, tuple(inference.length(axis, sizes) for axis in type_.axes))
+
+
+# --- a stage's extents -----------------------------------------------------------
+
+
+def stage_sizes(
+    stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Every extent of a stage's kernel, in the order of its `dims`; `around` has the pipeline's.
+    Raises ShapeError as `layout`."""
+    kernel = stage.call
+    assert isinstance(kernel, Kernel)
+    places = [
+        place
+        for decl, argument in zip(kernel.params, stage.arguments, strict=True)
+        if isinstance(decl.type, TensorType) and isinstance(argument, str)
+        for place in inference.places(decl.name, decl.type.axes, buffers[argument].shape)
+    ]
+    found = inference.infer(kernel.dims, places, around, least=1)
+    if not isinstance(found, inference.Inferred):
+        raise ShapeError("UC0602", f"stage {stage_name(stage)}: {_words(kernel, found)}")
+    sizes = {d: found.sizes[d] for d in kernel.dims}
+    for dim, size in sizes.items():
+        if size > MAX_ELEMENTS:
+            raise ShapeError("UC0601", f"stage {stage_name(stage)}: {dim} is {size}, at most 2**40 fit")
+    for decl, name in zip(kernel.results, stage.outputs, strict=True):
+        shape = tuple(inference.length(axis, sizes) for axis in decl.type.axes)
+        if shape != buffers[name].shape:
+            raise ShapeError(
+                "UC0602",
+                f"stage {stage_name(stage)}: its result has shape {list(shape)} at these extents, "
+                f"{name} is {list(buffers[name].shape)}",
+            )
+    check_requirements(kernel, sizes)
+    return tuple(sizes.values())
+
+
+def _words(kernel: Kernel, problem: inference.Problem) -> str:
+    match problem:
+        case inference.Undetermined(dims):
+            return f"nothing says how long {', '.join(dims)} is"
+        case inference.DividesByZero(dim, _):
+            return f"{dim} = {show(kernel.dims[dim])} divides by zero"
+        case inference.TooSmall(dim, known):
+            return f"{dim} is {known.sizes[dim]}; every extent is at least 1"
+        case inference.NotDivisible(place, _, length, _) | inference.Apart(place, length, _):
+            return f"axis {place.axis} of {place.argument} has {place.size} elements where {length} fit"
+
+
+# --- copies ----------------------------------------------------------------------
+
+
+def without_copies(pipeline: Pipeline) -> Pipeline:
+    """The pipeline without stages that only copy a stored buffer into a result of its very type:
+    the buffer is that result. One that is returned twice, or a parameter, is still copied."""
+    stored = dict(pipeline.buffers)
+    kinds = dict(pipeline.results)
+    renamed: dict[str, str] = {}
+    kept: list[Stage] = []
+    for stage in pipeline.stages:
+        copied = _copied(stage)
+        if copied in stored and copied not in renamed and kinds.get(stage.outputs[0]) == stored[copied]:
+            renamed[copied] = stage.outputs[0]
+        else:
+            kept.append(stage)
+    if not renamed:
+        return pipeline
+    return replace(
+        pipeline,
+        buffers=tuple((n, t) for n, t in pipeline.buffers if n not in renamed),
+        stages=tuple(_renamed(stage, renamed) for stage in kept),
+    )
+
+
+def _copied(stage: Stage) -> str:
+    """The buffer whose copy a stage's only result is; "" where it computes anything."""
+    match stage:
+        case Stage(call=Kernel(params=(param,), results=(result,)), arguments=(str(name),)):
+            value = result.value
+            if isinstance(value, ir.ParamValue) and param.type == result.type:
+                return name
+    return ""
+
+
+def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:
+    call = stage.call
+    if isinstance(call, Kernel) and call.name in stage.outputs:  # written in place, so named after its buffer
+        call = replace(call, name=names.get(call.name, call.name))
+    return replace(
+        stage,
+        call=call,
+        arguments=tuple(names.get(a, a) if isinstance(a, str) else a for a in stage.arguments),
+        outputs=tuple(names.get(o, o) for o in stage.outputs),
+    )
+
+
+def kernels(pipeline: Pipeline) -> Iterator[Kernel]:
+    """The kernel of every stage that is none of torch's, in order, once each."""
+    seen: set[int] = set()
+    for stage in without_copies(pipeline).stages:
+        if isinstance(stage.call, Kernel) and id(stage.call) not in seen:
+            seen.add(id(stage.call))
+            yield stage.call

@@ -1,0 +1,74 @@
+"""One workspace for all that lives between a pipeline's launches, and for the kernels' own scratch.
+
+Two blocks may share bytes where all use of one has ended before the other's begins, in the order that
+streams and events enforce. Blocks are placed by falling size, each in the tightest gap that those it
+lives beside leave (the best-fit form of Pisarchyk and Lee, arXiv 2001.03288).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 256
+"""Bytes: what kernels' workspaces need (ucutlass/plan.py), and TMA and vectors at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bytes that hold something from the step `made` on; `uses` are all steps that touch them, `made`
+    too, none of them before it."""
+
+    name: str
+    bytes: int
+    made: int
+    uses: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where each block begins, by name, in `bytes` bytes; `apart` is what they would take side by side."""
+
+    offsets: Mapping[str, int]
+    bytes: int
+    apart: int
+
+
+def beside(a: Block, b: Block, before: Sequence[frozenset[int]]) -> bool:
+    """Whether two blocks may be alive at once; `before` as in `ucutlass.pipeline.lanes.Lanes`."""
+    return not (a.uses <= before[b.made] or b.uses <= before[a.made])
+
+
+def place(blocks: Sequence[Block], before: Sequence[frozenset[int]]) -> Memory:
+    """Offsets for blocks, whose names differ. Blocks of no bytes are left out."""
+    real = [b for b in blocks if b.bytes > 0]
+    order = sorted(real, key=lambda b: (-b.bytes, b.made, b.name))
+    offsets: dict[str, int] = {}
+    placed: list[Block] = []
+    for block in order:
+        taken = sorted(
+            (offsets[p.name], offsets[p.name] + rounded(p.bytes)) for p in placed if beside(block, p, before)
+        )
+        offsets[block.name] = _tightest(rounded(block.bytes), taken)
+        placed.append(block)
+    total = max((offsets[b.name] + rounded(b.bytes) for b in real), default=0)
+    return Memory(
+        {b.name: offsets[b.name] for b in real}, total, sum(rounded(b.bytes) for b in real)
+    )
+
+
+def _tightest(size: int, taken: Sequence[tuple[int, int]]) -> int:
+    """The start of the smallest gap between taken ranges (sorted by start) that holds `size`, else
+    behind them all."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for start, stop in taken:
+        gap = start - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = gap, end
+        end = max(end, stop)
+    return end if best is None else best[1]
+
+
+def rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

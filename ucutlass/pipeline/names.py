@@ -1,0 +1,34 @@
+"""A stage's dimensions in the pipeline's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
+from ucutlass.pipeline.layout import Layout, Step
+
+
+def outer_names(found: Layout, step: Step) -> Mapping[str, str]:
+    """`stage_names` of a step."""
+    return stage_names(found.pipeline, step.stage)
+
+
+def stage_names(pipeline: Pipeline, stage: Stage) -> Mapping[str, str]:
+    """What the pipeline calls each dimension of a stage's kernel, as far as an axis says so: one that is
+    split differently on the two sides says nothing. None for a torch function."""
+    kernel = stage.call
+    if not isinstance(kernel, Kernel):
+        return {}
+    types = {p.name: p.type for p in pipeline.params} | dict(pipeline.buffers) | dict(pipeline.results)
+    laid = [(p.type, a) for p, a in zip(kernel.params, stage.arguments, strict=True)]
+    laid += [(r.type, o) for r, o in zip(kernel.results, stage.outputs, strict=True)]
+    known: dict[str, str] = {}
+    for mine, name in laid:
+        theirs = types[name] if isinstance(name, str) else None
+        if not isinstance(mine, TensorType) or not isinstance(theirs, TensorType):
+            continue
+        for here, there in zip(mine.axes, theirs.axes, strict=True):
+            if len(here.dims) == len(there.dims):
+                for dim, outer in zip(here.dims, there.dims, strict=True):
+                    known.setdefault(dim, outer)
+    return known

@@ -1,0 +1,56 @@
+"""What a layout asks of streams and memory: the lanes of its steps, and where each inner buffer lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ucutlass import ir
+from ucutlass.ir import TensorType
+from ucutlass.pipeline.lanes import MOST_LANES, Lanes, lanes
+from ucutlass.pipeline.layout import Buffer, Layout, Step
+from ucutlass.pipeline.memory import Block, Memory, place
+
+
+def lanes_of(found: Layout, most: int = MOST_LANES) -> Lanes:
+    """The lanes of a layout's steps; torch functions run on the caller's stream."""
+    return lanes([s.after for s in found.steps], [s.kernel is None for s in found.steps], most)
+
+
+def pointers(step: Step) -> tuple[str, ...]:
+    """The buffers behind a kernel's pointer array: its tensor parameters, then its results."""
+    call = step.stage.call
+    if not isinstance(call, ir.Kernel):
+        return (*step.reads, *step.stage.outputs)
+    given = [
+        argument
+        for decl, argument in zip(call.params, step.stage.arguments, strict=True)
+        if isinstance(decl.type, TensorType) and isinstance(argument, str)
+    ]
+    return (*given, *step.stage.outputs)
+
+
+def scratch(number: int) -> str:
+    """The block's name of a step's own workspace; no buffer can be named so."""
+    return f"workspace of stage {number + 1}"
+
+
+def held_by_torch(found: Layout) -> frozenset[str]:
+    """Inner buffers that torch functions fill: these are torch's own tensors, not the workspace's."""
+    filled = {name for step in found.steps if step.kernel is None for name in step.stage.outputs}
+    return frozenset(filled & set(found.inner))
+
+
+def memory(found: Layout, turns: Lanes, workspaces: Sequence[int]) -> Memory:
+    """The workspace's layout; `workspaces` has the bytes that each step's kernel takes for itself."""
+    by_torch = held_by_torch(found)
+    blocks = [_block(found, found.buffers[name]) for name in found.inner if name not in by_torch]
+    blocks += [
+        Block(scratch(i), size, i, frozenset({i})) for i, size in enumerate(workspaces) if size > 0
+    ]
+    return place(blocks, turns.before)
+
+
+def _block(found: Layout, buffer: Buffer) -> Block:
+    made = found.maker(buffer.name)
+    assert made is not None
+    return Block(buffer.name, buffer.bytes, made, frozenset({made, *found.readers(buffer.name)}))
