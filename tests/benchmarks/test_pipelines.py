@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from benchmarks import budget, pipelines, relay
 from benchmarks.pipeline_cases import CASES, LANES, PROGRAMS, Case, arguments, checked, in_lane
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
@@ -56,3 +59,29 @@ def test_seeds_differ() -> None:
     _, program = checked(CASES[0], "bf16")
     a, b = (arguments(program, CASES[0].small, "cpu", seed=s) for s in (1, 2))
     assert not torch.equal(a[0], b[0])
+
+
+def test_a_report_sorts_what_was_made_lost_stopped_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
+    made = {
+        "us": {"ours": 10.0, "eager": 20.0}, "ok": True, "judged": "", "of_eager": 2.0, "of_best": 2.0,
+        "torch_share": 0.25,
+    }  # fmt: skip
+
+    def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
+        assert [i["lane"] for i in items] == ["bf16", "bf16", "f32"]
+        budget.append(journal, {"name": items[0]["name"], **made})
+        budget.append(journal, {"name": items[1]["name"], "ok": False, "error": "Crashed", "detail": "SIGSEGV"})
+
+    monkeypatch.setattr(pipelines, "prebuild", lambda fresh, _: {fresh[-1].name: "no kernel [UC0300]"})
+    monkeypatch.setattr(relay, "run", rows)
+    monkeypatch.setattr(pipelines, "machine", dict)
+    report = pipelines.run(wanted, tmp_path / "p.jsonl", True, budget.NEVER)
+    assert report["left"] == [wanted[2].name] and set(report["stopped"]) == {wanted[3].name}
+    (lane,) = report["by_lane"].items()
+    assert lane[0] == "bf16" and lane[1]["timed"] == 1 and lane[1]["not right"] == [wanted[1].name]
+    assert lane[1]["of_best"] == pytest.approx(2.0) and lane[1]["torch_share"] == 0.25
+    words = pipelines.table(report)
+    assert "x2.00" in words and "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words
