@@ -73,7 +73,8 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
     def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
         assert [i["lane"] for i in items] == ["bf16", "bf16", "f32"]
         budget.append(journal, {"name": items[0]["name"], **made})
-        budget.append(journal, {"name": items[1]["name"], "ok": False, "error": "Crashed", "detail": "SIGSEGV"})
+        lost = {"name": items[1]["name"], "ok": False, "error": "Crashed", "detail": "SIGSEGV"}
+        budget.append(journal, lost)
 
     monkeypatch.setattr(pipelines, "prebuild", lambda fresh, _: {fresh[-1].name: "no kernel [UC0300]"})
     monkeypatch.setattr(relay, "run", rows)
