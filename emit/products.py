@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.elements import TF32
-from ucutlass.emit import gemm_sm90
+from ucutlass.emit import gemm_sm90, products_simt
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import element, extent
 from ucutlass.emit.lean import TMA_TF32, TMA_TYPES, Map, tensor_map
 from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot
 from ucutlass.emit.lean_mainloop import TYPES, Instruction, Operand, instructions, modifiers, operands
+from ucutlass.emit.products_scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
 from ucutlass.plan import Access, Sm90Schedule
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
@@ -48,6 +49,7 @@ class Layout:
     constraint: str
     instructions: tuple[Instruction, ...]
     promotion: bool
+    factors: tuple[tuple[ScaleSlot, ...], ...]
     inputs: tuple[Slot, ...]
     boxes: tuple[Slot, ...]
     direct_outputs: tuple[Slot, ...]
@@ -61,6 +63,10 @@ class Layout:
     @property
     def loads(self) -> tuple[Slot, ...]:
         return ()
+
+    @property
+    def scales(self) -> tuple[ScaleSlot, ...]:
+        return tuple(slot for factor in self.factors for slot in factor)
 
     @property
     def direct_inputs(self) -> bool:
@@ -78,8 +84,6 @@ def render(plan: ProductsPlan) -> str:
         case WgmmaSchedule():
             return _wgmma(plan.problem, plan.schedule)
         case SimtSchedule():
-            from ucutlass.emit import products_simt
-
             return products_simt.render(plan.problem, plan.schedule)
 
 
@@ -97,6 +101,7 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
         accumulator=gemm_sm90.ACCUMULATORS["s32" if gemm.lane.kind == "int" else "f32"],
         extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
         batch=extent(gemm.batch[0]) if gemm.batch else "1",
+        part=extent(problem.scaled.length) if problem.scaled else "",
         maps=_maps(problem, layout),
         checks=_checks(layout),
     )
@@ -140,6 +145,7 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         constraint="r" if integer else "f",
         instructions=tuple(instructions(a, first, atoms, width)),
         promotion=promotes(gemm),
+        factors=factors_of(problem.scaled),
         inputs=inputs,
         boxes=boxes,
         direct_outputs=tuple(slot for slot in slots if slot.shape == "direct"),

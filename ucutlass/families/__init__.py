@@ -31,7 +31,7 @@ def recognise(kernel: ir.Kernel) -> Form:
     match find(kernel, ir.Dot):
         case []:
             return recognise_sweep(kernel)
-        case dots if is_products(dots):
+        case dots if is_products(kernel, dots):
             return recognise_products(kernel, dots)
         case [dot]:
             return recognise_gemm(kernel, dot)

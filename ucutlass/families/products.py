@@ -7,7 +7,7 @@ Three spellings:
     own = segment(T, offsets) == index(E)
     dot[T](bf16(where(own, dy, 0)), bf16(where(own, x, 0)))    each group's rows are summed apart
 
-and a pair of the second kind. Groups are a batch mode E that the offsets cut out of T.
+and a pair of the second kind; sums of scaled parts are in `ucutlass.families.scaled`. Groups are a batch mode E that the offsets cut out of T.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ucutlass.families.addresses import Modes, Operand, Sizes, access, operand, 
 from ucutlass.families.epilogue import Epilogue, arithmetic, epilogue
 from ucutlass.families.gemm import LOADED, STORED, pointer
 from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.scaled import ScaledSum, scaled, scaled_sum
 from ucutlass.plan import Access, GemmProblem, Store
 from ucutlass.plans.products import ProductsProblem, Ragged
 
@@ -50,6 +51,7 @@ class ProductsForm:
     batch: tuple[str, ...]
     groups: Groups | None
     epilogue: Epilogue
+    scaled: ScaledSum | None = None
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
@@ -62,9 +64,11 @@ class ProductsForm:
         return {name: i for i, name in enumerate(self.kernel.dims)}
 
 
-def is_products(dots: Sequence[ir.Dot]) -> bool:
+def is_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> bool:
     """Whether these dots of a kernel are this family's to take or refuse: two of which neither needs the
-    other, or one over segments."""
+    other, or one over segments or with scaled parts."""
+    if len(dots) == 1 and scaled_sum(kernel, dots[0]) is not None:
+        return True
     if len(dots) == 2:
         return not any(a is not b and a in list(walk(b)) for a in dots for b in dots)
     return len(dots) == 1 and any(isinstance(node, ir.Segment) for node in walk(dots[0]))
@@ -96,15 +100,30 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
         raise _no_groups(f"ragged groups with a batch name, {', '.join(shared)}", dots[0])
     picked = {groups.groups} if groups is not None else set()
     own = a.masked or _own(rights[0])
+    if (parts := scaled_sum(kernel, dots[0])) is not None:
+        shared = [d for d in shared if d not in parts.groups]
+        over = (*parts.groups, *over)
+        _only_scaled(dots, groups)
     return ProductsForm(
         kernel, tuple(dots), a.tensor, tuple(right.tensor for right in rights),
-        m=tuple(d for d in a.tensor.order if d not in first.order and d not in over),
-        n=tuple(d for d in first.order if d not in a.tensor.order and d not in over and d not in picked),
+        m=tuple(d for d in a.tensor.order if d not in first.order),
+        n=tuple(d for d in first.order if d not in a.tensor.order and d not in picked),
         k=over,
         batch=(groups.groups,) if groups is not None else tuple(shared),
         groups=groups,
-        epilogue=_epilogue(kernel, dots, own[0] if own is not None else None),
+        epilogue=_epilogue(kernel, dots, own[0] if own is not None else None, parts),
+        scaled=parts,
     )  # fmt: skip
+
+
+def _only_scaled(dots: Sequence[ir.Dot], groups: Groups | None) -> None:
+    if len(dots) > 1 or groups is not None or dots[0].lane.kind == "int":
+        raise Refused(
+            "UC0333",
+            "no kernel scales the parts of K of a pair of dots, of ragged groups or of integers",
+            dots[0].span,
+            "compute one dot, of floats, over whole operands",
+        )
 
 
 def _own(side: _Side) -> tuple[ir.Segment, str] | None:
@@ -114,8 +133,11 @@ def _own(side: _Side) -> tuple[ir.Segment, str] | None:
     return side.picked.ids, side.picked.dim
 
 
-def _epilogue(kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None) -> Epilogue:
-    made = epilogue(kernel, dots[0], STORED, LOADED, tuple(dots[1:]), own)
+def _epilogue(
+    kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None, parts: ScaledSum | None
+) -> Epilogue:
+    begins = dots[0] if parts is None else parts.total
+    made = epilogue(kernel, begins, STORED, LOADED, tuple(dots[1:]), own)
     for output in made.outputs:
         if output.reduce is not None:
             raise Refused(
@@ -318,7 +340,8 @@ def products_problem(
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
     )  # fmt: skip
     second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
-    return ProductsProblem(gemm, second, _ragged(form))
+    parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
+    return ProductsProblem(gemm, second, _ragged(form), parts)
 
 
 def _ragged(form: ProductsForm) -> Ragged | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.elements import Element
-from ucutlass.plan import Access, GemmProblem
+from ucutlass.plan import Access, GemmProblem, Product, Stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,28 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """A factor of each part of a sum, one for rows or columns: element `(x / within) * stride + part * group`
+    of a tensor, x the coordinate along `mode`; a stride of None is 0."""
+
+    pointer: int
+    elem: Element
+    mode: Literal["m", "n"]
+    within: Product
+    stride: Stride
+    group: Stride
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """K is summed in parts of `length` elements; each part's sum is multiplied by the factors, in order,
+    and added to the accumulator in f32. A factor is the product of its scales, left to right."""
+
+    length: Product
+    factors: tuple[tuple[Scale, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProductsProblem:
     """What is computed: `gemm` with its `a` and `b`, and where there is a `second` right operand, of the
     same element and the same modes, the arithmetic takes both accumulators (`Accumulator.index`).
@@ -36,6 +58,7 @@ class ProductsProblem:
     gemm: GemmProblem
     second: Access | None
     ragged: Ragged | None
+    scaled: Scaled | None = None
 
     @property
     def pointers(self) -> int:
