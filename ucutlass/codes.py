@@ -58,7 +58,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0313": "a reduction that no window has",
         "UC0314": "an index that one launch cannot follow",
         "UC0315": "a kernel whose schedule space is not explored",
-        "UC0316": "scans that one launch cannot do together",
+        "UC0316": "a scan that one launch cannot do",
         "UC0320": "a lane that attention does not multiply in",
         "UC0321": "names of a softmax between two dots that one launch cannot walk",
         "UC0322": "an operand of attention whose head is not innermost",
