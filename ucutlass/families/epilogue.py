@@ -85,8 +85,8 @@ def epilogue(
 
 
 def around(
-    kernel: ir.Kernel, dot: ir.Dot, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
-    others: tuple[ir.Dot, ...] = (), own: ir.Segment | None = None,
+    kernel: ir.Kernel, dot: Summed, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (), own: ir.Segment | None = None,
 ) -> Epilogue:  # fmt: skip
     """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one cannot be
     read at the element's own coordinates."""
