@@ -39,11 +39,17 @@ def test_a_pipeline_computes_what_its_twin_does(case: Case, lane: str) -> None:
 
 
 def test_a_lane_wraps_both_operands_of_every_dot() -> None:
-    text = "dot[S](bf16(softmax[S](s)), v) + dot[R, S, C](x[H = P + R, W = Q + S], w)"
+    text = "dot[S](bf16(a), v) + dot[R, S, C](x[H = P + R, W = Q + S], w)"
     assert in_lane(text, "tf32") == (
-        "dot[S](tf32(f32(softmax[S](s))), tf32(v)) + dot[R, S, C](tf32(x[H = P + R, W = Q + S]), tf32(w))"
+        "dot[S](tf32(f32(a)), tf32(v)) + dot[R, S, C](tf32(x[H = P + R, W = Q + S]), tf32(w))"
     )
-    assert in_lane(text, "f16").startswith("dot[S](f16(softmax[S](s)), v)")
+    assert in_lane(text, "f16").startswith("dot[S](f16(a), v)")
+
+
+def test_attention_in_f32_is_cut_at_its_scores() -> None:
+    (block,) = (case for case in CASES if case.name.startswith("l3_44"))
+    stages = {lane: len(checked(block, lane)[1].stages) for lane in LANES}
+    assert stages == {"bf16": 9, "f16": 9, "tf32": 11, "f32": 11}
 
 
 def test_seeds_differ() -> None:
