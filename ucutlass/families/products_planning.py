@@ -135,8 +135,8 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
     for access in (gemm.a, *rights):
         if not access.contiguous or access.align * access.elem.bytes < 16:
             return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
-        if gemm.lane.bytes != 2 and access.contiguous != "k":
-            return f"{gemm.lane.name} operands are read along the contracted name alone"
+        if (gemm.lane.bytes != 2 or access.elem.bytes == 1) and access.contiguous != "k":
+            return f"{access.elem.name} operands are read along the contracted name alone"
     if len({b.contiguous for b in rights}) > 1:
         return "the two right operands lie in different orders"
     if problem.scaled is not None and any(c != "k" for c in map(_order, (gemm.a, *rights))):
@@ -204,6 +204,8 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
         (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
         (m > 256, f"M of a tile is at most 256, not {m}"),
         (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
+        (problem.converts and m != 64 * groups,
+         f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}"),
         ((cm, cn) not in _CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
     ]  # fmt: skip
     return next((what for broken, what in rules if broken), "")

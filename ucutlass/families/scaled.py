@@ -45,6 +45,8 @@ def scaled_sum(kernel: ir.Kernel, dot: ir.Dot) -> ScaledSum | None:
 
 def _one_mode(kernel: ir.Kernel, side: ir.Value, names: tuple[str, ...]) -> bool:
     """Whether a stored operand ends with these names: K, in parts."""
+    if isinstance(side, ir.Cast):
+        side = side.value
     if not isinstance(side, ir.ParamValue):
         return False
     type_ = kernel.params[side.index].type

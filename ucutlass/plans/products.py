@@ -52,7 +52,8 @@ class ProductsProblem:
     """What is computed: `gemm` with its `a` and `b`, and where there is a `second` right operand, of the
     same element and the same modes, the arithmetic takes both accumulators (`Accumulator.index`).
 
-    `gemm` has one contracted mode and at most one batch mode.
+    `gemm` has one contracted mode and at most one batch mode. Where weights are narrower than the lane they
+    are its A, whatever side the program has them on: wgmma takes A from registers, where they are widened.
     """
 
     gemm: GemmProblem
@@ -71,6 +72,11 @@ class ProductsProblem:
     @property
     def lane(self) -> Element:
         return self.gemm.lane
+
+    @property
+    def converts(self) -> bool:
+        """Whether A lies in memory narrower than the lane, and is widened on its way to the multipliers."""
+        return self.gemm.a.elem.bytes < self.gemm.lane.bytes
 
     @property
     def products(self) -> int:
