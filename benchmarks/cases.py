@@ -83,7 +83,7 @@ def lanes() -> Iterator[Case]:
     plain = PLAIN.format(e="f32", r="f32")
     for name, schedule in (
         ("f32", pingpong("64x128x32")),
-        ("f32 wide", cooperative("128x256x32", "2x1")),
+        ("f32 wide", cooperative("128x192x32", "2x1")),
         ("f32 stream-K", cooperative("128x128x32").replace("split_k 1", "split_k stream")),
     ):
         yield case(f"lanes, TMA/{name}", plain, "  return dot[K](x, w)", schedule, TMA, ALL)

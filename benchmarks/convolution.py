@@ -34,30 +34,30 @@ ROW_SECONDS = 120.0
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 FORWARD2 = (
-    "kernel k(x: {t}[N, H, W, C], w: {t}[K, R, S, C]{more}) -> {t}[N, P=(H+2*{p}-{d}*(R-1)-1)//{s}+1, "
+    "kernel k(x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]{more}) -> {t}[N, P=(H+2*{p}-{d}*(R-1)-1)//{s}+1, "
     "Q=(W+2*{p}-{d}*(S-1)-1)//{s}+1, K] {{ return "
     "{value_open}dot[R, S, C](x[H = {s}*P + {d}*R - {p}, W = {s}*Q + {d}*S - {p}], w){value_close} }}"
 )
 FORWARD1 = (
-    "kernel k(x: {t}[N, W, C], w: {t}[K, S, C]{more}) -> {t}[N, Q=(W+2*{p}-{d}*(S-1)-1)//{s}+1, K] {{ return "
+    "kernel k(x: {t}[N, W, C], w: {t}[K, S={r}, C]{more}) -> {t}[N, Q=(W+2*{p}-{d}*(S-1)-1)//{s}+1, K] {{ return "
     "{value_open}dot[S, C](x[W = {s}*Q + {d}*S - {p}], w){value_close} }}"
 )
 FORWARD3 = (
-    "kernel k(x: {t}[N, D, H, W, C], w: {t}[K, T, R, S, C]{more}) -> {t}[N, O=(D+2*{p}-T)//{s}+1, "
+    "kernel k(x: {t}[N, D, H, W, C], w: {t}[K, T={r}, R={r}, S={r}, C]{more}) -> {t}[N, O=(D+2*{p}-T)//{s}+1, "
     "P=(H+2*{p}-R)//{s}+1, Q=(W+2*{p}-S)//{s}+1, K] {{ return {value_open}dot[T, R, S, C](x[D = {s}*O + T - {p}, "
     "H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w){value_close} }}"
 )
 GROUPED = (
-    "kernel k(x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R, S, C]{more}) -> {t}[N, P=(H+2*{p}-R)//{s}+1, "
+    "kernel k(x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]{more}) -> {t}[N, P=(H+2*{p}-R)//{s}+1, "
     "Q=(W+2*{p}-S)//{s}+1, (G K)] {{ return "
     "{value_open}dot[R, S, C](x[H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w){value_close} }}"
 )
 DEPTHWISE = (
-    "kernel k(x: {t}[N, H, W, K], w: {t}[R, S, K]{more}) -> {t}[N, P=(H+2*{p}-R)//{s}+1, Q=(W+2*{p}-S)//{s}+1, K] "
+    "kernel k(x: {t}[N, H, W, K], w: {t}[R={r}, S={r}, K]{more}) -> {t}[N, P=(H+2*{p}-R)//{s}+1, Q=(W+2*{p}-S)//{s}+1, K] "
     "{{ return {value_open}dot[R, S](x[H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w){value_close} }}"
 )
 TRANSPOSED = (
-    "kernel k(x: {t}[N, H, W, C], w: {t}[C, R, S, K]{more}) -> {t}[N, P=({s}*H-2*{p}+R-{s}), Q=({s}*W-2*{p}+S-{s}), K] "
+    "kernel k(x: {t}[N, H, W, C], w: {t}[C, R={r}, S={r}, K]{more}) -> {t}[N, P=({s}*H-2*{p}+R-{s}), Q=({s}*W-2*{p}+S-{s}), K] "
     "{{ return {value_open}dot[R, S, C](x[{s}*H = P + {p} - R, {s}*W = Q + {p} - S], w){value_close} }}"
 )
 WEIGHTS = (
@@ -101,9 +101,7 @@ class Case:
         given |= dict(zip(("W", "H", "D")[: self.space], (self.size,) * 3, strict=False))
         if self.kind == "depthwise":
             del given["C"]
-        if self.kind == "weights":
-            return given
-        return given | dict(zip(("S", "R", "T")[: self.space], (self.r,) * 3, strict=False))
+        return given
 
     @property
     def flops(self) -> float:

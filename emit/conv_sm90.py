@@ -133,6 +133,7 @@ def render(plan: ConvPlan) -> str:
         packs=convolution.packs(problem),
         contracted_extents=convolution.contracted(problem),
         strides_alone=True,
+        groups_at_once=2 if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096 or schedule.blocks == 1 else 1,
         **values,
     )
 

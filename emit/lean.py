@@ -223,7 +223,7 @@ def _layout(
     lane = TYPES[problem.lane.name]
     direct_inputs = tuple(s for s in inputs if s.shape == "direct")
     terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
-    count = parts(promoted, registers)
+    count = parts(schedule, promoted, registers)
     columns = tile_n // count
     return Layout(
         a=a,
@@ -240,7 +240,7 @@ def _layout(
         promotion=promoted,
         parts=count,
         part_step=part_step(b, columns),
-        turn=turn(promoted, registers, atoms),
+        turn=turn(schedule, promoted, registers, atoms),
         warp_groups=groups,
         cooperative=cooperative,
         threads=384,

@@ -148,7 +148,7 @@ CROSS: tuple[tuple[str, str], ...] = (("a" + SMALL, "b"), ("a", "b" + SMALL))
 
 
 def passes(schedule: Sm90Schedule) -> tuple[tuple[str, str], ...]:
-    """For each k step, the smallest terms first."""
+    """The smallest terms first: a sum loses the bits below its largest term's last."""
     return CROSS + PRODUCT if schedule.math == "tf32x3" else PRODUCT
 
 
@@ -161,18 +161,24 @@ _FEW = 64
 """Accumulators a thread, of which registers hold three sets."""
 
 
-def parts(promotion: int, registers: int) -> int:
+def parts(schedule: Sm90Schedule, promotion: int, registers: int) -> int:
     """Of a tile's columns, multiplied one after another. Where sums are promoted after each k tile, one is
     added while the next one is under way: that of the next k tile or, where registers do not hold two,
-    of the other half of the columns."""
-    return 2 if promotion == 1 and registers > _FEW else 1
+    of the other half of the columns. f32 stays whole: halves would read A once more for each of three terms
+    (4096 x 3072 x 4096 by 256x96 tiles took an H200 1100 us, whole 854)."""
+    halves = promotion == 1 and schedule.math == "tensor" and registers > _FEW
+    return 2 if halves else 1
 
 
-def turn(promotion: int, registers: int, atoms: int) -> int:
+def turn(schedule: Sm90Schedule, promotion: int, registers: int, atoms: int) -> int:
     """k tiles that a turn of the loop takes which promotes after each of them, 0 for another loop: as many
-    as ptxas 13.0 keeps in registers (read off its account of ten kernels)."""
+    as ptxas 13.0 keeps in registers (read off its account of ten kernels of fp8 and forty of f32). The k
+    tile of f32 is long: of two warp groups that share a tile one multiplies while the other one adds (by
+    128x128 tiles 867 us so, and 907 with a third set of registers); pingpong's multiply in turns."""
     if promotion != 1:
         return 0
+    if schedule.math == "tf32x3":
+        return 2 if schedule.warps == "pingpong" and registers <= _FEW and atoms == 1 else 1
     if registers <= _FEW:
         return 4
     return 2 if atoms == 1 else 1
@@ -181,10 +187,11 @@ def turn(promotion: int, registers: int, atoms: int) -> int:
 def instructions(
     a: Operand, b: Operand, atoms: int, columns: int, terms: tuple[tuple[str, str], ...] = PRODUCT
 ) -> Iterator[Instruction]:
-    """Those of `columns` columns of the tile; a part's columns follow the last part's by `part_step`."""
-    pairs = zip(a.instruction_steps, b.instruction_steps, strict=True)
-    for k, (a_step, b_step) in enumerate(pairs):
-        for term, (left, right) in enumerate(terms):
+    """Those of `columns` columns of the tile, term after term; a part's columns follow the last part's by
+    `part_step`."""
+    pairs = list(zip(a.instruction_steps, b.instruction_steps, strict=True))
+    for term, (left, right) in enumerate(terms):
+        for k, (a_step, b_step) in enumerate(pairs):
             for atom in range(atoms):
                 at = atom * a.atom_step + a_step
                 yield Instruction(atom * columns // 2, left, right, at, b_step, k == term == 0)
@@ -204,7 +211,10 @@ def modifiers(problem: GemmProblem, a: Operand, b: Operand) -> str:
 
 
 def promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int:
-    """k tiles whose fp8 products the tensor core sums before they go to f32, as in CUTLASS; 0 for all."""
+    """k tiles whose products the tensor core sums before they go to f32 registers, 0 for all: for fp8 as in
+    CUTLASS; for f32 one, since each addition there cuts low bits off, and long sums drift."""
+    if schedule.math == "tf32x3":
+        return 1
     if problem.lane.name not in ("e4m3", "e5m2") or problem.accumulate == "fast":
         return 0
     instructions = schedule.tile[2] // gemm_sm90.FP8_INSTRUCTION_K

@@ -123,13 +123,19 @@ kernel k(x: bf16[M, K=64], w: bf16[N, K]) -> bf16[M, N] {
 }
 """
 
+_ROW = "kernel k(x: f32[L]) -> f32[L] {\n  return relu(x)\n}\n"
+
 SHAPES = {
+    "UC0460": Case(_ROW, "L=10000000000"),
     "UC0601": Case(_PLAIN, "M=64"),
     "UC0602": Case(_PLAIN, "M=64,N=64,K=32"),
     "UC0603": Case(_PLAIN, "M=60,N=64"),
 }
 
-_SIZES = {"UC0305": "A=4,B=4,C=4,D=4,U=4,V=4,W=4,K=4,N=4"}
+LOOKED_INTO = {"UC0315": Case(_ROW, "L=4096")}
+"""What `ucc profile` and `ucc tune` say of a kernel that has no schedule to edit."""
+
+_SIZES = {"UC0305": "A=4,B=4,C=4,D=4,U=4,V=4,W=4,K=4,N=4", "UC0314": "M=4,N=4"}
 """Extents for the checker's and the recogniser's programs that need some."""
 
 _DEEP = "fn f(x) = " + "(" * (problems.MAX_NESTING + 1) + "x" + ")" * (problems.MAX_NESTING + 1) + "\n"
@@ -151,12 +157,13 @@ _SECTIONS = (
     ),
     (
         "What one kernel can do", "UC03",
-        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`.",
+        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`; "
+        "UC0315 is said by `ucc profile` and `ucc tune`.",
     ),
     (
         "Schedules", "UC04",
-        "UC0401 to UC0406 are found by `ucutlass.check`; the others are the rules of `ucutlass.rules`, asked "
-        "for given extents.",
+        "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot; the others are "
+        "the rules of `ucutlass.rules`, asked for given extents.",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
@@ -174,8 +181,8 @@ def program(code: str) -> Case | None:
     """The smallest program of a code that can be printed."""
     if code in CHECKED or code in REFUSED:
         return Case((CHECKED | REFUSED)[code], _SIZES.get(code, ""))
-    if code in RULED or code in SHAPES:
-        return (RULED | SHAPES)[code]
+    if code in (rest := RULED | SHAPES | LOOKED_INTO):
+        return rest[code]
     return next((Case(source) for found, source, *_ in CASES if found == code), None)
 
 
@@ -188,16 +195,17 @@ def message(code: str) -> str:
         return _caught(code, lambda: frontend.read_text(text, "k.ucu"), text).partition("\n")[0]
     case = program(code)
     assert case is not None, f"{code} has no program"
-    return _caught(code, lambda: _compile(case), case.text)
+    return _caught(code, lambda: _compile(case, code in LOOKED_INTO), case.text)
 
 
-def _compile(case: Case) -> None:
+def _compile(case: Case, looked_into: bool = False) -> None:
     checked = frontend.read_text(case.text, "k.ucu")
     kernel = frontend.kernel(checked)
     frontend.form(checked, kernel)
     sizes = complete(kernel, parse_sizes([case.sizes]))
     for arch in dict.fromkeys(b.arch for b in kernel.schedules) or ("sm90a",):
-        frontend.plan_kernel(checked, kernel, sizes, arch)
+        plan = frontend.plan_gemm if looked_into else frontend.plan_kernel
+        plan(checked, kernel, sizes, arch)
 
 
 def _caught(code: str, action: Callable[[], object], source: str) -> str:

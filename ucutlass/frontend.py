@@ -11,7 +11,7 @@ from pathlib import Path
 from ucutlass import ir
 from ucutlass.check import check, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
-from ucutlass.families import Form, GemmForm, Refused, recognise
+from ucutlass.families import Form, GemmForm, Refused, SweepForm, recognise
 from ucutlass.families.planning import plan_form
 from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.syntax import Span
@@ -197,7 +197,7 @@ def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None
     choices = {c.field: c.span for c in block.choices} if block is not None else {}
     place = next((choices[f] for f in violation.fields if f in choices), block.span if block else span)
     hint = violation.hint
-    if violation.nearest is not None:
+    if violation.nearest is not None and violation.nearest.given():
         hint += f"; nearest legal schedule: {show(violation.nearest)}"
     return Diagnostic(violation.code, violation.message, place, hint)
 
@@ -229,6 +229,8 @@ def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, .
     Raises ProgramError where no family serves the kernel.
     """
     found = form(checked, program)
+    if isinstance(found, SweepForm) and (ordinary := typical_sizes(program, None)) is not None:
+        _planned(checked, found, ordinary, "sm90a", None, Request())  # some are refused on the way to a plan
     wrong: list[Diagnostic] = []
     for block in program.schedules:
         sizes = typical_sizes(program, block.guard)

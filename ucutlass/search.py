@@ -12,7 +12,7 @@ from ucutlass.fitting import fitted
 from ucutlass.rules.candidate import TMA_BYTES, Shape, ceil_div
 from ucutlass.rules.memory import operand_parts
 from ucutlass.rules.operands import WGMMA_LANES
-from ucutlass.rules.tiles import MAX_ACCUMULATORS, accumulator_sets
+from ucutlass.rules.tiles import accumulator_sets, most_accumulators
 from ucutlass.rules.vector import COLUMNS
 from ucutlass.schedule import Family, Request, SplitK, Warps, families
 
@@ -145,7 +145,8 @@ _Sides: TypeAlias = tuple[tuple[Warps, tuple[int, int]], ...]
 def _fitted(case: Case, shape: Shape, request: Request) -> _Sides:
     if request.tile is not None:
         return ()
-    held = MAX_ACCUMULATORS // accumulator_sets(case.written.problem)
+    problem = case.written.problem
+    held = most_accumulators(problem) // accumulator_sets(problem)
     found = fitted(shape, case.device.sms, held, _listed(shape, request))
     return tuple(tile for tile in found if request.warps in (None, tile[0]))
 

@@ -9,6 +9,9 @@ from ucutlass.check import check
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
 from ucutlass.families import Refused, recognise
+from ucutlass.families.planning import plan_form
+from ucutlass.hardware import ARCHES
+from ucutlass.schedule import Request
 
 
 def kernel(body: str, params: str = "x: bf16[M, K], w: bf16[N, K]", result: str = "f32[M, N]") -> str:
@@ -70,7 +73,10 @@ CHECKED: dict[str, str] = {
 }
 
 REFUSED: dict[str, str] = {
-    "UC0300": kernel("return x + w", params="x: f32[M], w: f32[N]"),
+    "UC0300": kernel(
+        "return dot[K](x, w) + dot[K](x, u) + dot[K](x, v)",
+        params="x: bf16[M, K], w: bf16[N, K], u: bf16[N, K], v: bf16[N, K]",
+    ),
     "UC0302": kernel("return dot[K](bf16(relu(x)), w)"),
     "UC0303": kernel("d = dot[K](x, w)  return d - max[N](d)"),
     "UC0304": kernel("return dot[K](x, w) + r[M = M - 1]", params="x: bf16[M, K], w: bf16[N, K], r: f32[M]"),
@@ -85,13 +91,22 @@ REFUSED: dict[str, str] = {
     ),
     "UC0308": kernel("return dot[K](bf16(x), w)", params="x: f32[M, K], w: bf16[N, K]"),
     "UC0309": kernel("return var[N](dot[K](x, w))", result="f32[M]"),
+    "UC0310": kernel("return relu(x)", params="x: f64[M]", result="f32[M]"),
+    "UC0311": kernel("return x - max[N](x) / sum[M](x)", params="x: f32[M, N]"),
+    "UC0312": kernel("return y = x + 1, r = x[N = 0]", params="x: f32[M, N]", result="(y: f32[M, N], r: f32[M])"),
+    "UC0313": kernel("return var[R=4](x[L = P + R])", params="x: f32[L]", result="f32[P=L-3]"),
+    "UC0314": kernel("return sum[N](x)[M = size(M) - 1 - M]", params="x: f32[M, N]", result="f32[M]"),
+    "UC0316": kernel("return cumsum[L](x) + cumsum[L](x, reverse=true)", params="x: f32[L]", result="f32[L]"),
     "UC0330": kernel("return dot[K](x, w) * dot[K](y, u)", params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], "
                      "u: bf16[N, K]"),
     "UC0331": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> f32[E=O-1, F, D] {\n"
               "  return dot[T](bf16(where(segment(T, o) == index(E), y, 0)), x)\n}\n",
 }
 
-ELSEWHERE = {"UC0332", "UC0601", "UC0602", "UC0603"}
+SIZED = {"UC0305", "UC0314"}
+"""Codes of recognition that come once extents are there."""
+
+ELSEWHERE = {"UC0315", "UC0332", "UC0460", "UC0601", "UC0602", "UC0603"}
 """Codes that need more than a text; their own tests have them."""
 
 
@@ -113,10 +128,8 @@ def test_recognition_refuses(code: str) -> None:
     assert isinstance(program, ir.Kernel)
     with pytest.raises(Refused) as caught:
         form = recognise(program)
-        if code == "UC0305":
-            from ucutlass.families.gemm import problem
-
-            problem(form, [4] * len(program.dims))
+        if code in SIZED:
+            plan_form(form, [4] * len(program.dims), ARCHES["sm90a"], None, Request())
     assert caught.value.diagnostic.code == code
 
 

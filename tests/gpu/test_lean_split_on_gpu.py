@@ -13,7 +13,7 @@ from ucutlass.runtime import switches
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
 SCHEDULES = (
-    "warps cooperative  tile 128x256x32  cluster 2x1", "warps cooperative  tile 128x128x32  split_k stream",
+    "warps cooperative  tile 128x192x32  cluster 2x1", "warps cooperative  tile 128x128x32  split_k stream",
     "warps cooperative  tile 128x128x32  cluster 2x2", "warps pingpong  tile 64x128x32  cluster 1x2",
     "warps pingpong  tile 64x64x64",
 )  # fmt: skip
@@ -45,6 +45,21 @@ def test_errors_are_those_of_f32(
     assert torch.equal(y, again)
     exact, magnitude = (a @ b.mT for a, b in ((x.double(), w.double()), (x.abs(), w.abs())))
     assert bool(((y - exact).abs() <= 2.0**-18 * magnitude).all())
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_long_sums_drift_no_more_than_ffmas(
+    special: bool, kernel: Callable[..., torch.Tensor]
+) -> None:
+    """In the root mean square, against the product that torch takes of the same operands by FFMA. Sums that
+    tensor cores added would be off by 60 times that. Also in the loop for what is not finite."""
+    assert not torch.backends.cuda.matmul.allow_tf32
+    x, w = operands(1, 513, 512, 8192)
+    if special:
+        x[0, 512, 77] = torch.inf
+    y, eager, exact = (a[0, :512].double() for a in (kernel(x, w), x @ w.mT, x.double() @ w.double().mT))
+    ours, theirs = ((a - exact).square().mean().sqrt() for a in (y, eager))
+    assert ours <= theirs
 
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])

@@ -112,9 +112,9 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         "UC0426",
         SM90,
         square(lane="f32"),
-        replace(F32_COOPERATIVE, tile=(128, 256, 32), stages=3),
+        replace(F32_COOPERATIVE, tile=(128, 192, 32), stages=3),
         square(lane="f32"),
-        replace(F32_COOPERATIVE, tile=(128, 256, 32), stages=2),
+        replace(F32_COOPERATIVE, tile=(128, 192, 32), stages=2),
     ),
     (
         "UC0426",
@@ -218,6 +218,14 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         replace(PINGPONG, tile=(64, 64, 160)),
     ),
     (
+        "UC0421",
+        SM90,
+        square(lane="f32"),
+        replace(PINGPONG, tile=(64, 16, 136)),
+        square(lane="f32"),
+        replace(PINGPONG, tile=(64, 16, 128)),
+    ),
+    (
         "UC0423",
         SM90,
         square(),
@@ -232,6 +240,14 @@ EDGES: tuple[tuple[str, Arch, Made, Request, Made, Request], ...] = (
         replace(PINGPONG, tile=(128, 128, 64)),
         square(lane="e4m3", accumulate="fast"),
         replace(PINGPONG, tile=(128, 128, 64)),
+    ),
+    (
+        "UC0423",
+        SM90,
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, tile=(128, 208, 16)),
+        square(lane="f32"),
+        replace(F32_COOPERATIVE, tile=(128, 192, 16)),
     ),
     (
         "UC0423",
@@ -434,6 +450,12 @@ def test_messages_carry_the_numbers() -> None:
     assert "232448" in violation.message
     assert violation.nearest is not None
     assert violation.nearest.stages == 4
+
+
+def test_f32_is_told_of_its_second_set() -> None:
+    (violation,) = violations(made(SM90, square(lane="f32"), replace(F32_COOPERATIVE, tile=(128, 256, 16))))
+    assert "256 accumulator registers in each of 256 threads, in two sets: partial sums" in violation.message
+    assert violation.nearest is not None and violation.nearest.tile == (128, 192, 16)
 
 
 def test_pingpong_tile_that_two_warp_groups_could_share() -> None:

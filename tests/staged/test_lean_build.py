@@ -57,8 +57,8 @@ def multiplications(plan: GemmPlan) -> int:
     tile = len(list(instructions(a, b, atoms, schedule.tile[1])))
     promoted = promotion(problem, schedule)
     registers = atoms * schedule.tile[1] // 2
-    if tiles := turn(promoted, registers, atoms):
-        return parts(promoted, registers) * tile * (tiles + 1 if tiles > 1 else 1)
+    if tiles := turn(schedule, promoted, registers, atoms):
+        return parts(schedule, promoted, registers) * tile * (tiles + 1 if tiles > 1 else 1)
     return tile * (1 if promoted else 2)
 
 

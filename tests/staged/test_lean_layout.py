@@ -84,7 +84,7 @@ def test_wgmma_reads_what_tma_wrote(plan: GemmPlan) -> None:
         assert (memory[STAGE * one.bytes :] != EMPTY).all() and (memory[: STAGE * one.bytes] == EMPTY).all()
     a, b = (Descriptor(o.leading, o.stride, o.swizzle_code, o.inner == "k") for o in (main.a, main.b))
     atoms = tile_m // (64 * main.groups)
-    count = parts(promotion(plan.problem, main.schedule), atoms * tile_n // 2)
+    count = parts(main.schedule, promotion(plan.problem, main.schedule), atoms * tile_n // 2)
     columns = tile_n // count
     for part, group in itertools.product(range(count), range(main.groups)):
         rows_of_group = [(atom * main.groups + group) * 64 + np.arange(64) for atom in range(atoms)]

@@ -239,7 +239,7 @@ def test_the_launch_that_splits_goes_first(bench: Bench) -> None:
     assert told == [(tensor(0), a_small, 3 * 64, 64, 192, 3), (tensor(1), b_small, 64, 0, 384, 1)]
     assert (given.flags, given.k) == (WORKSPACE, 64)
     assert answers.numbers(kernel, "mainloop.flags", "Q") == (WORKSPACE,)
-    assert answers.numbers(kernel, "mainloop.tma_transaction_bytes", "I") == (2 * (128 + 256) * 32 * 4,)
+    assert answers.numbers(kernel, "mainloop.tma_transaction_bytes", "I") == (2 * (128 + 192) * 32 * 4,)
     made = {one["number"]: one for one in first.of("cuTensorMapEncodeTiled")}
     maps = {place: made[answers.numbers(kernel, place, "Q")[0]] for place in places}
     assert {one["type"] for one in maps.values()} == {11}, "TMA rounds all of them to tf32"
@@ -289,9 +289,9 @@ def test_the_workspaces_follow_one_another(bench: Bench) -> None:
 
 BUILT = {
     "cooperative": three(), "pingpong": three(THREE_PINGPONG, batched=True), "reductions": reduced(),
-    "stream-K": three(SPLIT_K), "192 accumulators": three(
-        replace(THREE_PINGPONG, tile=(128, 192, 32), stages=2)
-    ),
+    "stream-K": three(SPLIT_K),
+    "half a turn": three(replace(THREE_PINGPONG, tile=(128, 96, 32), stages=3)),
+    "tall": three(replace(THREE, tile=(256, 96, 16), stages=4)),
 }  # fmt: skip
 
 
@@ -300,8 +300,8 @@ BUILT = {
 def test_machine_code_is_lean(
     name: str, bench: Bench, compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink
 ) -> None:
-    """No spill, no call, no serialised wgmma: three passes a k tile, before the loop, in it, and where
-    something is not finite."""
+    """No spill, no call, no serialised wgmma: three passes a k tile, in a turn of the loop, in one for the
+    rest, and where something is not finite."""
     one = BUILT[name]
     made = make(link.recipe(emit(one, ""), lean(one), bench.toolchain, bench.cache), bench.cache)
     assert not made.report.findings
@@ -310,7 +310,9 @@ def test_machine_code_is_lean(
     code = kernels((made.folder / link.IMAGE).read_bytes())
     counted = operations(code[KERNEL_NAME])
     text = lean(one).device.code
-    assert counted[HGMMA] == 3 * text.count("    wgmma(d + ") // 2
+    passes = text.count("    wgmma(d + ") // 2
+    (more,) = re.findall(r"turn\(Int<(\d)>", text) or ["0"]
+    assert counted[HGMMA] == passes * (2 + int(more))
     assert not any(counted[call] for call in CALLS)
 
 
@@ -328,13 +330,26 @@ def test_both_compilers_put_the_parts_in_the_same_places(
     make(lean_parts.recipe(replace(kernel, device=device), bench.toolchain, bench.cache), bench.cache)
 
 
-def test_each_k_step_takes_the_smallest_terms_first() -> None:
+def test_each_k_tile_takes_the_smallest_terms_first_and_from_zero() -> None:
+    """What is added to a large sum loses its low bits; nothing is large before the last term."""
     code = lean(three()).device.code
     body = between(code, "void multiply(", "warpgroup_commit_batch")
     found = re.findall(r"wgmma\(d \+ \d+, (\w+) \+ \d+, (\w+) \+ \d+, (\w+)\)", body)
-    step = [("a_small", "b"), ("a", "b_small"), ("a", "b")]
-    assert [pair[:2] for pair in found] == step * 4
-    assert [pair[2] for pair in found] == ["keeps"] + ["1"] * 11
+    terms = [("a_small", "b"), ("a", "b_small"), ("a", "b")]
+    assert [pair[:2] for pair in found] == [term for term in terms for _ in range(4)]
+    assert [pair[2] for pair in found] == ["0"] + ["1"] * 11
+
+
+def test_each_k_tile_is_added_in_f32() -> None:
+    """By a plain addition, in both loops: where tensor cores added them, long sums would drift."""
+    code = lean(three()).device.code
+    assert code.count("accumulators[(i / 96 * Parts + part) * 96 + i % 96] += sums[i];") == 1
+    special = between(code, "void multiply_special(", "template <class Accumulators>")
+    for multiplied in ("multiply_big", "multiply_cross"):
+        after = special[special.index(multiplied) :]
+        assert after.index("warpgroup_wait<0>();") < after.index("add(accumulators, sums, 0);")
+    loop = between(code, "void mma(", "// `mma` leaves")
+    assert "multiply(accumulators" not in loop and "add(accumulators.data(), sums, number % Parts);" in loop
 
 
 def test_warp_groups_that_share_no_tile_meet_at_barriers_of_their_own() -> None:

@@ -109,6 +109,7 @@ def _job(
     limit: float, wait: float,
 ) -> Job:
     program = frontend.kernel(checked, name)
+    frontend.gemm_form(checked, program)  # before the build: others have no schedule to edit
     extents = complete(program, sizes)
     found = gpu.at_hand()
     target = arch or (found.arch.name if found else "sm90a")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.elements import F32, TF32, Element
-from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
+from ucutlass.extents import Combined, Extent, Fixed, Free, agree, evaluate
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs
 from ucutlass.families.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
-from ucutlass.families.gemm import LOADED, STORED, pointer
+from ucutlass.families.gemm import LOADED, STORED, GemmForm, pointer
 from ucutlass.families.refuse import Refused, find
 from ucutlass.plan import MAX_BATCH_MODES, Access, GemmProblem, Output, Reduction, Store
 from ucutlass.plans.convolution import Axis, ConvProblem, Walk, Window
@@ -133,6 +133,37 @@ def _with_dot(kernel: ir.Kernel, summed: ir.Reduce) -> tuple[ir.Kernel, ir.Dot]:
 
     results = tuple(replace(r, value=visit(r.value)) for r in kernel.results)
     return replace(kernel, results=results), dot
+
+
+def as_gemm(form: ConvForm) -> GemmForm | None:
+    """The form as one of no windows, where each is of one tap and stands still: a convolution of 1 x 1 and
+    step 1, however it is written. None for any other."""
+    if form.summed:
+        return None
+    extents_ = form.kernel.dims
+    alone = {d for d in form.k if extents_[d] == Fixed(1)}
+    a, b = (_standing(side, extents_, alone) for side in (form.a, form.b))
+    k = tuple(d for d in form.k if d not in alone)
+    if a is None or b is None or not k:
+        return None
+    return GemmForm(form.kernel, form.dot, a, b, form.m, form.n, k, form.batch, form.epilogue)
+
+
+def _standing(side: Source, extents_: Mapping[str, Extent], alone: set[str]) -> Operand | None:
+    """The operand by the names that move over it, without axes of extent 1; None if a window moves."""
+    order: list[str] = []
+    for place in side.places:
+        if place.position is None:
+            order += [] if place.name in alone else [place.name]
+            continue
+        terms = [(d, c) for d, c in place.position.at.terms if d not in alone]
+        still = place.position.scale == 1 and place.position.at.offset == Fixed(0)
+        if len(terms) != 1 or terms[0][1] != 1 or not still:
+            return None
+        if not agree(extents_[place.name], extents_[terms[0][0]]):
+            return None
+        order.append(terms[0][0])
+    return Operand(side.pointer, side.elem, tuple(order)) if len(set(order)) == len(order) else None
 
 
 def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvForm:

@@ -24,7 +24,8 @@ class Refused(Exception):
         """The one place that says that a family is still to come."""
         return cls(
             "UC0300", f"no kernel family for this yet: {what}", span or kernel.span,
-            "today's families are GEMM: one dot of two stored operands with element-wise work on its result",
+            "today's families are GEMM, one dot of two stored operands with element-wise work on its result, "
+            "and sweeps, which have no dot",
         )
 
 
@@ -38,6 +39,20 @@ def walk(*roots: ir.Value) -> Iterator[ir.Value]:
             seen.add(id(node))
             yield node
             stack += reversed(ir.children(node))
+
+
+def upwards(*roots: ir.Value) -> Iterator[ir.Value]:
+    """Every node below the roots once, each after what it is computed from."""
+    done: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif id(node) not in done:
+            done.add(id(node))
+            stack.append((node, True))
+            stack += [(child, False) for child in reversed(ir.children(node))]
 
 
 def find(kernel: ir.Kernel, kind: type[V]) -> list[V]:

@@ -3,13 +3,13 @@ windows and gathers. `ucutlass.families.sweep_problem` gives it extents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ucutlass import ir
 from ucutlass.elements import ELEMENTS
 from ucutlass.extents import Fixed
-from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.refuse import Refused, upwards
 
 SWEPT = frozenset(name for name in ELEMENTS if name not in ("tf32", "s4", "f64"))
 """Element types that sweeps read and write."""
@@ -30,40 +30,58 @@ class SweepForm:
 
 def recognise_sweep(kernel: ir.Kernel) -> SweepForm:
     """The form of a kernel without dots. Raises Refused."""
-    nodes = list(walk(*(r.value for r in kernel.results)))
+    nodes = list(upwards(*(r.value for r in kernel.results)))
+    windows = _windows(kernel, nodes)
     for node in nodes:
-        _supported(kernel, node)
-    columns = _columns(nodes)
-    _one_direction(nodes)
-    windows = _ordered(kernel, {d for node in nodes if is_window(node) for d in node.over})  # type: ignore[union-attr]
+        _supported(kernel, node, windows)
+    columns = _columns(nodes, windows)
+    _one_pass(nodes, windows)
     rows = _ordered(kernel, {d for r in kernel.results for d in r.type.dims} - set(columns))
     for result in kernel.results:
         _result(kernel, result, rows, columns)
     if not any(isinstance(p.type, ir.TensorType) for p in kernel.params):
         raise Refused.no_family(kernel, "a kernel that reads no tensor")
-    return SweepForm(kernel, rows, _ordered(kernel, set(columns)), windows, frozenset(_isolated(nodes)))
+    return SweepForm(
+        kernel, rows, _ordered(kernel, set(columns)), _ordered(kernel, set(windows)),
+        frozenset(_isolated(nodes)),
+    )  # fmt: skip
 
 
-def is_window(node: ir.Value) -> bool:
-    """Whether a reduction runs over a window: over names by which its operand is read at positions."""
-    if not isinstance(node, ir.Reduce):
-        return False
-    moving = {
-        d
-        for inner in walk(node.value)
-        if isinstance(inner, ir.Read)
-        for p in inner.positions
-        if len(p.at.terms) > 1
-        for d, _ in p.at.terms
-    }
-    return bool(set(node.over) & moving)
+def is_window(node: ir.Value, windows: Collection[str]) -> bool:
+    """Whether a node reduces over a window; `windows` are the form's names."""
+    return isinstance(node, ir.Reduce) and not set(windows).isdisjoint(node.over)
+
+
+def _windows(kernel: ir.Kernel, nodes: list[ir.Value]) -> frozenset[str]:
+    """The names of windows: a reduction over them reads its operand at positions that they move together
+    with other names. Names of results are none, and what an inner window reads is its own affair."""
+    kept = {d for r in kernel.results for d in r.type.dims}
+    moving: dict[int, frozenset[str]] = {}
+    found: set[str] = set()
+    for node in nodes:
+        names = frozenset().union(*(moving[id(c)] for c in ir.children(node)), _moving(node))
+        if isinstance(node, ir.Reduce) and names & set(node.over) and not kept & set(node.over):
+            found |= set(node.over)
+            names = frozenset()
+        moving[id(node)] = names
+    while more := {d for n in nodes if is_window(n, found) for d in n.over} - found:  # type: ignore[union-attr]
+        found |= more
+    return frozenset(found)
+
+
+def _moving(node: ir.Value) -> Iterator[str]:
+    """The names by which a node reads at positions of several names."""
+    if isinstance(node, ir.Read):
+        for p in node.positions:
+            if len(p.at.terms) > 1:
+                yield from (d for d, _ in p.at.terms)
 
 
 def _ordered(kernel: ir.Kernel, names: set[str]) -> tuple[str, ...]:
     return tuple(d for d in kernel.dims if d in names)
 
 
-def _supported(kernel: ir.Kernel, node: ir.Value) -> None:
+def _supported(kernel: ir.Kernel, node: ir.Value, windows: frozenset[str]) -> None:
     match node:
         case ir.ParamValue(index=index):
             elem = kernel.params[index].type.elem
@@ -74,34 +92,35 @@ def _supported(kernel: ir.Kernel, node: ir.Value) -> None:
                 )  # fmt: skip
         case ir.Segment():
             raise Refused.no_family(kernel, "segment(..) outside the operand of a dot", node.span)
-        case ir.Reduce(op=op) if is_window(node) and op in ("logsumexp", "var"):
+        case ir.Reduce(op=op) if is_window(node, windows) and op in ("logsumexp", "var"):
             raise Refused(
                 "UC0313", f"{op} is not taken over a window", node.span,
                 "a window takes sum, mean, max, min, prod, argmax and argmin",
             )  # fmt: skip
 
 
-def _columns(nodes: list[ir.Value]) -> tuple[str, ...]:
+def _columns(nodes: list[ir.Value], windows: frozenset[str]) -> tuple[str, ...]:
     """The one set of names that is consumed. Raises Refused where there are two."""
     first: tuple[frozenset[str], ir.Value] | None = None
-    for node, over in _consuming(nodes):
+    for node, over in _consuming(nodes, windows):
         if first is None:
             first = over, node
-        elif first[0] != over:
+        if first[0] != over or over & windows:
+            another = windows if over & windows else first[0]
             raise Refused(
                 "UC0311",
                 f"one launch reduces or scans over one set of names; this is over {_names(over)}, another "
-                f"over {_names(first[0])}",
+                f"over {_names(another)}",
                 node.span,
-                "cut here: store the inner result, in a pipeline: h: f32[..] = ..",
+                "store the inner one first, in a pipeline: h: f32[..] = ..",
             )
     return () if first is None else tuple(first[0])
 
 
-def _consuming(nodes: list[ir.Value]) -> Iterator[tuple[ir.Value, frozenset[str]]]:
+def _consuming(nodes: list[ir.Value], windows: frozenset[str]) -> Iterator[tuple[ir.Value, frozenset[str]]]:
     for node in nodes:
         match node:
-            case ir.Reduce(over=over) if not is_window(node):
+            case ir.Reduce(over=over) if not is_window(node, windows):
                 yield node, frozenset(over)
             case ir.Softmax(over=over):
                 yield node, frozenset(over)
@@ -109,18 +128,31 @@ def _consuming(nodes: list[ir.Value]) -> Iterator[tuple[ir.Value, frozenset[str]
                 yield node, frozenset({along})
 
 
-def _one_direction(nodes: list[ir.Value]) -> None:
+def _one_pass(nodes: list[ir.Value], windows: frozenset[str]) -> None:
+    """Raises Refused for what one pass along a row, or one thread's window, cannot do."""
     scans = [node for node in nodes if isinstance(node, ir.Scan)]
     if other := next((s for s in scans if s.reverse != scans[0].reverse), None):
         raise Refused(
             "UC0316", "one launch scans in one direction; another scan here goes the other way", other.span,
             "give it a kernel of its own, or a stage of a pipeline",
         )  # fmt: skip
-    if nested := next((s for s in scans for n in walk(s.value) if isinstance(n, ir.Scan)), None):
-        raise Refused(
-            "UC0316", "a scan of a scan is two passes along a row", nested.span,
-            "cut here: store the inner one first, in a pipeline: h: f32[..] = ..",
-        )  # fmt: skip
+    below: dict[int, tuple[bool, bool]] = {}
+    for node in nodes:
+        inner = [below[id(c)] for c in ir.children(node)]
+        scanned, framed = any(s for s, _ in inner), any(w for _, w in inner)
+        scan, window = isinstance(node, ir.Scan), is_window(node, windows)
+        if scanned and (scan or isinstance(node, ir.Softmax) or (isinstance(node, ir.Reduce) and not window)):
+            what = "a scan" if scan else "a reduction"
+            raise Refused(
+                "UC0316", f"{what} of a scan is two passes along a row, and a scan is the last one", node.span,
+                "cut here: store the scan first, in a pipeline: h: f32[..] = ..",
+            )  # fmt: skip
+        if framed and window:
+            raise Refused(
+                "UC0314", "a window over another window's values", node.span,
+                "cut here: store the inner one first, in a pipeline: h: f32[..] = ..",
+            )  # fmt: skip
+        below[id(node)] = scanned or scan, framed or window
 
 
 def _names(names: frozenset[str]) -> str:

@@ -142,7 +142,7 @@ class Builder:
                 return self._read(node, env, guards)
             case ir.Gather():
                 return self._gather(node, env, guards)
-            case ir.Reduce() if is_window(node):
+            case ir.Reduce() if is_window(node, self._form.windows):
                 return self._window(node, env, guards)
             case ir.Reduce() | ir.Softmax() | ir.Scan():
                 if env or guards:

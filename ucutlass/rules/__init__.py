@@ -106,7 +106,7 @@ RULES: tuple[Rule, ...] = (
         "UC0421",
         "tile K",
         _SM90,
-        "tile K: a multiple of 32 bytes up to 256 elements (fp8: to 128)",
+        "tile K: a multiple of 32 bytes up to 256 elements (fp8 and f32: to 128)",
         "cute/arch/mma_sm90.hpp, ss_op_selector",
         tiles.tile_k,
     ),
@@ -114,8 +114,8 @@ RULES: tuple[Rule, ...] = (
         "UC0423",
         "accumulator registers",
         _SM90,
-        "accumulators a thread: 208, tf32 not along K 160 (tile M x N / 256 cooperative, / 128 pingpong; "
-        "fp8 in f32 counts twice)",
+        "accumulators a thread: 208, f32 192, tf32 not along K 160 (tile M x N / 256 cooperative, / 128 "
+        "pingpong; fp8 in f32, and f32, count twice)",
         "CUTLASS HeavyRegisterPressure; NVIDIA/cutlass issues 2219 and 3372",
         tiles.accumulators_fit,
     ),

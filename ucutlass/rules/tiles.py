@@ -33,6 +33,10 @@ MAX_ACCUMULATORS_BESIDE_A = 160
 """Those where operand A passes through registers too: with 192 ptxas 13.0 serialises wgmma and spills
 in the main loop, with 160 it spills at most once a tile (read off SASS, 17 tiles of tf32)."""
 
+MAX_ACCUMULATORS_F32 = 192
+"""Those of f32 in three passes: beside 208 and an epilogue with reductions ptxas 13.0 spills (its account of
+sixty kernels)."""
+
 MAX_CLUSTER = 8
 """Thread blocks of a portable cluster (CUDA C++ Programming Guide)."""
 
@@ -91,8 +95,9 @@ def tile_n(c: Candidate) -> Finding | None:
 
 
 PROMOTED_K = 128
-"""Products between two promotions of an fp8 sum, as CUTLASS's default has it and the error bounds count
-on (`ucutlass.reference.accumulation`); stricter than the hardware, so that no schedule costs accuracy."""
+"""Products between two promotions of a sum of fp8 or f32: for fp8 as CUTLASS's default has it and the error
+bounds count on (`ucutlass.reference.accumulation`). Stricter than the hardware, so that no schedule costs
+accuracy."""
 
 
 def tile_k(c: Candidate) -> Finding | None:
@@ -106,7 +111,8 @@ def tile_k(c: Candidate) -> Finding | None:
     best = nearest(k, tuple(range(step, most + 1, step)))
     why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {c.problem.lane.name}"
     if promotes and k > most:
-        why = f"fp8 sums move to f32 at least every {most} products, and a tile's move together"
+        sums = "sums of f32" if c.problem.lane.name == "f32" else "fp8 sums"
+        why = f"{sums} move to f32 registers at least every {most} products, and a tile's move together"
     return Finding(
         f"tile K {k} is not a multiple of {step} up to {most}: {why}",
         f"use tile K {best}",
@@ -127,19 +133,27 @@ def accumulators_per_thread(c: Candidate) -> int:
 
 
 def accumulator_sets(problem: GemmProblem) -> int:
-    """fp8 with f32 accumulation keeps two sets (CUTLASS's GmmaFP8Accumulation)."""
-    return 2 if problem.lane.name in ("e4m3", "e5m2") and problem.accumulate == "f32" else 1
+    """Of a wgmma kernel: fp8 with f32 accumulation keeps two (CUTLASS's GmmaFP8Accumulation), and so does f32
+    (emit/templates/lean_promotion.j2)."""
+    return 2 if problem.lane.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
+
+
+def most_accumulators(problem: GemmProblem) -> int:
+    """Of a wgmma kernel, all sets together."""
+    if problem.lane.name == "f32":
+        return MAX_ACCUMULATORS_F32
+    return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
 
 
 def accumulators_fit(c: Candidate) -> Finding | None:
-    held = accumulators_per_thread(c)
-    limit = MAX_ACCUMULATORS_BESIDE_A if register_sourced(c.problem) else MAX_ACCUMULATORS
+    held, limit = accumulators_per_thread(c), most_accumulators(c.problem)
     if held <= limit:
         return None
     s = _sm90(c)
     m, n, k = s.tile
     threads = THREADS[s.warps]
-    sets = ", in two sets: partial sums of fp8 and the f32 total" if accumulator_sets(c.problem) > 1 else ""
+    of = "a k tile" if c.problem.lane.name == "f32" else "fp8"
+    sets = f", in two sets: partial sums of {of} and the f32 total" if accumulator_sets(c.problem) > 1 else ""
     sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
     said = (
         f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "
