@@ -7,7 +7,7 @@ import torch
 
 from tests.pipeline.test_layout import laid
 from ucutlass import frontend, ir
-from ucutlass.pipeline.fusion import Cut, cuts, operators
+from ucutlass.pipeline.fusion import Cut, cuts, operators, runs
 from ucutlass.pipeline.joining import Joined, NotJoined, joined
 from ucutlass.pipeline.layout import Layout
 from ucutlass.pipeline.planning import plan_pipeline
@@ -46,10 +46,7 @@ JOINABLE = {
 
 def evaluated(found: Layout, one: Joined, arguments: list[object]) -> tuple[torch.Tensor, ...]:
     known = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
-    given = iter([known[b] for b in one.buffers if b in known])
-    numbers = iter([a for a in (known.get(p.name) for p in found.pipeline.params) if isinstance(a, float)])
-    tensors = [isinstance(p.type, ir.TensorType) for p in one.kernel.params]
-    return evaluate(one.kernel, [next(given) if t else next(numbers, 0.5) for t in tensors])
+    return evaluate(one.kernel, [known[a] if isinstance(a, str) else a for a in one.arguments])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("what", JOINABLE)
@@ -57,7 +54,7 @@ def test_a_joined_kernel_computes_what_its_stages_do(what: str) -> None:
     text, sizes = JOINABLE[what]
     found = laid(text, **sizes)
     arguments = list(generate(found.pipeline, sizes, "normal", seed=4))
-    one = joined(found, *found.steps[:2], keep=())
+    one = joined(*found.steps[:2])
     (wanted,) = evaluate(found.pipeline, arguments)
     (got,) = evaluated(found, one, arguments)
     # What was stored in bf16 is rounded as it was; f32 is the arithmetic's own.
@@ -68,8 +65,8 @@ def test_a_joined_kernel_computes_what_its_stages_do(what: str) -> None:
 def test_what_others_read_is_stored_as_well() -> None:
     text, sizes = JOINABLE["an epilogue"]
     found = laid(text, **sizes)
-    one = joined(found, *found.steps, keep=("h",))
-    assert [b for b in one.buffers if b in ("h", "return")] == ["return", "h"]
+    one = joined(*found.steps, keep=("h",))
+    assert one.outputs == ("return", "h")
     arguments = list(generate(found.pipeline, sizes, "normal", seed=4))
     buffers = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
     (h,) = run_stage(found.steps[0].stage, stage_arguments(found.steps[0].stage, buffers), found.sizes)
@@ -83,7 +80,7 @@ def test_axes_that_are_split_differently_are_not_joined() -> None:
         "  h: f32[A, B] = x + 1\n  return halves(h)\n}\n", A=3, B=8,
     )  # fmt: skip
     with pytest.raises(NotJoined, match="differently"):
-        joined(found, *found.steps, keep=())
+        joined(*found.steps)
 
 
 def cut(text: str, **sizes: int) -> tuple[Cut, ...]:
@@ -112,6 +109,36 @@ def test_stages_with_another_between_them_are_left_apart() -> None:
     )  # fmt: skip
     between = next(c for c in found if (c.maker, c.reader) == (0, 2))
     assert not between.possible and "between the two" in between.why
+
+
+ATTENTION = """
+pipeline cut(q: bf16[B, T, D], k: bf16[B, S, D], v: bf16[B, S, E]) -> bf16[B, T, E] {
+  s: bf16[B, T, S] = dot[D](q, k) * rsqrt(size(D))
+  p: bf16[B, T, S] = softmax[S](s)
+  return dot[S](p, v)
+}
+"""
+
+
+def test_three_stages_are_one_where_no_two_are() -> None:
+    checked = frontend.read_text(ATTENTION)
+    pipeline = frontend.program(checked)
+    assert isinstance(pipeline, ir.Pipeline)
+    sizes = {"B": 8, "T": 512, "S": 512, "D": 64, "E": 64}
+    plan = plan_pipeline(checked, pipeline, complete(pipeline, sizes), "sm90a")
+    pairs = cuts(plan, "sm90a")
+    assert [c.possible for c in pairs] == [False, False]
+    (run,) = runs(plan, pairs, "sm90a")
+    assert run.stages == (0, 1, 2) and run.buffers == ("s", "p")
+    assert run.bytes == 4 * 8 * 512 * 512 * 2 and run.saves > 0
+
+
+def test_a_gate_that_is_stored_could_be_half_of_a_pair() -> None:
+    (found,) = cut(
+        "pipeline p(x: bf16[T, D], g: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] {\n"
+        "  a: bf16[T, F] = dot[D](x, g)\n  return silu(a) * dot[D](x, u)\n}\n", T=512, D=256, F=512,
+    )  # fmt: skip
+    assert found.possible, found.why
 
 
 def test_operators_name_what_a_launch_does() -> None:
