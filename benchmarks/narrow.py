@@ -81,11 +81,12 @@ def row(kind: str, shape: tuple[int, int, int]) -> dict[str, Any]:
         others["scaled"] = lambda: torch._scaled_mm(x, w.t(), sxt, sw.t(), out_dtype=torch.bfloat16)
         try:
             others["scaled"]()
-        except (RuntimeError, ValueError) as error:
-            print(f"torch._scaled_mm: {str(error)[:200]}")
+        except (RuntimeError, ValueError) as refused:
+            print(f"torch._scaled_mm: {str(refused)[:200]}")
             del others["scaled"]
     else:
-        s = torch.rand(n, k // 128, device="cuda") if "128" in kind else torch.rand(n, device="cuda").bfloat16()
+        s = torch.rand((n, k // 128) if "128" in kind else (n,), device="cuda")
+        s = s if "128" in kind else s.bfloat16()
         args, wide_x = [x, w, s], x
         wide = (parts(w, s) if "128" in kind else w.float() * s.float()[:, None]).bfloat16()
     others["bf16"] = lambda: wide_x @ wide.t()

@@ -1,5 +1,5 @@
-"""Random pairs of dots, dots over ragged groups, of narrow weights and of scaled parts, with random epilogues,
-orders in memory and lanes.
+"""Random pairs of dots, dots over ragged groups, of narrow weights and of scaled parts, with random
+epilogues, orders in memory and lanes.
 
     python -m benchmarks.random_products --host --first 0 --count 100 [--processes 2]
     python -m benchmarks.random_products --first 0 --count 200 [--jobs 16]
@@ -54,7 +54,8 @@ class Maker:
             self.lane = self.draw.choice(("bf16", "f16", "e4m3")[: 2 + (self.kind == "scaled")])
         if self.kind == "scaled":
             del self.sizes["D"]
-            self.sizes |= {"G": self.draw.choice((1, 2, 3, 5)), "J": self.draw.choice((20, 33)) if host else 128}
+            length = self.draw.choice((20, 33)) if host else 128
+            self.sizes |= {"G": self.draw.choice((1, 2, 3, 5)), "J": length}
         self.params: list[str] = []
 
     def extent(self) -> int:

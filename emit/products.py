@@ -148,7 +148,7 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         b=tuple(rights),
         instruction_k=32 // gemm.lane.bytes,
         types=f"{'s32' if integer else 'f32'}.{lane}.{lane}",
-        modifiers=modifiers(gemm, a, first) if not problem.converts else f", 1, 1, {int(first.inner == 'mn')}",
+        modifiers=_modifiers(problem, a, first),
         converts=problem.converts,
         constraint="r" if integer else "f",
         instructions=tuple(instructions(a, first, atoms, width)),
@@ -163,6 +163,11 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         ),
         call=_call(operation, inputs, problem.products),
     )
+
+
+def _modifiers(problem: ProductsProblem, a: Operand, b: Operand) -> str:
+    """A in registers has no order that an instruction could exchange."""
+    return f", 1, 1, {int(b.inner == 'mn')}" if problem.converts else modifiers(problem.gemm, a, b)
 
 
 def narrow(a: Operand, access: Access) -> Operand:
@@ -243,8 +248,8 @@ def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
         names = ("K", mode) if along_k else (mode, "K")
         size = access.elem.bytes
         made.append(tensor_map(
-            operand.name, access, kind if size == gemm.lane.bytes else TMA_TYPES[size], size, names, extent(outer or ()), operand.box,
-            operand.width,
+            operand.name, access, kind if size == gemm.lane.bytes else TMA_TYPES[size], size, names,
+            extent(outer or ()), operand.box, operand.width,
         ))  # fmt: skip
     for slot in layout.boxes:
         rows = slot.rows == "true"

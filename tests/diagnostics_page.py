@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.check.test_diagnostics import CHECKED, REFUSED
+from tests.check.test_diagnostics import CHECKED, REFUSED, attention
 from tests.grammar.test_syntax_problems import CASES
 from ucutlass import frontend
 from ucutlass.codes import CODES
@@ -125,8 +125,17 @@ kernel k(x: bf16[M, K=64], w: bf16[N, K]) -> bf16[M, N] {
 
 _ROW = "kernel k(x: f32[L]) -> f32[L] {\n  return relu(x)\n}\n"
 
+_PAIR = (
+    "kernel k(x: bf16[T, D], w: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] {\n"
+    "  return silu(dot[D](x, w)) * dot[D](x, u)\n  schedule sm90a { split_k 2 }\n}\n"
+)
+
 SHAPES = {
+    "UC0332": Case(_PAIR, "T=1024,D=1024,F=1024"),
     "UC0460": Case(_ROW, "L=10000000000"),
+    "UC0465": Case(attention("bf16").replace("\n}", "\n  schedule sm80 { stages auto }\n}"), "H=8,L=1024,S=1024,D=64"),
+    "UC0466": Case(attention("bf16"), "H=8,L=1024,S=1024,D=512"),
+    "UC0467": Case(attention("bf16"), "H=8,L=1024,S=1024,D=100"),
     "UC0601": Case(_PLAIN, "M=64"),
     "UC0602": Case(_PLAIN, "M=64,N=64,K=32"),
     "UC0603": Case(_PLAIN, "M=60,N=64"),
@@ -162,7 +171,8 @@ _SECTIONS = (
     ),
     (
         "Schedules", "UC04",
-        "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot; the others are "
+        "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of convolutions, UC0465 to "
+        "UC0467 are of attention; the others are "
         "the rules of `ucutlass.rules`, asked for given extents.",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),

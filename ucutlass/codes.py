@@ -72,7 +72,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0404": "a schedule that can never be chosen",
         "UC0405": "a guard that is not a condition on extents",
         "UC0406": "a field is given twice",
-        "UC0460": "more rows or columns than a launch numbers",
+        "UC0460": "more elements than a launch numbers",
         "UC0465": "attention for an architecture without wgmma",
         "UC0466": "a head too wide for attention",
         "UC0467": "an operand of attention that TMA cannot address",

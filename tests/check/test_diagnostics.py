@@ -18,6 +18,15 @@ def kernel(body: str, params: str = "x: bf16[M, K], w: bf16[N, K]", result: str 
     return f"kernel k({params}) -> {result} {{\n  {body}\n}}\n"
 
 
+def attention(lane: str, over: str = "S", v: str = "H, S, D") -> str:
+    weights = f"softmax[{over}](dot[D](q, k))"
+    weights = weights if lane == "f32" else f"{lane}({weights})"
+    return (
+        f"kernel k(q: {lane}[H, L, D], k: {lane}[H, S, D], v: {lane}[{v}]) -> {lane}[H, L, D] {{\n"
+        f"  return dot[S]({weights}, v)\n}}\n"
+    )
+
+
 MM = "return dot[K](x, w)"
 
 CHECKED: dict[str, str] = {
@@ -97,6 +106,9 @@ REFUSED: dict[str, str] = {
     "UC0313": kernel("return var[R=4](x[L = P + R])", params="x: f32[L]", result="f32[P=L-3]"),
     "UC0314": kernel("return sum[N](x)[M = size(M) - 1 - M]", params="x: f32[M, N]", result="f32[M]"),
     "UC0316": kernel("return cumsum[L](x) + cumsum[L](x, reverse=true)", params="x: f32[L]", result="f32[L]"),
+    "UC0320": attention("f32"),
+    "UC0321": attention("bf16", over="S, L"),
+    "UC0322": attention("bf16", v="H, D, S"),
     "UC0330": kernel("return dot[K](x, w) * dot[K](y, u)", params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], "
                      "u: bf16[N, K]"),
     "UC0331": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> f32[E=O-1, F, D] {\n"
@@ -106,7 +118,9 @@ REFUSED: dict[str, str] = {
 SIZED = {"UC0305", "UC0314"}
 """Codes of recognition that come once extents are there."""
 
-ELSEWHERE = {"UC0315", "UC0332", "UC0460", "UC0601", "UC0602", "UC0603"}
+ELSEWHERE = {
+    "UC0315", "UC0332", "UC0460", "UC0465", "UC0466", "UC0467", "UC0601", "UC0602", "UC0603",
+}  # fmt: skip
 """Codes that need more than a text; their own tests have them."""
 
 

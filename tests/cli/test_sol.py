@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +11,8 @@ import pytest
 from cli_machine import LINEAR, ROOT, Machine, Ucc
 
 from ucutlass.sol.ceilings import Ceilings, to_json
+
+Write = Callable[[str | bytes], Path]
 
 SIZES = ("-s", "M=4096,N=4096,K=4096")
 TASKS = ROOT / "tests" / "programs"
@@ -42,11 +45,24 @@ def test_json_has_the_same_numbers(ucc: Ucc) -> None:
     assert row["calibrated"] is None
 
 
-def test_a_pipeline_and_a_kernel_of_no_family_are_bounded_without_a_plan(ucc: Ucc) -> None:
+THREE = """\
+kernel three(x: bf16[M, K], a: bf16[N, K], b: bf16[N, K], c: bf16[N, K]) -> f32[M, N] {
+  return dot[K](x, a) + dot[K](x, b) + dot[K](x, c)
+}
+"""
+
+
+def test_a_kernel_without_schedule_fields_is_bounded(ucc: Ucc) -> None:
+    row = ucc("sol", TASKS / "task_c_layer_norm.ucu", "--json").json
+    assert row["plan"] == "sm90a, a kernel without schedule fields"
+    assert row["seconds"] > 0
+
+
+def test_a_pipeline_and_a_kernel_of_no_family_are_bounded_without_a_plan(ucc: Ucc, write: Write) -> None:
     row = ucc("sol", TASKS / "task_f_gemm_max_subtract_gelu.ucu", "--json").json
     assert (row["program"], row["device"]) == ("gemm_max_subtract_gelu", "H200")
     assert "pipeline" in row["plan"]
-    row = ucc("sol", TASKS / "task_b_causal_gqa.ucu", "--json").json
+    row = ucc("sol", write(THREE), "-s", "M=64,N=64,K=64", "--json").json
     assert row["plan"].startswith("none:") and "UC0300" in row["plan"]
     assert "no plan" in row["bounds"]["realistic"]["added"][0]["why"]
 

@@ -99,8 +99,8 @@ PRODUCTS: Mapping[str, Products] = MappingProxyType({
         "kernel k(x: e5m2[M, K], w: bf16[N, K]) -> f32[N, M] { return dot[K](bf16(x), w) }",
         {"M": 5, "K": 33, "N": 35}, ({"M": 333, "K": 272, "N": 200},)),
     "fp8 with scales of rows": Products(
-        "kernel k(x: e4m3[M, (G J)], sx: f32[G, M], w: e4m3[N, (G J)], sw: bf16[G, N], b: f32[N]) -> f32[M, N] "
-        "{ return silu(sum[G](sx * sw * dot[J](x, w)) + b) }",
+        "kernel k(x: e4m3[M, (G J)], sx: f32[G, M], w: e4m3[N, (G J)], sw: bf16[G, N], b: f32[N]) "
+        "-> f32[M, N] { return silu(sum[G](sx * sw * dot[J](x, w)) + b) }",
         {"M": 5, "G": 3, "J": 20, "N": 35}, ({"M": 333, "G": 3, "J": 128, "N": 200},
          {"M": 70, "G": 2, "J": 384, "N": 72})),
     "bf16 with scales of parts": Products(

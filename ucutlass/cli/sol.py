@@ -184,7 +184,9 @@ def _plan(
     except ProgramError as problem:
         first = problem.diagnostics[0]
         return None, f"none: {first.message} [{first.code}]"
-    return gemm_or_none(planned), f"{arch.name} {{ {show_schedule(planned.request)} }}"
+    fields = show_schedule(planned.request)
+    shown = f"{arch.name} {{ {fields} }}" if fields else f"{arch.name}, a kernel without schedule fields"
+    return gemm_or_none(planned), shown
 
 
 def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.families.convolution import unit_dim
+from ucutlass.extents import evaluate
+from ucutlass.families.convolution_problem import unit_dim
 from ucutlass.hardware import Device
 from ucutlass.plan import Reduction
 from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, Walk
@@ -90,7 +91,11 @@ def _order_a(made: ConvProblem, channel: int) -> tuple[int, ...]:
             return 1
         return 3 if axis.extent == channel else 2 if axis.extent in batch & shared else 0
 
-    if all(rank(i) <= rank(j) or {rank(i), rank(j)} <= {0, 1} for i in range(len(axes)) for j in range(i + 1, len(axes))):
+    if all(
+        rank(i) <= rank(j) or {rank(i), rank(j)} <= {0, 1}
+        for i in range(len(axes))
+        for j in range(i + 1, len(axes))
+    ):
         return tuple(range(len(axes)))
     return tuple(sorted(range(len(axes)), key=rank))
 
@@ -126,8 +131,6 @@ def _ordered(walk: Walk, order: tuple[int, ...], channel: int) -> Walk:
 
 def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `conv_sm90.cu.j2`."""
-    from ucutlass.extents import evaluate
-
     by_name = {str(i): n for i, n in enumerate(sizes)}
     far, most = _FARTHEST[len(how.space)]
     for s in how.space:
@@ -147,7 +150,9 @@ def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | Non
     return None
 
 
-def schedule_of(made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device) -> Im2colSchedule | str:
+def schedule_of(
+    made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+) -> Im2colSchedule | str:
     """The tile that fills the device best, or why no part of the channels fits."""
     size = made.a.read.bytes
     channels = sizes[made.a.axes[how.channel].extent]
@@ -167,7 +172,17 @@ def schedule_of(made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: 
     m, n = math.prod(sizes[d] for d in made.m) / how.phases, math.prod(sizes[d] for d in made.n)
     batch = math.prod(sizes[d] for run in made.batch for d in run) * how.phases
     found = [
-        (_clocks(Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks), m, n, batch, stages, device), i)
+        (
+            _clocks(
+                Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks),
+                m,
+                n,
+                batch,
+                stages,
+                device,
+            ),
+            i,
+        )
         for i, (tile_m, tile_n, groups, blocks) in enumerate(_candidates())
         if (held := _stages(tile_m, tile_n, groups, blocks, stages, device)) > 0
     ]
@@ -212,7 +227,7 @@ def _clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int, device:
     brought = (tile_m + tile_n) * 128 / MODEL.bytes
     waited = MODEL.latency / (beside * max(held - 1.5, 0.5))
     # Where two of them are near each other, both are felt.
-    step = (multiply**4 + brought**4 + waited**4) ** 0.25
+    step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
     own = MODEL.wave + MODEL.result * tile_m * tile_n * beside
     own *= MODEL.alone if beside == 1 and waves > 1 else 1.0
     return MODEL.launch + most * steps * step + waves * own

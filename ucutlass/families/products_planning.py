@@ -43,6 +43,8 @@ _SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingPro
         ("pingpong", 64, 256): (0.42, 0.64, 0.60),
         ("pingpong", 64, 128): (0.39, 0.50, 0.45),
         ("pingpong", 128, 64): (0.38, 0.45, 0.45),
+        ("pingpong", 64, 64): (0.25, 0.27, 0.27),
+        ("cooperative", 128, 64): (0.35, 0.38, 0.38),
         ("cooperative", 128, 256): (0.70, 0.70, 0.70),
         ("cooperative", 256, 128): (0.69, 0.69, 0.69),
         ("cooperative", 128, 128): (0.60, 0.66, 0.66),
@@ -59,6 +61,9 @@ _BANDWIDTH = 0.9
 
 _SHOWN = 0.2
 """Of the lesser of the times to multiply and to move, what shows beside the other."""
+
+_ALONE = 0.6
+"""Of that, what is left where each k tile's sum is added while no other warp group may multiply (an estimate)."""
 
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 
@@ -256,6 +261,8 @@ def estimate(
     waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if mode else math.ceil(tiles / device.sms))
     width = tile_n * problem.products
     share = _SHARE.get((schedule.warps, tile_m, width), _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
+    if schedule.warps == "pingpong" and (promotes(gemm) or problem.scaled is not None):
+        share *= _ALONE
     loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
     alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
     computed = waves * (loop + alone)

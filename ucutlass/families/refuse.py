@@ -24,8 +24,8 @@ class Refused(Exception):
         """The one place that says that a family is still to come."""
         return cls(
             "UC0300", f"no kernel family for this yet: {what}", span or kernel.span,
-            "today's families are GEMM, one dot of two stored operands with element-wise work on its result, "
-            "and sweeps, which have no dot",
+            "one launch has no dot; one, of two stored operands or of a window; two over one operand; or two "
+            "with a softmax between them: cut, in a pipeline: h: f32[..] = ..",
         )
 
 
