@@ -3,9 +3,9 @@
     python -m benchmarks.attention --out attention.json [--only NAME,..] [--dtypes bf16,f16] [--no-compile]
 
 16,384 tokens in all, 2,048 elements of all heads together; schedules are the compiler's own. Candidates take
-turns (`ucutlass.runtime.timing.compare`), buffers rotate through more than twice the L2. FLOP/s count both products,
-half of them where the mask is causal. `over_best` is the fastest backend's time over ours; `error` and `theirs`
-are the errors' norms over the result's, of one head, against float64.
+turns (`ucutlass.runtime.timing.compare`), buffers rotate through more than twice the L2. FLOP/s count both
+products, half of them where the mask is causal. `over_best` is the fastest candidate's time, but ours, over
+ours; `error` and `theirs` are the errors' norms over the result's, of one head, against float64.
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="names of rows, or their beginnings, with commas")
     parser.add_argument("--dtypes", default="bf16,f16")
@@ -205,9 +207,13 @@ def table(rows: list[dict[str, Any]], unbuilt: dict[str, str]) -> str:
         f"error {r['error']:.2e} theirs {r['theirs']:.2e}"
         for r in fine
     ]
-    bar = [r["over_best"] for r in fine if r["name"].split()[1] in ("64", "128") and "shared" not in r["name"]]
+    bar = [
+        r["over_best"] for r in fine if r["name"].split()[1] in ("64", "128") and "shared" not in r["name"]
+    ]
     if bar:
-        lines.append(f"heads of 64 and 128: geomean {geomean(bar):.3f}, worst {min(bar):.3f}, {len(bar)} rows")
+        lines.append(
+            f"heads of 64 and 128: geomean {geomean(bar):.3f}, worst {min(bar):.3f}, {len(bar)} rows"
+        )
     lines += [f"lost: {r['name']}: {r['error']}: {str(r['detail'])[:300]}" for r in rows if not r["ok"]]
     return "\n".join([*lines, *(f"not built: {n}: {why[:300]}" for n, why in unbuilt.items())])
 

@@ -33,36 +33,38 @@ from ucutlass.shapes import complete
 ROW_SECONDS = 120.0
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
-FORWARD2 = (
-    "kernel k(x: {t}[N, H, W, C], w: {t}[K, R, S, C]{more}) -> {t}[N, P=(H+2*{p}-{d}*(R-1)-1)//{s}+1, "
-    "Q=(W+2*{p}-{d}*(S-1)-1)//{s}+1, K] {{ return "
-    "{value_open}dot[R, S, C](x[H = {s}*P + {d}*R - {p}, W = {s}*Q + {d}*S - {p}], w){value_close} }}"
+
+def _kernel(head: str, result: str, dot: str) -> str:
+    return f"kernel k({head}{{more}}) -> {{t}}[{result}] {{{{ return {{before}}{dot}{{after}} }}}}"
+
+
+_ROWS = "P=(H+2*{p}-{d}*({r}-1)-1)//{s}+1, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1"
+_READ = "x[H = {s}*P + {d}*R - {p}, W = {s}*Q + {d}*S - {p}]"
+
+FORWARD1 = _kernel(
+    "x: {t}[N, W, C], w: {t}[K, S={r}, C]", "N, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1, K",
+    "dot[S, C](x[W = {s}*Q + {d}*S - {p}], w)",
+)  # fmt: skip
+FORWARD2 = _kernel(
+    "x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]", f"N, {_ROWS}, K", f"dot[R, S, C]({_READ}, w)"
 )
-FORWARD1 = (
-    "kernel k(x: {t}[N, W, C], w: {t}[K, S, C]{more}) -> {t}[N, Q=(W+2*{p}-{d}*(S-1)-1)//{s}+1, K] {{ return "
-    "{value_open}dot[S, C](x[W = {s}*Q + {d}*S - {p}], w){value_close} }}"
+FORWARD3 = _kernel(
+    "x: {t}[N, D, H, W, C], w: {t}[K, T={r}, R={r}, S={r}, C]",
+    "N, O=(D+2*{p}-{r})//{s}+1, P=(H+2*{p}-{r})//{s}+1, Q=(W+2*{p}-{r})//{s}+1, K",
+    "dot[T, R, S, C](x[D = {s}*O + T - {p}, H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w)",
 )
-FORWARD3 = (
-    "kernel k(x: {t}[N, D, H, W, C], w: {t}[K, T, R, S, C]{more}) -> {t}[N, O=(D+2*{p}-T)//{s}+1, "
-    "P=(H+2*{p}-R)//{s}+1, Q=(W+2*{p}-S)//{s}+1, K] {{ return {value_open}dot[T, R, S, C](x[D = {s}*O + T - {p}, "
-    "H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w){value_close} }}"
+GROUPED = _kernel(
+    "x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]", f"N, {_ROWS}, (G K)",
+    f"dot[R, S, C]({_READ}, w)",
+)  # fmt: skip
+DEPTHWISE = _kernel("x: {t}[N, H, W, K], w: {t}[R={r}, S={r}, K]", f"N, {_ROWS}, K", f"dot[R, S]({_READ}, w)")
+TRANSPOSED = _kernel(
+    "x: {t}[N, H, W, C], w: {t}[C, R={r}, S={r}, K]",
+    "N, P={s}*H-2*{p}+{r}-{s}, Q={s}*W-2*{p}+{r}-{s}, K",
+    "dot[R, S, C](x[{s}*H = P + {p} - R, {s}*W = Q + {p} - S], w)",
 )
-GROUPED = (
-    "kernel k(x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R, S, C]{more}) -> {t}[N, P=(H+2*{p}-R)//{s}+1, "
-    "Q=(W+2*{p}-S)//{s}+1, (G K)] {{ return "
-    "{value_open}dot[R, S, C](x[H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w){value_close} }}"
-)
-DEPTHWISE = (
-    "kernel k(x: {t}[N, H, W, K], w: {t}[R, S, K]{more}) -> {t}[N, P=(H+2*{p}-R)//{s}+1, Q=(W+2*{p}-S)//{s}+1, K] "
-    "{{ return {value_open}dot[R, S](x[H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w){value_close} }}"
-)
-TRANSPOSED = (
-    "kernel k(x: {t}[N, H, W, C], w: {t}[C, R, S, K]{more}) -> {t}[N, P=({s}*H-2*{p}+R-{s}), Q=({s}*W-2*{p}+S-{s}), K] "
-    "{{ return {value_open}dot[R, S, C](x[{s}*H = P + {p} - R, {s}*W = Q + {p} - S], w){value_close} }}"
-)
-WEIGHTS = (
-    "kernel k(x: {t}[N, H, W, C], y: {t}[N, P=(H+2*{p}-{r})//{s}+1, Q=(W+2*{p}-{r})//{s}+1, K]) -> {t}[K, R={r}, S={r}, C] "
-    "{{ return dot[N, P, Q](x[H = {s}*P + R - {p}, W = {s}*Q + S - {p}], y) }}"
+WEIGHTS = _kernel(
+    f"x: {{t}}[N, H, W, C], y: {{t}}[N, {_ROWS}, K]", "K, R={r}, S={r}, C", f"dot[N, P, Q]({_READ}, y)"
 )
 
 
@@ -92,8 +94,15 @@ class Case:
         }[self.kind]  # fmt: skip
         bias = f"b: {self.t}[(G K)]" if self.kind == "grouped" else f"b: {self.t}[K]"
         return template.format(
-            t=self.t, p=self.p, s=self.s, d=self.d, g=self.g, r=self.r, more=f", {bias}" if fused else "",
-            value_open="relu(" if fused else "", value_close=" + b)" if fused else "",
+            t=self.t,
+            p=self.p,
+            s=self.s,
+            d=self.d,
+            g=self.g,
+            r=self.r,
+            more=f", {bias}" if fused else "",
+            before="relu(" if fused else "",
+            after=" + b)" if fused else "",
         )
 
     def sizes(self) -> dict[str, int]:
@@ -101,14 +110,16 @@ class Case:
         given |= dict(zip(("W", "H", "D")[: self.space], (self.size,) * 3, strict=False))
         if self.kind == "depthwise":
             del given["C"]
-        if self.kind == "weights":
-            return given
-        return given | dict(zip(("S", "R", "T")[: self.space], (self.r,) * 3, strict=False))
+        return given
 
     @property
     def flops(self) -> float:
         c = 1 if self.kind == "depthwise" else self.c
-        side = self.size if self.kind == "transposed" else (self.size + 2 * self.p - self.d * (self.r - 1) - 1) // self.s + 1
+        side = (
+            self.size
+            if self.kind == "transposed"
+            else (self.size + 2 * self.p - self.d * (self.r - 1) - 1) // self.s + 1
+        )
         return 2.0 * self.n * side**self.space * c * self.k * self.g * self.r**self.space
 
 
@@ -191,8 +202,8 @@ def eager(case: Case, fused: bool) -> Callable[..., torch.Tensor]:
         elif case.kind == "weights":
             shape = [case.k, case.c, case.r, case.r]
             return torch.ops.aten.convolution_backward(
-                w, x, torch.empty(shape, device=x.device, dtype=x.dtype).to(memory_format=torch.channels_last),
-                None, [case.s] * 2, [case.p] * 2, [1, 1], False, [0, 0], 1, [False, True, False],
+                w, x, x.new_empty(shape).to(memory_format=torch.channels_last), None,
+                 [case.s] * 2, [case.p] * 2, [1, 1], False, [0, 0], 1, [False, True, False],
             )[1]  # fmt: skip
         else:
             groups = case.k if case.kind == "depthwise" else case.g
@@ -247,7 +258,9 @@ def row(item: relay.Item) -> relay.Row:
     return found
 
 
-def _error(case: Case, kernel: Any, torch_way: Any, ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
+def _error(
+    case: Case, kernel: Any, torch_way: Any, ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]
+) -> float:
     """The largest difference from torch's result, over the largest value: that both did the same work."""
     kernel(*ours[:-1], out=ours[-1])
     wanted = torch_way(*theirs).float()
@@ -264,11 +277,15 @@ def prebuild(wanted: Sequence[Task], deadline: Deadline) -> tuple[dict[str, str]
     for task in wanted:
         checked = frontend.read_text(task.case.text(task.fused))
         program = frontend.kernel(checked)
-        planned = frontend.plan_kernel(checked, program, complete(program, task.case.sizes()), "sm90a").planned
+        planned = frontend.plan_kernel(
+            checked, program, complete(program, task.case.sizes()), "sm90a"
+        ).planned
         sources.append((source_of(checked, program, planned), planned.plan))
         shown.append(str(planned.plan.schedule))
     built, unbuilt = {}, {}
-    for task, schedule, result in zip(wanted, shown, build_sources(sources, cancel=deadline.event()), strict=True):
+    for task, schedule, result in zip(
+        wanted, shown, build_sources(sources, cancel=deadline.event()), strict=True
+    ):
         match result:
             case Artifact():
                 built[task.name] = schedule
@@ -289,9 +306,7 @@ def run(wanted: Sequence[Task], journal: Path, deadline: Deadline, compiles: boo
     known = {r["name"] for r in budget.lines(journal)}
     fresh = [task for task in wanted if task.name not in known]
     built, unbuilt = prebuild(fresh, deadline)
-    items = [
-        {"name": t.name, "kernel": built[t.name], "compile": compiles} for t in fresh if t.name in built
-    ]
+    items = [{"name": t.name, "kernel": built[t.name], "compile": compiles} for t in fresh if t.name in built]
     relay.run("benchmarks.convolution:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline)
     found = {r["name"]: r for r in budget.lines(journal)}
     done = [found[t.name] for t in wanted if t.name in found]
@@ -305,12 +320,7 @@ def run(wanted: Sequence[Task], journal: Path, deadline: Deadline, compiles: boo
 
 
 def table(report: Mapping[str, Any]) -> str:
-    lines = [
-        f"{r['name']:38} {r['ours']:8.1f} us {r['tflops']:6.1f} TF  cudnn {r['cudnn']:8.1f}  ratio {r['ratio']:.3f}"
-        + (f"  over compile {r['over compile']:.3f}" if "over compile" in r else "")
-        + f"  spread {r['spread']:.3f}  error {r['error']:.1e}  {r['kernel'].partition('(')[0]} {_tile(r['kernel'])}"
-        for r in report["rows"]
-    ]
+    lines = [_line(r) for r in report["rows"]]
     for fused in (False, True):
         rows = [r for r in report["rows"] if r["fused"] == fused]
         if rows:
@@ -321,10 +331,21 @@ def table(report: Mapping[str, Any]) -> str:
             )
             compiled = [r["over compile"] for r in rows if "over compile" in r]
             if compiled:
-                lines.append(f"{label}: geomean over torch.compile {geomean(compiled):.3f}, worst {min(compiled):.3f}")
+                lines.append(
+                    f"{label}: geomean over torch.compile {geomean(compiled):.3f}, worst {min(compiled):.3f}"
+                )
     lines += [f"lost: {r['name']}: {r['error']}: {r['detail'][:300]}" for r in report["lost"]]
     lines += [f"not built: {name}: {why[:600]}" for name, why in report["unbuilt"].items()]
     return "\n".join(lines)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    compiled = f"  over compile {row['over compile']:.3f}" if "over compile" in row else ""
+    return (
+        f"{row['name']:38} {row['ours']:8.1f} us {row['tflops']:6.1f} TF  cudnn {row['cudnn']:8.1f}  ratio "
+        f"{row['ratio']:.3f}{compiled}  spread {row['spread']:.3f}  error {row['error']:.1e}  "
+        f"{row['kernel'].partition('(')[0]} {_tile(row['kernel'])}"
+    )
 
 
 def _tile(kernel: str) -> str:
@@ -337,13 +358,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="names of shapes, with commas")
     parser.add_argument("--kinds", default="plain,fused")
-    parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes the time")
+    parser.add_argument(
+        "--no-compile", action="store_true", help="without torch.compile, which takes the time"
+    )
     budget.add_option(parser)
     options = parser.parse_args()
     only = list(filter(None, options.only.split(",")))
     kinds = options.kinds.split(",")
     wanted = [t for t in tasks() if (not only or t.case.name in only) and t.name.split()[0] in kinds]
-    report = run(wanted, options.out.with_suffix(".jsonl"), budget.after(options.seconds), not options.no_compile)
+    report = run(
+        wanted, options.out.with_suffix(".jsonl"), budget.after(options.seconds), not options.no_compile
+    )
     budget.write(options.out, report)
     print(table(report))
     if report["left"]:

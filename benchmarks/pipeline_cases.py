@@ -47,10 +47,15 @@ class Case:
 
 
 def in_lane(text: str, lane: str) -> str:
-    """A program written in bf16, in another lane; `tf32` keeps f32 in memory and rounds dots' operands."""
-    if lane != "tf32":
+    """A program written in bf16, in another lane; `tf32` keeps f32 in memory and rounds dots' operands.
+    No attention kernel multiplies in either of f32's lanes, so there scores and weights are stored."""
+    if lane not in ("tf32", "f32"):
         return text.replace("bf16", lane)
+    for whole, cut in _ATTENTION_CUTS:
+        text = text.replace(whole, cut)
     text = text.replace("bf16", "f32")
+    if lane == "f32":
+        return text
     made, at = "", 0
     while (start := text.find("dot[", at)) >= 0:
         opening = text.index("(", text.index("]", start))
@@ -59,6 +64,13 @@ def in_lane(text: str, lane: str) -> str:
         made += f"tf32({text[opening + 1 : comma]}), tf32({text[comma + 1 : closing].strip()})"
         at = closing
     return made + text[at:]
+
+
+_ATTENTION_CUTS = (
+    ("  s = where(", "  s: bf16[B, H, T, S] = where("),
+    ("  y: bf16[B, T, (H D)] = dot[S](bf16(softmax[S](s)), v)",
+     "  p: bf16[B, H, T, S] = softmax[S](s)\n  y: bf16[B, T, (H D)] = dot[S](p, v)"),
+)  # fmt: skip
 
 
 def _operands(text: str, opening: int) -> tuple[int, int]:

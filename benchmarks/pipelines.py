@@ -1,27 +1,30 @@
 """Chains and blocks of KernelBench as pipelines, against the same in eager torch and torch.compile.
 
-    python -m benchmarks.pipelines --out pipelines.json [--lanes bf16,tf32] [--only l2_99,l3_01]
+    python -m benchmarks.pipelines --out pipelines.json [--lanes bf16,tf32] [--only l2_99,l3] [--no-compile]
     python -m benchmarks.pipelines --plan            # no GPU: which plan, and what stops the others
 
 Every kernel of every pipeline is built first, all at once. A row is verified at the benchmark's own shape
 against the float64 reference, each element within its derived bound, then timed in turns with its twin and
-what torch.compile makes of that, all in CUDA graphs over rotated buffers; `torch_share` is what torch
+what torch.compile makes of that, all in CUDA graphs over rotated buffers. `torch_share` is what torch
 functions take of its stages' time, `overlap` the stages one after the other over the pipeline as it runs.
-Rows lie in the file's .jsonl as soon as they are known.
+A row is made in a process that may be lost with it, and lies in pipelines.jsonl as soon as it is known. The
+same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import budget, relay
+from benchmarks.budget import Deadline
 from benchmarks.pipeline_cases import CASES, LANES, Case, arguments, checked
 from benchmarks.report import geomean, machine
 from ucutlass.api import LoadedPipeline
@@ -37,7 +40,20 @@ from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
 ARCH = "sm90a"
+ROW_SECONDS = 180.0
+"""Of which torch.compile's tuning of matrix products takes most."""
+
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    case: Case
+    lane: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.lane} {self.case.name}"
 
 
 def planned(case: Case, lane: str) -> PipelinePlan:
@@ -46,24 +62,24 @@ def planned(case: Case, lane: str) -> PipelinePlan:
     return plan_pipeline(found, program, complete(program, case.sizes), ARCH)
 
 
-def build_all(wanted: Sequence[tuple[Case, str]]) -> dict[tuple[str, str], str]:
-    """Builds every kernel of these; what stops a pipeline, by name and lane."""
-    stopped: dict[tuple[str, str], str] = {}
+def prebuild(wanted: Sequence[Task], deadline: Deadline) -> dict[str, str]:
+    """Builds every kernel of these; what stops a pipeline, by its task's name."""
+    stopped: dict[str, str] = {}
     pairs, owners = [], []
-    for case, lane in wanted:
+    for task in wanted:
         try:
-            plan = planned(case, lane)
+            plan = planned(task.case, task.lane)
         except ProgramError as problem:
             d = problem.diagnostics[0]
-            stopped[case.name, lane] = f"{d.message} [{d.code}]"
+            stopped[task.name] = f"{d.message} [{d.code}]"
             continue
-        found, _ = checked(case, lane)
+        found, _ = checked(task.case, task.lane)
         for stage in plan.stages:
             kernel, chosen = stage.step.kernel, stage.chosen
             if kernel is not None and chosen is not None:
                 pairs.append((source_of(found, kernel, chosen.planned), chosen.planned.plan))
-                owners.append((case.name, lane))
-    for owner, made in zip(owners, build_sources(pairs), strict=True):
+                owners.append(task.name)
+    for owner, made in zip(owners, build_sources(pairs, cancel=deadline.event()), strict=True):
         if not isinstance(made, Artifact):
             stopped[owner] = str(made)[:500]
     return stopped
@@ -72,38 +88,44 @@ def build_all(wanted: Sequence[tuple[Case, str]]) -> dict[tuple[str, str], str]:
 # --- a row -------------------------------------------------------------------------
 
 
-def measured(case: Case, lane: str, compiled: bool) -> Row:
-    """Raises whatever a build, a launch or torch does."""
+def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
+    """In the child of `relay.run`."""
+    return relay.serve(_row, items, rows, item_seconds)
+
+
+def _row(item: relay.Item) -> Row:
+    """`ok` is whether it is right. Raises whatever a build, a launch or torch does."""
+    case = next(c for c in CASES if c.name == item["case"])
+    lane: str = item["lane"]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = lane == "tf32"
     found, program = checked(case, lane)
     ours = LoadedPipeline(found, program, ARCH)
     first = arguments(program, case.sizes, "cuda")
-    row: Row = {"name": case.name, "lane": lane, "stages": len(program.stages)}
-    row |= _right(case, ours, first)
+    row: Row = {"case": case.name, "lane": lane} | _judged(case, ours, first)
     moved = sum(a.numel() * a.element_size() for a in first)
     sets = [[a.clone() for a in first] for _ in range(sets_for(moved))]
     launches: dict[str, Callable[[int], object]] = {
         "ours": lambda i: ours(*sets[i]), "eager": lambda i: case.twin(*sets[i])
     }  # fmt: skip
-    if compiled:
+    if item["compile"]:
         twin = torch.compile(case.twin, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
         launches["compile"] = lambda i: twin(*sets[i])
     with torch.no_grad():
         times = compare(launches, len(sets), rounds=5)
         stages = ours.stage_times(*first, repeats=5)
     (built,) = ours.built.values()
-    row |= {"us": {name: t.median for name, t in times.items()}, "spread": times["ours"].spread}
-    row |= {
-        "lanes": built.plan.lanes.count, "torch_share": torch_share(stages),
-        "overlap": sum(s.seconds for s in stages) * 1e6 / times["ours"].median,
-        "stage_us": {s.name: s.seconds * 1e6 for s in stages},
-    }  # fmt: skip
-    best = min(t.median for name, t in times.items() if name != "ours")
     own = times["ours"].median
-    return row | {"of_best": best / own, "of_eager": times["eager"].median / own}
+    return row | {
+        "us": {name: t.median for name, t in times.items()}, "spread": times["ours"].spread,
+        "streams": built.plan.lanes.count, "torch_share": torch_share(stages),
+        "overlap": sum(s.seconds for s in stages) * 1e6 / own,
+        "stage_us": {s.name: s.seconds * 1e6 for s in stages},
+        "of_best": min(t.median for name, t in times.items() if name != "ours") / own,
+        "of_eager": times["eager"].median / own,
+    }  # fmt: skip
 
 
-def _right(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> Row:
+def _judged(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> Row:
     """Held against the float64 reference, or, where that has no bound or no room, against the twin."""
 
     def launch(args: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
@@ -121,97 +143,105 @@ def _right(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> R
     return {"ok": ok, "judged": judged[:400], "judged_seconds": round(time.monotonic() - start, 1)}
 
 
-# --- the command ---------------------------------------------------------------------
+# --- all of them ---------------------------------------------------------------------
 
 
-def _wanted(lanes: Sequence[str], only: Sequence[str]) -> list[tuple[Case, str]]:
-    return [
-        (case, lane)
-        for lane in lanes
-        for case in CASES
-        if not only or any(case.name.startswith(o) for o in only)
+def run(wanted: Sequence[Task], journal: Path, compiled: bool, deadline: Deadline) -> Row:
+    """Builds, judges, times and sorts: the report."""
+    known = {row["name"] for row in budget.lines(journal)}
+    fresh = [task for task in wanted if task.name not in known]
+    stopped = prebuild(fresh, deadline)
+    items = [
+        {"name": t.name, "case": t.case.name, "lane": t.lane, "compile": compiled}
+        for t in fresh
+        if t.name not in stopped
     ]
+    relay.run("benchmarks.pipelines:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline)
+    found = {row["name"]: row for row in budget.lines(journal)}
+    rows = [found[task.name] for task in wanted if task.name in found]
+    return {
+        "machine": machine(), "by_lane": summary(rows), "rows": rows, "stopped": stopped,
+        "left": [t.name for t in wanted if t.name not in found and t.name not in stopped],
+    }  # fmt: skip
 
 
-def _summary(rows: Sequence[Mapping[str, Any]]) -> Row:
-    fine = [r for r in rows if "us" in r]
-    by_lane = {}
-    for lane in dict.fromkeys(r["lane"] for r in fine):
-        mine = [r for r in fine if r["lane"] == lane]
-        by_lane[lane] = {
-            "rows": len(mine), "wrong": [r["name"] for r in mine if not r["ok"]],
-            "of_eager": geomean([r["of_eager"] for r in mine]),
-            "of_best": geomean([r["of_best"] for r in mine]),
-            "torch_share": max(r["torch_share"] for r in mine),
-        }  # fmt: skip
-    stopped = {f"{r['name']} {r['lane']}": r["error"] for r in rows if "error" in r}
-    return {"by_lane": by_lane, "stopped": stopped}
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
+    """By lane: how many were timed, what was wrong or lost, and geomeans of baseline over ours."""
+    found: dict[str, Row] = {}
+    for lane in LANES:
+        mine = [r for r in rows if r["name"].startswith(f"{lane} ")]
+        timed = [r for r in mine if "us" in r and r["ok"]]
+        if mine:
+            found[lane] = {
+                "timed": len(timed), "not right": [r["name"] for r in mine if not r["ok"]],
+                "of_eager": geomean([r["of_eager"] for r in timed]) if timed else None,
+                "of_best": geomean([r["of_best"] for r in timed]) if timed else None,
+                "torch_share": max((r["torch_share"] for r in timed), default=0.0),
+            }  # fmt: skip
+    return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def table(report: Mapping[str, Any]) -> str:
+    lines = [_words(row) for row in report["rows"]]
+    lines += [f"{name:57} {why[:100]}" for name, why in report["stopped"].items()]
+    for lane, of in report["by_lane"].items():
+        if of["timed"]:
+            ratios = f"{of['of_eager']:.3f} of eager, {of['of_best']:.3f} of the best"
+            lines.append(f"{lane}: {of['timed']} timed, {ratios}")
+    return "\n".join(lines)
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    if "us" not in row:
+        return f"{row['name']:57} {row['error']}: {row['detail'][:100]}"
+    times = "  ".join(f"{n} {t:.1f}" for n, t in row["us"].items())
+    verdict = "right" if row["ok"] else f"WRONG {row['judged'][:80]}"
+    return f"{row['name']:57} {times}  x{row['of_best']:.2f}  torch {row['torch_share']:.0%}  {verdict}"
+
+
+def plans(wanted: Sequence[Task]) -> str:
+    """What the compiler says of each, without a GPU."""
+    lines = []
+    for task in wanted:
+        try:
+            plan = planned(task.case, task.lane)
+        except ProgramError as problem:
+            d = problem.diagnostics[0]
+            lines.append(f"{task.name:57} {d.message} [{d.code}]")
+            continue
+        seconds = sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
+        what = f"{len(plan.stages)} stages, {plan.lanes.count} streams, {seconds * 1e6:.0f} us estimated"
+        lines.append(f"{task.name:57} {what}")
+    return "\n".join(lines)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("pipelines.json"))
-    parser.add_argument("--lanes", default="bf16")
-    parser.add_argument("--only", default="", help="Beginnings of names.")
-    parser.add_argument("--seconds", type=float, default=1e9, help="No row is begun later.")
-    parser.add_argument("--no-compile", action="store_true", help="Leave torch.compile out: it takes long.")
-    parser.add_argument("--plan", action="store_true", help="Only say what plans.")
-    options = parser.parse_args(argv)
-    lanes = options.lanes.split(",")
+    parser.add_argument("--lanes", default="bf16", help=f"of {', '.join(LANES)}, with commas")
+    parser.add_argument("--only", default="", help="beginnings of names, with commas")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it takes longest")
+    parser.add_argument("--plan", action="store_true", help="only say what plans")
+    budget.add_option(parser)
+    options = parser.parse_args()
+    lanes, only = options.lanes.split(","), tuple(filter(None, options.only.split(",")))
     if unknown := set(lanes) - set(LANES):
         parser.error(f"no lane is named {', '.join(unknown)}")
-    wanted = _wanted(lanes, [o for o in options.only.split(",") if o])
+    wanted = [Task(c, lane) for lane in lanes for c in CASES if not only or c.name.startswith(only)]
     if options.plan:
-        return _plans(wanted)
-    start = time.monotonic()
-    stopped = build_all(wanted)
-    print(f"built in {time.monotonic() - start:.1f} s; {len(stopped)} have no kernels", flush=True)
-    rows: list[Row] = []
+        print(plans(wanted))
+        return
     journal = options.out.with_suffix(".jsonl")
-    journal.write_text("")
-    for case, lane in wanted:
-        if time.monotonic() - start > options.seconds:
-            break
-        row: Row = {"name": case.name, "lane": lane, "error": stopped.get((case.name, lane), "")}
-        if not row["error"]:
-            try:
-                row = measured(case, lane, not options.no_compile)
-            except Exception as error:  # one row's loss, in its words
-                row["error"] = f"{type(error).__name__}: {str(error)[:400]}"
-        rows.append(row)
-        with journal.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(_words(row), flush=True)
-        torch.cuda.empty_cache()
-    report = {"machine": machine(), **_summary(rows), "rows": rows}
-    options.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(report["by_lane"], indent=1))
-    return 0 if all(r.get("ok", True) for r in rows) else 1
-
-
-def _words(row: Row) -> str:
-    if "error" in row:
-        return f"{row['lane']:5} {row['name'][:48]:48} {row['error'][:120]}"
-    times = "  ".join(f"{n} {t:.1f}" for n, t in row["us"].items())
-    verdict = "right" if row["ok"] else f"WRONG {row['judged'][:80]}"
-    head = f"{row['lane']:5} {row['name'][:48]:48} {times}"
-    return f"{head}  x{row['of_best']:.2f}  torch {row['torch_share']:.0%}  {verdict}"
-
-
-def _plans(wanted: Sequence[tuple[Case, str]]) -> int:
-    for case, lane in wanted:
-        try:
-            plan = planned(case, lane)
-            seconds = sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
-            print(f"{lane:5} {case.name:52} {len(plan.stages)} stages, {plan.lanes.count} streams, "
-                  f"{seconds * 1e6:.0f} us estimated")  # fmt: skip
-        except ProgramError as problem:
-            d = problem.diagnostics[0]
-            print(f"{lane:5} {case.name:52} {d.message} [{d.code}]")
-    return 0
+    report = run(wanted, journal, not options.no_compile, budget.after(options.seconds))
+    budget.write(options.out, report)
+    print(table(report))
+    if report["left"]:
+        print(f"{len(report['left'])} rows not made for lack of time; the same command goes on")
+        sys.exit(budget.OUT_OF_TIME)
+    sys.exit(bool(report["stopped"] or any(not row["ok"] for row in report["rows"])))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

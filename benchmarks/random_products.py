@@ -1,4 +1,5 @@
-"""Random pairs of dots and dots over ragged groups, with random epilogues, orders in memory and lanes.
+"""Random pairs of dots, dots over ragged groups, of narrow weights and of scaled parts, with random
+epilogues, orders in memory and lanes.
 
     python -m benchmarks.random_products --host --first 0 --count 100 [--processes 2]
     python -m benchmarks.random_products --first 0 --count 200 [--jobs 16]
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("pair", "batched pair", "ragged", "ragged pair", "gradient")
+KINDS = ("pair", "batched pair", "ragged", "ragged pair", "gradient", "narrow", "scaled")
 LANES = ("bf16", "bf16", "f16", "f16", "e4m3", "s8", "tf32", "f32")
 UNARY = ("relu({})", "gelu({})", "silu({})", "tanh({})", "sigmoid({})", "({} * 0.5)", "abs({})")
 BINARY = ("({} + {})", "({} - {})", "({} * {})", "max({}, {})", "where({} > 0, {}, 0.25)")
@@ -49,6 +50,12 @@ class Maker:
             self.sizes["O" if self.kind == "gradient" else "E"] = groups + (self.kind == "gradient")
         if self.kind == "batched pair":
             self.sizes["B"] = self.draw.choice((1, 2, 3))
+        if self.kind in ("narrow", "scaled"):
+            self.lane = self.draw.choice(("bf16", "f16", "e4m3")[: 2 + (self.kind == "scaled")])
+        if self.kind == "scaled":
+            del self.sizes["D"]
+            length = self.draw.choice((20, 33)) if host else 128
+            self.sizes |= {"G": self.draw.choice((1, 2, 3, 5)), "J": length}
         self.params: list[str] = []
 
     def extent(self) -> int:
@@ -73,7 +80,8 @@ class Maker:
         return list(dims) if self.draw.random() < 0.6 else self.draw.sample(dims, len(dims))
 
     def program(self) -> Program:
-        dots, result, groups = self._gradient() if self.kind == "gradient" else self._products()
+        special = {"gradient": self._gradient, "narrow": self._narrow, "scaled": self._scaled}
+        dots, result, groups = special.get(self.kind, self._products)()
         value = self._epilogue(dots, [d for d in result if d != "E=O-1"], groups)
         elem = self.draw.choice(("bf16", "f16", "f32", "f32", "e4m3" if self.lane == "e4m3" else "bf16"))
         lines = [f"  h = {value}"]
@@ -111,6 +119,24 @@ class Maker:
         cast = "" if self.lane == "f32" else self.lane
         sides = [f"{cast}(where(own, {name}, 0))" if cast else f"where(own, {name}, 0)" for name in (dy, x)]
         return [f"dot[T]({', '.join(sides)})"], ["E=O-1", *self.order("F", "D")], False
+
+    def _narrow(self) -> tuple[list[str], list[str], bool]:
+        x = self.tensor("x", self.lane, ["T", "D"])
+        w = self.tensor("w", self.draw.choice(("s8", "u8", "e4m3", "e5m2")), ["F", "D"])
+        pair = [x, f"{self.lane}({w})"]
+        dot = f"dot[D]({', '.join(pair if self.draw.random() < 0.7 else pair[::-1])})"
+        return [f"({dot} * 0.1)"], self.order("T", "F"), False
+
+    def _scaled(self) -> tuple[list[str], list[str], bool]:
+        x, w = (self.tensor(name, self.lane, [d, "(G J)"]) for name, d in (("x", "T"), ("w", "F")))
+        scales = [
+            self.tensor(name, self.draw.choice(("f32", "bf16")), self.order(d, "G"))
+            for name, d in (("a", "T"), ("b", "F"))
+            if self.draw.random() < 0.7
+        ] or [self.tensor("a", "f32", ["T", "G"])]
+        factors = [f"dot[J]({x}, {w})", *scales]
+        return [f"sum[G]({' * '.join(factors if self.draw.random() < 0.7 else factors[::-1])})"], \
+            self.order("T", "F"), False
 
     def _epilogue(self, dots: list[str], dims: list[str], groups: bool) -> str:
         scaled = f"({dots[0]} * {0.001 if self.lane == 's8' else 0.1})"

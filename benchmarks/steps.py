@@ -58,6 +58,11 @@ STEPS: tuple[Step, ...] = (
         "--seconds", str(s),
     ), 120, 1800, goes_on=True),
     Step("tests_verify", lambda d, s: (*_GPU, "tests/gpu/test_verify_on_gpu.py"), 300, 530),
+    Step("tests_pipelines", lambda d, s: (*_GPU, "-n", "4", "tests/gpu/test_pipelines_on_gpu.py"), 90, 300),
+    Step("pipelines", lambda d, s: (
+        "benchmarks.pipelines", "--out", str(d / "pipelines.json"), "--lanes", "bf16,tf32",
+        "--seconds", str(s),
+    ), 180, 1800, goes_on=True),
     Step("fused", lambda d, s: (
         "benchmarks.speed", "--out", str(d / "speed.json"), "--fused", "--seconds", str(s),
     ), 120, 400, goes_on=True),

@@ -29,7 +29,13 @@ from ucutlass.plans.attention import (
 )
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>",
+    "<algorithm>",
+    "<atomic>",
+    "<cmath>",
+    "<cstdint>",
+    "<cstring>",
+    "<cuda.h>",
+    "<cuda_runtime.h>",
 )
 
 _TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}

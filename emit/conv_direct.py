@@ -28,7 +28,8 @@ from ucutlass.plans.convolution import (
 )
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>", "<cuda_runtime.h>",
+    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>",
+    "<cuda_runtime.h>",
     "<cuda/std/limits>", "cutlass/cutlass.h", "cutlass/numeric_types.h", "cutlass/numeric_conversion.h",
 )  # fmt: skip
 
@@ -57,7 +58,10 @@ def render(plan: ConvPlan) -> str:
     spell = arithmetic(gemm)
     turned = schedule.turned
     vector = schedule.width > 1
-    inputs = tuple(_slot(i, a, CPP[kind_of(a.elem)], vector) for i, a in enumerate(gemm.inputs))
+    inputs = tuple(
+        _slot(i, a, CPP[kind_of(a.elem)], vector and schedule.width * a.elem.bytes <= 16)
+        for i, a in enumerate(gemm.inputs)
+    )
     outputs = tuple(_slot(i, o.access, CPP[taken(o)], vector) for i, o in enumerate(gemm.outputs))
     modes = max(1, len(problem.batch))
     across = modes - 1 if turned else across_mode(problem) if schedule.rows > 1 else -1
@@ -67,7 +71,14 @@ def render(plan: ConvPlan) -> str:
         raise ValueError("no window slides along the results")
     call = spell.call(
         "p.arithmetic",
-        ["0", "0", *(f"int(batch[{i}]){' + i' if i == modes - 1 and not turned else ''}" for i in range(len(problem.batch)))],
+        [
+            "0",
+            "0",
+            *(
+                f"int(batch[{i}]){' + i' if i == modes - 1 and not turned else ''}"
+                for i in range(len(problem.batch))
+            ),
+        ],
         "sums[j][i]",
         [f"in{slot.index}[i]" for slot in inputs],
         [f"out{slot.index}[{'j' if turned else 'i'}]" for slot in outputs],

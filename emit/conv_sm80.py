@@ -5,14 +5,15 @@ and runs on compute capability 8.0 and later. The templates are `conv_*.j2` and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from ucutlass.elements import S8, TF32
+from ucutlass.elements import S8, TF32, Element
 from ucutlass.emit import convolution, gemm_sm80, text
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm_sm80 import MMAS, PAD_M, PAD_N, Copies, Mma
-from ucutlass.plan import Sm80Schedule
+from ucutlass.plan import GemmProblem, Sm80Schedule
 from ucutlass.plans.convolution import ConvPlan, ConvProblem, Walk
 
 _INCLUDES = (
@@ -83,9 +84,7 @@ def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
     return gemm_sm80.check(_as_multiplied(problem), schedule)
 
 
-def _as_multiplied(problem: ConvProblem):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
+def _as_multiplied(problem: ConvProblem) -> GemmProblem:
     gemm = convolution.seen(problem)
     return replace(gemm, lane=multiplied(problem), accumulate="f32") if widened(problem) else gemm
 
@@ -95,7 +94,7 @@ def widened(problem: ConvProblem) -> bool:
     return problem.a.packed is not None and problem.a.packed != problem.a.elem
 
 
-def multiplied(problem: ConvProblem):  # type: ignore[no-untyped-def]
+def multiplied(problem: ConvProblem) -> Element:
     """The lane in which the multipliers work."""
     return TF32 if widened(problem) else problem.lane
 
@@ -121,14 +120,17 @@ def along_k(problem: ConvProblem, walk: Walk, rows: tuple[int, ...]) -> bool:
     return not any(d in rows for d in names)
 
 
-def _copies(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...], schedule: Sm80Schedule) -> Copies:
+def _copies(
+    problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...], schedule: Sm80Schedule
+) -> Copies:
     along = along_k(problem, walk, rows)
     depth = schedule.tile[2]
     width = schedule.tile[0 if name == "A" else 1]
     line, swizzle, atom = gemm_sm80.shared_atom(walk.read, depth if along else width, along)
     load: Literal["async"] = "async"
     flag = "true" if along else "false"
-    loader = f"GatherLoad<Walk{name}, Shared{name}, kTile{'M' if name == 'A' else 'N'}, {flag}, {vector(walk)}, {line}>"
+    rows_text = "kTileM" if name == "A" else "kTileN"
+    loader = f"GatherLoad<Walk{name}, Shared{name}, {rows_text}, {flag}, {vector(walk)}, {line}>"
     return Copies(load, loader, swizzle, atom, flag, gemm_sm80.read_atom(walk.read, along))
 
 

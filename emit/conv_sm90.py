@@ -133,6 +133,9 @@ def render(plan: ConvPlan) -> str:
         packs=convolution.packs(problem),
         contracted_extents=convolution.contracted(problem),
         strides_alone=True,
+        groups_at_once=2
+        if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096 or schedule.blocks == 1
+        else 1,
         **values,
     )
 
@@ -141,14 +144,16 @@ def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     """Why the template cannot take this schedule, or ""."""
     m, n, k = schedule.tile
     if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
-        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} is not multiplied by wgmma here"
+        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} has no wgmma here"
     lane = LANES[problem.lane.name]
     if m % (64 * schedule.groups) or not 8 <= n <= 256 or n % 8:
         return f"tile {m}x{n} is not whole instructions of {schedule.groups} warp groups"
     if isinstance(how := im2col(problem), Im2col) and how.across and n % 64:
         return f"tile N {n} is not whole rows of 128 bytes"
     if schedule.part % lane.k or schedule.part * problem.a.read.bytes not in _SWIZZLE or k % schedule.part:
-        return f"a part of {schedule.part} channels is no row of 32, 64 or 128 bytes, or tile K {k} no whole parts"
+        return (
+            f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or tile K {k} no whole parts"
+        )
     return ""
 
 
@@ -243,13 +248,20 @@ def _a_dims(problem: ConvProblem, how: Im2col) -> tuple[DimText, ...]:
         channels = f"{channels} * {_extent(problem.a, how.group)}"
 
     def dim(axis: int) -> DimText:
-        return DimText(_dim(_extent(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", "")
+        return DimText(
+            _dim(_extent(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", ""
+        )
 
     made = [DimText(_dim(channels), "", "", ""), *(dim(s.axis) for s in how.space)]
     if how.image is not None:
         return (*made, dim(how.image))
     last = how.space[-1].axis
-    return (*made, DimText("1", f"cuuint64_t(p.a.stride[{last}] * {_extent(problem.a, last)}) * sizeof(ElementA)", "", ""))
+    return (
+        *made,
+        DimText(
+            "1", f"cuuint64_t(p.a.stride[{last}] * {_extent(problem.a, last)}) * sizeof(ElementA)", "", ""
+        ),
+    )
 
 
 def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
@@ -268,7 +280,11 @@ def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tupl
                 made.append(DimText(_dim(extent), stride, at, box))
             columns = True
         elif axis == how.group_b:
-            made.append(DimText(_dim(_extent(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"))
+            made.append(
+                DimText(
+                    _dim(_extent(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"
+                )
+            )
         else:
             made.append(DimText(_dim(_extent(b, axis)), stride, f"weight[{taps[b.axes[axis].extent]}]", "1"))
     return tuple(made)

@@ -166,11 +166,21 @@ def packs(problem: ConvProblem) -> tuple[PackText, ...]:
         lies = layout(walk)
         made.append(
             PackText(
-                name, f"pack_{name.lower()}", walk.elem.cpp, walk.read.cpp, walk.pointer, most,
-                tuple(reversed(range(len(walk.axes)))), tuple(a.extent for a in walk.axes),
-                tuple(range(len(walk.axes), most)), lies, " * ".join(a.extent for a in lies),
-                len(walk.axes) - 1, lies[0].axis, tuple(p.data for p in made),
-            )  # fmt: skip
+                name,
+                f"pack_{name.lower()}",
+                walk.elem.cpp,
+                walk.read.cpp,
+                walk.pointer,
+                most,
+                tuple(reversed(range(len(walk.axes)))),
+                tuple(a.extent for a in walk.axes),
+                tuple(range(len(walk.axes), most)),
+                lies,
+                " * ".join(a.extent for a in lies),
+                len(walk.axes) - 1,
+                lies[0].axis,
+                tuple(p.data for p in made),
+            )
         )
     return tuple(made)
 
@@ -178,7 +188,11 @@ def packs(problem: ConvProblem) -> tuple[PackText, ...]:
 def contracted(problem: ConvProblem) -> tuple[str, ...]:
     """The contracted extents as C++; the innermost is padded where an operand is."""
     made = [f"e[{d}]" for d in problem.k] or ["1"]
-    pads = [w.pad for w in (problem.a, problem.b) if w.pad > 1 and w.contiguous and w.contiguous.extent == problem.k[-1]]
+    pads = [
+        w.pad
+        for w in (problem.a, problem.b)
+        if w.pad > 1 and w.contiguous and w.contiguous.extent == problem.k[-1]
+    ]
     if pads:
         made[-1] = f"ceil_div({made[-1]}, {max(pads)}) * {max(pads)}"
     return tuple(made)

@@ -8,22 +8,24 @@ multiply-adds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.elements import TF32
-from ucutlass.emit import gemm_sm90
+from ucutlass.emit import gemm_sm90, products_simt
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import element, extent
 from ucutlass.emit.lean import TMA_TF32, TMA_TYPES, Map, tensor_map
 from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot
-from ucutlass.emit.lean_mainloop import TYPES, Instruction, Operand, instructions, modifiers, operands
+from ucutlass.emit.lean_mainloop import TYPES, WIDEST, Instruction, Operand, instructions, modifiers, operands
+from ucutlass.emit.products_scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
 from ucutlass.plan import Access, Sm90Schedule
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
-from ucutlass.plans.products_memory import in_boxes, promotes, steps
+from ucutlass.plans.products_memory import promotes, steps, stored_in_boxes
 
 _INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<limits>")
 
@@ -45,9 +47,11 @@ class Layout:
     instruction_k: int
     types: str
     modifiers: str
+    converts: bool
     constraint: str
     instructions: tuple[Instruction, ...]
     promotion: bool
+    factors: tuple[tuple[ScaleSlot, ...], ...]
     inputs: tuple[Slot, ...]
     boxes: tuple[Slot, ...]
     direct_outputs: tuple[Slot, ...]
@@ -61,6 +65,10 @@ class Layout:
     @property
     def loads(self) -> tuple[Slot, ...]:
         return ()
+
+    @property
+    def scales(self) -> tuple[ScaleSlot, ...]:
+        return tuple(slot for factor in self.factors for slot in factor)
 
     @property
     def direct_inputs(self) -> bool:
@@ -78,8 +86,6 @@ def render(plan: ProductsPlan) -> str:
         case WgmmaSchedule():
             return _wgmma(plan.problem, plan.schedule)
         case SimtSchedule():
-            from ucutlass.emit import products_simt
-
             return products_simt.render(plan.problem, plan.schedule)
 
 
@@ -97,6 +103,8 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
         accumulator=gemm_sm90.ACCUMULATORS["s32" if gemm.lane.kind == "int" else "f32"],
         extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
         batch=extent(gemm.batch[0]) if gemm.batch else "1",
+        lane=gemm.lane.cpp,
+        part=extent(problem.scaled.length) if problem.scaled else "",
         maps=_maps(problem, layout),
         checks=_checks(layout),
     )
@@ -113,12 +121,16 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
 
     # A pair of blocks shares either operand: each is loaded in halves.
     a, first = (shared((1, 2))[0], shared((2, 1))[1]) if pairs else shared(schedule.cluster)
+    a = narrow(a, gemm.a) if problem.converts else a
     rights = [replace(first, name="b0")]
     if problem.second is not None:
         rights.append(replace(first, name="b1", access=problem.second))
     width, atoms = tile_n * problem.products, tile_m // (64 * groups)
-    slots = [Slot(f"out{j}", o.access, element(o.access.elem), _moved(o.access), False)
-             for j, o in enumerate(gemm.outputs)]  # fmt: skip
+    slots = [
+        Slot(f"out{j}", o.access, element(o.access.elem),
+             "box" if stored_in_boxes(problem, o.access) else "direct", False)
+        for j, o in enumerate(gemm.outputs)
+    ]  # fmt: skip
     boxes = tuple(slot for slot in slots if slot.shape == "box")
     columns, buffers = steps(problem, schedule)
     lane, integer = TYPES[gemm.lane.name], gemm.lane.kind == "int"
@@ -136,10 +148,12 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         b=tuple(rights),
         instruction_k=32 // gemm.lane.bytes,
         types=f"{'s32' if integer else 'f32'}.{lane}.{lane}",
-        modifiers=modifiers(gemm, a, first),
+        modifiers=_modifiers(problem, a, first),
+        converts=problem.converts,
         constraint="r" if integer else "f",
         instructions=tuple(instructions(a, first, atoms, width)),
         promotion=promotes(gemm),
+        factors=factors_of(problem.scaled),
         inputs=inputs,
         boxes=boxes,
         direct_outputs=tuple(slot for slot in slots if slot.shape == "direct"),
@@ -151,8 +165,26 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
     )
 
 
-def _moved(access: Access) -> str:
-    return "box" if in_boxes(access) else "direct"
+def _modifiers(problem: ProductsProblem, a: Operand, b: Operand) -> str:
+    """A in registers has no order that an instruction could exchange."""
+    return f", 1, 1, {int(b.inner == 'mn')}" if problem.converts else modifiers(problem.gemm, a, b)
+
+
+def narrow(a: Operand, access: Access) -> Operand:
+    """A of narrower elements: its tile's rows are as many elements and fewer bytes."""
+    size, rows = access.elem.bytes, a.bytes // a.width
+    width = a.box[0] * size
+    scale = a.width // width
+    copies = tuple(replace(c, place=_scaled_place(c.place, scale)) for c in a.copies)
+    return replace(
+        a, element=element(access.elem), bytes=rows * width, width=width, copies=copies,
+        group_step=0, stride=8 * width // 16,
+    )  # fmt: skip
+
+
+def _scaled_place(place: str, scale: int) -> str:
+    """A place made of byte offsets, each so many times smaller."""
+    return re.sub(r"\d+", lambda number: str(int(number[0]) // scale), place)
 
 
 _SHAPES: Mapping[str, str] = MappingProxyType({"scalar": "single", "batch": "single", "full": "direct"})
@@ -199,8 +231,9 @@ def _checks(layout: Layout) -> list[Check]:
     for slot in layout.pointers:
         elements = 16 // slot.size if slot.shape == "box" else 2
         if slot.shape == "box" or _in_pairs(slot):
-            m, _, per_batch = slot.strides
-            made.append(Check(slot.access.pointer, elements * slot.size, elements, ("N", m, per_batch)))
+            m, n, per_batch = slot.strides
+            strides = ("N", m, per_batch) if slot.rows == "true" else ("M", n, per_batch)
+            made.append(Check(slot.access.pointer, elements * slot.size, elements, strides))
     return made
 
 
@@ -213,14 +246,17 @@ def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
         along_k = operand.inner == "k"
         outer = (access.m if mode == "M" else access.n) if along_k else access.k[0]
         names = ("K", mode) if along_k else (mode, "K")
+        size = access.elem.bytes
         made.append(tensor_map(
-            operand.name, access, kind, gemm.lane.bytes, names, extent(outer or ()), operand.box,
-            operand.width,
+            operand.name, access, kind if size == gemm.lane.bytes else TMA_TYPES[size], size, names,
+            extent(outer or ()), operand.box, operand.width,
         ))  # fmt: skip
     for slot in layout.boxes:
-        box = (layout.columns, 64)
+        rows = slot.rows == "true"
+        width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
         made.append(tensor_map(
-            f"{slot.name}_map", slot.access, TMA_TYPES[slot.size], slot.size, ("N", "M"),
-            extent(slot.access.m or ()), box, layout.columns * slot.size,
+            f"{slot.name}_map", slot.access, TMA_TYPES[slot.size], slot.size,
+            ("N", "M") if rows else ("M", "N"), extent((slot.access.m if rows else slot.access.n) or ()),
+            (layout.columns, 64) if rows else (width // slot.size, layout.columns), width,
         ))  # fmt: skip
     return made

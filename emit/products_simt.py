@@ -8,6 +8,7 @@ from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm90_epilogue import element, extent
 from ucutlass.emit.lean_epilogue import Result, Slot
+from ucutlass.emit.products_scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
 from ucutlass.plan import Access, Stride
 from ucutlass.plans.products import ProductsProblem, SimtSchedule
@@ -35,10 +36,15 @@ class Layout:
     ragged: str
     a: Operand
     b: tuple[Operand, ...]
+    factors: tuple[tuple[ScaleSlot, ...], ...]
     inputs: tuple[Slot, ...]
     results: tuple[Slot, ...]
     outputs: tuple[Result, ...]
     call: str
+
+    @property
+    def scales(self) -> tuple[ScaleSlot, ...]:
+        return tuple(slot for factor in self.factors for slot in factor)
 
     @property
     def pointers(self) -> tuple[Slot, ...]:
@@ -64,6 +70,7 @@ def render(problem: ProductsProblem, schedule: SimtSchedule) -> str:
         accumulator="int32_t" if gemm.lane.kind == "int" else "float",
         extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
         batch=extent(gemm.batch[0]) if gemm.batch else "1",
+        part=extent(problem.scaled.length) if problem.scaled is not None else "K",
     )
 
 
@@ -83,10 +90,11 @@ def _layout(problem: ProductsProblem, operation: ArithmeticText) -> Layout:
         ragged=problem.ragged.mode if problem.ragged else "",
         a=_operand("a", gemm.a, gemm.a.m),
         b=tuple(_operand(f"b{i}", b, b.n) for i, b in enumerate(rights)),
+        factors=factors_of(problem.scaled),
         inputs=inputs,
         results=results,
         outputs=outputs,
-        call=_call(operation, inputs, problem.products),
+        call=_call(operation, inputs, problem),
     )
 
 
@@ -96,12 +104,12 @@ def _operand(name: str, access: Access, row: Stride) -> Operand:
     return Operand(name, element(access.elem), access.pointer, row_, k, l_)
 
 
-def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], products: int) -> str:
+def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], problem: ProductsProblem) -> str:
     names = ["m", "n", *(["l"] * operation.batch)]
     return operation.call(
         "p.arithmetic",
         names if operation.coordinates else ["0"] * len(names),
-        ", ".join(f"sums[{i}][r][c]" for i in range(products)),
+        "scaled[r][c]" if problem.scaled else ", ".join(f"sums[{i}][r][c]" for i in range(problem.products)),
         [
             f"{slot.name} != 0" if kind == "bool" else f"{CPP[kind]}({slot.name})"
             for slot, kind in zip(inputs, operation.inputs, strict=True)

@@ -8,7 +8,9 @@ from types import MappingProxyType
 _HEAD = "q: {t}[B, H, L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D]"
 
 
-def _made(params: str, score: str, result: str = "{t}[B, H, L, D]", outcome: str = "dot[S]({t}(p), v)") -> str:
+def _made(
+    params: str, score: str, result: str = "{t}[B, H, L, D]", outcome: str = "dot[S]({t}(p), v)"
+) -> str:
     return (
         f"kernel attention({_HEAD}{params}) -> {result} {{\n"
         "  d = dot[D](q, k)\n"
@@ -28,16 +30,16 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
         "unscaled": _made("", "d"),
         "causal": _made("", CAUSAL),
         "causal at the end": _made("", f"where(index(S) - index(L) <= size(S) - size(L), {SCALED}, -inf)"),
-        "window": _made(
-            "", f"where(index(S) <= index(L) and index(L) - index(S) < 100, {SCALED}, -inf)"
-        ),
+        "window": _made("", f"where(index(S) <= index(L) and index(L) - index(S) < 100, {SCALED}, -inf)"),
         "backward window": _made("", f"where(index(S) + 3 > index(L), {SCALED}, -inf)"),
         "bias": _made(", b: f32[H, L, S]", f"{SCALED} + b"),
         "narrow bias": _made(", b: {t}[B, H, L, S]", f"{SCALED} + b"),
         "mask": _made(", m: bool[B, L, S]", f"where(m, {SCALED}, -inf)"),
         "causal with bias": _made(", b: {t}[H, L, S]", f"where(index(S) <= index(L), {SCALED} + b, -inf)"),
         "lengths": _made(", n: i32[B]", f"where(index(S) < n, {SCALED}, -inf)"),
-        "alibi": _made(", a: f32[H]", f"where(index(S) <= index(L), {SCALED} + a * (index(S) - index(L)), -inf)"),
+        "alibi": _made(
+            ", a: f32[H]", f"where(index(S) <= index(L), {SCALED} + a * (index(S) - index(L)), -inf)"
+        ),
         "capped": _made("", f"tanh({SCALED} / 30.0) * 30.0"),
         "negative": _made("", "d * -0.125"),
         "host scalar": _made(", alpha: f32", "d * alpha"),
@@ -45,19 +47,22 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
         "wide result": _made("", SCALED, "f32[B, H, L, D]"),
         "turned result": _made("", SCALED, "{t}[B, H, D, L]"),
         "rows first": (
-            "kernel attention(q: {t}[B, L, (H G), D], k: {t}[B, S, H, D], v: {t}[B, S, H, D]) -> {t}[B, L, (H G), D] {{\n"
+            "kernel attention(q: {t}[B, L, (H G), D], k: {t}[B, S, H, D], v: {t}[B, S, H, D])\n"
+            "    -> {t}[B, L, (H G), D] {{\n"
             "  p = softmax[S](where(index(S) <= index(L), dot[D](q, k) * rsqrt(size(D)), -inf))\n"
             "  return dot[S]({t}(p), v)\n"
             "}}\n"
         ),
         "grouped": (
-            "kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D]) -> {t}[B, (H G), L, D] {{\n"
+            "kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D])\n"
+            "    -> {t}[B, (H G), L, D] {{\n"
             "  p = softmax[S](dot[D](q, k) / sqrt(size(D)))\n"
             "  return dot[S]({t}(p), v)\n"
             "}}\n"
         ),
         "two heads": (
-            "kernel attention(q: {t}[B, H, L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, E]) -> {t}[B, H, L, E] {{\n"
+            "kernel attention(q: {t}[B, H, L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, E])\n"
+            "    -> {t}[B, H, L, E] {{\n"
             "  p = softmax[S](where(index(S) <= index(L), dot[D](k, q) * rsqrt(size(D)), -inf))\n"
             "  return dot[S](v, {t}(p))\n"
             "}}\n"

@@ -20,6 +20,7 @@ LEVELS: dict[str, Level] = {
     "not-cold": "trust",
     "persisting-l2": "trust",
     "unaudited": "note",
+    "branches": "note",
     "direct-launch": "note",
     "capture-differs": "note",
     "launch-overhead": "note",

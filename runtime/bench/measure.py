@@ -179,7 +179,9 @@ def _spans(session: Session, place: int, blocks: int, turn: Turn) -> tuple[list[
     if outside:
         raise AttributionError("escaped", f"{outside[0].name[:80]} began outside of every block")
     try:
-        each = iterations(found[place].events, turn.period, turn.replay.launches)
+        each = iterations(
+            found[place].events, turn.period, turn.replay.launches, turn.candidate.branches
+        )
     except AttributionError as error:
         raise AttributionError(error.finding, str(error), place) from error
     return [i.span / 1000.0 for i in each], [i.total / 1000.0 for i in each]

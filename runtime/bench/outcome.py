@@ -15,12 +15,15 @@ from ucutlass.runtime.statistics import Summary
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Something to time. `check` says what is wrong with the results of a set, empty if nothing is;
-    `moved` counts the bytes that a cold launch must fetch and store at least, None if unknown."""
+    `moved` counts the bytes that a cold launch must fetch and store at least, None if unknown.
+    `branches`: a launch forks side streams of its own, and its stream waits for them before it ends; its
+    kernels then begin in no fixed order."""
 
     name: str
     launch: Launch
     check: Callable[[int, Outputs], str]
     moved: int | None = None
+    branches: bool = False
 
 
 class Workload(Interface):

@@ -39,10 +39,11 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What started between two stamps, and the stream that the stamps ran on."""
+    """What started between two stamps, the stream that the stamps ran on, and when the second began."""
 
     stream: int
     events: tuple[DeviceEvent, ...]
+    closed: int
 
 
 def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[Window, ...], tuple[DeviceEvent, ...]]:
@@ -58,13 +59,16 @@ def windows(events: Sequence[DeviceEvent]) -> tuple[tuple[Window, ...], tuple[De
     found = []
     for opening, closing in zip(stamps[::2], stamps[1::2], strict=True):
         inside = tuple(e for e in others if opening.start <= e.start <= closing.start)
-        found.append(Window(opening.stream, inside))
+        found.append(Window(opening.stream, inside, closing.start))
     taken = {id(e) for w in found for e in w.events}
     return tuple(found), tuple(e for e in others if id(e) not in taken)
 
 
-def iterations(events: Sequence[DeviceEvent], period: Sequence[str], count: int) -> tuple[Iteration, ...]:
-    """The iterations of a block, `period` being the names of one iteration's kernels in order.
+def iterations(
+    events: Sequence[DeviceEvent], period: Sequence[str], count: int, branches: bool = False
+) -> tuple[Iteration, ...]:
+    """The iterations of a block, `period` being the names of one iteration's kernels in order; with
+    `branches` they may begin in any.
 
     Raises AttributionError: `no-kernel`, or `names-changed` with the first that differs.
     """
@@ -82,7 +86,7 @@ def iterations(events: Sequence[DeviceEvent], period: Sequence[str], count: int)
     for i in range(count):
         part = events[i * size : (i + 1) * size]
         names = [e.name for e in part]
-        if names != list(period):
+        if sorted(names) != sorted(period) if branches else names != list(period):
             raise AttributionError(
                 "names-changed",
                 f"iteration {i} ran {_counted(names)}, the ones before it {_counted(period)}",
@@ -112,9 +116,10 @@ class Audit:
     findings: tuple[Finding, ...]
 
 
-def audit(events: Sequence[DeviceEvent], launches: int) -> Audit:
+def audit(events: Sequence[DeviceEvent], launches: int, branches: bool = False) -> Audit:
     """Reads a session in which every launch stood alone between two stamps, the whole device idle
-    before and after.
+    before and after. With `branches` a launch may use other streams, but must have joined them: all that
+    it does lies between its stamps.
 
     Findings: `no-kernel`, `names-changed`, `off-stream` for work on another stream than the
     stamps', `escaped` for work that began outside of every launch. Raises AttributionError where the
@@ -127,6 +132,15 @@ def audit(events: Sequence[DeviceEvent], launches: int) -> Audit:
     timed = {w.stream for w in found}
     strangers = [e for e in events if e.stream not in timed]
     wrong: list[Finding] = []
+    if branches:
+        periods = [tuple(sorted(p)) for p in periods]
+        late = [e for w in found for e in w.events if e.end > w.closed]
+        outside = (*outside, *late)
+        if strangers and not late:
+            used = len({e.stream for e in strangers})
+            words = f"each launch forks {used} streams and joins them before it ends"
+            wrong.append(Finding("branches", words))
+            strangers = []
     if not all(periods):
         empty = sum(not p for p in periods)
         wrong.append(Finding("no-kernel", f"{empty} of {launches} launches ran nothing on the device"))

@@ -8,7 +8,7 @@ from ucutlass.emit import gemv
 from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
 from ucutlass.plans.attention import AttentionPlan
-from ucutlass.plans.convolution import ConvPlan, DirectSchedule
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
 from ucutlass.plans.products import ProductsPlan, WgmmaSchedule
 from ucutlass.plans.sweep import Load, Output, SweepPlan
 from ucutlass.runtime.verify.suite import Grain
@@ -46,6 +46,11 @@ def _convolution(plan: ConvPlan, dims: Sequence[str]) -> Grain:
     for walk in (problem.a, problem.b):
         if walk.contiguous is not None and walk.pack is None:
             step[walk.contiguous.extent] = max(step.get(walk.contiguous.extent, 1), walk.align)
+    if isinstance(schedule, DirectSchedule) and problem.batch:
+        step[problem.batch[-1][0]] = schedule.width
+    if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:
+        channel = problem.a.contiguous.extent  # of a group: whole parts
+        step[channel] = max(step.get(channel, 1), schedule.part if problem.batch else 1)
     for access in (*problem.gemm.inputs, *(o.access for o in problem.gemm.outputs)):
         for product in (access.m, access.n, *access.batch):
             if product and access.align > 1 and not any(step.get(i, 1) % access.align == 0 for i in product):

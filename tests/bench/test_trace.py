@@ -153,3 +153,33 @@ def test_each_misfit_has_its_name() -> None:
 def test_a_missing_launch_is_an_error() -> None:
     with pytest.raises(AttributionError, match="3 launches were made, 2 are in the trace"):
         audit(session([event("a", 1, 1)], [event("a", 1, 1)]), 3)
+
+
+def forked(second_ends: int, order: str = "ab") -> list[DeviceEvent]:
+    """A launch whose root is followed by two kernels on two streams and a last one on the first."""
+    first, second = order
+    return [
+        event("root", 1, 10), event(first, 12, 20, stream=7 if first == "a" else 9),
+        event(second, 13, second_ends - 13, stream=7 if second == "a" else 9), event("join", 40, 10),
+    ]  # fmt: skip
+
+
+def test_a_launch_that_forks_and_joins_may_be_audited_as_one_that_does() -> None:
+    events = session(forked(39), forked(35, "ba"), forked(39))
+    found = audit(events, 3, branches=True)
+    assert [f.name for f in found.findings] == ["branches"]
+    assert found.period == ("a", "b", "join", "root")
+    assert {f.name for f in audit(events, 3).findings} >= {"off-stream", "names-changed"}
+
+
+def test_a_branch_that_is_not_joined_is_off_its_stream() -> None:
+    late = audit(session(forked(39), forked(600_000)), 2, branches=True)
+    assert {f.name for f in late.findings} == {"off-stream", "escaped"}
+
+
+def test_iterations_of_branches_are_those_of_their_kernels_in_any_order() -> None:
+    moved = [event(e.name, e.start + 60, e.end - e.start, e.stream) for e in forked(35, "ba")]
+    found = iterations([*forked(39), *moved], ("root", "a", "b", "join"), 2, branches=True)
+    assert [i.span for i in found] == [49, 49]
+    with pytest.raises(AttributionError, match="iteration 1"):
+        iterations([*forked(39), *moved], ("root", "a", "b", "join"), 2)

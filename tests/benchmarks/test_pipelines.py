@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from benchmarks import budget, pipelines, relay
 from benchmarks.pipeline_cases import CASES, LANES, PROGRAMS, Case, arguments, checked, in_lane
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
@@ -39,14 +42,47 @@ def test_a_pipeline_computes_what_its_twin_does(case: Case, lane: str) -> None:
 
 
 def test_a_lane_wraps_both_operands_of_every_dot() -> None:
-    text = "dot[S](bf16(softmax[S](s)), v) + dot[R, S, C](x[H = P + R, W = Q + S], w)"
+    text = "dot[S](bf16(a), v) + dot[R, S, C](x[H = P + R, W = Q + S], w)"
     assert in_lane(text, "tf32") == (
-        "dot[S](tf32(f32(softmax[S](s))), tf32(v)) + dot[R, S, C](tf32(x[H = P + R, W = Q + S]), tf32(w))"
+        "dot[S](tf32(f32(a)), tf32(v)) + dot[R, S, C](tf32(x[H = P + R, W = Q + S]), tf32(w))"
     )
-    assert in_lane(text, "f16").startswith("dot[S](f16(softmax[S](s)), v)")
+    assert in_lane(text, "f16").startswith("dot[S](f16(a), v)")
+
+
+def test_attention_in_f32_is_cut_at_its_scores() -> None:
+    (block,) = (case for case in CASES if case.name.startswith("l3_44"))
+    stages = {lane: len(checked(block, lane)[1].stages) for lane in LANES}
+    assert stages == {"bf16": 9, "f16": 9, "tf32": 11, "f32": 11}
 
 
 def test_seeds_differ() -> None:
     _, program = checked(CASES[0], "bf16")
     a, b = (arguments(program, CASES[0].small, "cpu", seed=s) for s in (1, 2))
     assert not torch.equal(a[0], b[0])
+
+
+def test_a_report_sorts_what_was_made_lost_stopped_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
+    made = {
+        "us": {"ours": 10.0, "eager": 20.0}, "ok": True, "judged": "", "of_eager": 2.0, "of_best": 2.0,
+        "torch_share": 0.25,
+    }  # fmt: skip
+
+    def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
+        assert [i["lane"] for i in items] == ["bf16", "bf16", "f32"]
+        budget.append(journal, {"name": items[0]["name"], **made})
+        lost = {"name": items[1]["name"], "ok": False, "error": "Crashed", "detail": "SIGSEGV"}
+        budget.append(journal, lost)
+
+    monkeypatch.setattr(pipelines, "prebuild", lambda fresh, _: {fresh[-1].name: "no kernel [UC0300]"})
+    monkeypatch.setattr(relay, "run", rows)
+    monkeypatch.setattr(pipelines, "machine", dict)
+    report = pipelines.run(wanted, tmp_path / "p.jsonl", True, budget.NEVER)
+    assert report["left"] == [wanted[2].name] and set(report["stopped"]) == {wanted[3].name}
+    (lane,) = report["by_lane"].items()
+    assert lane[0] == "bf16" and lane[1]["timed"] == 1 and lane[1]["not right"] == [wanted[1].name]
+    assert lane[1]["of_best"] == pytest.approx(2.0) and lane[1]["torch_share"] == 0.25
+    words = pipelines.table(report)
+    assert "x2.00" in words and "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words

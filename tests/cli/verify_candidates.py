@@ -20,6 +20,12 @@ def right(**given: Any) -> str:
     return _judge(given, lambda outs, results: [o.copy_(r) for o, r in zip(outs, results, strict=True)])
 
 
+def whole(**given: Any) -> str:
+    """A pipeline's stages, all of them right."""
+    given["kernel"]["stages"] = given["kernel"]["stages"][:1]
+    return right(**given)
+
+
 def wrong(**given: Any) -> str:
     """The last element is left as it is."""
 
@@ -41,7 +47,7 @@ def _judge(given: dict[str, Any], fill: Any) -> str:
     kernel = given["kernel"]
     (stage,) = kernel["stages"]
     assert os.path.exists(stage["library"]) and stage["entry"].startswith("ucc_")  # noqa: PTH110
-    program = frontend.kernel(frontend.read_text(kernel["text"]), kernel["name"])
+    program = frontend.program(frontend.read_text(kernel["text"]), kernel["name"])
 
     def make(extents: tuple[int, ...]) -> Exposed:
         if any(n % 8 for n in extents[1:]):

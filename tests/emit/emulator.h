@@ -14,7 +14,10 @@
 #include <string>
 #include <tuple>
 #include <vector>
+#include <array>
+#include <map>
 #include <ucontext.h>
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 inline uint3 blockIdx; inline dim3 blockDim, gridDim;
@@ -149,6 +152,39 @@ template <int kBytes> void copy_async(void* target, void const* source, int vali
 }
 inline void fence() { current->groups.push_back(std::move(current->open)); current->open.clear(); }
 inline void wait(int left) { while (int(current->groups.size()) > left) { for (auto& f : current->groups.front()) f(); current->groups.pop_front(); } }
+// A TMA descriptor: what cuTensorMapEncodeTiled was given, kept in the map itself.
+struct TensorMap { uint8_t* data; int64_t sizes[5], strides[5]; int32_t rank, rows; };
+static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap), "it lies in a map");
+struct Box {
+  TensorMap map; int64_t from[5]; int rows;
+  // The element in column c and row r, null outside the tensor.
+  uint16_t* at(int c, int r) const {
+    int64_t place = 0;
+    for (int i = 0; i < map.rank; ++i) {
+      int64_t const x = from[i] + (i == 0 ? c : i == 1 ? r : 0);
+      if (x < 0 || x >= map.sizes[i]) return nullptr;
+      place += x * map.strides[i];
+    }
+    return reinterpret_cast<uint16_t*>(map.data + place);
+  }
+};
+inline CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data, cuuint64_t const* sizes, cuuint64_t const* bytes,
+                       cuuint32_t const* box, cuuint32_t const*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  TensorMap made = {static_cast<uint8_t*>(data), {}, {}, int32_t(rank), int32_t(box[1])};
+  if (uintptr_t(data) % 16 || rank > 5 || box[0] != 64 || box[1] > 256) return CUDA_ERROR_INVALID_VALUE;
+  for (cuuint32_t i = 0; i < rank; ++i) {
+    made.sizes[i] = int64_t(sizes[i]); made.strides[i] = i ? int64_t(bytes[i - 1]) : 2;
+    if (sizes[i] == 0 || (i && bytes[i - 1] % 16) || (i > 1 && box[i] != 1)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  memcpy(map, &made, sizeof(made));
+  return CUDA_SUCCESS;
+}
+inline Box box_of(CUtensorMap const& map, std::initializer_list<int> from) {
+  Box box = {}; memcpy(&box.map, &map, sizeof(TensorMap)); box.rows = box.map.rows;
+  if (int(from.size()) != box.map.rank) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
+  std::copy(from.begin(), from.end(), box.from);
+  return box;
+}
 inline void start() { body(); current->done = true; current->ready = false; swapcontext(&current->context, &scheduler); }
 inline void run_block(int threads) {
   fibers.resize(threads); at_barrier = 0; arrived.assign((threads + 31) / 32, 0);
@@ -198,6 +234,11 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 #define __shfl_xor_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_xor, v, __VA_ARGS__)
 #define __shfl_up_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_up, v, __VA_ARGS__)
 #define __shfl_sync(mask, v, ...) emu::shuffle(emu::Op::shuffle_from, v, __VA_ARGS__)
+#define __any_sync(mask, v) any_of(v)
+#define __cvta_generic_to_shared(p) (p)
+#define cudaDeviceGetAttribute(value, ...) (*(value) = 3, cudaSuccess)
+#define cudaGetDriverEntryPointByVersion(name, address, version, flags, found) \
+  (*(address) = reinterpret_cast<void*>(&emu::encode), *(found) = cudaDriverEntryPointSuccess, cudaSuccess)
 #define cudaLaunchKernelEx emu::launch
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(...) cudaSuccess

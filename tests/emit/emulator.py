@@ -28,6 +28,8 @@ _MMA = re.compile(
     re.DOTALL,
 )
 _ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
+_HOPPER = re.compile(r"// --- instructions -.*?(?=// --- tiles -)", re.DOTALL)
+"""What of attention's kernel holds PTX."""
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
@@ -58,6 +60,9 @@ def _translated(text: str) -> str:
         "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
         text,
     )
+    text = _HOPPER.sub(_hopper, text).replace(
+        "extern __shared__ uint8_t dynamic[];", "uint8_t* const dynamic = emu::shared();"
+    )
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
     )
@@ -68,6 +73,16 @@ def _translated(text: str) -> str:
         f"{intrinsic}\n#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"
         f'#include "emulator.h"\n{text}'
     )
+
+
+def _hopper(found: re.Match[str]) -> str:
+    """The device functions of `emulator_hopper.h`, told the elements of operands and of results."""
+    lane, out = re.findall(r"cvt\.rn\.(\w+)x2\.f32", found[0]), "EMU_OUT_BF16"
+    lines = [
+        f"#define EMU_BF16 {int(lane[0] == 'bf16')}", f"#define {out} {int(lane[-1] == 'bf16')}",
+        '#include "emulator_hopper.h"', "#undef EMU_BF16", f"#undef {out}\n\n",
+    ]  # fmt: skip
+    return "\n".join(lines)
 
 
 def _shadow(folder: Path) -> None:

@@ -60,7 +60,11 @@ def judge(text: str, given: Mapping[str, int], seed: int = 0) -> list[str]:
 
 
 def call(
-    entry: Any, tensors: Sequence[Tensor], sizes: Sequence[int], scalars: Sequence[float], knobs: Sequence[int]
+    entry: Any,
+    tensors: Sequence[Tensor],
+    sizes: Sequence[int],
+    scalars: Sequence[float],
+    knobs: Sequence[int],
 ) -> int:
     """Asks for the workspace, fills it with NaN, and launches."""
     pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))

@@ -28,7 +28,9 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
         "f16 strided": (_forward("f16", "f16"), _EDGE),
         "bf16 fused": (
             _forward(
-                "bf16", "bf16", "relu(dot[R, S, C]({x}, {w}) + b) + y",
+                "bf16",
+                "bf16",
+                "relu(dot[R, S, C]({x}, {w}) + b) + y",
                 ", b: f32[K], y: bf16[N, P=(H+1)//2, Q=(W+1)//2, K]",
             ),
             {**_EDGE, "C": 40},
@@ -38,49 +40,56 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
         "f16 three channels": (_forward("f16", "f16"), {**_EDGE, "C": 3, "K": 17}),
         "bf16 dilated asymmetric": (
             _kernel(
-                "x: bf16[N, H, W, C], w: bf16[R=3, S=2, C, K]", "f32[N, P=H-3, Q=W, K]",
+                "x: bf16[N, H, W, C], w: bf16[R=3, S=2, C, K]",
+                "f32[N, P=H-3, Q=W, K]",
                 "dot[R, S, C](x[H = P + 2*R, W = Q + 3*S - 2], w)",
             ),
             {"N": 3, "H": 8, "W": 11, "C": 8, "K": 16},
         ),
         "f32 channels first": (
             _kernel(
-                "x: f32[B, C, H, W], w: f32[K, C, R=3, S=3], b: f32[K]", "f32[B, K, P=H, Q=W]",
+                "x: f32[B, C, H, W], w: f32[K, C, R=3, S=3], b: f32[K]",
+                "f32[B, K, P=H, Q=W]",
                 "relu(dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) + b)",
             ),
             {"B": 2, "C": 7, "H": 6, "W": 13, "K": 10},
         ),
         "f16 channels first": (
             _kernel(
-                "x: f16[B, C, H, W], w: f16[K, C, R=3, S=3]", "f16[B, K, P=H, Q=W]",
+                "x: f16[B, C, H, W], w: f16[K, C, R=3, S=3]",
+                "f16[B, K, P=H, Q=W]",
                 "dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)",
             ),
             {"B": 2, "C": 21, "H": 6, "W": 13, "K": 10},
         ),
         "transposed": (
             _kernel(
-                "x: f32[B, C, H, W], w: f32[C, K, R=4, S=4], b: f32[K]", "f32[B, K, P=2*H, Q=2*W]",
+                "x: f32[B, C, H, W], w: f32[C, K, R=4, S=4], b: f32[K]",
+                "f32[B, K, P=2*H, Q=2*W]",
                 "tanh(dot[R, S, C](x[2*H = P + 1 - R, 2*W = Q + 1 - S], w) + b)",
             ),
             {"B": 2, "C": 6, "H": 5, "W": 7, "K": 9},
         ),
         "data gradient": (
             _kernel(
-                "y: bf16[N, P, Q, K], w: bf16[K, R=3, S=3, C]", "bf16[N, H=2*P, W=2*Q, C]",
+                "y: bf16[N, P, Q, K], w: bf16[K, R=3, S=3, C]",
+                "bf16[N, H=2*P, W=2*Q, C]",
                 "dot[R, S, K](y[2*P = H + 1 - R, 2*Q = W + 1 - S], w)",
             ),
             {"N": 2, "P": 5, "Q": 3, "K": 16, "C": 24},
         ),
         "weight gradient": (
             _kernel(
-                "x: f16[N, H, W, C], y: f16[N, P=H, Q=W, K]", "f32[K, R=3, S=3, C]",
+                "x: f16[N, H, W, C], y: f16[N, P=H, Q=W, K]",
+                "f32[K, R=3, S=3, C]",
                 "dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)",
             ),
             {"N": 2, "H": 5, "W": 9, "C": 16, "K": 8},
         ),
         "weight gradient odd": (
             _kernel(
-                "x: bf16[N, H, W, C], y: bf16[N, P=H, Q=W, K]", "f32[K, R=3, S=3, C]",
+                "x: bf16[N, H, W, C], y: bf16[N, P=H, Q=W, K]",
+                "f32[K, R=3, S=3, C]",
                 "dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)",
             ),
             {"N": 2, "H": 5, "W": 4, "C": 3, "K": 7},
@@ -88,48 +97,55 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
         "grouped": (
             _kernel(
                 "x: f16[N, H, W, (G=4 C)], w: f16[(G K), R=3, S=3, C], b: f32[(G K)]",
-                "f16[N, P=H, Q=W, (G K)]", "gelu(dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) + b)",
+                "f16[N, P=H, Q=W, (G K)]",
+                "gelu(dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) + b)",
             ),
             {"N": 2, "H": 6, "W": 7, "C": 8, "K": 16},
         ),
         "three dimensions": (
             _kernel(
-                "x: bf16[N, D, H, W, C], w: bf16[K, T=3, R=3, S=3, C]", "bf16[N, O=D, P=H, Q=W, K]",
+                "x: bf16[N, D, H, W, C], w: bf16[K, T=3, R=3, S=3, C]",
+                "bf16[N, O=D, P=H, Q=W, K]",
                 "dot[T, R, S, C](x[D = O + T - 1, H = P + R - 1, W = Q + S - 1], w)",
             ),
             {"N": 1, "D": 3, "H": 5, "W": 4, "C": 8, "K": 24},
         ),
         "one dimension": (
             _kernel(
-                "x: f16[N, L, C], w: f16[K, R=5, C]", "f16[N, P=(L+1)//2, K]",
+                "x: f16[N, L, C], w: f16[K, R=5, C]",
+                "f16[N, P=(L+1)//2, K]",
                 "dot[R, C](x[L = 2*P + R - 2], w)",
             ),
             {"N": 3, "L": 21, "C": 32, "K": 40},
         ),
         "depthwise": (
             _kernel(
-                "x: f16[N, H, W, C], w: f16[R=3, S=3, C], b: f32[C]", "f16[N, P=(H+1)//2, Q=(W+1)//2, C]",
+                "x: f16[N, H, W, C], w: f16[R=3, S=3, C], b: f32[C]",
+                "f16[N, P=(H+1)//2, Q=(W+1)//2, C]",
                 "relu(dot[R, S](x[H = 2*P + R - 1, W = 2*Q + S - 1], w) + b)",
             ),
             {"N": 2, "H": 9, "W": 11, "C": 24},
         ),
         "depthwise channels first": (
             _kernel(
-                "x: bf16[B, C, L], w: bf16[C, 1, K=4], b: bf16[C]", "bf16[B, C, L]",
+                "x: bf16[B, C, L], w: bf16[C, 1, K=4], b: bf16[C]",
+                "bf16[B, C, L]",
                 "silu(sum[K](x[L = L + K - 3] * w) + b)",
             ),
             {"B": 2, "C": 5, "L": 37},
         ),
         "from the far end": (
             _kernel(
-                "x: f32[N, L, C], w: f32[K, R=3, C]", "f32[N, P=L, K]",
+                "x: f32[N, L, C], w: f32[K, R=3, C]",
+                "f32[N, P=L, K]",
                 "dot[R, C](x[L = size(L) - 1 - P + R], w)",
             ),
             {"N": 2, "L": 9, "C": 8, "K": 4},
         ),
         "reduced": (
             _kernel(
-                "x: f16[N, H, W, C], w: f16[K, R=3, S=3, C]", "(y: f16[N, P=H, Q=W, K], top: f32[K])",
+                "x: f16[N, H, W, C], w: f16[K, R=3, S=3, C]",
+                "(y: f16[N, P=H, Q=W, K], top: f32[K])",
                 "y = dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w), "
                 "top = max[N, P, Q](dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w))",
             ),

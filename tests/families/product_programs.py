@@ -78,4 +78,34 @@ PRODUCTS: Mapping[str, Products] = MappingProxyType({
     "moe, gradient of weights in f32": Products(
         _GRADIENT.format(e="f32", c="", out="f32"), {"T": 40, "D": 35, "F": 67, "O": 6},
         ({"T": 203, "D": 40, "F": 72, "O": 8},)),
+    "fp8 with scales of blocks": Products(
+        "kernel k(x: e4m3[M, (G J)], sx: f32[M, G], w: e4m3[(P Q), (G J)], sw: f32[P, G]) -> "
+        "bf16[M, (P Q)] { return sum[G](dot[J](x, w) * sx * sw) }",
+        {"M": 5, "G": 2, "J": 20, "P": 1, "Q": 24},
+        ({"M": 333, "G": 3, "J": 128, "P": 2, "Q": 128}, {"M": 1, "G": 9, "J": 128, "P": 1, "Q": 64})),
+    "narrow weights": Products(
+        "kernel k(x: bf16[M, K], w: s8[N, K], s: bf16[N]) -> bf16[M, N] { return dot[K](x, bf16(w)) * s }",
+        {"M": 5, "K": 33, "N": 35}, ({"M": 333, "K": 272, "N": 200}, {"M": 1, "K": 1024, "N": 72})),
+    "narrow weights of fp8": Products(
+        "kernel k(x: f16[M, K], w: e4m3[N, K], s: f32[], r: f16[M, N]) -> (y: f16[M, N], z: f32[M, N]) {\n"
+        "  h = gelu(dot[K](x, f16(w)) * s)\n  return y = h + r, z = h }",
+        {"M": 5, "K": 33, "N": 35}, ({"M": 333, "K": 272, "N": 200}, {"M": 20, "K": 96, "N": 72})),
+    "narrow weights, scales of parts": Products(
+        "kernel k(x: bf16[M, (G J)], w: s8[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
+        "{ return sum[G](dot[J](x, bf16(w)) * s) }",
+        {"M": 5, "G": 3, "J": 20, "N": 35}, ({"M": 333, "G": 5, "J": 128, "N": 200},
+         {"M": 40, "G": 3, "J": 64, "N": 136})),
+    "narrow rows": Products(
+        "kernel k(x: e5m2[M, K], w: bf16[N, K]) -> f32[N, M] { return dot[K](bf16(x), w) }",
+        {"M": 5, "K": 33, "N": 35}, ({"M": 333, "K": 272, "N": 200},)),
+    "fp8 with scales of rows": Products(
+        "kernel k(x: e4m3[M, (G J)], sx: f32[G, M], w: e4m3[N, (G J)], sw: bf16[G, N], b: f32[N]) "
+        "-> f32[M, N] { return silu(sum[G](sx * sw * dot[J](x, w)) + b) }",
+        {"M": 5, "G": 3, "J": 20, "N": 35}, ({"M": 333, "G": 3, "J": 128, "N": 200},
+         {"M": 70, "G": 2, "J": 384, "N": 72})),
+    "bf16 with scales of parts": Products(
+        "kernel k(x: bf16[M, (G J)], s: f32[N, G], w: bf16[N, (G J)]) -> bf16[M, N] "
+        "{ return sum[G](dot[J](x, w) * s) }",
+        {"M": 5, "G": 3, "J": 20, "N": 35}, ({"M": 333, "G": 5, "J": 128, "N": 200},
+         {"M": 33, "G": 3, "J": 64, "N": 136})),
 })  # fmt: skip

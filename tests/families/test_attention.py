@@ -69,13 +69,22 @@ def test_windows_of_keys_are_taken_off_the_score(name: str, above: int, below: i
 
 @pytest.mark.parametrize(
     ("name", "factor"),
-    [("plain", 64**-0.5), ("unscaled", 1.0), ("grouped", 64**-0.5), ("negative", None), ("capped", None), ("bias", None)],
+    [
+        ("plain", 64**-0.5),
+        ("unscaled", 1.0),
+        ("grouped", 64**-0.5),
+        ("negative", None),
+        ("capped", None),
+        ("bias", None),
+    ],
 )
 def test_a_positive_factor_is_folded(name: str, factor: float | None) -> None:
     made = planned(text(name, "bf16"))
     assert isinstance(made.plan, AttentionPlan)
     found, named = made.plan.problem.factor, {str(i): n for i, n in enumerate(made.sizes)}
-    assert (None if found is None else worth(found, named)) == (None if factor is None else pytest.approx(factor))
+    assert (None if found is None else worth(found, named)) == (
+        None if factor is None else pytest.approx(factor)
+    )
 
 
 def test_query_heads_that_share_keys_become_rows_where_no_mask_tells_them_apart() -> None:
@@ -91,7 +100,8 @@ def test_one_build_serves_other_lengths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "groups", "keys"), [(32, 3, 128), (64, 3, 128), (96, 2, 128), (128, 2, 128), (192, 2, 112), (256, 2, 64)]
+    ("head", "groups", "keys"),
+    [(32, 3, 128), (64, 3, 128), (96, 2, 128), (128, 2, 128), (192, 2, 112), (256, 2, 64)],
 )
 def test_tiles_by_the_head(head: int, groups: int, keys: int) -> None:
     made = planned(text("causal", "bf16"), D=head)
@@ -120,7 +130,11 @@ def test_a_head_that_is_not_innermost() -> None:
 def test_lanes_and_names() -> None:
     f32 = text("plain", "bf16").replace("bf16(p)", "p").replace("bf16", "f32")
     assert refused(f32)[0] == "UC0320"
-    both = text("plain", "bf16").replace("softmax[S]", "softmax[S, L]").replace("-> bf16[B, H, L, D]", "-> bf16[B, H, L, D]")
+    both = (
+        text("plain", "bf16")
+        .replace("softmax[S]", "softmax[S, L]")
+        .replace("-> bf16[B, H, L, D]", "-> bf16[B, H, L, D]")
+    )
     assert refused(both)[0] == "UC0321"
 
 

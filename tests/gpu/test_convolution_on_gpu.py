@@ -93,7 +93,8 @@ def _launch(kernel: Any) -> verify.Launch:
 
 
 def prebuild(targets: Sequence[str] = ("sm90a", "sm80")) -> int:
-    """Builds every kernel of these tests at once, `python -m tests.gpu.test_convolution_on_gpu`; how many failed."""
+    """Builds every kernel of these tests at once (`python -m tests.gpu.test_convolution_on_gpu`); how many
+    failed."""
     pairs = []
     for target in targets:
         for name, size in CASES:

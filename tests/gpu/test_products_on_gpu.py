@@ -31,17 +31,28 @@ ONE = (
     "tile 128x256x64  cluster 1x1  warps cooperative",
     "tile 128x256x64  cluster 2x1  warps cooperative",
     "tile 256x128x64  cluster 1x2  warps cooperative", "tile 128x128x64  cluster 1x1  warps pingpong",
-    "tile 128x128x64  cluster 2x1  warps pingpong  swizzle 1", "tile 128x128x64  cluster 1x2  warps pingpong",
-    "tile 64x256x64  cluster 2x1  warps pingpong", "tile 192x64x64  cluster 2x1  warps pingpong  raster along_m",
+    "tile 128x128x64  cluster 2x1  warps pingpong  swizzle 1",
+    "tile 128x128x64  cluster 1x2  warps pingpong",
+    "tile 64x256x64  cluster 2x1  warps pingpong",
+    "tile 192x64x64  cluster 2x1  warps pingpong  raster along_m",
     "tile 64x128x64  cluster 1x1  warps pingpong  stages 2  raster along_n",
 )  # fmt: skip
 TWO = (
     "tile 128x128x64  cluster 2x1  warps cooperative", "tile 256x64x64  cluster 1x2  warps cooperative",
     "tile 128x64x64  cluster 2x1  warps pingpong", "tile 64x128x64  cluster 1x1  warps pingpong",
 )  # fmt: skip
-FORCED = {
-    "moe": ONE, "moe with operands": ONE, "moe, gradient of weights": ONE, "gated pair": TWO, "gated moe": TWO,
+FORCED: dict[str, tuple[str, ...]] = {
+    "moe": ONE, "moe with operands": ONE,
+    "moe, gradient of weights": ONE, "gated pair": TWO, "gated moe": TWO,
 }  # fmt: skip
+NARROW = (
+    "tile 128x128x64  cluster 2x1  warps cooperative",
+    "tile 128x256x64  cluster 1x1  warps cooperative",
+    "tile 64x128x64  cluster 1x2  warps pingpong",
+    "tile 64x64x64  cluster 2x1  warps pingpong",
+)
+SCALED = ("tile 128x128x128  cluster 2x1  warps cooperative", "tile 64x64x128  cluster 1x2  warps pingpong")
+FORCED |= {"narrow weights": NARROW, "narrow weights of fp8": NARROW[::2], "fp8 with scales of rows": SCALED}
 
 CASES = PLAIN + [
     (name, schedule, i)

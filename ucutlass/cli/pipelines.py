@@ -14,7 +14,7 @@ from ucutlass.assembly import BuiltPipeline, build_pipeline
 from ucutlass.cli import show
 from ucutlass.cli.build_files import export
 from ucutlass.hardware import Device
-from ucutlass.pipeline.fusion import Cut, cuts, operators
+from ucutlass.pipeline.fusion import Cut, Run, cuts, operators, runs
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
 from ucutlass.pipeline.workspace import memory, pointers
 from ucutlass.runtime.switches import Stage
@@ -33,12 +33,14 @@ def explain(
     ShapeError and ProgramError."""
     plan = plan_pipeline(checked, program, sizes, arch, device)
     found = cuts(plan, arch, device)
+    rows = runs(plan, found, arch, device)
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
     whole = None if on is None else bounds(program, plan.layout.sizes, on)
     row: dict[str, Any] = {
         "pipeline": program.name, "arch": arch, "device": on.name if on else "",
         "sizes": dict(plan.layout.sizes), "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
         "workspace": _workspace(plan), "cuts": [_cut_row(plan, c) for c in found],
+        "runs": [_run_row(plan, r) for r in rows],
         "bound": None if whole is None else report.row(whole), "seconds": _seconds(plan),
     }  # fmt: skip
     if as_json:
@@ -51,7 +53,8 @@ def explain(
     )
     show.table(("buffer", "bytes", "at"), _memory_lines(row["workspace"]))
     if found:
-        show.table(("cut", "between", "moves", "one launch?", ""), [_cut_line(plan, c) for c in found])
+        lines = [_cut_line(plan, c) for c in found] + [_run_line(plan, r) for r in rows]
+        show.table(("cut", "between", "moves", "one launch?", ""), lines)
 
 
 def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
@@ -145,6 +148,19 @@ def _cut_line(plan: PipelinePlan, cut: Cut) -> Sequence[str]:
         cut.buffer, f"{first} and {second}", short(cut.bytes), "yes" if cut.possible else "no",
         cut.why + (gain if cut.possible else ""),
     )  # fmt: skip
+
+
+def _run_row(plan: PipelinePlan, run: Run) -> dict[str, Any]:
+    return {
+        "stages": [plan.stages[i].step.name for i in run.stages], "buffers": list(run.buffers),
+        "bytes": run.bytes, "saves_seconds": run.saves,
+    }  # fmt: skip
+
+
+def _run_line(plan: PipelinePlan, run: Run) -> Sequence[str]:
+    names = ", ".join(plan.stages[i].step.name for i in run.stages)
+    gain = f"all three are one kernel where neither is stored; about {run.saves * 1e6:.2f} us"
+    return " and ".join(run.buffers), names, short(run.bytes), "yes", gain
 
 
 # --- build ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from ucutlass import ir
 from ucutlass.families.attention import AttentionForm, is_attention, recognise_attention
-from ucutlass.families.convolution import ConvForm, is_convolution, recognise_convolution
+from ucutlass.families.convolution import ConvForm, as_gemm, is_convolution, recognise_convolution
 from ucutlass.families.gemm import GemmForm, recognise_gemm
 from ucutlass.families.products import ProductsForm, is_products, recognise_products
 from ucutlass.families.refuse import Refused, find
@@ -27,11 +27,12 @@ def recognise(kernel: ir.Kernel) -> Form:
     one launch cannot do it.
     """
     if is_convolution(kernel):
-        return recognise_convolution(kernel)
+        found = recognise_convolution(kernel)
+        return as_gemm(found) or found
     match find(kernel, ir.Dot):
         case []:
             return recognise_sweep(kernel)
-        case dots if is_products(dots):
+        case dots if is_products(kernel, dots):
             return recognise_products(kernel, dots)
         case [dot]:
             return recognise_gemm(kernel, dot)

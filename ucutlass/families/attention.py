@@ -111,8 +111,8 @@ def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.S
     for dot in (first, second):
         if dot.lane.name not in LANES or dot.accumulate != "f32" or dot.lane is not first.lane:
             raise Refused(
-                "UC0320", f"attention multiplies in {' or '.join(LANES)}, both dots in the same lane, with sums in "
-                f"f32; this dot is {dot.lane.name}, its sums {dot.accumulate}", dot.span,
+                "UC0320", f"attention multiplies in {' or '.join(LANES)}, both dots in one lane, with sums "
+                f"in f32; this dot is {dot.lane.name}, its sums {dot.accumulate}", dot.span,
                 "store q, k and v in one of these, and cast the softmax to it",
             )  # fmt: skip
     if set(second.over) != set(weights.over):
@@ -130,8 +130,8 @@ def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Va
         if keys <= set(key.dims) and not keys & set(query.dims):
             return query, key
     raise Refused(
-        "UC0321", f"the names of the softmax, {', '.join(weights.over)}, must be one operand's of the first dot "
-        "alone", weights.span, "rename them in the other operand: x[S = J]",
+        "UC0321", f"the names of the softmax, {', '.join(weights.over)}, must be one operand's of the first "
+        "dot alone", weights.span, "rename them in the other operand: x[S = J]",
     )  # fmt: skip
 
 
@@ -151,23 +151,20 @@ def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
     )  # fmt: skip
 
 
-def _head_of(
-    kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Dot, head_v: list[str]
-) -> str:
+def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Dot, head_v: list[str]) -> str:
     """The name of v's head, after the heads are found to lie innermost."""
     head = first.over
     for what, tensor, side in (("q", q, first.left), ("k", k, first.right)):
-        if tuple(tensor.order[-len(head) :]) != tuple(q.order[-len(head) :]) or set(
-            tensor.order[-len(head) :]
-        ) != set(head):
+        last = tensor.order[-len(head) :]
+        if last != q.order[-len(head) :] or set(last) != set(head):
             raise Refused(
-                "UC0322", f"{', '.join(head)} must be the last names of q and of k, in one order; {what} lies as "
-                f"[{', '.join(tensor.order)}]", side.span,
+                "UC0322", f"{', '.join(head)} must be the last names of q and of k, in one order; {what} "
+                f"lies as [{', '.join(tensor.order)}]", side.span,
                 "declare the tensor with these names last, or change its order in a stage of its own",
             )  # fmt: skip
     if not head_v or v.order[-1] not in head_v:
         raise Refused(
-            "UC0322", f"the last name of v must be one that the result keeps; v lies as [{', '.join(v.order)}]",
+            "UC0322", f"the last name of v must be one that the result keeps; it is [{', '.join(v.order)}]",
             first.span, "declare v with its head last: [.., S, D]",
         )  # fmt: skip
     return v.order[-1]
@@ -177,7 +174,7 @@ def _score(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> Epilogue:
     for node in walk(weights.value):
         if isinstance(node, ir.Softmax | ir.Reduce | ir.Scan):
             raise Refused(
-                "UC0303", "a score is computed from the dot's value at one place; a reduction needs a whole row",
+                "UC0303", "a score is made of the dot's value at one place; a reduction needs a whole row",
                 node.span, "cut here: store the scores, go on in a second stage",
             )  # fmt: skip
     require_dims(weights.value, first)

@@ -22,7 +22,11 @@ REACHED = 0.65
 
 
 def plan_attention(
-    form: AttentionForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    form: AttentionForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
@@ -31,7 +35,7 @@ def plan_attention(
     if broken:
         return tuple(broken)
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
-    schedule = schedule_of(problem, rows, keys)
+    schedule = schedule_of(problem, rows)
     plan = AttentionPlan(arch.name, problem, schedule)
     knobs = (_section(problem, sizes, keys, device),)
     work = flops(problem, sizes)
@@ -39,30 +43,29 @@ def plan_attention(
     return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, tuple(_notes(problem, schedule)))
 
 
-def schedule_of(problem: AttentionProblem, rows: int, keys: int) -> AttentionSchedule:
+def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
     """Warp groups and keys that fit registers: 160 of a thread where three groups share a tile, 240 for
     fewer; scores take half of `keys`, the narrowed ones a quarter, outcomes half of the head."""
     head = max(problem.head, problem.head_v)
-    groups, most = next(found for limit, found in _FITS if head <= limit)
-    if rows <= 64:
-        return AttentionSchedule(1, most[0], 2)
+    groups, keys = next(found for limit, found in _FITS if head <= limit)
     if problem.factor is None:
-        return AttentionSchedule(2, most[0], 2)  # the score's function needs registers too
-    if problem.above:
-        return AttentionSchedule(groups, most[0], 2)
-    return AttentionSchedule(groups, min(most, key=lambda n: (-(-keys // n) * n, -n)), 2)
+        groups = min(groups, 2)  # the score's function needs registers too
+    return AttentionSchedule(min(groups, -(-rows // 64)), keys, 2)
 
 
-_FITS: tuple[tuple[int, tuple[int, tuple[int, ...]]], ...] = (
-    (64, (3, (128,))), (96, (2, (128,))), (128, (2, (128, 144, 160))), (192, (2, (112,))), (256, (2, (64,))),
-)  # fmt: skip
-"""By the wider head: warp groups, and the keys of a block to choose from; the first where blocks are masked."""
+_FITS: tuple[tuple[int, tuple[int, int]], ...] = (
+    (64, (3, 128)),
+    (96, (2, 128)),
+    (128, (2, 128)),
+    (192, (2, 112)),
+    (256, (2, 64)),
+)
+"""By the wider head: warp groups, and the keys of a block."""
 
 
 def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
-    """Batches whose tiles are visited together, longest first: as many as keep their keys in L2, so many that
-    thread blocks end together, and where tiles are few, so that two rounds of blocks hold whole ranks of them.
-    """
+    """Batches whose tiles are visited together, longest first: as many as keep their keys in L2, so many
+    that thread blocks end together, and, of many, whole halves of a round."""
     bytes_ = 2 * keys * (problem.head + problem.head_v)
     shared = 1
     for mode, stride in zip(problem.scores.batch, problem.scores.b.batch, strict=True):
@@ -80,9 +83,12 @@ def _foreign(request: Request) -> Violation | None:
         return None
     names = ", ".join(f"`{name}`" for name in given)
     return Violation(
-        "UC0439", f"{names}: fields of a kernel with one dot; attention has its own tiles",
-        "leave the schedule out: the compiler chooses tiles by the head's size", tuple(given), Request(),
-    )  # fmt: skip
+        "UC0439",
+        f"{names}: fields of a kernel with one dot; attention has its own tiles",
+        "leave the schedule out: the compiler chooses tiles by the head's size",
+        tuple(given),
+        Request(),
+    )
 
 
 def _arch(arch: Arch) -> Violation | None:
@@ -99,9 +105,12 @@ def _shapes(form: AttentionForm, problem: AttentionProblem) -> list[Violation]:
         if head > MOST_HEAD:
             found.append(
                 Violation(
-                    "UC0466", f"a head of {head} elements; attention takes {MOST_HEAD} at most",
-                    "write the two dots and the softmax as stages of a pipeline", (), None,
-                )  # fmt: skip
+                    "UC0466",
+                    f"a head of {head} elements; attention takes {MOST_HEAD} at most",
+                    "write the two dots and the softmax as stages of a pipeline",
+                    (),
+                    None,
+                )
             )
     names = {"q": problem.scores.a, "k": problem.scores.b, "v": problem.results.b}
     found += [v for name, a in names.items() if (v := _aligned(name, a)) is not None]
@@ -112,20 +121,31 @@ def _aligned(name: str, a: Access) -> Violation | None:
     if a.align >= ALIGNED:
         return None
     return Violation(
-        "UC0467", f"{name} is aligned to {a.align * a.elem.bytes} bytes: TMA needs its address and every stride but the "
-        f"innermost to be multiples of 16 bytes, {ALIGNED} elements of {a.elem.name}",
-        "make the head's extent a multiple of 8 (pad it with zeros: they change no score) and start the tensor at "
-        "a multiple of 16 bytes", (), None,
-    )  # fmt: skip
+        "UC0467",
+        f"{name} is aligned to {a.align * a.elem.bytes} bytes: TMA needs its address and every stride but "
+        f"the innermost to be multiples of 16 bytes, {ALIGNED} elements of {a.elem.name}",
+        "make the head's extent a multiple of 8 (pad it with zeros: they change no score) and start the "
+        "tensor at a multiple of 16 bytes",
+        (),
+        None,
+    )
 
 
 def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]:
     notes = [
-        Note("", f"tile {64 * schedule.groups}x{schedule.keys}", f"{schedule.groups} warp groups of 64 rows that take "
-             f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}"),
-    ]  # fmt: skip
+        Note(
+            "",
+            f"tile {64 * schedule.groups}x{schedule.keys}",
+            f"{schedule.groups} warp groups of 64 rows that take "
+            f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}",
+        ),
+    ]
     if problem.above or problem.below:
         notes.append(Note("", "blocks of keys are skipped", "the mask is a window of keys around a row"))
     if problem.factor is None:
-        notes.append(Note("", "scores one by one", "the score's function is more than a window around a positive factor"))
+        notes.append(
+            Note(
+                "", "scores one by one", "the score's function is more than a window around a positive factor"
+            )
+        )
     return notes

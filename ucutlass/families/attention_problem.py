@@ -73,12 +73,15 @@ def _placed(number: Number, position: Mapping[str, int]) -> Number:
 # --- modes -------------------------------------------------------------------------
 
 
-def _one(form: AttentionForm, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes) -> tuple[str, ...]:
+def _one(
+    form: AttentionForm, names: tuple[str, ...], tensors: tuple[Operand, ...], at: Sizes
+) -> tuple[str, ...]:
     made = runs(names, (*tensors, *form.score.inputs))
     if len(made) == 1:
         return made[0]
     raise Refused(
-        "UC0321", f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one", form.second.span,
+        "UC0321", f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one",
+        form.second.span,
         "store k, v and the score's operands with these names next to each other, in one order",
     )  # fmt: skip
 
@@ -88,7 +91,7 @@ def _rows(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The run of names that a tile's rows are, and the batch modes.
 
-    A name that windows are around is a run by itself, and the rows, where it is not much shorter than the others.
+    A name that windows are around is a run by itself, and the rows, unless others are much longer.
     """
     walked = _windowed(form, by_name)
     parts: list[tuple[str, ...]] = []
@@ -121,10 +124,14 @@ def _windowed(form: AttentionForm, by_name: dict[str, int]) -> str:
 
 
 def _product(
-    form: AttentionForm, modes: Modes, at: Sizes, aligned: Sequence[bool] | None,
-    operands: tuple[Operand, Operand], score: Score | None,
+    form: AttentionForm,
+    modes: Modes,
+    at: Sizes,
+    aligned: Sequence[bool] | None,
+    operands: tuple[Operand, Operand],
+    score: Score | None,
 ) -> GemmProblem:
-    """The first product with the score as its epilogue; the second with the result's, where `score` is None."""
+    """The first product with the score as its epilogue; where `score` is None, the second with its own."""
     params = form.kernel.params
     pointers = sum(isinstance(p.type, ir.TensorType) for p in params) + len(form.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers

@@ -24,7 +24,9 @@ class Score:
     factor: Number | None
 
 
-def score_of(value: ir.Value, dot: ir.Dot, row: str | None, key: str | None, sizes: Mapping[str, int]) -> Score:
+def score_of(
+    value: ir.Value, dot: ir.Dot, row: str | None, key: str | None, sizes: Mapping[str, int]
+) -> Score:
     """Takes windows of `key` around `row` (None: no such name) off a score, `where(c, e, -inf)`, and then
     tells whether a factor remains, positive for these extents."""
     above: tuple[Extent, ...] = ()

@@ -6,19 +6,17 @@ A form speaks of names and serves every shape; `problem` turns it into the plan'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.elements import F32, TF32, Element
-from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
-from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs
-from ucutlass.families.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
-from ucutlass.families.gemm import LOADED, STORED, pointer
+from ucutlass.extents import Extent, Fixed, agree
+from ucutlass.families.addresses import Operand
+from ucutlass.families.epilogue import Epilogue, epilogue
+from ucutlass.families.gemm import LOADED, STORED, GemmForm, pointer
 from ucutlass.families.refuse import Refused, find
-from ucutlass.plan import MAX_BATCH_MODES, Access, GemmProblem, Output, Reduction, Store
-from ucutlass.plans.convolution import Axis, ConvProblem, Walk, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,9 @@ def _is_windowed_product(kernel: ir.Kernel, value: ir.Value) -> bool:
 def _stored(kernel: ir.Kernel, value: ir.Value) -> bool:
     while isinstance(value, ir.Read):
         value = value.value
-    is_tensor = isinstance(value, ir.ParamValue) and isinstance(kernel.params[value.index].type, ir.TensorType)
+    is_tensor = isinstance(value, ir.ParamValue) and isinstance(
+        kernel.params[value.index].type, ir.TensorType
+    )
     return is_tensor and value.elem.kind == "float"
 
 
@@ -135,6 +135,37 @@ def _with_dot(kernel: ir.Kernel, summed: ir.Reduce) -> tuple[ir.Kernel, ir.Dot]:
     return replace(kernel, results=results), dot
 
 
+def as_gemm(form: ConvForm) -> GemmForm | None:
+    """The form as one of no windows, where each is of one tap and stands still: a convolution of 1 x 1 and
+    step 1, however it is written. None for any other."""
+    if form.summed:
+        return None
+    extents_ = form.kernel.dims
+    alone = {d for d in form.k if extents_[d] == Fixed(1)}
+    a, b = (_standing(side, extents_, alone) for side in (form.a, form.b))
+    k = tuple(d for d in form.k if d not in alone)
+    if a is None or b is None or not k:
+        return None
+    return GemmForm(form.kernel, form.dot, a, b, form.m, form.n, k, form.batch, form.epilogue)
+
+
+def _standing(side: Source, extents_: Mapping[str, Extent], alone: set[str]) -> Operand | None:
+    """The operand by the names that move over it, without axes of extent 1; None if a window moves."""
+    order: list[str] = []
+    for place in side.places:
+        if place.position is None:
+            order += [] if place.name in alone else [place.name]
+            continue
+        terms = [(d, c) for d, c in place.position.at.terms if d not in alone]
+        still = place.position.scale == 1 and place.position.at.offset == Fixed(0)
+        if len(terms) != 1 or terms[0][1] != 1 or not still:
+            return None
+        if not agree(extents_[place.name], extents_[terms[0][0]]):
+            return None
+        order.append(terms[0][0])
+    return Operand(side.pointer, side.elem, tuple(order)) if len(set(order)) == len(order) else None
+
+
 def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvForm:
     a, b = _source(kernel, dot.left, summed), _source(kernel, dot.right, summed)
     shared = a.names & b.names
@@ -142,7 +173,10 @@ def _form(kernel: ir.Kernel, dot: ir.Dot, summed: bool) -> ConvForm:
     names = (*dot.dims, *dot.over)
     own = {side: [d for d in names if d in side.names and d not in dot.over] for side in (a, b)}
     return ConvForm(
-        kernel, dot, a, b,
+        kernel,
+        dot,
+        a,
+        b,
         m=tuple(d for d in own[a] if d not in b.names),
         n=tuple(d for d in own[b] if d not in a.names),
         k=tuple(d for d in dot.over if d not in beside) + tuple(beside),
@@ -180,7 +214,9 @@ def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> Source:
     for axis in type_.axes:
         if not axis.dims and axis.extent != Fixed(1):
             raise Refused(
-                "UC0220", "a nameless axis longer than 1 cannot take part in an expression", span,
+                "UC0220",
+                "a nameless axis longer than 1 cannot take part in an expression",
+                span,
                 "give the axis a name",
             )
     places = tuple(_place(kernel, d, positions.get(d)) for d in type_.dims)
@@ -198,10 +234,14 @@ def _composed(read: ir.Read, outer: Mapping[str, ir.Position]) -> dict[str, ir.P
         if not any(at):
             found[inner.dim] = inner
             continue
-        simple = len(at) == 1 and inner.at.terms[0][1] == 1 and inner.at.offset == Fixed(0) and inner.scale == 1
+        simple = (
+            len(at) == 1 and inner.at.terms[0][1] == 1 and inner.at.offset == Fixed(0) and inner.scale == 1
+        )
         if not simple or at[0] is None:
             raise Refused(
-                "UC0304", "a window of a window is not read in one kernel", read.span,
+                "UC0304",
+                "a window of a window is not read in one kernel",
+                read.span,
                 "write one position, x[H = 2*P + R - 1]",
             )
         found[inner.dim] = replace(at[0], dim=inner.dim)
@@ -216,143 +256,3 @@ def _place(kernel: ir.Kernel, dim: str, position: ir.Position | None) -> Place:
     if plain and kernel.dims[dim] == kernel.dims[terms[0][0]]:
         return Place(terms[0][0], None)
     return Place(dim, position)
-
-
-# --- the problem --------------------------------------------------------------------
-
-
-def problem(
-    form: ConvForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
-) -> ConvProblem:
-    """The form with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
-    batch mode of its own, as the direct kernel addresses them, m and n are empty.
-
-    Raises Refused UC0305 where more batch modes remain than a kernel addresses.
-    """
-    at = Sizes(form.position, tuple(sizes))
-    modes = _apart(form) if apart else _modes(form, at)
-    tensors = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params)
-    pointers = tensors + len(form.kernel.results)
-    fine = tuple(aligned) if aligned is not None else (True,) * pointers
-
-    def reach(tensor: Operand) -> Access:
-        return access(tensor, modes, at, fine[tensor.pointer])
-
-    outputs: tuple[Output, ...] = tuple(
-        Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
-        for o in form.epilogue.outputs
-    )
-    walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
-    none = tuple(None for _ in modes.batch)
-    gemm = GemmProblem(
-        lane=form.dot.lane, accumulate=form.dot.accumulate,
-        m=at.product(modes.m), n=at.product(modes.n), k=tuple(at.product((d,)) for d in form.k),
-        batch=tuple(at.product(run) for run in modes.batch),
-        a=Access(form.a.pointer, form.a.elem, None, None, (), none, 1),
-        b=Access(form.b.pointer, form.b.elem, None, None, (), none, 1),
-        inputs=tuple(reach(t) for t in form.epilogue.inputs), outputs=outputs,
-        arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims), pointers=pointers,
-        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
-    )  # fmt: skip
-    place = form.position
-    return ConvProblem(
-        gemm, at.product(modes.m), at.product(modes.n), tuple(place[d] for d in _contracted(form, walks)),
-        tuple(at.product(run) for run in modes.batch), *walks,
-    )
-
-
-def offsets(form: ConvForm, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The windows' offsets for these extents, A's first."""
-    by_name = dict(zip(form.kernel.dims, sizes, strict=True))
-    places = (*form.a.places, *form.b.places)
-    return tuple(evaluate(p.position.at.offset, by_name) for p in places if p.position is not None)
-
-
-def _walk(side: Source, at: Sizes, aligned: bool) -> Walk:
-    axes = []
-    for place in side.places:
-        if place.position is None:
-            axes.append(Axis(at.position[place.name]))
-            continue
-        terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
-        offset = renamed(place.position.at.offset, at.position)
-        axes.append(Axis(at.position[place.name], Window(place.position.scale, terms, offset)))
-    most = max(1, 16 // side.elem.bytes) if aligned else 1
-    walk = Walk(side.pointer, side.elem, tuple(axes), 1)
-    unit = unit_dim(walk)
-    while unit is not None and at.values[unit] % most:
-        most //= 2
-    return replace(walk, align=1 if unit is None else most)
-
-
-def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
-    """With dimensions called by their positions."""
-    match extent:
-        case Free(dim):
-            return Free(str(position[dim]))
-        case Combined(op, left, right):
-            return Combined(op, renamed(left, position), renamed(right, position))
-        case Fixed():
-            return extent
-
-
-def unit_dim(walk: Walk) -> int | None:
-    """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
-    last = walk.contiguous
-    if last is None or last.window is not None:
-        return None
-    others = [a for i, a in enumerate(walk.axes) if i != walk.order[-1]]
-    used = {d for a in others for d in ([t for t, _ in a.window.terms] if a.window else [a.extent])}
-    return None if last.extent in used else last.extent
-
-
-def _contracted(form: ConvForm, walks: Sequence[Walk]) -> list[str]:
-    """The contracted names, the one along which an operand is contiguous innermost (A's first)."""
-    names = list(form.k)
-    by_position = {i: name for name, i in form.position.items()}
-    for walk in reversed(walks):
-        unit = unit_dim(walk)
-        if unit is not None and by_position[unit] in names:
-            names.remove(by_position[unit])
-            names.append(by_position[unit])
-    return names
-
-
-def _tensors(form: ConvForm) -> tuple[Operand, ...]:
-    return (*(o.tensor for o in form.epilogue.outputs), *form.epilogue.inputs)
-
-
-def _modes(form: ConvForm, at: Sizes) -> Modes:
-    tensors = _tensors(form)
-    m, m_rest = _longest(runs(form.m, tensors), at)
-    n, n_rest = _longest(runs(form.n, tensors), at)
-    parts = [*runs(form.batch, tensors), *m_rest, *n_rest]
-    merged = runs([name for part in parts for name in part], tensors)
-    batch = merged if len(merged) < len(parts) else tuple(parts)
-    if len(batch) > MAX_BATCH_MODES:
-        raise Refused(
-            "UC0305",
-            f"{len(batch)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
-            form.dot.span,
-            "store operands or the result with these names next to each other",
-        )
-    return Modes(m, n, (), batch)
-
-
-def _longest(
-    parts: tuple[tuple[str, ...], ...], at: Sizes
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The run that becomes the product's own mode, and the rest."""
-    if not parts:
-        return (), ()
-    best = max(range(len(parts)), key=lambda i: (at.number(at.product(parts[i])), i))
-    return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
-
-
-def _apart(form: ConvForm) -> Modes:
-    """Every result name a batch mode, in the order in which the first result stores them."""
-    names = {*form.m, *form.n, *form.batch}
-    stored = [d for tensor in _tensors(form) for d in tensor.order if d in names]
-    order = dict.fromkeys((*stored, *sorted(names)))
-    return Modes((), (), (), tuple((d,) for d in order))

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.families.convolution import unit_dim
+from ucutlass.extents import evaluate
+from ucutlass.families.convolution_problem import unit_dim
 from ucutlass.hardware import Device
 from ucutlass.plan import Reduction
 from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, Walk
-from ucutlass.plans.im2col import Im2col, im2col
+from ucutlass.plans.im2col import Im2col, Space, im2col
 
 LANES = ("f16", "bf16", "tf32")
 """Lanes that wgmma multiplies here; f32 goes to the multistage kernel's three tf32 passes."""
@@ -23,27 +24,31 @@ _FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 
 """By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
 
 
+TILES = ((128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1), (64, 128, 1), (64, 64, 1))
+"""Tiles, M x N, and the warp groups that share them."""
+
+MOST_STAGES = 12
+MOST_BLOCKS = 6
+
+
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A tile with the blocks that an SM holds of it and the share of the multipliers' peak that one alone
-    reaches; several add up to all of it."""
+class Model:
+    """Clocks of an SM, fitted to an H200: of 64 x 64 x 16 multiplied as sustained, more where an
+    instruction has 64 columns and shared memory bounds it; from asking TMA for a stage to having it; bytes
+    that TMA brings; what a wave of blocks takes besides, for itself and for every result, more where an SM
+    holds one block alone, which nothing overlaps; and the launch."""
 
-    m: int
-    n: int
-    groups: int
-    stages: int
-    blocks: int
-    alone: float
+    multiply: float = 40.0
+    narrow: float = 1.3
+    latency: float = 1200.0
+    bytes: float = 64.0
+    wave: float = 1700.0
+    result: float = 0.18
+    alone: float = 1.25
+    launch: float = 4400.0
 
 
-SHAPES = (
-    Shape(128, 256, 2, 4, 1, 0.80),
-    Shape(128, 128, 2, 3, 2, 0.60),
-    Shape(128, 64, 2, 3, 3, 0.42),
-    Shape(64, 128, 1, 3, 3, 0.40),
-    Shape(64, 64, 1, 4, 3, 0.25),
-)
-"""Shares are guesses that order them; `stages` fill the shared memory of `blocks` with 128 bytes of K."""
+MODEL = Model()
 
 
 def prepared(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im2col] | str:
@@ -86,7 +91,11 @@ def _order_a(made: ConvProblem, channel: int) -> tuple[int, ...]:
             return 1
         return 3 if axis.extent == channel else 2 if axis.extent in batch & shared else 0
 
-    if all(rank(i) <= rank(j) or {rank(i), rank(j)} <= {0, 1} for i in range(len(axes)) for j in range(i + 1, len(axes))):
+    if all(
+        rank(i) <= rank(j) or {rank(i), rank(j)} <= {0, 1}
+        for i in range(len(axes))
+        for j in range(i + 1, len(axes))
+    ):
         return tuple(range(len(axes)))
     return tuple(sorted(range(len(axes)), key=rank))
 
@@ -122,8 +131,6 @@ def _ordered(walk: Walk, order: tuple[int, ...], channel: int) -> Walk:
 
 def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `conv_sm90.cu.j2`."""
-    from ucutlass.extents import evaluate
-
     by_name = {str(i): n for i, n in enumerate(sizes)}
     far, most = _FARTHEST[len(how.space)]
     for s in how.space:
@@ -143,11 +150,15 @@ def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | Non
     return None
 
 
-def schedule_of(made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device) -> Im2colSchedule | str:
+def schedule_of(
+    made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+) -> Im2colSchedule | str:
     """The tile that fills the device best, or why no part of the channels fits."""
     size = made.a.read.bytes
     channels = sizes[made.a.axes[how.channel].extent]
     padded = -(-channels // made.a.pad) * made.a.pad
+    if padded * size < 32:
+        return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
     parts = [row // size for row in (128, 64, 32)]
     if how.group is not None:
         parts = [p for p in parts if padded % p == 0]
@@ -156,13 +167,67 @@ def schedule_of(made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: 
     least = min(-(-padded // p) * p for p in parts)
     part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
     depth = 128 // size
+    steps = math.prod(_taps(s, sizes) for s in how.space) * -(-padded // part)
+    stages = -(-steps // (depth // part))
     m, n = math.prod(sizes[d] for d in made.m) / how.phases, math.prod(sizes[d] for d in made.n)
     batch = math.prod(sizes[d] for run in made.batch for d in run) * how.phases
+    found = [
+        (
+            _clocks(
+                Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks),
+                m,
+                n,
+                batch,
+                stages,
+                device,
+            ),
+            i,
+        )
+        for i, (tile_m, tile_n, groups, blocks) in enumerate(_candidates())
+        if (held := _stages(tile_m, tile_n, groups, blocks, stages, device)) > 0
+    ]
+    (_, chosen) = min(found)
+    tile_m, tile_n, groups, blocks = _candidates()[chosen]
+    held = _stages(tile_m, tile_n, groups, blocks, stages, device)
+    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
 
-    def seconds(shape: Shape) -> float:
-        blocks = math.ceil(m / shape.m) * math.ceil(n / shape.n) * batch
-        each = math.ceil(blocks / device.sms)
-        return each * shape.m * shape.n / min(1.0, min(each, shape.blocks) * shape.alone)
 
-    best = min(SHAPES, key=seconds)
-    return Im2colSchedule((best.m, best.n, depth), part, best.stages, best.groups, best.blocks)
+def _taps(space: Space, sizes: tuple[int, ...]) -> int:
+    """Taps of a window that one phase has at most."""
+    return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.scale)
+
+
+def _candidates() -> tuple[tuple[int, int, int, int], ...]:
+    return tuple((m, n, g, b) for m, n, g in TILES for b in range(1, MOST_BLOCKS + 1))
+
+
+def _stages(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
+    """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
+    0 where registers or shared memory do not suffice for two."""
+    warps = 4 * groups + 1
+    registers = tile_m * tile_n // (128 * groups) + 28
+    if (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
+        return 0
+    room = device.shared_memory // blocks - 1024 - 1024 - 4 * tile_m - 16 * MOST_STAGES - 64
+    fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
+    # The epilogue passes 32 rows of accumulators through at least.
+    if fit < min(2, steps) or room < 64 * (tile_n + 8) * 4:
+        return 0
+    return max(2, min(fit, steps + 1)) if steps > 1 else max(1, min(fit, 2))
+
+
+def _clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:
+    """Clocks of the SM with the most blocks, by `MODEL`."""
+    (tile_m, tile_n, _), held = s.tile, s.stages
+    blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch
+    most = math.ceil(blocks / device.sms)
+    beside = min(s.blocks, most)
+    waves = math.ceil(most / beside)
+    multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
+    brought = (tile_m + tile_n) * 128 / MODEL.bytes
+    waited = MODEL.latency / (beside * max(held - 1.5, 0.5))
+    # Where two of them are near each other, both are felt.
+    step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
+    own = MODEL.wave + MODEL.result * tile_m * tile_n * beside
+    own *= MODEL.alone if beside == 1 and waves > 1 else 1.0
+    return MODEL.launch + most * steps * step + waves * own

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ucutlass.elements import F32, TF32, Element
-from ucutlass.families.convolution import ConvForm, offsets, problem, unit_dim
+from ucutlass.extents import Fixed
+from ucutlass.families.convolution import ConvForm
 from ucutlass.families.convolution_im2col import prepared, schedule_of
+from ucutlass.families.convolution_problem import offsets, problem, unit_dim
 from ucutlass.families.refuse import Refused
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Math, Reduction, Sm80Schedule
@@ -54,7 +56,11 @@ class Extents:
 
 
 def plan_convolution(
-    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    form: ConvForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
@@ -95,14 +101,16 @@ def _foreign(request: Request) -> Violation | None:
 
 def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
     k = math.prod(sizes[form.position[d]] for d in form.k)
-    longest = max((sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0)
+    longest = max(
+        (sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0
+    )
     far = max((abs(o) for o in offsets(form, sizes)), default=0)
     worst = max(k, 4 * longest, 4 * far)
     if worst <= MOST:
         return None
     return Violation(
         "UC0460",
-        f"{k} products are summed, windows stand on axes of up to {longest} with offsets up to {far}: a launch "
+        f"{k} products are summed, windows stand on axes of up to {longest}, offsets go to {far}: a launch "
         f"counts products to {MOST} and positions to a quarter of that",
         "cut the tensor along its longest name", (), None,
     )  # fmt: skip
@@ -114,7 +122,9 @@ def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
 def _is_direct(form: ConvForm, sizes: tuple[int, ...]) -> bool:
     """Nothing is shared between rows and columns of a tile, or its multipliers do not take the operands."""
     n, m = (math.prod(sizes[form.position[d]] for d in names) for names in (form.n, form.m))
-    return form.summed or not form.m or not form.n or m > MOST or n > MOST or form.dot.lane.name not in GATHERED
+    return (
+        form.summed or not form.m or not form.n or m > MOST or n > MOST or form.dot.lane.name not in GATHERED
+    )
 
 
 _Chosen = tuple[ConvProblem, ConvSchedule, int, tuple[Note, ...]]
@@ -124,25 +134,30 @@ def _direct(form: ConvForm, sizes: tuple[int, ...], aligned: tuple[bool, ...] | 
     made = problem(form, sizes, aligned, apart=True)
     if any(isinstance(o, Reduction) for o in made.gemm.outputs):
         raise Refused(
-            "UC0309", "the kernel of a depthwise convolution reduces nothing of its result", form.dot.span,
+            "UC0309",
+            "the kernel of a depthwise convolution reduces nothing of its result",
+            form.dot.span,
             "store the convolution's result and reduce it in a second stage",
         )
     width = _width(made, sizes, aligned)
-    turned = bool(made.batch) and _taps(made, len(made.batch) - 1, sizes) > 0
-    if turned:
-        rows = width if width > 1 else 8
-        schedule = DirectSchedule(width, rows, _taps(made, len(made.batch) - 1, sizes), True)
+    fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
+    own = _taps(made, len(made.batch) - 1, sizes, fixed)
+    if own > 0:
+        schedule = DirectSchedule(width, width if width > 1 else 8, own, True)
     else:
         rows = 4 if across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep" else 1
-        schedule = DirectSchedule(width, rows, _taps(made, across_mode(made), sizes) if rows > 1 else 0)
+        schedule = DirectSchedule(
+            width, rows, _taps(made, across_mode(made), sizes, fixed) if rows > 1 else 0
+        )
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return made, schedule, 1, (Note("", "direct", why),)
 
 
-def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...]) -> int:
-    """The taps of a window that slides along a result mode, 0 where none does or they are many."""
+def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
+    """The taps of a window that slides along a result mode, 0 where none does, they are many, or a call
+    may bring others."""
     moving = slide(made, mode)
-    if moving is None or max(moving.along, moving.tap) > MOST_TAPS:
+    if moving is None or max(moving.along, moving.tap) > MOST_TAPS or made.k[moving.k] not in fixed:
         return 0
     taps = sizes[made.k[moving.k]]
     return taps if taps <= MOST_TAPS else 0
@@ -161,7 +176,10 @@ def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] 
     touched += [(w.pointer, w.elem) for w in (made.a, made.b) if unit_dim(w) == dim]
     if aligned is not None and not all(aligned[p] for p, _ in touched):
         return 1
-    width = min(8, *(16 // e.bytes for _, e in touched), 8)
+    stored = {o.access.pointer for o in made.gemm.outputs}
+    read = {made.a.pointer, made.b.pointer}
+    # A wider operand of the epilogue is read one by one.
+    width = min(8, *(16 // e.bytes for p, e in touched if p in stored | read), 8)
     while sizes[dim] % width:
         width //= 2
     return width
@@ -194,7 +212,9 @@ def _packs(made: ConvProblem) -> tuple[Note, ...]:
     names = " and ".join(n for n, w in (("A", made.a), ("B", made.b)) if w.pack is not None)
     if not names:
         return ()
-    return (Note("", "layout", f"{names} copied to the workspace first, channels innermost, padded to 16 bytes"),)
+    return (
+        Note("", "layout", f"{names} copied to the workspace first, channels innermost, padded to 16 bytes"),
+    )
 
 
 def vector(walk: Walk) -> int:
@@ -273,5 +293,7 @@ def _seconds(
     """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak."""
     moved = sum(w.elem.bytes * math.prod(sizes[a.extent] for a in w.axes) for w in (made.a, made.b))
     moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in made.gemm.outputs)
-    peak = device.peaks.get("f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"])
+    peak = device.peaks.get(
+        "f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"]
+    )
     return device.launch_floor + max(moved / device.bandwidth, extents.flops / (0.4 * peak))

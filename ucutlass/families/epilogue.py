@@ -34,6 +34,10 @@ _REDUCTIONS: Mapping[str, ReductionOp] = {"sum": "sum", "mean": "sum", "max": "m
 """Reductions that an epilogue takes, and how partial results combine."""
 
 
+Summed: TypeAlias = ir.Dot | ir.Reduce
+"""What an epilogue begins with: a dot, or a sum of scaled dots that one accumulator holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReduceTo:
     """The output combines values over the dimensions that its tensor lacks."""
@@ -60,16 +64,16 @@ class Epilogue:
     further dots over the same names, whose values are accumulators beside `dot`'s."""
 
     kernel: ir.Kernel
-    dot: ir.Dot
+    dot: Summed
     inputs: tuple[Operand, ...]
     slots: dict[int, int]
     outputs: tuple[EpilogueOutput, ...]
-    others: tuple[ir.Dot, ...] = ()
+    others: tuple[Summed, ...] = ()
 
 
 def epilogue(
-    kernel: ir.Kernel, dot: ir.Dot, stored: tuple[str, ...], loaded: tuple[str, ...],
-    others: tuple[ir.Dot, ...] = (), own: ir.Segment | None = None,
+    kernel: ir.Kernel, dot: Summed, stored: tuple[str, ...], loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (), own: ir.Segment | None = None,
 ) -> Epilogue:  # fmt: skip
     """The access structure around a dot, and `others` over the same names. A tensor gathered by `own`, the
     group of each row, is an operand over the groups. Raises Refused where it cannot be fused."""
@@ -81,14 +85,16 @@ def epilogue(
 
 
 def around(
-    kernel: ir.Kernel, dot: ir.Dot, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
-    others: tuple[ir.Dot, ...] = (), own: ir.Segment | None = None,
+    kernel: ir.Kernel, dot: Summed, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (), own: ir.Segment | None = None,
 ) -> Epilogue:  # fmt: skip
     """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one cannot be
     read at the element's own coordinates."""
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
     for node in _above((dot, *others), outputs, own):
+        if any(node is one for one in (dot, *others)):
+            continue
         found = _input(kernel, dot, node, loaded, own)
         if found is not None:
             if found not in inputs:
@@ -98,7 +104,7 @@ def around(
 
 
 def _above(
-    dots: tuple[ir.Dot, ...], outputs: tuple[EpilogueOutput, ...], own: ir.Segment | None
+    dots: tuple[Summed, ...], outputs: tuple[EpilogueOutput, ...], own: ir.Segment | None
 ) -> list[ir.Value]:
     """The nodes of the epilogue: everything reached without passing through a dot, nor below
     a node that is itself an operand."""
@@ -118,8 +124,8 @@ def _above(
 
 
 def _output(
-    kernel: ir.Kernel, dot: ir.Dot, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...],
-    others: tuple[ir.Dot, ...],
+    kernel: ir.Kernel, dot: Summed, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...],
+    others: tuple[Summed, ...],
 ) -> EpilogueOutput:  # fmt: skip
     if result.type.elem.name not in stored:
         raise Refused(
@@ -135,13 +141,13 @@ def _output(
     below = list(walk(value))
     if not any(d in below for d in (dot, *others)):
         raise Refused.no_family(kernel, "a result that does not come from the dot", result.value.span)
-    if isinstance(value, ir.Reduce) and dot in list(walk(value.value)):
+    if isinstance(value, ir.Reduce) and value is not dot and dot in list(walk(value.value)):
         return _reduction(dot, value, tensor)
     require_dims(value, dot)
     return EpilogueOutput(tensor, value, None)
 
 
-def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput:
+def _reduction(dot: Summed, value: ir.Reduce, tensor: Operand) -> EpilogueOutput:
     if value.op not in _REDUCTIONS:
         raise Refused(
             "UC0309",
@@ -165,7 +171,7 @@ def _reduction(dot: ir.Dot, value: ir.Reduce, tensor: Operand) -> EpilogueOutput
     )
 
 
-def require_dims(value: ir.Value, dot: ir.Dot) -> None:
+def require_dims(value: ir.Value, dot: Summed) -> None:
     extra = [d for d in value.dims if d not in dot.dims]
     if extra:
         raise Refused(
@@ -178,7 +184,7 @@ def require_dims(value: ir.Value, dot: ir.Dot) -> None:
 
 
 def _input(
-    kernel: ir.Kernel, dot: ir.Dot, node: ir.Value, loaded: tuple[str, ...], own: ir.Segment | None = None
+    kernel: ir.Kernel, dot: Summed, node: ir.Value, loaded: tuple[str, ...], own: ir.Segment | None = None
 ) -> Operand | None:
     """The tensor that a node reads, None where it reads none. Raises Refused."""
     rename: dict[str, str] = {}

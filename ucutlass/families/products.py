@@ -7,7 +7,8 @@ Three spellings:
     own = segment(T, offsets) == index(E)
     dot[T](bf16(where(own, dy, 0)), bf16(where(own, x, 0)))    each group's rows are summed apart
 
-and a pair of the second kind. Groups are a batch mode E that the offsets cut out of T.
+and a pair of the second kind; sums of scaled parts are in `ucutlass.families.scaled`. Groups are a batch
+mode E that the offsets cut out of T. In dot[K](x, bf16(w)) of a narrower w that is the left operand here.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
-from ucutlass.elements import F32, I32, I64, TF32
+from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, operand, runs
 from ucutlass.families.epilogue import Epilogue, arithmetic, epilogue
 from ucutlass.families.gemm import LOADED, STORED, pointer
 from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.scaled import ScaledSum, scaled, scaled_sum
 from ucutlass.plan import Access, GemmProblem, Store
 from ucutlass.plans.products import ProductsProblem, Ragged
 
@@ -50,6 +52,7 @@ class ProductsForm:
     batch: tuple[str, ...]
     groups: Groups | None
     epilogue: Epilogue
+    scaled: ScaledSum | None = None
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
@@ -62,9 +65,11 @@ class ProductsForm:
         return {name: i for i, name in enumerate(self.kernel.dims)}
 
 
-def is_products(dots: Sequence[ir.Dot]) -> bool:
+def is_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> bool:
     """Whether these dots of a kernel are this family's to take or refuse: two of which neither needs the
-    other, or one over segments."""
+    other, or one over segments or with scaled parts."""
+    if len(dots) == 1 and (scaled_sum(kernel, dots[0]) is not None or _widens(dots[0])):
+        return True
     if len(dots) == 2:
         return not any(a is not b and a in list(walk(b)) for a in dots for b in dots)
     return len(dots) == 1 and any(isinstance(node, ir.Segment) for node in walk(dots[0]))
@@ -78,6 +83,7 @@ class _Side:
     node: ir.Value
     picked: ir.Gather | None = None
     masked: tuple[ir.Segment, str] | None = None
+    widened: bool = False
 
 
 def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsForm:
@@ -85,9 +91,10 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
     sides = [(_side(kernel, dot.left), _side(kernel, dot.right)) for dot in dots]
     if len(dots) == 2:
         sides = _shared_first(dots, sides)
-    elif sides[0][0].picked is not None:
+    elif sides[0][0].picked is not None or sides[0][1].widened:
         sides = [(sides[0][1], sides[0][0])]
     a, rights = sides[0][0], [right for _, right in sides]
+    _only_widened(dots, a, rights)
     _alike(dots, rights)
     groups = _groups(kernel, dots[0], a, rights)
     first, over = rights[0].tensor, dots[0].over
@@ -96,15 +103,59 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
         raise _no_groups(f"ragged groups with a batch name, {', '.join(shared)}", dots[0])
     picked = {groups.groups} if groups is not None else set()
     own = a.masked or _own(rights[0])
+    if (parts := scaled_sum(kernel, dots[0])) is not None:
+        shared = [d for d in shared if d not in parts.groups]
+        over = (*parts.groups, *over)
+        _only_scaled(dots, groups)
     return ProductsForm(
         kernel, tuple(dots), a.tensor, tuple(right.tensor for right in rights),
-        m=tuple(d for d in a.tensor.order if d not in first.order and d not in over),
-        n=tuple(d for d in first.order if d not in a.tensor.order and d not in over and d not in picked),
+        m=tuple(d for d in a.tensor.order if d not in first.order),
+        n=tuple(d for d in first.order if d not in a.tensor.order and d not in picked),
         k=over,
         batch=(groups.groups,) if groups is not None else tuple(shared),
         groups=groups,
-        epilogue=_epilogue(kernel, dots, own[0] if own is not None else None),
+        epilogue=_epilogue(kernel, dots, own[0] if own is not None else None, parts),
+        scaled=parts,
     )  # fmt: skip
+
+
+def _only_scaled(dots: Sequence[ir.Dot], groups: Groups | None) -> None:
+    if len(dots) > 1 or groups is not None or dots[0].lane.kind == "int":
+        raise Refused(
+            "UC0333",
+            "no kernel scales the parts of K of a pair of dots, of ragged groups or of integers",
+            dots[0].span,
+            "compute one dot, of floats, over whole operands",
+        )
+
+
+NARROW = (S8, U8, E4M3, E5M2)
+"""Elements that f16 and bf16 hold exactly: stored operands of them are widened in the main loop."""
+
+
+def widens(value: ir.Value) -> bool:
+    """Whether an operand of a dot is stored narrower than its lane, and its cast loses nothing."""
+    match value:
+        case ir.Cast(ir.ParamValue(elem=stored), elem):
+            return elem in (BF16, F16) and stored in NARROW
+    return False
+
+
+def _widens(dot: ir.Dot) -> bool:
+    return widens(dot.left) != widens(dot.right)
+
+
+def _only_widened(dots: Sequence[ir.Dot], a: _Side, rights: Sequence[_Side]) -> None:
+    """Raises Refused UC0308 where something else than the one left operand would be widened."""
+    others = any(right.widened for right in rights)
+    if others or (a.widened and (len(dots) > 1 or a.masked is not None or rights[0].picked is not None)):
+        raise Refused(
+            "UC0308",
+            "one operand of one dot is widened on its way to the multipliers, not those of a pair, of ragged "
+            "groups or both",
+            dots[0].span,
+            f"store it first, in a pipeline: h: {dots[0].lane.name}[..] = ..",
+        )
 
 
 def _own(side: _Side) -> tuple[ir.Segment, str] | None:
@@ -114,8 +165,11 @@ def _own(side: _Side) -> tuple[ir.Segment, str] | None:
     return side.picked.ids, side.picked.dim
 
 
-def _epilogue(kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None) -> Epilogue:
-    made = epilogue(kernel, dots[0], STORED, LOADED, tuple(dots[1:]), own)
+def _epilogue(
+    kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None, parts: ScaledSum | None
+) -> Epilogue:
+    begins = dots[0] if parts is None else parts.total
+    made = epilogue(kernel, begins, STORED, LOADED, tuple(dots[1:]), own)
     for output in made.outputs:
         if output.reduce is not None:
             raise Refused(
@@ -132,10 +186,10 @@ def _epilogue(kernel: ir.Kernel, dots: Sequence[ir.Dot], own: ir.Segment | None)
 
 def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
     outer, lane = value, value.elem
-    masked = None
+    masked, widened = None, widens(value)
     if isinstance(value, ir.Cast):
         inner = value.value
-        if isinstance(inner, ir.Apply) or (value.elem is TF32 and inner.elem is F32):
+        if widened or isinstance(inner, ir.Apply) or (value.elem is TF32 and inner.elem is F32):
             value = inner
     if isinstance(value, ir.Apply) and (found := _mask(value)) is not None:
         value, masked = found[0], found[1:]
@@ -157,7 +211,7 @@ def _side(kernel: ir.Kernel, value: ir.Value) -> _Side:
             type_ = kernel.params[index].type
             if isinstance(type_, ir.TensorType):
                 tensor = operand(type_, pointer(kernel, index), value.span, rename)
-                return _Side(tensor, outer, picked, masked)
+                return _Side(tensor, outer, picked, masked, widened)
             raise Refused("UC0302", "an operand of dot is a tensor in memory", value.span)
         case _:
             raise _stored_first("what is computed", value, lane.name)
@@ -318,7 +372,8 @@ def products_problem(
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
     )  # fmt: skip
     second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
-    return ProductsProblem(gemm, second, _ragged(form))
+    parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
+    return ProductsProblem(gemm, second, _ragged(form), parts)
 
 
 def _ragged(form: ProductsForm) -> Ragged | None:

@@ -43,6 +43,8 @@ _SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingPro
         ("pingpong", 64, 256): (0.42, 0.64, 0.60),
         ("pingpong", 64, 128): (0.39, 0.50, 0.45),
         ("pingpong", 128, 64): (0.38, 0.45, 0.45),
+        ("pingpong", 64, 64): (0.25, 0.27, 0.27),
+        ("cooperative", 128, 64): (0.35, 0.38, 0.38),
         ("cooperative", 128, 256): (0.70, 0.70, 0.70),
         ("cooperative", 256, 128): (0.69, 0.69, 0.69),
         ("cooperative", 128, 128): (0.60, 0.66, 0.66),
@@ -59,6 +61,9 @@ _BANDWIDTH = 0.9
 
 _SHOWN = 0.2
 """Of the lesser of the times to multiply and to move, what shows beside the other."""
+
+_ALONE = 0.6
+"""Of that, what is left where each k tile's sum is added while no other warp group may multiply (an estimate)."""
 
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 
@@ -80,7 +85,7 @@ def plan_products(
     if foreign := _foreign(request):
         return (foreign,)
     problem = products_problem(form, sizes, aligned)
-    reason = why_not_wgmma(problem, arch)
+    reason = why_not_wgmma(problem, arch) or _no_tile(problem, sizes)
     if reason:
         if request.given():
             return (_no_tiles(request, reason),)
@@ -135,13 +140,21 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
     for access in (gemm.a, *rights):
         if not access.contiguous or access.align * access.elem.bytes < 16:
             return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
-        if gemm.lane.bytes != 2 and access.contiguous != "k":
-            return f"{gemm.lane.name} operands are read along the contracted name alone"
+        if (gemm.lane.bytes != 2 or access.elem.bytes == 1) and access.contiguous != "k":
+            return f"{access.elem.name} operands are read along the contracted name alone"
     if len({b.contiguous for b in rights}) > 1:
         return "the two right operands lie in different orders"
+    if problem.scaled is not None and any(c != "k" for c in map(_order, (gemm.a, *rights))):
+        return "operands with scaled parts are read along the contracted name alone"
     if problem.ragged is not None and problem.ragged.mode == "k" and "k" in map(_order, (gemm.a, *rights)):
         return "rows that are summed by groups are read across, not along, the contracted name"
     return ""
+
+
+def _no_tile(problem: ProductsProblem, sizes: tuple[int, ...]) -> str:
+    depth = 128 // problem.lane.bytes
+    reasons = [why_unscaled(problem, (64, n, depth), sizes) for n in (64, 128)]
+    return "" if "" in reasons else reasons[0]
 
 
 def _order(access: Access) -> str | None:
@@ -163,6 +176,8 @@ def _candidates(
         if kind not in warps:
             continue
         for tile in tiles:
+            if why_unscaled(problem, tile, sizes):
+                continue
             for cluster in (request.cluster,) if request.cluster else _CLUSTERS:
                 made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
                 if made is not None and (known(problem, made) or request.tile):
@@ -185,7 +200,7 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
     groups = 2 if schedule.warps == "cooperative" else 1
     width, depth = n * problem.products, 128 // problem.lane.bytes
     registers = m // (64 * groups) * width // 2
-    most = 64 if promotes(problem.gemm) else 128
+    most = 64 if promotes(problem.gemm) or problem.scaled is not None else 128
     rules = [
         (m % (64 * groups) != 0,
          f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}"),
@@ -194,9 +209,25 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
         (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
         (m > 256, f"M of a tile is at most 256, not {m}"),
         (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
+        (problem.converts and m != 64 * groups,
+         f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}"),
         ((cm, cn) not in _CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
     ]  # fmt: skip
     return next((what for broken, what in rules if broken), "")
+
+
+def why_unscaled(problem: ProductsProblem, tile: tuple[int, int, int], sizes: tuple[int, ...]) -> str:
+    """Why a tile does not go with the parts of K and their scales, "" where it does."""
+    if problem.scaled is None:
+        return ""
+    length = math.prod(sizes[i] for i in problem.scaled.length)
+    if length % tile[2]:
+        return f"parts of {length} elements are no whole tiles of {tile[2]}"
+    for scale in (s for factor in problem.scaled.factors for s in factor if s.mode == "n"):
+        block = math.prod(sizes[i] for i in scale.within)
+        if scale.within and scale.stride is not None and block % tile[1]:
+            return f"a tile of {tile[1]} columns meets several scales, each for {block}"
+    return ""
 
 
 def known(problem: ProductsProblem, schedule: WgmmaSchedule) -> bool:
@@ -230,6 +261,8 @@ def estimate(
     waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if mode else math.ceil(tiles / device.sms))
     width = tile_n * problem.products
     share = _SHARE.get((schedule.warps, tile_m, width), _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
+    if schedule.warps == "pingpong" and (promotes(gemm) or problem.scaled is not None):
+        share *= _ALONE
     loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
     alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
     computed = waves * (loop + alone)
@@ -289,7 +322,7 @@ def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, re
     kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
     tile = request.tile or (128, 128 // problem.products, 128 // problem.lane.bytes)
     schedule = WgmmaSchedule(tile, request.cluster or (1, 1), 2, kind)
-    why = why_illegal(problem, schedule)
+    why = why_illegal(problem, schedule) or why_unscaled(problem, tile, sizes)
     if not why:
         most = most_stages(problem, schedule)
         stages = f"{request.stages or 2} stages of {show_value(tile)}"

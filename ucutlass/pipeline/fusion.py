@@ -6,6 +6,7 @@ any other. Nothing is fused behind the text's back; a proposal says what to writ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ucutlass import ir
@@ -13,7 +14,7 @@ from ucutlass.check.graph import GraphTooLarge
 from ucutlass.families import Refused, recognise
 from ucutlass.families.planning import plan_form
 from ucutlass.hardware import ARCHES, Device
-from ucutlass.pipeline.joining import NotJoined, joined
+from ucutlass.pipeline.joining import Joined, NotJoined, joined
 from ucutlass.pipeline.layout import Layout, Step
 from ucutlass.pipeline.planning import PipelinePlan
 from ucutlass.schedule import Request
@@ -54,20 +55,69 @@ def _cut(plan: PipelinePlan, name: str, maker: int, reader: int, arch: str, devi
     if any(other != maker and _needs(found, other, maker) for other in second.after):
         return Cut(name, maker, reader, moved, False, "a stage between the two needs what the first makes")
     try:
-        one = joined(found, first, second, keep)
-        form = recognise(one.kernel)
-        planned = plan_form(form, one.sizes, ARCHES[arch], device, Request())
+        seconds = _one_launch(joined(first, second, keep), arch, device)
     except NotJoined as problem:
         return Cut(name, maker, reader, moved, False, str(problem))
+    saves = _apart(plan, maker, reader) - seconds
+    return Cut(name, maker, reader, moved, True, _how(found, name, keep), saves)
+
+
+def _one_launch(one: Joined, arch: str, device: Device | None) -> float:
+    """The estimate in seconds. Raises NotJoined, in the families' words, where none serves it."""
+    try:
+        planned = plan_form(recognise(one.kernel), one.sizes, ARCHES[arch], device, Request())
     except GraphTooLarge:
-        return Cut(name, maker, reader, moved, False, "the two together are too large a program")
+        raise NotJoined("together they are too large a program") from None
     except Refused as refused:
-        d = refused.diagnostic
-        return Cut(name, maker, reader, moved, False, f"{d.message} [{d.code}]")
+        raise NotJoined(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
     if isinstance(planned, tuple):
-        return Cut(name, maker, reader, moved, False, f"{planned[0].message} [{planned[0].code}]")
-    apart = sum(s.chosen.planned.seconds for s in (plan.stages[maker], plan.stages[reader]) if s.chosen)
-    return Cut(name, maker, reader, moved, True, _how(found, name, keep), apart - planned.seconds)
+        raise NotJoined(f"{planned[0].message} [{planned[0].code}]")
+    return planned.seconds
+
+
+def _apart(plan: PipelinePlan, *stages: int) -> float:
+    return sum(s.chosen.planned.seconds for s in (plan.stages[i] for i in stages) if s.chosen is not None)
+
+
+# --- three at once ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Three stages in a row of which no two could be one launch, but all three: attention cut at its scores.
+    `buffers` between them would not be stored, `bytes` not move; `saves` as in `Cut`."""
+
+    stages: tuple[int, int, int]
+    buffers: tuple[str, str]
+    bytes: int
+    saves: float
+
+
+def runs(
+    plan: PipelinePlan, found: Sequence[Cut], arch: str, device: Device | None = None
+) -> tuple[Run, ...]:
+    """Every such row; `found` are the plan's cuts."""
+    only = {c.maker: c for c in found if _private(plan.layout, c)}
+    made: list[Run] = []
+    for first in only.values():
+        second = only.get(first.reader)
+        if second is None or first.possible or second.possible:
+            continue
+        a, b, c = (plan.layout.steps[i] for i in (first.maker, first.reader, second.reader))
+        try:
+            seconds = _one_launch(joined(joined(a, b).step(), c), arch, device)
+        except NotJoined:
+            continue
+        stages = first.maker, first.reader, second.reader
+        saves = _apart(plan, *stages) - seconds
+        made.append(Run(stages, (first.buffer, second.buffer), first.bytes + second.bytes, saves))
+    return tuple(made)
+
+
+def _private(found: Layout, cut: Cut) -> bool:
+    """Whether the maker fills this buffer alone and the reader alone reads it."""
+    outputs = found.steps[cut.maker].stage.outputs
+    return outputs == (cut.buffer,) and not _kept(found, found.steps[cut.maker], cut.reader)
 
 
 def _kept(found: Layout, first: Step, reader: int) -> tuple[str, ...]:

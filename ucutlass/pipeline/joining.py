@@ -9,7 +9,7 @@ from ucutlass import ir
 from ucutlass.check.graph import Graph
 from ucutlass.extents import Combined, Extent, Fixed, Free
 from ucutlass.ir import Kernel, TensorType, Value
-from ucutlass.pipeline.layout import Layout, Step
+from ucutlass.pipeline.layout import Step
 
 
 class NotJoined(Exception):
@@ -18,21 +18,27 @@ class NotJoined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """One kernel for two stages, with every extent in the order of its `dims`, and the buffers behind its
-    tensors: parameters, then results."""
+    """One kernel for two stages, with every extent in the order of its `dims`; the buffers and numbers that
+    it is given, and the buffers that it fills."""
 
     kernel: Kernel
     sizes: tuple[int, ...]
-    buffers: tuple[str, ...]
+    arguments: tuple[str | float | int, ...]
+    outputs: tuple[str, ...]
+
+    def step(self) -> Step:
+        """As a stage, to be joined with a third. Nothing is said of what it needs."""
+        stage = ir.Stage(self.kernel, self.arguments, self.outputs, self.kernel.span)
+        return Step(self.kernel.name, stage, self.sizes, frozenset())
 
 
-def joined(found: Layout, first: Step, second: Step, keep: Sequence[str]) -> Joined:
+def joined(first: Step, second: Step, keep: Sequence[str] = ()) -> Joined:
     """`second` with what it reads of `first` computed in place, rounded as the buffer would have; results
     of `first` that are in `keep` are stored as well. Raises NotJoined."""
     a, b = first.kernel, second.kernel
     if a is None or b is None:
         raise NotJoined("the compiler does not look into a torch function")
-    names = _Names(found)
+    names = _Names()
     for step, kernel in ((first, a), (second, b)):
         for dim, size in zip(kernel.dims, step.sizes, strict=True):
             names.add(step, dim, kernel.dims[dim], size)
@@ -44,7 +50,7 @@ def joined(found: Layout, first: Step, second: Step, keep: Sequence[str]) -> Joi
         for theirs, other in _tensors(second, b):
             if name == other:
                 names.same_tensor(first, mine, second, theirs, must=False)
-    return _Joiner(found, names, first, second, made, tuple(keep)).kernel()
+    return _Joiner(names, first, second, made, tuple(keep)).kernel()
 
 
 def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
@@ -63,7 +69,6 @@ class _Names:
     """Which dimensions of the two kernels are one. A class never holds two of one kernel: these are two
     dimensions there, however long."""
 
-    found: Layout
     classes: list[set[tuple[str, str]]] = field(default_factory=list)
     given: dict[tuple[str, str], tuple[Extent, int]] = field(default_factory=dict)
 
@@ -163,7 +168,6 @@ def _position(position: ir.Position, names: Mapping[str, str]) -> ir.Position:
 
 @dataclass(slots=True)
 class _Joiner:
-    found: Layout
     names: _Names
     first: Step
     second: Step
@@ -192,8 +196,8 @@ class _Joiner:
             f"{self.first.name} with {self.second.name}", {d: e for d, (e, _) in dims.items()},
             tuple(decl for _, decl in self.params), tuple(decl for _, decl in results), (), (), b.span,
         )  # fmt: skip
-        given = [a for a, decl in self.params if isinstance(decl.type, TensorType) and isinstance(a, str)]
-        return Joined(kernel, tuple(size for _, size in dims.values()), (*given, *(n for n, _ in results)))
+        sizes = tuple(size for _, size in dims.values())
+        return Joined(kernel, sizes, tuple(a for a, _ in self.params), tuple(n for n, _ in results))
 
     def _value(self, step: Step, kernel: Kernel, root: Value, inside: Mapping[str, Value]) -> Value:
         names = self.names.of(step)

@@ -68,7 +68,7 @@ class AttentionProblem:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
-    """`groups` warp groups of 64 rows; `keys` of a block; `stages` blocks of keys, and of values, in flight."""
+    """`groups` warp groups of 64 rows; `keys` of a block; `stages` blocks of keys, and values, in flight."""
 
     groups: int
     keys: int

@@ -44,8 +44,9 @@ class Walk:
 
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
-    `pad` elements, and elements are `packed` if that is given. `align` is the largest power of two of elements, at most 16 bytes, at which
-    neighbours along the contiguous axis may be read together (in the workspace if packed).
+    `pad` elements, and elements are `packed` if that is given. `align` is the largest power of two
+    of elements, at most 16 bytes, at which neighbours along the contiguous axis may be read
+    together (in the workspace if packed).
     """
 
     pointer: int
@@ -114,9 +115,12 @@ class ConvProblem:
 @dataclass(frozen=True, slots=True)
 class DirectSchedule:
     """Multiply-adds on the results, one thread `width` neighbours and `rows` along the last window: for
-    depthwise, where there is no tile to share, and for what no other kernel takes. Where `taps` is not 0 the
-    window has exactly so many, and what its places have in common is read once (`slide`). `turned`: that window lies along the neighbours
-    themselves, which are then the repeats; `width` is then `rows`, or 1 where these are stored one by one."""
+    depthwise, where there is no tile to share, and for what no other kernel takes.
+
+    Where `taps` is not 0 the window has exactly so many, and what its places have in common is read once
+    (`slide`). `turned`: that window lies along the neighbours themselves, which are then the repeats;
+    `width` is then `rows`, or 1 where these are stored one by one.
+    """
 
     width: int
     rows: int
@@ -183,7 +187,9 @@ def across_mode(problem: ConvProblem) -> int:
     last one but the neighbours' in which A is windowed and B is not read; -1 if there is none."""
     for mode in reversed(range(len(problem.batch) - 1)):
         (dim,) = problem.batch[mode]
-        windowed = any(a.window is not None and a.window.scale == 1 and dim in _uses(a) for a in problem.a.axes)
+        windowed = any(
+            a.window is not None and a.window.scale == 1 and dim in _uses(a) for a in problem.a.axes
+        )
         if windowed and not moves(problem, problem.b, mode):
             return mode
     return -1

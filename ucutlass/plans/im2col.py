@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ucutlass.extents import Extent, Fixed
 from ucutlass.plans.convolution import ConvProblem, Walk
@@ -69,7 +70,12 @@ def im2col(problem: ConvProblem) -> Im2col | str:
         return "the channels of A are not innermost"
     rest = list(a.order[:-1])
     group = None
-    if rest and a.axes[rest[-1]].window is None and a.axes[rest[-1]].extent in batch and _in(b, a.axes[rest[-1]].extent):
+    if (
+        rest
+        and a.axes[rest[-1]].window is None
+        and a.axes[rest[-1]].extent in batch
+        and _in(b, a.axes[rest[-1]].extent)
+    ):
         group = rest.pop()
     image = None
     if rest and a.axes[rest[0]].window is None:
@@ -138,17 +144,23 @@ def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | st
     others = list(b.order) if across else list(b.order[:-1])
     if across:
         others = [i for i in others if b.axes[i].extent != channel]
-    group = None if found.group is None else next(i for i in others if b.axes[i].extent == a.axes[found.group].extent)
+    group = (
+        None
+        if found.group is None
+        else next(i for i in others if b.axes[i].extent == a.axes[found.group].extent)
+    )
     columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]
     if [b.axes[i].extent for i in reversed(columns)] != list(problem.n):
         return "columns of the result are not walked in the order of B's axes"
     places = [b.order.index(i) for i in columns]
     (channel_b,) = [i for i, axis in enumerate(b.axes) if axis.extent == channel]
-    if any(x - y != 1 for x, y in zip(places, places[1:], strict=False)):
+    if any(x - y != 1 for x, y in pairwise(places)):
         return "the names of the columns lie apart in B"
     known = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
     if any(b.axes[i].extent not in known for i in others):
         return "B has an axis that is neither a tap, a column nor a group"
     if len(others) - len(columns) + 2 > MOST_AXES:
         return f"B has more than {MOST_AXES} axes"
-    return Im2col(found.channel, found.space, found.image, found.group, channel_b, group, tuple(columns), across)
+    return Im2col(
+        found.channel, found.space, found.image, found.group, channel_b, group, tuple(columns), across
+    )

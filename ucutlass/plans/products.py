@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.elements import Element
-from ucutlass.plan import Access, GemmProblem
+from ucutlass.plan import Access, GemmProblem, Product, Stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,40 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """A factor of each part of a sum, one for rows or columns: element `(x / within) * stride + part * group`
+    of a tensor, x the coordinate along `mode`; a stride of None is 0."""
+
+    pointer: int
+    elem: Element
+    mode: Literal["m", "n"]
+    within: Product
+    stride: Stride
+    group: Stride
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """K is summed in parts of `length` elements; each part's sum is multiplied by the factors, in order,
+    and added to the accumulator in f32. A factor is the product of its scales, left to right."""
+
+    length: Product
+    factors: tuple[tuple[Scale, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProductsProblem:
     """What is computed: `gemm` with its `a` and `b`, and where there is a `second` right operand, of the
     same element and the same modes, the arithmetic takes both accumulators (`Accumulator.index`).
 
-    `gemm` has one contracted mode and at most one batch mode.
+    `gemm` has one contracted mode and at most one batch mode. Where weights are narrower than the lane they
+    are its A, whatever side the program has them on: wgmma takes A from registers, where they are widened.
     """
 
     gemm: GemmProblem
     second: Access | None
     ragged: Ragged | None
+    scaled: Scaled | None = None
 
     @property
     def pointers(self) -> int:
@@ -48,6 +72,11 @@ class ProductsProblem:
     @property
     def lane(self) -> Element:
         return self.gemm.lane
+
+    @property
+    def converts(self) -> bool:
+        """Whether A lies in memory narrower than the lane, and is widened on its way to the multipliers."""
+        return self.gemm.a.elem.bytes < self.gemm.lane.bytes
 
     @property
     def products(self) -> int:

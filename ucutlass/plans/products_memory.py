@@ -23,14 +23,20 @@ def promotes(problem: GemmProblem) -> bool:
 
 
 def in_boxes(access: Access) -> bool:
-    """Whether TMA stores a result: its rows are made of 16 aligned bytes."""
-    return access.n == () and access.align * access.elem.bytes == 16
+    """Whether TMA can store a result: its rows or its columns are made of 16 aligned bytes."""
+    return () in (access.m, access.n) and access.align * access.elem.bytes == 16
+
+
+def stored_in_boxes(problem: ProductsProblem, access: Access) -> bool:
+    """Whether TMA stores this result. Rows of ragged groups are told apart in rows alone."""
+    ragged = problem.ragged is not None and problem.ragged.mode == "m"
+    return in_boxes(access) and not (ragged and access.n != ())
 
 
 def stage_bytes(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
     """Of one stage of the main loop."""
     tile_m, tile_n, tile_k = schedule.tile
-    return (tile_m + tile_n * problem.products) * tile_k * problem.lane.bytes
+    return (tile_m * problem.gemm.a.elem.bytes + tile_n * problem.products * problem.lane.bytes) * tile_k
 
 
 def steps(problem: ProductsProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
@@ -39,7 +45,7 @@ def steps(problem: ProductsProblem, schedule: WgmmaSchedule) -> tuple[int, int]:
     A tile's steps are a multiple of the buffers, so that each step has its own. Raises ValueError where
     none fits.
     """
-    sizes = [o.access.elem.bytes for o in problem.gemm.outputs if in_boxes(o.access)]
+    sizes = [o.access.elem.bytes for o in problem.gemm.outputs if stored_in_boxes(problem, o.access)]
     tile_m, tile_n, _ = schedule.tile
     atoms = tile_m // (128 if schedule.warps == "cooperative" else 64)
     main = schedule.stages * stage_bytes(problem, schedule)

@@ -4,7 +4,7 @@ honest kernel may be."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ucutlass.elements import F64, Element
 from ucutlass.families.refuse import walk
-from ucutlass.ir import Dot, Kernel, Pipeline, Program, Stage, TensorType, Value
+from ucutlass.ir import Dot, Kernel, Pipeline, Program, Stage, TensorType, TorchCall, Value
 from ucutlass.reference.bounds import Inputs, analyse, cast_radius
 from ucutlass.reference.contract import contract
 from ucutlass.reference.errors import UnsupportedError
 from ucutlass.reference.forms import early, lenient
 from ucutlass.reference.interpreter import (
+    TORCH_FUNCTIONS,
     Argument,
     check_arguments,
     open_call,
@@ -47,8 +48,8 @@ class Expected:
 
 
 def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
-    """The program's results and their bounds. Raises as `evaluate` does; a torch function of an
-    inexact buffer has no bound and raises UnsupportedError."""
+    """The program's results and their bounds. Raises as `evaluate` does; most torch functions of an
+    inexact buffer have no bound and raise UnsupportedError."""
     match program:
         case Kernel():
             return _kernel(program, arguments, [None] * len(arguments), {})
@@ -162,13 +163,42 @@ def _stage(
     radii = [None if k is None or not bool((k.bound != 0).any()) else k.bound for k in inputs]
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
-    if any(r is not None for r in radii):
-        raise UnsupportedError(
-            f"torch.{stage.call.function} takes a buffer that the pipeline computed inexactly: "
-            "no bound is known for it; check the stages before and after it apart"
-        )
     (result,) = run_stage(stage, arguments, sizes)
-    return [_given(stage.outputs[0], stage.call.result, result)]
+    given = _given(stage.outputs[0], stage.call.result, result)
+    if all(r is None for r in radii):
+        return [given]
+    made = inputs[0].elem if inputs and inputs[0] is not None else None
+    return [_through_torch(stage.call, radii, given, made is stage.call.result.elem)]
+
+
+MOVES = frozenset({"diag", "flip", "roll", "tril", "triu"})
+"""Torch functions that put elements elsewhere, or 0 in their place: bounds go with the elements."""
+
+
+def _through_torch(
+    call: TorchCall, radii: Sequence[Tensor | None], given: Expected, keeps: bool
+) -> Expected:
+    """A torch function of one inexact buffer; `keeps`: its result has that buffer's element type. No
+    element of `relu` or `sort` moves farther than the farthest of those that it may come from."""
+    (radius,) = radii if len(radii) == 1 else (None,)
+    keywords = dict(call.keywords)
+    moved: Tensor | None = None
+    if radius is None or not keeps:
+        pass
+    elif call.function in MOVES:
+        moved = TORCH_FUNCTIONS[call.function](radius, **keywords)
+    elif call.function == "relu":
+        moved = radius
+    elif call.function == "sort":
+        dim = int(keywords.get("dim", -1))
+        moved = radius.amax(dim, keepdim=True).expand_as(radius)
+    if moved is None:
+        raise UnsupportedError(
+            f"torch.{call.function} takes a buffer that the pipeline computed inexactly: no bound is known "
+            f"for it, but for {', '.join(sorted({*MOVES, 'relu', 'sort'}))}; check the stages before and "
+            "after it apart"
+        )
+    return replace(given, bound=moved.to(torch.float64))
 
 
 def _given(name: str, kind: TensorType, value: Argument) -> Expected:

@@ -176,7 +176,14 @@ def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buff
         kernel(*buffers.arguments[at], out=_out(outs[at]))
         return outs[at]
 
-    return Candidate(name, launch, buffers.strict(), bytes_of(buffers.arguments[0]) + bytes_of(outs[0]))
+    moved = bytes_of(buffers.arguments[0]) + bytes_of(outs[0])
+    return Candidate(name, launch, buffers.strict(), moved, _branches(kernel))
+
+
+def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
+    """Whether a call of it, which was called before, forks streams."""
+    made = getattr(kernel, "built", {}).values()
+    return any(one.plan.lanes.count > 1 for one in made)
 
 
 def _baseline(

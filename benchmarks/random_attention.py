@@ -1,0 +1,113 @@
+"""Random attention: orders of names, shared keys, masks, windows, biases, functions of scores and results.
+
+    python -m benchmarks.random_attention --first 0 --count 100 [--processes 2]
+
+Each accepted program's CUDA file runs on the host, emulated, and is judged against the float64 reference
+with its bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+from benchmarks.emulated import Job, emulate
+from benchmarks.random_sweeps import table
+
+HEADS = (8, 16, 24, 32, 64, 72, 96, 128)
+LENGTHS = (1, 7, 40, 64, 65, 127, 129, 150)
+
+
+class Maker:
+    """A program of a seed: `text` and `sizes`."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(f"attention {seed}")
+        self.lane = self.draw.choice(("f16", "bf16"))
+        self.head, self.shared = self.draw.choice(HEADS), self.draw.random() < 0.4
+        names = ["B", "H", *(["G"] if self.shared else []), "L", "S"]
+        small = {"B": (1, 2), "H": (1, 2, 3), "G": (1, 2, 3)}
+        self.sizes = {n: self.draw.choice(small.get(n, LENGTHS)) for n in names}
+        self.params: list[str] = []
+        heads = "(H G)" if self.shared else "H"
+        self.query = self.order(["B", heads, "L"])
+        self.kind = "scaled"
+        score = self.score()
+        result, outcome = self.result(heads)
+        key, value = (self.order(["B", "H", "S"]) for _ in range(2))
+        operands = [f"q: {self.lane}[{self.query}, D={self.head}]", f"k: {self.lane}[{key}, D]"]
+        operands += [f"v: {self.lane}[{value}, D]", *self.params]
+        self.text = (
+            f"kernel k({', '.join(operands)}) -> {result} {{\n"
+            f"  d = dot[D]({self.draw.choice(('q, k', 'k, q'))})\n"
+            f"  p = softmax[S]({score})\n"
+            f"  return {outcome}\n}}\n"
+        )
+
+    def order(self, names: list[str]) -> str:
+        """Names in memory: rows of tokens before or after heads."""
+        swapped = [names[0], names[2], names[1]]
+        return ", ".join(self.draw.choice((names, names, swapped)))
+
+    def score(self) -> str:
+        factor = self.draw.choice(("* rsqrt(size(D))", "/ sqrt(size(D))", "* 0.125", "", "* -0.25"))
+        e = f"d {factor}".strip()
+        if self.draw.random() < 0.35:
+            e = f"{e} + b"
+            wanted = [n for n in ("B", "H", "L") if self.draw.random() < 0.5]
+            self.params.append(f"b: {self.draw.choice(('f32', self.lane))}[{', '.join([*wanted, 'S'])}]")
+            self.kind = "bias"
+        if self.draw.random() < 0.15:
+            e, self.kind = f"tanh(({e}) / 8.0) * 8.0", "capped"
+        if self.draw.random() < 0.5:
+            e, self.kind = f"where({self.window()}, {e}, -inf)", f"{self.kind}, window"
+        if self.draw.random() < 0.2:
+            self.params.append("m: bool[B, L, S]")
+            e, self.kind = f"where(m or index(S) == 0, {e}, -inf)", f"{self.kind}, mask"
+        return e
+
+    def window(self) -> str:
+        offset = self.draw.choice(("", " + size(S) - size(L)", f" + {self.draw.randint(-20, 60)}"))
+        above = f"index(S) <= index(L){offset}"
+        if self.draw.random() < 0.6:
+            return above
+        wide = self.draw.randint(1, 140)
+        below = f"index(L) - index(S) < {wide}"
+        return self.draw.choice((f"{above} and {below}", below, f"index(S) > index(L) - {wide}"))
+
+    def result(self, heads: str) -> tuple[str, str]:
+        elem = self.draw.choice((self.lane, self.lane, self.lane, "f32"))
+        names = self.order(["B", heads, "L"])
+        axes = self.draw.choice((f"{names}, D",) * 5 + (f"B, {heads}, D, L",))
+        value = f"dot[S]({self.lane}(p), v)"
+        if self.draw.random() < 0.2:
+            self.params.append(f"g: {self.lane}[{names}, D]")
+            value, self.kind = f"{self.draw.choice(('sigmoid(g) *', 'g +'))} {value}", f"{self.kind}, result"
+        return f"{elem}[{axes}]", value
+
+
+def job(seed: int) -> Job:
+    """The program of a seed, to be emulated."""
+    made = Maker(seed)
+    return Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.count)
+    with ThreadPoolExecutor(options.processes) as pool:
+        rows = list(pool.map(lambda seed: emulate(job(seed)), seeds))
+    print(table(rows))
+    sys.exit(any(row.status not in ("right", "rejected") for row in rows))
+
+
+if __name__ == "__main__":
+    main()
