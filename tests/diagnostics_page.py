@@ -133,7 +133,9 @@ _PAIR = (
 SHAPES = {
     "UC0332": Case(_PAIR, "T=1024,D=1024,F=1024"),
     "UC0460": Case(_ROW, "L=10000000000"),
-    "UC0465": Case(attention("bf16").replace("\n}", "\n  schedule sm80 { stages auto }\n}"), "H=8,L=1024,S=1024,D=64"),
+    "UC0465": Case(
+        attention("bf16").replace("\n}", "\n  schedule sm80 { stages auto }\n}"), "H=8,L=1024,S=1024,D=64"
+    ),
     "UC0466": Case(attention("bf16"), "H=8,L=1024,S=1024,D=512"),
     "UC0467": Case(attention("bf16"), "H=8,L=1024,S=1024,D=100"),
     "UC0601": Case(_PLAIN, "M=64"),
@@ -171,8 +173,8 @@ _SECTIONS = (
     ),
     (
         "Schedules", "UC04",
-        "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of convolutions, UC0465 to "
-        "UC0467 are of attention; the others are "
+        "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
+        "convolutions, UC0465 to UC0467 are of attention; the others are "
         "the rules of `ucutlass.rules`, asked for given extents.",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),

@@ -54,7 +54,7 @@ def c_header(program: ir.Kernel, planned: AnyPlanned, source: Source, also: Sequ
             for i, (name, size) in enumerate(zip(program.dims, planned.sizes, strict=False))
         ),
         *(["scalars:", *(f"  [{i}] {text}" for i, text in enumerate(scalars))] if scalars else []),
-        "knobs: " + (", ".join(f.name for f in fields(Knobs)) + "; those below were planned" if gemm else "none"),
+        f"knobs: {', '.join(f.name for f in fields(Knobs))}; those below were planned" if gemm else "knobs: none",
         *(f"  for extents {', '.join(map(str, other.sizes))}: {_knobs(other)}" for other in also),
         "workspace: device memory, 256-byte aligned; call once with workspace_size not null to ask",
         "  for its bytes, which launches nothing",

@@ -35,8 +35,8 @@ def grain_of(plan: Plan, dims: Sequence[str], splits: int = 1) -> Grain:
 
 
 def _convolution(plan: ConvPlan, dims: Sequence[str]) -> Grain:
-    """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides of
-    results, keep their alignment."""
+    """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides
+    of results, keep their alignment."""
     problem, schedule = plan.problem, plan.schedule
     tiled = () if isinstance(schedule, DirectSchedule) else zip(
         (problem.m, problem.n, problem.k), schedule.tile, strict=True
@@ -102,7 +102,8 @@ def _sweep(plan: SweepPlan, dims: Sequence[str]) -> Grain:
     every: list[Load | Output] = [*problem.loads, *problem.outputs]
     for one in every:
         for axis in one.axes:
-            if one.align > 1 and axis.stride and not any(step.get(i, 1) % one.align == 0 for i in axis.stride):
+            whole = any(step.get(i, 1) % one.align == 0 for i in axis.stride)
+            if one.align > 1 and axis.stride and not whole:
                 step[axis.stride[-1]] = one.align
     return Grain({dims[inner]: along * schedule.vector}, {dims[i]: n for i, n in step.items()}, {})
 

@@ -109,7 +109,10 @@ def check(
             runs.append(outputs)
         if number == 0 or not deterministic:
             compared += [
-                compare(o.result, e.reference, e.bound, tile=t, name=e.name, overflows=e.overflows, free=e.free)
+                compare(
+                    o.result, e.reference, e.bound,
+                    tile=t, name=e.name, overflows=e.overflows, free=e.free,
+                )
                 for e, o, t in zip(wanted, outputs, tiles, strict=True)
             ]
         differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))

@@ -102,15 +102,19 @@ REFUSED: dict[str, str] = {
     "UC0309": kernel("return var[N](dot[K](x, w))", result="f32[M]"),
     "UC0310": kernel("return relu(x)", params="x: f64[M]", result="f32[M]"),
     "UC0311": kernel("return x - max[N](x) / sum[M](x)", params="x: f32[M, N]"),
-    "UC0312": kernel("return y = x + 1, r = x[N = 0]", params="x: f32[M, N]", result="(y: f32[M, N], r: f32[M])"),
+    "UC0312": kernel(
+        "return y = x + 1, r = x[N = 0]", params="x: f32[M, N]", result="(y: f32[M, N], r: f32[M])"
+    ),
     "UC0313": kernel("return var[R=4](x[L = P + R])", params="x: f32[L]", result="f32[P=L-3]"),
     "UC0314": kernel("return sum[N](x)[M = size(M) - 1 - M]", params="x: f32[M, N]", result="f32[M]"),
     "UC0316": kernel("return cumsum[L](x) + cumsum[L](x, reverse=true)", params="x: f32[L]", result="f32[L]"),
     "UC0320": attention("f32"),
     "UC0321": attention("bf16", over="S, L"),
     "UC0322": attention("bf16", v="H, D, S"),
-    "UC0330": kernel("return dot[K](x, w) * dot[K](y, u)", params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], "
-                     "u: bf16[N, K]"),
+    "UC0330": kernel(
+        "return dot[K](x, w) * dot[K](y, u)",
+        params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], u: bf16[N, K]",
+    ),
     "UC0331": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> f32[E=O-1, F, D] {\n"
               "  return dot[T](bf16(where(segment(T, o) == index(E), y, 0)), x)\n}\n",
 }

@@ -123,7 +123,8 @@ def test_all_programs_of_the_project_are_apart() -> None:
     every = [f"{path.name}:{p.name}" for path in PROGRAMS for p in read(path).module.programs]
     # `three_pass` is `accurate` with another schedule; two tasks are examples under other names.
     assert set(every) - set(found.values()) == {
-        "precision.ucu:three_pass", "task_r_embedding_scaled.ucu:embed", "task_t_avgpool_hardswish.ucu:avgpool_hardswish",
+        "precision.ucu:three_pass", "task_r_embedding_scaled.ucu:embed",
+        "task_t_avgpool_hardswish.ucu:avgpool_hardswish",
     }  # fmt: skip
 
 

@@ -17,82 +17,157 @@ class Sweep:
 _NORM = "d = x - mean[{o}](x)\n return d * rsqrt(mean[{o}](d * d) + 1e-5) * g + b"
 _POOL = "(x[H = 2*P + R - 1, W = 2*Q + S - 1])"
 
-SWEEPS: Mapping[str, Sweep] = MappingProxyType({
-    "layer norm": Sweep(
-        "kernel k(x: f16[T, D], g: f16[D], b: f16[D]) -> f16[T, D] { " + _NORM.format(o="D") + " }",
-        {"T": 5, "D": 776}, ({"T": 1031, "D": 4096}, {"T": 77, "D": 1009}, {"T": 3, "D": 300_000}, {"T": 999, "D": 8})),
-    "softmax": Sweep(
-        "kernel k(x: bf16[T, D]) -> bf16[T, D] { return softmax[D](x) }",
-        {"T": 3, "D": 4100}, ({"T": 513, "D": 4096}, {"T": 7, "D": 131_075}, {"T": 2, "D": 2_000_000})),
-    "softmax of a middle name": Sweep(
-        "kernel k(x: f32[A, D, C]) -> f32[A, D, C] { return softmax[D](x) }",
-        {"A": 3, "D": 33, "C": 20}, ({"A": 5, "D": 100, "C": 1000}, {"A": 3, "D": 3001, "C": 37})),
-    "log_softmax": Sweep(
-        "kernel k(x: f16[A, L]) -> f16[A, L] { return log_softmax[L](x) }",
-        {"A": 3, "L": 520}, ({"A": 100, "L": 32_000}, {"A": 31, "L": 127})),
-    "rms norm of channels": Sweep(
-        "kernel k(x: f32[B, C, H]) -> f32[B, C, H] { return x * rsqrt(mean[C](x * x) + 1e-5) }",
-        {"B": 2, "C": 19, "H": 120}, ({"B": 4, "C": 64, "H": 4096}, {"B": 3, "C": 1031, "H": 129})),
-    "group norm": Sweep(
-        "kernel k(x: f32[B, (G=4 C), H, W], g: f32[(G C)], b: f32[(G C)]) -> f32[B, (G C), H, W] { "
-        + _NORM.format(o="C, H, W") + " }",
-        {"B": 2, "C": 3, "H": 8, "W": 8}, ({"B": 4, "C": 16, "H": 64, "W": 64}, {"B": 1, "C": 3, "H": 17, "W": 19})),
-    "batch statistics": Sweep(
-        "kernel k(x: f32[B, C, H, W], g: f32[C], b: f32[C]) -> f32[B, C, H, W] { " + _NORM.format(o="B, H, W") + " }",
-        {"B": 3, "C": 2, "H": 60, "W": 1024}, ({"B": 16, "C": 5, "H": 128, "W": 128}, {"B": 7, "C": 3, "H": 31, "W": 29})),
-    "variance": Sweep(
-        "kernel k(x: f32[A, L]) -> f32[A] { return var[L](x) }", {"A": 3, "L": 200}, ({"A": 4, "L": 1_000_003},)),
-    "sum of all": Sweep(
-        "kernel k(x: f32[A, L]) -> f32[] { return sum[A, L](x * x) }",
-        {"A": 200, "L": 1024}, ({"A": 3000, "L": 1024}, {"A": 997, "L": 1013})),
-    "sum of rows of integers": Sweep(
-        "kernel k(x: s8[A, L], y: i32[A]) -> (s: i32[A], z: i32[A, L]) { return s = sum[L](x * y), z = x + y }",
-        {"A": 4, "L": 64}, ({"A": 100, "L": 5000},)),
-    "column sums": Sweep(
-        "kernel k(x: bf16[A, L]) -> f32[L] { return sum[A](x) }",
-        {"A": 3000, "L": 64}, ({"A": 30_000, "L": 512}, {"A": 4099, "L": 37})),
-    "product": Sweep("kernel k(x: f32[A, L]) -> f32[A] { return prod[L](x) }", {"A": 3, "L": 20}, ({"A": 300, "L": 23},)),
-    "argmax and max": Sweep(
-        "kernel k(x: bf16[A, L]) -> (i: i64[A], m: f32[A]) { return i = argmax[L](x), m = max[L](x) }",
-        {"A": 7, "L": 1000}, ({"A": 70, "L": 50_000}, {"A": 9, "L": 613})),
-    "argmin of a first name": Sweep(
-        "kernel k(x: f32[L, A]) -> i64[A] { return argmin[L](x) }", {"A": 24, "L": 50}, ({"A": 1000, "L": 777},)),
-    "cross entropy": Sweep(
-        "kernel k(z: f32[T, V], t: i64[T]) -> f32[T] { return logsumexp[V](z) - z[V = t] }",
-        {"T": 9, "V": 333}, ({"T": 200, "V": 4096}, {"T": 3, "V": 50_257})),
-    "scan of a middle name": Sweep(
-        "kernel k(x: f32[A, L, C]) -> f32[A, L, C] { return cumsum[L](x) }",
-        {"A": 3, "L": 37, "C": 24}, ({"A": 4, "L": 512, "C": 256}, {"A": 2, "L": 601, "C": 31})),
-    "reverse scan": Sweep(
-        "kernel k(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x, reverse=true) }",
-        {"A": 3, "L": 1204}, ({"A": 100, "L": 8192}, {"A": 5, "L": 1021})),
-    "masked exclusive scan": Sweep(
-        "kernel k(x: f32[A, L], m: bool[A, L]) -> f32[A, L] { return cumsum[L](where(m, x, 0), exclusive=true) * 2 }",
-        {"A": 2, "L": 2051}, ({"A": 64, "L": 10_000},)),
-    "cumulative product": Sweep(
-        "kernel k(x: f32[A, L]) -> f32[A, L] { return cumprod[L](x * 0.01 + 1) }", {"A": 2, "L": 70}, ({"A": 64, "L": 100},)),
-    "transpose": Sweep("kernel k(x: f16[A, B]) -> f16[B, A] { return x }", {"A": 40, "B": 24}, ({"A": 1000, "B": 512},)),
-    "embedding": Sweep(
-        "kernel k(t: bf16[V, D], i: i64[B, L]) -> bf16[B, L, D] { return t[V = i] * sqrt(size(D)) }",
-        {"V": 50, "D": 64, "B": 3, "L": 5}, ({"V": 1000, "D": 512, "B": 8, "L": 100}, {"V": 50, "D": 33, "B": 3, "L": 5})),
-    "average pool": Sweep(
-        "kernel k(x: f32[N, C, H, W]) -> f32[N, C, P=(H+1)//2, Q=(W+1)//2] { return hardswish(mean[R=3, S=3]" + _POOL + ") }",
-        {"N": 2, "C": 3, "H": 13, "W": 16}, ({"N": 4, "C": 16, "H": 57, "W": 64},)),
-    "max pool, channels last": Sweep(
-        "kernel k(x: f16[N, H, W, C]) -> f16[N, P=(H+1)//2, Q=(W+1)//2, C] { return max[R=3, S=3]" + _POOL + " }",
-        {"N": 2, "C": 16, "H": 9, "W": 8}, ({"N": 4, "C": 64, "H": 57, "W": 64}, {"N": 4, "C": 3, "H": 7, "W": 6})),
-    "causal depthwise": Sweep(
-        "kernel k(x: bf16[B, C, L], w: bf16[C, 1, K=4], b: bf16[C]) -> bf16[B, C, L] { "
-        "return silu(sum[K](x[L = L + K - 3] * w) + b) }",
-        {"B": 2, "C": 5, "L": 48}, ({"B": 2, "C": 50, "L": 1024},)),
-    "triangle": Sweep(
-        "kernel k(a: f32[M, K]) -> f32[M, K] { return where(index(K) <= index(M), a, 0) }",
-        {"M": 33, "K": 40}, ({"M": 1000, "K": 1000},)),
-    "concatenation": Sweep(
-        "kernel k(x: f32[M], y: f32[N]) -> f32[P=M+N] { return x[M = P] + y[N = P - size(M)] }",
-        {"M": 33, "N": 40}, ({"M": 100_000, "N": 77_777},)),
-    "shift of a sum": Sweep(
-        "kernel k(x: f32[L], b: f32[L]) -> f32[L] { return (x + b)[L = L - 1] * 3 }", {"L": 70}, ({"L": 100_000},)),
-    "to e4m3": Sweep(
-        "kernel k(x: f32[A, L], s: f32) -> e4m3[A, L] { return x * s }", {"A": 3, "L": 200}, ({"A": 300, "L": 1000},)),
-})  # fmt: skip
+SWEEPS: Mapping[str, Sweep] = MappingProxyType(
+    {
+        "layer norm": Sweep(
+            "kernel k(x: f16[T, D], g: f16[D], b: f16[D]) -> f16[T, D] { " + _NORM.format(o="D") + " }",
+            {"T": 5, "D": 776},
+            ({"T": 1031, "D": 4096}, {"T": 77, "D": 1009}, {"T": 3, "D": 300_000}, {"T": 999, "D": 8}),
+        ),
+        "softmax": Sweep(
+            "kernel k(x: bf16[T, D]) -> bf16[T, D] { return softmax[D](x) }",
+            {"T": 3, "D": 4100},
+            ({"T": 513, "D": 4096}, {"T": 7, "D": 131_075}, {"T": 2, "D": 2_000_000}),
+        ),
+        "softmax of a middle name": Sweep(
+            "kernel k(x: f32[A, D, C]) -> f32[A, D, C] { return softmax[D](x) }",
+            {"A": 3, "D": 33, "C": 20},
+            ({"A": 5, "D": 100, "C": 1000}, {"A": 3, "D": 3001, "C": 37}),
+        ),
+        "log_softmax": Sweep(
+            "kernel k(x: f16[A, L]) -> f16[A, L] { return log_softmax[L](x) }",
+            {"A": 3, "L": 520},
+            ({"A": 100, "L": 32_000}, {"A": 31, "L": 127}),
+        ),
+        "rms norm of channels": Sweep(
+            "kernel k(x: f32[B, C, H]) -> f32[B, C, H] { return x * rsqrt(mean[C](x * x) + 1e-5) }",
+            {"B": 2, "C": 19, "H": 120},
+            ({"B": 4, "C": 64, "H": 4096}, {"B": 3, "C": 1031, "H": 129}),
+        ),
+        "group norm": Sweep(
+            "kernel k(x: f32[B, (G=4 C), H, W], g: f32[(G C)], b: f32[(G C)]) -> f32[B, (G C), H, W] { "
+            + _NORM.format(o="C, H, W")
+            + " }",
+            {"B": 2, "C": 3, "H": 8, "W": 8},
+            ({"B": 4, "C": 16, "H": 64, "W": 64}, {"B": 1, "C": 3, "H": 17, "W": 19}),
+        ),
+        "batch statistics": Sweep(
+            "kernel k(x: f32[B, C, H, W], g: f32[C], b: f32[C]) -> f32[B, C, H, W] { "
+            + _NORM.format(o="B, H, W")
+            + " }",
+            {"B": 3, "C": 2, "H": 60, "W": 1024},
+            ({"B": 16, "C": 5, "H": 128, "W": 128}, {"B": 7, "C": 3, "H": 31, "W": 29}),
+        ),
+        "variance": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[A] { return var[L](x) }",
+            {"A": 3, "L": 200},
+            ({"A": 4, "L": 1_000_003},),
+        ),
+        "sum of all": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[] { return sum[A, L](x * x) }",
+            {"A": 200, "L": 1024},
+            ({"A": 3000, "L": 1024}, {"A": 997, "L": 1013}),
+        ),
+        "sum of rows of integers": Sweep(
+            "kernel k(x: s8[A, L], y: i32[A]) -> (s: i32[A], z: i32[A, L]) "
+            "{ return s = sum[L](x * y), z = x + y }",
+            {"A": 4, "L": 64},
+            ({"A": 100, "L": 5000},),
+        ),
+        "column sums": Sweep(
+            "kernel k(x: bf16[A, L]) -> f32[L] { return sum[A](x) }",
+            {"A": 3000, "L": 64},
+            ({"A": 30_000, "L": 512}, {"A": 4099, "L": 37}),
+        ),
+        "product": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[A] { return prod[L](x) }",
+            {"A": 3, "L": 20},
+            ({"A": 300, "L": 23},),
+        ),
+        "argmax and max": Sweep(
+            "kernel k(x: bf16[A, L]) -> (i: i64[A], m: f32[A]) { return i = argmax[L](x), m = max[L](x) }",
+            {"A": 7, "L": 1000},
+            ({"A": 70, "L": 50_000}, {"A": 9, "L": 613}),
+        ),
+        "argmin of a first name": Sweep(
+            "kernel k(x: f32[L, A]) -> i64[A] { return argmin[L](x) }",
+            {"A": 24, "L": 50},
+            ({"A": 1000, "L": 777},),
+        ),
+        "cross entropy": Sweep(
+            "kernel k(z: f32[T, V], t: i64[T]) -> f32[T] { return logsumexp[V](z) - z[V = t] }",
+            {"T": 9, "V": 333},
+            ({"T": 200, "V": 4096}, {"T": 3, "V": 50_257}),
+        ),
+        "scan of a middle name": Sweep(
+            "kernel k(x: f32[A, L, C]) -> f32[A, L, C] { return cumsum[L](x) }",
+            {"A": 3, "L": 37, "C": 24},
+            ({"A": 4, "L": 512, "C": 256}, {"A": 2, "L": 601, "C": 31}),
+        ),
+        "reverse scan": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x, reverse=true) }",
+            {"A": 3, "L": 1204},
+            ({"A": 100, "L": 8192}, {"A": 5, "L": 1021}),
+        ),
+        "masked exclusive scan": Sweep(
+            "kernel k(x: f32[A, L], m: bool[A, L]) -> f32[A, L] "
+            "{ return cumsum[L](where(m, x, 0), exclusive=true) * 2 }",
+            {"A": 2, "L": 2051},
+            ({"A": 64, "L": 10_000},),
+        ),
+        "cumulative product": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[A, L] { return cumprod[L](x * 0.01 + 1) }",
+            {"A": 2, "L": 70},
+            ({"A": 64, "L": 100},),
+        ),
+        "transpose": Sweep(
+            "kernel k(x: f16[A, B]) -> f16[B, A] { return x }", {"A": 40, "B": 24}, ({"A": 1000, "B": 512},)
+        ),
+        "embedding": Sweep(
+            "kernel k(t: bf16[V, D], i: i64[B, L]) -> bf16[B, L, D] { return t[V = i] * sqrt(size(D)) }",
+            {"V": 50, "D": 64, "B": 3, "L": 5},
+            ({"V": 1000, "D": 512, "B": 8, "L": 100}, {"V": 50, "D": 33, "B": 3, "L": 5}),
+        ),
+        "average pool": Sweep(
+            "kernel k(x: f32[N, C, H, W]) -> f32[N, C, P=(H+1)//2, Q=(W+1)//2] "
+            "{ return hardswish(mean[R=3, S=3]"
+            + _POOL
+            + ") }",
+            {"N": 2, "C": 3, "H": 13, "W": 16},
+            ({"N": 4, "C": 16, "H": 57, "W": 64},),
+        ),
+        "max pool, channels last": Sweep(
+            "kernel k(x: f16[N, H, W, C]) -> f16[N, P=(H+1)//2, Q=(W+1)//2, C] { return max[R=3, S=3]"
+            + _POOL
+            + " }",
+            {"N": 2, "C": 16, "H": 9, "W": 8},
+            ({"N": 4, "C": 64, "H": 57, "W": 64}, {"N": 4, "C": 3, "H": 7, "W": 6}),
+        ),
+        "causal depthwise": Sweep(
+            "kernel k(x: bf16[B, C, L], w: bf16[C, 1, K=4], b: bf16[C]) -> bf16[B, C, L] { "
+            "return silu(sum[K](x[L = L + K - 3] * w) + b) }",
+            {"B": 2, "C": 5, "L": 48},
+            ({"B": 2, "C": 50, "L": 1024},),
+        ),
+        "triangle": Sweep(
+            "kernel k(a: f32[M, K]) -> f32[M, K] { return where(index(K) <= index(M), a, 0) }",
+            {"M": 33, "K": 40},
+            ({"M": 1000, "K": 1000},),
+        ),
+        "concatenation": Sweep(
+            "kernel k(x: f32[M], y: f32[N]) -> f32[P=M+N] { return x[M = P] + y[N = P - size(M)] }",
+            {"M": 33, "N": 40},
+            ({"M": 100_000, "N": 77_777},),
+        ),
+        "shift of a sum": Sweep(
+            "kernel k(x: f32[L], b: f32[L]) -> f32[L] { return (x + b)[L = L - 1] * 3 }",
+            {"L": 70},
+            ({"L": 100_000},),
+        ),
+        "to e4m3": Sweep(
+            "kernel k(x: f32[A, L], s: f32) -> e4m3[A, L] { return x * s }",
+            {"A": 3, "L": 200},
+            ({"A": 300, "L": 1000},),
+        ),
+    }
+)

@@ -102,7 +102,8 @@ REFUSED: Mapping[str, tuple[str, str, str, str, str, str]] = {
     "s4 read": ("return x * 2", "x: s4[L]", "f32[L]", "UC0310", "reads s4", "x: s4[L]"),
     "f64 written": ("return x * 2", "x: f32[L]", "f64[L]", "UC0310", "writes f64", "f64[L]"),
     "two sets": (
-        "return x - max[A](x) * sum[L](x)", X2, "f32[A, L]", "UC0311", "over [L], another over [A]", "sum[L](x)",
+        "return x - max[A](x) * sum[L](x)", X2, "f32[A, L]", "UC0311", "over [L], another over [A]",
+        "sum[L](x)",
     ),
     "a reduction of a reduction": (
         "return sum[A](max[L](x))", X2, "f32[]", "UC0311", "over [A], another over [L]", "sum[A](max[L](x))",
@@ -144,10 +145,12 @@ REFUSED: Mapping[str, tuple[str, str, str, str, str, str]] = {
         "cumsum[L](x, reverse=true)",
     ),
     "a scan of a scan": (
-        "return cumsum[L](cumsum[L](x))", X2, "f32[A, L]", "UC0316", "a scan of a scan", "cumsum[L](cumsum[L](x))",
+        "return cumsum[L](cumsum[L](x))", X2, "f32[A, L]", "UC0316", "a scan of a scan",
+        "cumsum[L](cumsum[L](x))",
     ),
     "a sum of a scan": (
-        "return sum[L](cumsum[L](x))", X2, "f32[A]", "UC0316", "a reduction of a scan", "sum[L](cumsum[L](x))",
+        "return sum[L](cumsum[L](x))", X2, "f32[A]", "UC0316", "a reduction of a scan",
+        "sum[L](cumsum[L](x))",
     ),
     "a softmax of a scan": (
         "return softmax[L](cumsum[L](x))", X2, "f32[A, L]", "UC0316", "a reduction of a scan",
@@ -287,7 +290,8 @@ def test_a_mean_that_is_used_otherwise_keeps_its_own_pass() -> None:
 
 
 def test_what_is_shared_is_computed_once() -> None:
-    text = "kernel k(x: f32[T, D]) -> (y: f32[T, D], z: f32[T, D]) { return y = softmax[D](x), z = softmax[D](x) * 2 }"
+    body = "return y = softmax[D](x), z = softmax[D](x) * 2"
+    text = f"kernel k(x: f32[T, D]) -> (y: f32[T, D], z: f32[T, D]) {{ {body} }}"
     problem = planned(text, T=8, D=64).problem
     assert len(reductions(problem)) == 1 and len(problem.loads) == 1
 

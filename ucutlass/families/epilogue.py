@@ -88,8 +88,8 @@ def around(
     kernel: ir.Kernel, dot: Summed, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
     others: tuple[Summed, ...] = (), own: ir.Segment | None = None,
 ) -> Epilogue:  # fmt: skip
-    """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one cannot be
-    read at the element's own coordinates."""
+    """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one
+    cannot be read at the element's own coordinates."""
     inputs: list[Operand] = []
     slots: dict[int, int] = {}
     for node in _above((dot, *others), outputs, own):

@@ -144,7 +144,8 @@ def _one_pass(nodes: list[ir.Value], windows: frozenset[str]) -> None:
         if scanned and (scan or isinstance(node, ir.Softmax) or (isinstance(node, ir.Reduce) and not window)):
             what = "a scan" if scan else "a reduction"
             raise Refused(
-                "UC0316", f"{what} of a scan is two passes along a row, and a scan is the last one", node.span,
+                "UC0316", f"{what} of a scan is two passes along a row, and a scan is the last one",
+                node.span,
                 "cut here: store the scan first, in a pipeline: h: f32[..] = ..",
             )  # fmt: skip
         if framed and window:
@@ -177,8 +178,10 @@ def _result(
             "give it a kernel of its own, or a stage of a pipeline",
         )
     if any(not axis.dims and axis.extent != Fixed(1) for axis in result.type.axes):
-        raise Refused("UC0220", "a nameless axis longer than 1 cannot take part in an expression", result.span,
-                      "give the axis a name")  # fmt: skip
+        raise Refused(
+            "UC0220", "a nameless axis longer than 1 cannot take part in an expression", result.span,
+            "give the axis a name",
+        )  # fmt: skip
 
 
 def _isolated(nodes: list[ir.Value]) -> Iterator[str]:

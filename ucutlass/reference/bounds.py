@@ -129,7 +129,8 @@ def cast_radius(part: Bounded, centre: Tensor, rounding: Callable[[Tensor], Tens
 
 def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
     """Of p = e / sum(e), where e is rounded and not p: the relative error of one rounding, or half of the
-    smallest number, or what an f32 is flushed at, for e is at least p. The row's sum is that of the exact e."""
+    smallest number, or what an f32 is flushed at, for e is at least p. The row's sum is that of the
+    exact e."""
     x = part.value.data.to(torch.float64)
     spread = torch.zeros_like(x) if part.radius is None else part.radius
     form = FORMATS[node.elem.name]

@@ -47,8 +47,9 @@ def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Valu
 def early(roots: Sequence[Value]) -> frozenset[Value]:
     """The casts of a softmax that a dot sums: attention rounds the exponentials before it divides the
     dot by their sum."""
-    operands = (side for node in _topological(roots) if isinstance(node, Dot) for side in (node.left, node.right))
-    return frozenset(x for x in operands if isinstance(x, Cast) and isinstance(x.value, Softmax) and not x.value.log)
+    dots = (node for node in _topological(roots) if isinstance(node, Dot))
+    casts = (x for dot in dots for x in (dot.left, dot.right) if isinstance(x, Cast))
+    return frozenset(x for x in casts if isinstance(x.value, Softmax) and not x.value.log)
 
 
 def _coarse(elem: Element) -> bool:

@@ -89,7 +89,8 @@ def _case(content: Mapping[str, Any], sizes: Sequence[int]) -> tuple[Case, Any]:
     program = frontend.kernel(checked)
     named = {"M": m, "N": n, "K": k} | ({} if batch == 1 else {"B": batch})
     extents = complete(program, named)
-    return case_of(problem(frontend.gemm_form(checked, program), extents), extents, ARCHES[ARCH], device), program
+    what = problem(frontend.gemm_form(checked, program), extents)
+    return case_of(what, extents, ARCHES[ARCH], device), program
 
 
 def repriced(space: Space, constants: heuristic.Constants) -> Space:
