@@ -223,7 +223,9 @@ def test_names_side_by_side_are_one_mode() -> None:
     text = "kernel k(x: f32[A, B, C, D]) -> f32[A, B, C, D] { return softmax[C, D](x) }"
     problem = planned(text, A=3, B=5, C=7, D=8).problem
     assert (problem.rows, problem.columns) == (((0, 1),), ((2, 3),))
-    apart = planned("kernel k(x: f32[A, B, C]) -> f32[A, B, C] { return softmax[A, C](x) }", A=3, B=5, C=8).problem
+    apart = planned(
+        "kernel k(x: f32[A, B, C]) -> f32[A, B, C] { return softmax[A, C](x) }", A=3, B=5, C=8
+    ).problem
     assert (apart.rows, apart.columns) == (((1,),), ((0,), (2,)))
 
 
@@ -266,7 +268,9 @@ def test_one_build_serves_other_extents_of_the_same_divisors() -> None:
 NORM = "kernel k(x: f16[T, D], g: f16[D]) -> f16[T, D] {{ d = x - mean[D](x)  return d * rsqrt({}) * g }}"
 
 
-@pytest.mark.parametrize("square", ["mean[D](d * d) + 1e-5", "mean[D](d ** 2) + 1e-5", "var[D](x) + mean[D](d * d)"])
+@pytest.mark.parametrize(
+    "square", ["mean[D](d * d) + 1e-5", "mean[D](d ** 2) + 1e-5", "var[D](x) + mean[D](d * d)"]
+)
 def test_a_norm_is_one_pass(square: str) -> None:
     problem = planned(NORM.format(square), T=512, D=1024).problem
     needed = [problem.instructions[i] for i in reductions(problem)]
@@ -295,7 +299,9 @@ def test_integers_are_summed_in_64_bits() -> None:
 
 
 def test_scans_and_windows_are_instructions() -> None:
-    scan = planned("kernel k(x: f32[L]) -> f32[L] { return cumprod[L](x, exclusive=true, reverse=true) }", L=64)
+    scan = planned(
+        "kernel k(x: f32[L]) -> f32[L] { return cumprod[L](x, exclusive=true, reverse=true) }", L=64
+    )
     (found,) = (i for i in scan.problem.instructions if isinstance(i, ScanAlong))
     assert (found.op, found.exclusive, found.reverse) == ("prod", True, True)
     pool = planned("kernel k(x: f32[L]) -> f32[P=L] { return mean[R=3](x[L = P + R - 1]) }", L=64)
