@@ -36,6 +36,13 @@ _HEADERS = re.compile(r'#include "(?:cute|cutlass/arch)/.*"\n')
 _WGMMA = re.compile(r"m64n(\d+)k\d+\.\w+\.(\w+)\.\w+")
 
 
+class NotEmulable(Exception):
+    """A kernel whose headers hold PTX: CUTLASS's conversions of some elements."""
+
+
+NOT_EMULABLE = "not emulable"
+
+
 def build(source: Source, folder: Path) -> Any:
     """The entry of a source, compiled for the host. Skips the test where there is no g++."""
     compiler = shutil.which("g++")
@@ -48,6 +55,8 @@ def build(source: Source, folder: Path) -> Any:
     done = subprocess.run(
         [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True
     )
+    if "no such instruction" in done.stderr:
+        raise NotEmulable("PTX in CUTLASS's headers")
     assert done.returncode == 0, done.stderr[-4000:]
     entry = getattr(ctypes.CDLL(str(library)), source.entry)
     entry.restype = ctypes.c_int32
@@ -91,7 +100,7 @@ def _emulated(found: re.Match[str]) -> str:
 
 
 def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
-    """What is wrong with what a program's planned kernel computes, "" for nothing; in a process of its own,
+    """What is wrong with what a program's planned kernel computes, "" for nothing, or NOT_EMULABLE; in a process of its own,
     which an emulated kernel ends where it does what a GPU would not survive."""
     job = {"text": text, "sizes": sizes, "seed": seed}
     outcome = isolate.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
@@ -109,7 +118,10 @@ def judge_here(text: str, sizes: dict[str, int], seed: int) -> str:
     extents = complete(kernel, sizes)
     planned = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned
     with tempfile.TemporaryDirectory() as folder:
-        entry = build(source_of(checked, kernel, planned), Path(folder))
+        try:
+            entry = build(source_of(checked, kernel, planned), Path(folder))
+        except NotEmulable:
+            return NOT_EMULABLE
     wrong = []
     for distribution in DISTRIBUTIONS:
         arguments = generate(kernel, sizes, distribution, seed=seed)

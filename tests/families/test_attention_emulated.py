@@ -1,4 +1,4 @@
-"""Attention on the host: the emitted CUDA file against the reference, TMA, barriers and wgmma emulated."""
+"""Attention on the host: the emitted CUDA file against the reference, its TMA and wgmma emulated."""
 
 from __future__ import annotations
 
