@@ -149,6 +149,16 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"B": 2, "C": 5, "L": 48},
             ({"B": 2, "C": 50, "L": 1024},),
         ),
+        "sum of a pool": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[A] { return sum[P=L](max[R=3](x[L = P + R - 1])) }",
+            {"A": 4, "L": 64},
+            ({"A": 100, "L": 5001},),
+        ),
+        "norm of a window that stays": Sweep(
+            "kernel k(x: f32[L]) -> f32[P=L-2, R=3] { v = x[L = P + R]\n return v - mean[R](v) }",
+            {"L": 40},
+            ({"L": 100_001},),
+        ),
         "triangle": Sweep(
             "kernel k(a: f32[M, K]) -> f32[M, K] { return where(index(K) <= index(M), a, 0) }",
             {"M": 33, "K": 40},
