@@ -94,13 +94,13 @@ def random_jobs(first: int, wanted: int) -> Iterator[Job]:
 
 
 def example_jobs() -> Iterator[Job]:
-    """Every kernel of examples/, on both families, with small odd extents."""
+    """Every product of examples/, by both kernels, with small odd extents."""
     for path in sorted(EXAMPLES.glob("*.ucu")):
         checked = frontend.read(path)
         for kernel in checked.module.programs:
-            if isinstance(kernel, ir.Kernel):
+            if isinstance(kernel, ir.Kernel) and isinstance(form := frontend.form(checked, kernel), GemmForm):
                 for warps in EMULABLE:
-                    sizes = _odd(kernel, frontend.form(checked, kernel), warps)
+                    sizes = _odd(kernel, form, warps)
                     name = f"{path.name} {kernel.name} {warps}"
                     yield Job(name, checked.source, kernel.name, sizes, warps, 0)
 

@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from benchmarks.emulated import Job, Row, emulate
 
 ELEMENTS = ("f32", "f32", "f16", "bf16")
-UNARY = ("relu({})", "gelu({})", "silu({})", "tanh({})", "sigmoid({})", "abs({})", "(-{})", "exp(-abs({}))", "({} * 0.5)")
+UNARY = (
+    "relu({})",
+    "gelu({})",
+    "silu({})",
+    "tanh({})",
+    "sigmoid({})",
+    "abs({})",
+    "(-{})",
+    "exp(-abs({}))",
+    "({} * 0.5)",
+)
 BINARY = ("({} + {})", "({} - {})", "({} * {})", "max({}, {})", "min({}, {})", "where({} > 0, {}, 0.25)")
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 31, 32, 40, 64, 65, 96, 128, 200, 257, 520)
 MOST = 30_000
@@ -74,7 +84,9 @@ class Maker:
     def expr(self, depth: int, must: str = "") -> str:
         """A float expression; `must` stands in it."""
         if depth == 0:
-            return must or self.draw.choice([*self.leaves, "0.75", f"f32(index({self.draw.choice(self.names)})) * 0.01"])
+            return must or self.draw.choice(
+                [*self.leaves, "0.75", f"f32(index({self.draw.choice(self.names)})) * 0.01"]
+            )
         if self.draw.random() < 0.4:
             return self.draw.choice(UNARY).format(self.expr(depth - 1, must))
         shape = self.draw.choice(BINARY)
@@ -134,7 +146,9 @@ class Maker:
 
     def _pick(self) -> tuple[str, list[str]]:
         name = self.draw.choice(self.names)
-        return f"  return {self.draw.choice(('argmax', 'argmin'))}[{name}](x)", [n for n in self.names if n != name]
+        return f"  return {self.draw.choice(('argmax', 'argmin'))}[{name}](x)", [
+            n for n in self.names if n != name
+        ]
 
 
 def program(seed: int) -> Program:
@@ -149,7 +163,9 @@ def job(seed: int) -> Job:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
@@ -165,7 +181,11 @@ def table(rows: list[Row]) -> str:
     """Counts by kind and outcome, then what was not right."""
     counted = Counter((row.job.name.split(" ", 1)[1], row.status) for row in rows)
     lines = [f"{kind:14} {status:12} {n}" for (kind, status), n in sorted(counted.items())]
-    lines += [f"{r.job.name}: {r.status}: {r.detail[:600]}\n{r.job.text}{r.job.sizes}" for r in rows if r.status != "right"]
+    lines += [
+        f"{r.job.name}: {r.status}: {r.detail[:600]}\n{r.job.text}{r.job.sizes}"
+        for r in rows
+        if r.status != "right"
+    ]
     return "\n".join(lines)
 
 

@@ -107,11 +107,6 @@ RULED = {
     "UC0451": gemm("warps gemv  rows 3", _VECTOR),
     "UC0452": gemm("warps gemv  threads 33", _VECTOR),
     "UC0453": gemm("warps gemv  rows 16  columns 8", _VECTOR),
-    "UC0332": Case(
-        "kernel k(x: bf16[T, D], w: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] {\n"
-        "  return silu(dot[D](x, w)) * dot[D](x, u)\n  schedule sm90a { tile 128x256x64 }\n}\n",
-        "T=64,D=64,F=64",
-    ),
     "UC0454": gemm("warps gemv  rows 64  columns 8  threads 16", _VECTOR, arch="sm89", x="bf16[K, M]"),
 }
 """For each legality rule the smallest schedule that breaks it."""
@@ -132,6 +127,11 @@ _PAIR = (
 
 SHAPES = {
     "UC0332": Case(_PAIR, "T=1024,D=1024,F=1024"),
+    "UC0333": Case(
+        "kernel k(x: bf16[M, (G J=64)], w: bf16[(P Q=64), (G J)], s: f32[Q, G]) -> bf16[M, (P Q)] {\n"
+        "  return sum[G](dot[J](x, w) * s)\n}\n",
+        "M=64,G=4,P=2",
+    ),
     "UC0460": Case(_ROW, "L=10000000000"),
     "UC0465": Case(attention("bf16").replace("\n}", "\n  schedule sm80 { stages auto }\n}"), "H=8,L=1024,S=1024,D=64"),
     "UC0466": Case(attention("bf16"), "H=8,L=1024,S=1024,D=512"),

@@ -85,9 +85,10 @@ inline void settle(float sum, uint32_t) { if (sum < 0) { fprintf(stderr, "a sum 
 template <int kCount> void fewer_registers() {}
 template <int kCount> void more_registers() {}
 
-inline uint64_t matrix(uint32_t shared, int leading) {
+inline uint64_t descriptor(uint32_t lower) { return uint64_t(64u | 1u << 30) << 32 | lower; }
+inline uint32_t matrix(uint32_t shared, int leading) {
   if (shared % 1024) { fprintf(stderr, "an operand that is not aligned to its swizzle\n"); abort(); }
-  return uint64_t((shared & 0x3FFFF) >> 4) | uint64_t(leading >> 4) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+  return (shared & 0x3FFFF) >> 4 | uint32_t(leading >> 4) << 16;
 }
 inline uint32_t start_of(uint64_t d) { return uint32_t(d & 0x3FFF) << 4; }
 inline uint32_t leading_of(uint64_t d) { return uint32_t(d >> 16 & 0x3FFF) << 4; }

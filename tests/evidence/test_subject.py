@@ -121,8 +121,10 @@ def test_all_programs_of_the_project_are_apart() -> None:
         for program in read(path).module.programs:
             found.setdefault(algorithm_digest(program), f"{path.name}:{program.name}")
     every = [f"{path.name}:{p.name}" for path in PROGRAMS for p in read(path).module.programs]
-    # `three_pass` is `accurate` with another schedule.
-    assert set(every) - set(found.values()) == {"precision.ucu:three_pass"}
+    # `three_pass` is `accurate` with another schedule; two tasks are examples under other names.
+    assert set(every) - set(found.values()) == {
+        "precision.ucu:three_pass", "task_r_embedding_scaled.ucu:embed", "task_t_avgpool_hardswish.ucu:avgpool_hardswish",
+    }  # fmt: skip
 
 
 # --- every attribute of every value ----------------------------------------------

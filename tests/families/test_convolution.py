@@ -1,4 +1,4 @@
-"""Convolutions: what is recognised, what is refused and why, which kernel is planned, and that it is legal."""
+"""Convolutions: what is recognised, what is refused and why, which kernel is planned; that it is legal."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ucutlass.emit.text import Source
 from ucutlass.functions import FUNCTIONS
 from ucutlass.grammar.parse import grammar_text
 from ucutlass.hardware import ARCHES
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
 from ucutlass.schedule import FIELDS
 from ucutlass.shapes import ShapeError, complete, free_dims
 
@@ -59,7 +59,7 @@ def _ours(text: str) -> set[str]:
     return defined - (LANGUAGE - {"x"})
 
 
-def emitted(text: str, sizes: tuple[int, ...] | None, name: int) -> tuple[Source, Planned]:
+def emitted(text: str, sizes: tuple[int, ...] | None, name: int) -> tuple[Source, AnyPlanned]:
     checked = frontend.read_text(text)
     program = checked.module.programs[name]
     assert isinstance(program, ir.Kernel)
@@ -68,13 +68,11 @@ def emitted(text: str, sizes: tuple[int, ...] | None, name: int) -> tuple[Source
 
 
 def _sizes(program: ir.Kernel) -> tuple[int, ...]:
-    found = frontend.typical_sizes(program, None)
-    assert found is not None
-    return found
+    return complete(program, dict.fromkeys(free_dims(program), 128))
 
 
-def _kernels(path: Path) -> range:
-    return range(len(frontend.read(path).module.programs))
+def _kernels(path: Path) -> list[int]:
+    return [i for i, p in enumerate(frontend.read(path).module.programs) if isinstance(p, ir.Kernel)]
 
 
 CASES = [pytest.param(p, n, id=f"{p.stem}-{n}") for p in EXAMPLES for n in _kernels(p)]

@@ -38,7 +38,9 @@ def built() -> None:
     for name, number in CASES:
         checked = frontend.read_text(SWEEPS[name].text)
         program = frontend.kernel(checked)
-        planned = frontend.plan_kernel(checked, program, complete(program, sizes_of(name, number)), "sm90a").planned
+        planned = frontend.plan_kernel(
+            checked, program, complete(program, sizes_of(name, number)), "sm90a"
+        ).planned
         pairs.append((source_of(checked, program, planned), planned.plan))
     for made, (name, number) in zip(build_sources(pairs), CASES, strict=True):
         assert isinstance(made, Artifact), f"{name} {number}: {made}"

@@ -120,12 +120,12 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
 
 
 def _only_scaled(dots: Sequence[ir.Dot], groups: Groups | None) -> None:
-    if len(dots) > 1 or groups is not None or dots[0].lane.kind == "int":
+    if len(dots) > 1 or groups is not None:
         raise Refused(
             "UC0333",
-            "no kernel scales the parts of K of a pair of dots, of ragged groups or of integers",
+            "no kernel scales the parts of K of a pair of dots or of ragged groups",
             dots[0].span,
-            "compute one dot, of floats, over whole operands",
+            "compute one dot over whole operands",
         )
 
 

@@ -3,7 +3,7 @@ windows and gathers. `ucutlass.families.sweep_problem` gives it extents."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ucutlass import ir
@@ -159,7 +159,9 @@ def _names(names: frozenset[str]) -> str:
     return "[" + ", ".join(sorted(names)) + "]"
 
 
-def _result(kernel: ir.Kernel, result: ir.ResultDecl, rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+def _result(
+    kernel: ir.Kernel, result: ir.ResultDecl, rows: tuple[str, ...], columns: tuple[str, ...]
+) -> None:
     if result.type.elem.name not in SWEPT:
         raise Refused(
             "UC0310", f"no kernel without dot writes {result.type.elem.name}", result.span,

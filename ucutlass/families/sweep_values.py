@@ -68,7 +68,15 @@ Env = tuple[tuple[str, At], ...]
 
 
 _WINDOW_OPS: Mapping[str, WindowOp] = MappingProxyType(
-    {"sum": "sum", "mean": "sum", "prod": "prod", "max": "max", "min": "min", "argmax": "argmax", "argmin": "argmin"}
+    {
+        "sum": "sum",
+        "mean": "sum",
+        "prod": "prod",
+        "max": "max",
+        "min": "min",
+        "argmax": "argmax",
+        "argmin": "argmin",
+    }
 )
 """What a window accumulates for a reduction; a mean is a sum that is divided."""
 
@@ -373,14 +381,14 @@ class Builder:
         return self.add(RowValue(row, "value", "i64" if picks else self.kind(arg)))
 
 
-def fused_moments(
-    instructions: list[SweepInstruction], loads: Sequence[Load]
-) -> list[SweepInstruction]:
+def fused_moments(instructions: list[SweepInstruction], loads: Sequence[Load]) -> list[SweepInstruction]:
     """`mean(x)` with `mean((x - mean(x)) ** 2)` as one reduction, which reads a row once: the squares about
     the mean that the row's moments have."""
     made = list(instructions)
     for i, one in enumerate(instructions):
-        found = _centred_square(instructions, one.arg) if isinstance(one, RowReduce) and one.op == "sum" else None
+        found = (
+            _centred_square(instructions, one.arg) if isinstance(one, RowReduce) and one.op == "sum" else None
+        )
         if found is None:
             continue
         mean, total = found

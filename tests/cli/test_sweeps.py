@@ -1,0 +1,56 @@
+"""The commands over a kernel without a dot: what there is to say, and what there is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_machine import ROOT, Ucc
+
+NORM = ROOT / "tests" / "programs" / "task_c_layer_norm.ucu"
+EMBED = ROOT / "tests" / "programs" / "task_r_embedding_scaled.ucu"
+SIZES = ("-s", "V=1000,D=512,B=2,L=100")
+
+
+def test_explain_gives_choices_with_reasons(ucc: Ucc) -> None:
+    result = ucc("explain", NORM)
+    assert result.status == 0, result.err
+    found = dict(line.split("\t") for line in result.out.splitlines())
+    assert found["kernel"] == "sweep" and found["device"] == "H200"
+    assert found["vectors of 8"].startswith("along the columns")
+    assert float(found["estimate"].split()[0]) >= float(found["bound"].split()[0]) > 0
+
+
+def test_explain_in_json(ucc: Ucc) -> None:
+    row = ucc("explain", NORM, "--json").json
+    assert row["plan"]["vector"] == 8 and row["plan"]["keep"] == "registers"
+    assert row["arch"] == "sm90a" and row["seconds"] >= row["bound"]["seconds"] > 0
+    assert row["notes"]
+
+
+def test_emit_in_json_has_no_schedule_and_no_knobs(ucc: Ucc) -> None:
+    row = ucc("emit", EMBED, *SIZES, "--json").json
+    assert (row["schedule"], row["knobs"]) == ("", {})
+    assert row["sizes"] == {"V": 1000, "D": 512, "B": 2, "L": 100}
+    code = [line for line in row["source"].splitlines() if not line.startswith("//")]
+    assert any(f" {row['entry']}(" in line for line in code)
+    assert not any("table" in line for line in code)
+
+
+def test_build_writes_the_files(ucc: Ucc, tmp_path: Path) -> None:
+    result = ucc("build", EMBED, *SIZES, "-o", tmp_path / "out", "--json")
+    assert result.status == 0, result.err
+    header = Path(result.json["header"]).read_text()
+    assert "knobs: none" in header and "[1] ids" in header
+
+
+def test_profile_says_before_it_builds_that_there_is_nothing_to_edit(ucc: Ucc) -> None:
+    result = ucc("profile", EMBED, *SIZES)
+    assert result.status == 1
+    assert "[UC0315]" in result.err
+
+
+def test_check_finds_what_comes_up_on_the_way_to_a_plan(ucc: Ucc, tmp_path: Path) -> None:
+    file = tmp_path / "moved.ucu"
+    file.write_text("kernel k(x: f32[M, N]) -> f32[M] { return sum[N](x)[M = size(M) - 1 - M] }\n")
+    result = ucc("check", file)
+    assert result.status == 1 and "[UC0314]" in result.err

@@ -1,0 +1,143 @@
+"""Runs a products kernel for Hopper on the host: its own source, with TMA, mbarriers and wgmma emulated.
+
+`hopper.h` says how, and what that cannot show.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.emit.harness import HOST_SHIM, cuda_includes, cutlass_include
+from ucutlass import frontend
+from ucutlass.backend import source_of
+from ucutlass.emit import Source
+from ucutlass.reference import expect
+from ucutlass.runtime import isolate, verify
+from ucutlass.runtime.inputs import Distribution, generate
+from ucutlass.shapes import complete
+
+DISTRIBUTIONS: tuple[Distribution, ...] = ("integer", "normal")
+LIMIT_SECONDS = 600.0
+
+_ASM = re.compile(r"asm volatile\((.*?)\);(?=\s)", re.DOTALL)
+_TMA = re.compile(r"#ifndef UCC_TMA\n.*?encode_tiled\n\n#endif\n", re.DOTALL)
+_HEADERS = re.compile(r'#include "(?:cute|cutlass/arch)/.*"\n')
+_WGMMA = re.compile(r"m64n(\d+)k\d+\.\w+\.(\w+)\.\w+")
+
+
+class NotEmulable(Exception):
+    """A kernel whose headers hold PTX: CUTLASS's conversions of some elements."""
+
+
+NOT_EMULABLE = "not emulable"
+
+
+def build(source: Source, folder: Path) -> Any:
+    """The entry of a source, compiled for the host. Skips the test where there is no g++."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to compile the emulated kernel")
+    text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
+    text.write_text(translated(source.text))
+    flags = ("-std=c++17", "-O2", "-w", "-fpermissive", "-fPIC", "-shared")
+    includes = (f"-I{Path(__file__).parent}", f"-I{cutlass_include()}", *cuda_includes())
+    done = subprocess.run(
+        [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True
+    )
+    if "no such instruction" in done.stderr:
+        raise NotEmulable("PTX in CUTLASS's headers")
+    assert done.returncode == 0, done.stderr[-4000:]
+    entry = getattr(ctypes.CDLL(str(library)), source.entry)
+    entry.restype = ctypes.c_int32
+    return entry
+
+
+def translated(text: str) -> str:
+    """The kernel's source for the host."""
+    text = _HEADERS.sub("", _TMA.sub("", text))
+    text = text.replace(
+        "extern __shared__ __align__(1024) char memory[];", "char* const memory = hopper::memory();"
+    )
+    text = _ASM.sub(_emulated, text)
+    assert "asm " not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
+    headers = "#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"
+    intrinsic = "unsigned __byte_perm(unsigned, unsigned, unsigned);\n"
+    return f'{intrinsic}{headers}#include "hopper.h"\n#include <cmath>\n{HOST_SHIM}{text}'
+
+
+def _emulated(found: re.Match[str]) -> str:
+    inside = found[1]
+    given = re.findall(r'"[rlhf]"\(((?:[^()]|\([^()]*\))*)\)', inside)
+    if made := _WGMMA.search(inside):
+        flags = re.search(r"p, 1, 1(?:, (\d))?(?:, (\d))?;", inside)
+        across = [g for g in (flags.groups() if flags else ()) if g is not None]
+        b = across[-1] if across else "0"
+        a = across[0] if len(across) == 2 else "0"
+        return f"hopper::wgmma(d, a, b, keeps, {made[1]}, hopper::Lane::{made[2]}, {a}, {b});"
+    if "stmatrix" in inside:
+        return f"hopper::stmatrix({'true' if '.trans' in inside else 'false'}, to, r);"
+    if "st.shared.b8" in inside:
+        return f"hopper::put({given[0]}, uint8_t({given[1]}));"
+    if "st.shared.b16" in inside:
+        return f"hopper::put({given[0]}, {given[1]});"
+    if "st.shared" in inside:
+        return f"hopper::put({', '.join(given)});"
+    return ";"
+
+
+# --- judging --------------------------------------------------------------------------
+
+
+def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
+    """What is wrong with what a program's planned kernel computes, "" for nothing, or NOT_EMULABLE; in a process of its own,
+    which an emulated kernel ends where it does what a GPU would not survive."""
+    job = {"text": text, "sizes": sizes, "seed": seed}
+    outcome = isolate.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
+    match outcome:
+        case isolate.Returned(value=str(wrong)):
+            return wrong
+        case _:
+            return str(outcome)[-1500:]
+
+
+def judge_here(text: str, sizes: dict[str, int], seed: int) -> str:
+    torch.set_num_threads(1)
+    checked = frontend.read_text(text)
+    kernel = frontend.kernel(checked)
+    extents = complete(kernel, sizes)
+    planned = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            entry = build(source_of(checked, kernel, planned), Path(folder))
+        except NotEmulable:
+            return NOT_EMULABLE
+    wrong = []
+    for distribution in DISTRIBUTIONS:
+        arguments = generate(kernel, sizes, distribution, seed=seed)
+
+        def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+            addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
+            scalars = [float(a) for a in given if not isinstance(a, Tensor)]
+            code = entry(
+                (ctypes.c_void_p * len(addresses))(*addresses), (ctypes.c_int64 * len(extents))(*extents),
+                (ctypes.c_double * max(1, len(scalars)))(*scalars),
+                (ctypes.c_int64 * 3)(*planned.knob_values), None, None, None,
+            )  # fmt: skip
+            if code:
+                raise RuntimeError(f"the entry returned {code}")
+
+        verdict = verify.check(kernel, launch, arguments, expected=expect(kernel, arguments))
+        if not verdict.ok:
+            wrong.append(f"{distribution}: {verdict}")
+    return "\n".join(wrong)

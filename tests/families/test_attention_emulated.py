@@ -1,0 +1,48 @@
+"""Attention on the host: the emitted CUDA file against the reference, its TMA and wgmma emulated."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.emulated import Job, emulate
+from benchmarks.random_attention import job
+from tests.programs_attention import PROGRAMS, text
+from ucutlass import frontend
+from ucutlass.shapes import free_dims
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
+
+QUICK = {"causal at the end", "bias"}
+"""One of each way through the emitter; the others are slow tests, for their number."""
+
+SIZES = {"B": 1, "H": 2, "G": 2, "L": 70, "S": 150, "E": 72}
+
+
+def right(program: str, sizes: dict[str, int]) -> None:
+    kernel = frontend.kernel(frontend.read_text(program))
+    row = emulate(Job("attention", program, "attention", {d: sizes[d] for d in free_dims(kernel)}, None, 3))
+    assert row.status == "right", row.detail
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROGRAMS]
+)
+def test_programs_compute_attention(name: str) -> None:
+    right(text(name, "bf16", 32), SIZES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", [8, 32, 72, 96, 128, 192, 256])
+@pytest.mark.parametrize("name", ["plain", "window"])
+def test_heads_compute_attention(name: str, head: int) -> None:
+    """Several tiles a thread block, with the queries' place shared or not."""
+    right(text(name, "f16", head), SIZES | {"H": 3, "L": 200})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_programs_compute_attention(seed: int) -> None:
+    row = emulate(job(seed))
+    assert row.status in ("right", "rejected"), f"{row.detail}\n{row.job.text}{row.job.sizes}"
