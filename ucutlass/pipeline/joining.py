@@ -102,18 +102,29 @@ class _Names:
 
     def of(self, step: Step) -> dict[str, str]:
         """The joined kernel's name for each of a stage's dimensions."""
-        return {
-            dim: f"d{i}" for i, c in enumerate(self.classes) for owner, dim in c if owner == step.name
-        }
+        pairs = zip(self._labels(), self.classes, strict=True)
+        return {dim: label for label, c in pairs for owner, dim in c if owner == step.name}
+
+    def _labels(self) -> list[str]:
+        """A name for each class: one that its members have, made different from the others'."""
+        taken: list[str] = []
+        for members in self.classes:
+            name = label = min(dim for _, dim in members)
+            number = 1
+            while label in taken:
+                number += 1
+                label = f"{name}_{number}"
+            taken.append(label)
+        return taken
 
     def dims(self, steps: Sequence[Step]) -> dict[str, tuple[Extent, int]]:
         """Every dimension of the joined kernel: its extent as far as a text gives it, and its size."""
         of = {step.name: self.of(step) for step in steps}
         made: dict[str, tuple[Extent, int]] = {}
-        for i, members in enumerate(self.classes):
+        for label, members in zip(self._labels(), self.classes, strict=True):
             known = [(owner, *self.given[owner, dim]) for owner, dim in sorted(members)]
             owner, extent, size = next((k for k in known if not isinstance(k[1], Free)), known[0])
-            made[f"d{i}"] = renamed_extent(extent, of[owner]), size
+            made[label] = renamed_extent(extent, of[owner]), size
         return made
 
 
