@@ -100,8 +100,8 @@ def _emulated(found: re.Match[str]) -> str:
 
 
 def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
-    """What is wrong with what a program's planned kernel computes, "" for nothing, or NOT_EMULABLE; in a process of its own,
-    which an emulated kernel ends where it does what a GPU would not survive."""
+    """What is wrong with what a program's planned kernel computes, "" for nothing, or NOT_EMULABLE; in a
+    process of its own, which an emulated kernel ends where it does what a GPU would not survive."""
     job = {"text": text, "sizes": sizes, "seed": seed}
     outcome = isolate.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
     match outcome:

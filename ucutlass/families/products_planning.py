@@ -63,7 +63,7 @@ _SHOWN = 0.2
 """Of the lesser of the times to multiply and to move, what shows beside the other."""
 
 _ALONE = 0.6
-"""Of that, what is left where each k tile's sum is added while no other warp group may multiply (an estimate)."""
+"""Of that, what is left where each k tile's sum is added while no other warp group may multiply (a guess)."""
 
 _CLUSTERS = ((1, 1), (2, 1), (1, 2))
 
