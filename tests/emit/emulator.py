@@ -30,6 +30,9 @@ _MMA = re.compile(
 _ON_DEVICE = re.compile(r"#if defined\(__CUDA_ARCH__\).*?#else\n(.*?)#endif\n", re.DOTALL)
 _HOPPER = re.compile(r"// --- instructions -.*?(?=// --- tiles -)", re.DOTALL)
 """What of attention's kernel holds PTX."""
+_WINDOWS = re.compile(r"// --- windows: instructions -.*?(?=// --- main loop -)", re.DOTALL)
+_WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#endif\n", re.DOTALL)
+"""What of the convolution's kernel holds PTX, and what asks the driver."""
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
@@ -63,6 +66,9 @@ def _translated(text: str) -> str:
     text = _HOPPER.sub(_hopper, text).replace(
         "extern __shared__ uint8_t dynamic[];", "uint8_t* const dynamic = emu::shared();"
     )
+    text = _WINDOW_MAPS.sub('#include "emulator_im2col_maps.h"\n', _WINDOWS.sub(_windows, text)).replace(
+        "extern __shared__ uint8_t unaligned[];", "uint8_t* const unaligned = emu::shared();"
+    )
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
     )
@@ -82,6 +88,18 @@ def _hopper(found: re.Match[str]) -> str:
         f"#define EMU_BF16 {int(lane[0] == 'bf16')}", f"#define {out} {int(lane[-1] == 'bf16')}",
         '#include "emulator_hopper.h"', "#undef EMU_BF16", f"#undef {out}\n\n",
     ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _windows(found: re.Match[str]) -> str:
+    """The device functions of `emulator_im2col.h`, told the elements and which way B lies."""
+    lane, after = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)[0]
+    defines = {
+        "EMU_BF16": lane == "bf16", "EMU_ELEMENT": 4 if lane == "tf32" else 2,
+        "EMU_ACROSS": after == ", 1, 1, 0, 1",
+    }  # fmt: skip
+    lines = [f"#define {name} {int(value)}" for name, value in defines.items()]
+    lines += ['#include "emulator_im2col.h"', *(f"#undef {name}" for name in defines), "\n"]
     return "\n".join(lines)
 
 

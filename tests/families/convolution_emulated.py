@@ -31,11 +31,11 @@ def plan(text: str, given: Mapping[str, int], arch: str = "sm80") -> AnyPlanned:
     return frontend.plan_kernel(checked, program, complete(program, given), arch).planned
 
 
-def judge(text: str, given: Mapping[str, int], seed: int = 0) -> list[str]:
+def judge(text: str, given: Mapping[str, int], seed: int = 0, arch: str = "sm80") -> list[str]:
     """What is wrong with the kernel of a program for these extents."""
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
-    planned = plan(text, given)
+    planned = plan(text, given, arch)
     source = emit(planned.plan, "")
     folder = Path(tempfile.mkdtemp(prefix="convolution-"))
     try:

@@ -190,6 +190,28 @@ def test_values_on_the_host(name: str) -> None:
     assert judge(*PROGRAMS[name]) == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "f16 strided",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "bf16 fused",
+                "tf32",
+                "data gradient",
+                "f16 channels first",
+                "one dimension",
+                "reduced",
+            )
+        ),
+    ],
+)
+def test_values_of_hopper_s_kernel_on_the_host(name: str) -> None:
+    assert isinstance(_conv(plan(*PROGRAMS[name], "sm90a")).schedule, Im2colSchedule)
+    assert judge(*PROGRAMS[name], arch="sm90a") == []
+
+
 @pytest.mark.parametrize("arch", ["sm80", "sm90a"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_name_of_a_program_is_in_the_code(name: str, arch: str) -> None:

@@ -1,0 +1,112 @@
+// The device functions of the convolution by TMA on the host, in place of those that hold PTX. Included
+// inside the kernel's namespace after its constants; `emulator.h` and `emulator_im2col_maps.h` stand before
+// it. Copies and products happen where they are asked for: layouts and places are what is tried here.
+// Layouts are those of the PTX manual (wgmma, matrix descriptor, swizzles; im2col mode of tensor copies).
+
+struct Barrier { int count = 0, left = 0; int64_t bytes = 0; int phase = 0; };
+inline std::map<uint64_t*, Barrier> barriers;
+inline int64_t idle = 0;
+inline uint32_t address(void const* p) { return uint32_t(static_cast<uint8_t const*>(p) - emu::shared()); }
+inline void settle(Barrier& b) {
+  if (b.left < 0) { fprintf(stderr, "a barrier has too many arrivals\n"); abort(); }
+  if (b.left == 0 && b.bytes == 0) { b.phase ^= 1; b.left = b.count; idle = 0; }
+}
+inline void barrier_init(uint64_t* at, int arrivals) { barriers[at] = {arrivals, arrivals, 0, 0}; }
+inline void barriers_fence() {}
+inline void barrier_wait(uint64_t* at, int parity) {
+  while (barriers.at(at).phase == parity) {
+    if (++idle > 50000000) { fprintf(stderr, "deadlock: nothing waited for comes\n"); abort(); }
+    emu::yield();
+  }
+}
+inline void barrier_arrive(uint64_t* at) { auto& b = barriers.at(at); --b.left; settle(b); }
+inline void barrier_expect(uint64_t* at, uint32_t bytes) { auto& b = barriers.at(at); b.bytes += bytes; --b.left; settle(b); }
+inline void brought(uint64_t* at, int64_t bytes) { auto& b = barriers.at(at); b.bytes -= bytes; settle(b); }
+inline void prefetch(CUtensorMap const*) {}
+inline uint32_t swizzled(uint32_t at, int row) { return at ^ ((at >> 3) & (row == 128 ? 0x70 : row == 64 ? 0x30 : 0x10)); }
+inline uint8_t* place(uint32_t at, int row) {
+  if (at + 4 > emu::memory.size() - 2048) { fprintf(stderr, "shared memory: beyond its end\n"); abort(); }
+  return emu::shared() + swizzled(at, row);
+}
+inline emu_im2col::Map const& known(CUtensorMap const* map, bool windows) {
+  auto const& found = emu_im2col::maps.at(*reinterpret_cast<int64_t const*>(map));
+  if (found.windows != windows) { fprintf(stderr, "a copy of another mode than its descriptor\n"); abort(); }
+  return found;
+}
+inline void put(emu_im2col::Map const& map, uint32_t to, int64_t const* at) {
+  int64_t offset = 0;
+  bool inside = true;
+  for (int i = 0; i < map.rank; ++i) { inside = inside && at[i] >= 0 && at[i] < map.sizes[i]; offset += at[i] * map.strides[i]; }
+  uint8_t* const target = place(to, map.row);
+  if (inside) memcpy(target, map.data + offset, map.element); else memset(target, 0, map.element);
+  if (map.tf32) { float x; memcpy(&x, target, 4); x = emu_im2col::round_tf32(x); memcpy(target, &x, 4); }
+}
+template <class... Places>
+void load_windows(CUtensorMap const* given, uint64_t* barrier, void* target, Places... places) {
+  auto const& map = known(given, true);
+  int64_t const from[] = {int64_t(places)...};
+  int const spatial = map.rank - 2;
+  if (int(sizeof...(Places)) != map.rank + spatial) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
+  int64_t at[5];
+  std::copy(from, from + map.rank, at);
+  for (int i = 0; i < spatial; ++i) {
+    if (at[i + 1] < map.lower[i] || at[i + 1] > map.sizes[i + 1] - 1 + map.upper[i]) { fprintf(stderr, "a window begins outside the box\n"); abort(); }
+  }
+  if (address(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
+  for (int pixel = 0; pixel < map.rows; ++pixel) {
+    int64_t own[5];
+    std::copy(at, at + 5, own);
+    for (int i = 0; i < spatial; ++i) own[i + 1] += from[map.rank + i];
+    for (int c = 0; c < map.row / map.element; ++c, ++own[0]) put(map, address(target) + pixel * map.row + c * map.element, own);
+    bool carry = true;
+    for (int i = 0; carry && i < spatial; ++i) {
+      at[i + 1] += map.steps[i];
+      carry = at[i + 1] > map.sizes[i + 1] - 1 + map.upper[i];
+      if (carry) at[i + 1] = map.lower[i];
+    }
+    if (carry) ++at[map.rank - 1];
+  }
+  brought(barrier, int64_t(map.rows) * map.row);
+}
+template <class... Places>
+void load_box(CUtensorMap const* given, uint64_t* barrier, void* target, Places... places) {
+  auto const& map = known(given, false);
+  int64_t const from[5] = {int64_t(places)...};
+  if (int(sizeof...(Places)) != map.rank) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
+  if (address(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
+  for (int r = 0; r < map.rows; ++r) {
+    int64_t at[5];
+    int rest = r;
+    for (int i = 0; i < 5; ++i) { at[i] = from[i]; if (i > 0) { at[i] += rest % map.box[i]; rest /= map.box[i]; } }
+    for (int c = 0; c < map.row / map.element; ++c, ++at[0]) put(map, address(target) + r * map.row + c * map.element, at);
+  }
+  brought(barrier, int64_t(map.rows) * map.row);
+}
+inline void multiply_begin() {}
+inline void multiply_end() {}
+template <int kLeft> void multiply_wait() {}
+inline void fence(float (&)[kAtoms][kRegisters]) {}
+inline double value_at(uint8_t const* from) {
+  if (EMU_ELEMENT == 4) { float x; memcpy(&x, from, 4); return x; }
+  uint16_t bits; memcpy(&bits, from, 2);
+  return EMU_BF16 ? emu::bf16_bits(bits) : emu::half_bits(bits);
+}
+inline double along_k(uint64_t d, int row, int k) {
+  int const bytes = 256 >> (d >> 62);
+  return value_at(place((uint32_t(d & 0x3FFF) << 4) + row / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + row % 8 * bytes + k * EMU_ELEMENT, bytes));
+}
+inline double across_k(uint64_t d, int column, int k) {
+  return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / 64 * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * 128 + column % 64 * 2, 128));
+}
+inline void wgmma(float (&d)[kRegisters], uint64_t a, uint64_t b) {
+  int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+  constexpr int kDepth = 32 / EMU_ELEMENT;
+  double x[2][kDepth];
+  for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = along_k(a, row + 8 * r, k);
+  for (int i = 0; i < kRegisters; ++i) {
+    int const n = i / 4 * 8 + column + i % 2;
+    double sum = d[i];
+    for (int k = 0; k < kDepth; ++k) sum += x[i / 2 % 2][k] * (EMU_ACROSS ? across_k(b, n, k) : along_k(b, n, k));
+    d[i] = float(sum);
+  }
+}
