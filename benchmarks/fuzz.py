@@ -54,7 +54,7 @@ _LINES = tuple(f"  schedule sm90a {{ {name} {value} }}\n".encode() for name in F
 @cache
 def seeds() -> tuple[bytes, ...]:
     """The programs that are mutated."""
-    found = sorted([*(ROOT / "tests" / "programs").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
+    found = sorted([*(ROOT / "examples" / "tasks").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
     return tuple(path.read_bytes() for path in found)
 
 

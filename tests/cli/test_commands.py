@@ -172,7 +172,7 @@ def test_an_illegal_schedule_names_rule_numbers_and_mend(ucc: Ucc, write: Write)
 
 # --- check over the language trials ---------------------------------------------------
 
-TASKS = sorted((ROOT / "tests" / "programs").glob("*.ucu"))
+TASKS = sorted((ROOT / "examples" / "tasks").glob("*.ucu"))
 SERVED = set("abcdefghijklmnopqrst")
 """The tasks whose kernels' families exist: all of them."""
 

@@ -15,7 +15,7 @@ from ucutlass.sol.ceilings import Ceilings, to_json
 Write = Callable[[str | bytes], Path]
 
 SIZES = ("-s", "M=4096,N=4096,K=4096")
-TASKS = ROOT / "tests" / "programs"
+TASKS = ROOT / "examples" / "tasks"
 CEILINGS = Ceilings("NVIDIA H200", "GPU-0", {"bf16": 7e14}, 4.2e12, 4.4e12, None, 2e-6, 1.7e9, created="2026")
 
 

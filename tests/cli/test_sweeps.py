@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cli_machine import ROOT, Ucc
 
-NORM = ROOT / "tests" / "programs" / "task_c_layer_norm.ucu"
-EMBED = ROOT / "tests" / "programs" / "task_r_embedding_scaled.ucu"
+NORM = ROOT / "examples" / "tasks" / "task_c_layer_norm.ucu"
+EMBED = ROOT / "examples" / "tasks" / "task_r_embedding_scaled.ucu"
 SIZES = ("-s", "V=1000,D=512,B=2,L=100")
 
 

@@ -24,7 +24,7 @@ from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.subject import algorithm_digest, program_digest
 
 ROOT = Path(__file__).parent.parent.parent
-PROGRAMS = sorted([*(ROOT / "examples").glob("*.ucu"), *(ROOT / "tests/programs").glob("*.ucu")])
+PROGRAMS = sorted([*(ROOT / "examples").glob("*.ucu"), *(ROOT / "examples/tasks").glob("*.ucu")])
 
 LINEAR = """
 kernel linear(x: bf16[M, K], w: bf16[N, K], bias: bf16[N]) -> bf16[M, N] {

@@ -100,7 +100,7 @@ TASKS = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_right(task: str) -> None:
-    text = (ROOT / "tests" / "programs" / f"task_{task}.ucu").read_text()
+    text = (ROOT / "examples" / "tasks" / f"task_{task}.ucu").read_text()
     k = load(text)
     try:
         verdict = judged(k, drawn(k, TASKS[task], seed=5))

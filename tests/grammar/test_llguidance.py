@@ -20,7 +20,7 @@ from ucutlass.grammar.problems import SyntaxProblem
 from ucutlass.grammar.syntax import File
 
 ROOT = Path(__file__).parent.parent.parent
-PROGRAMS = sorted([*(ROOT / "tests" / "programs").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
+PROGRAMS = sorted([*(ROOT / "examples" / "tasks").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
 
 
 @cache

@@ -14,7 +14,7 @@ from ucutlass.grammar.format import COLUMNS, format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.grammar.syntax import File
 
-PROGRAMS = sorted((Path(__file__).parent.parent / "programs").glob("*.ucu"))
+PROGRAMS = sorted((Path(__file__).parent.parent.parent / "examples" / "tasks").glob("*.ucu"))
 
 
 def _canonical(source: str) -> str:

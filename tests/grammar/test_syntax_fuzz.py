@@ -15,7 +15,7 @@ from ucutlass.grammar.parse import decode, parse
 from ucutlass.grammar.problems import SyntaxProblem
 from ucutlass.grammar.syntax import File
 
-PROGRAMS = sorted((Path(__file__).parent.parent / "programs").glob("*.ucu"))
+PROGRAMS = sorted((Path(__file__).parent.parent.parent / "examples" / "tasks").glob("*.ucu"))
 SIZE = 64 * 1024
 SECONDS = 2.0
 """Processor time that a text of SIZE may take, whatever else the machine does."""

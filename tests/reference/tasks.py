@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from ucutlass.check import check
 from ucutlass.ir import Program
 
-PROGRAMS = Path(__file__).parent.parent / "programs"
+PROGRAMS = Path(__file__).parent.parent.parent / "examples" / "tasks"
 
 Plain = Callable[..., Any]
 

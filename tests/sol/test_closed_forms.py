@@ -23,7 +23,7 @@ from ucutlass.sol.bounds import bounds
 from ucutlass.sol.eager import stages
 from ucutlass.sol.program import compulsory
 
-PROGRAMS = Path(__file__).parent.parent / "programs"
+PROGRAMS = Path(__file__).parent.parent.parent / "examples" / "tasks"
 
 
 def task(name: str) -> str:
