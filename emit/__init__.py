@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import (
-    attention,
-    conv_direct,
-    conv_sm80,
-    conv_sm90,
-    gemm_sm80,
-    gemm_sm90,
-    gemv,
-    products,
-    sweep,
-)
+from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
 from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
@@ -38,20 +28,29 @@ def emit(plan: Plan, header: str) -> Source:
 
 
 def _code(plan: Plan) -> str:
+    # Emitters of the other families are imported here: most processes need one of them, if any.
     match plan:
         case GemmPlan():
             return _gemm(plan)
         case ProductsPlan():
+            from ucutlass.emit import products
+
             return products.render(plan)
         case SweepPlan():
+            from ucutlass.emit import sweep
+
             return sweep.render(plan)
         case ConvPlan():
             return _convolution(plan)
         case AttentionPlan():
+            from ucutlass.emit import attention
+
             return attention.render(plan)
 
 
 def _convolution(plan: ConvPlan) -> str:
+    from ucutlass.emit import conv_direct, conv_sm80, conv_sm90
+
     match plan.schedule:
         case DirectSchedule():
             return conv_direct.render(plan)

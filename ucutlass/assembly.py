@@ -48,17 +48,17 @@ def build_program(
 
 def kernels_of(built: AnyBuilt) -> tuple[Built, ...]:
     """Every kernel of a built program, a stage each, in order."""
-    return (built,) if isinstance(built, Built) else tuple(b for b in built.built if b is not None)
+    return tuple(b for b in built.built if b is not None) if isinstance(built, BuiltPipeline) else (built,)
 
 
 def sizes_of(built: AnyBuilt) -> tuple[int, ...]:
     """Every extent that it was planned for, in the order of the program's dims."""
-    return built.planned.sizes if isinstance(built, Built) else built.plan.sizes
+    return built.plan.sizes if isinstance(built, BuiltPipeline) else built.planned.sizes
 
 
 def schedule_of(built: AnyBuilt) -> str:
     """The schedules as planned; a pipeline's stage by stage, with where they cut."""
-    if isinstance(built, Built):
+    if not isinstance(built, BuiltPipeline):
         return show(built.planned.request)
     words = [
         f"{stage.step.name}: {show(one.planned.request) if one is not None else 'torch'}"

@@ -226,6 +226,7 @@ CLOCK_FINDINGS: Mapping[str, Verdict | None] = MappingProxyType(
         "throttled": "minor",
         "noisy": "minor",
         "unsettled": "minor",
+        "branches": None,
         "no-nvml": None,
         "direct-launch": None,
         "launch-overhead": None,

@@ -187,12 +187,14 @@ inline Box box_of(CUtensorMap const& map, std::initializer_list<int> from) {
 }
 inline void start() { body(); current->done = true; current->ready = false; swapcontext(&current->context, &scheduler); }
 inline void run_block(int threads) {
+  // Where a caller launches by itself, threads stand in one line.
+  unsigned const wide = int(blockDim.x * blockDim.y) == threads ? blockDim.x : unsigned(threads);
   fibers.resize(threads); at_barrier = 0; arrived.assign((threads + 31) / 32, 0);
   std::fill(memory.begin(), memory.end(), uint8_t(0xff));
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];
     if (!f.stack) f.stack.reset(new char[1 << 18]);
-    f.tid = uint3{unsigned(i) % blockDim.x, unsigned(i) / blockDim.x, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
+    f.tid = uint3{unsigned(i) % wide, unsigned(i) / wide, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
     getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 1 << 18; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }

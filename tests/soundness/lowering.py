@@ -42,7 +42,7 @@ class Lowered:
 
 
 def lowered(seed: int) -> Lowered:
-    """Checks a seed's program; a program that no family serves is `rejected`."""
+    """Checks a seed's program; one that GEMM's family does not serve is `rejected`."""
     program = random_program(seed, small=True)
     return check_program(program.text, program.sizes, seed)
 
@@ -53,7 +53,7 @@ def check_program(text: str, given: dict[str, int], seed: int = 0) -> Lowered:
     try:
         checked = frontend.read_text(text)
         kernel = frontend.kernel(checked)
-        form = frontend.form(checked, kernel)
+        form = frontend.gemm_form(checked, kernel)
         sizes = complete(kernel, given)
         pointers = len(form.kernel.results) + sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [r.random() < 0.9 for _ in range(pointers)]
