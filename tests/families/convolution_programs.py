@@ -151,5 +151,14 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             ),
             {"N": 2, "H": 6, "W": 7, "C": 16, "K": 24},
         ),
+        # The weights lie along a window's name, the images along the channels: one of them is copied first.
+        "along two summed names": (
+            _kernel(
+                "x: f16[N, H, W, C], w: f16[S=3, C, K, R=2]",
+                "f32[N, P=2, Q=2, K]",
+                "dot[R, S, C](w, x[H = 3*P + R - 1, W = 3*Q + 2*S])",
+            ),
+            {"N": 3, "H": 7, "W": 2, "C": 72, "K": 64},
+        ),
     }
 )

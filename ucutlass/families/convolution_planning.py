@@ -223,11 +223,13 @@ def vector(walk: Walk) -> int:
 
 
 def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
-    """The problem with operands that cp.async can read: at least 4 bytes at a time. Operands of 16 bits
-    that are read one by one are copied to the workspace: channels innermost and padded where both have
-    them summed, else widened to f32, whose tf32 products are exact."""
+    """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
+    the innermost contracted name. Operands of 16 bits that are read one by one, and what lies along
+    another contracted name than the other operand, are copied to the workspace: channels innermost and
+    padded where both have them summed, else widened to f32, whose tf32 products are exact."""
     walks = (made.a, made.b)
-    if all(vector(w) * w.read.bytes >= COPY_BYTES for w in walks):
+    crossed = any(unit_dim(w) in made.k[:-1] and vector(w) > 1 for w in walks)
+    if not crossed and all(vector(w) * w.read.bytes >= COPY_BYTES for w in walks):
         return made, ()
     channel = summed_channel(made, sizes)
     if channel is not None:
