@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
-from ucutlass.emit.sweep_loads import Loader, beside
+from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places, scans_of
 from ucutlass.emit.sweep_writer import (
     Fields,
@@ -34,6 +34,7 @@ from ucutlass.plans.sweep import (
     SweepPlan,
     SweepProblem,
     Window,
+    beside,
     phase_of,
     phases,
     reductions,
@@ -329,7 +330,7 @@ class _Body:
     def _store(self, j: int, o: Output) -> list[str]:
         vector = self.problem.vector
         lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
-        if vector is None or beside(o, vector):
+        if vector is None or beside(o.axes, vector):
             inner = self.writer.address(o.axes, (), Names(None))
             return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
         inner = self.writer.address(o.axes, (), Names(vector))

@@ -25,11 +25,11 @@ from ucutlass.plans.sweep import (
     Fetch,
     Linear,
     Load,
-    Output,
     SweepPlan,
     SweepProblem,
     Window,
     arguments,
+    beside,
 )
 
 
@@ -73,7 +73,7 @@ class Loader:
         item = "0" if k in names.local else names.item
         outside = f"{cpp}({fill(one)})"
         moved = [a for a in (*one.axes, *one.guards) if vector in touched(plan, [a])]
-        if not moved or (len(moved) == 1 and beside(one, vector)):
+        if not moved or (len(moved) == 1 and beside(one.axes, vector)):
             # Neighbours: one address for all.
             here = replace(names, vector=None)
             count, align = ("kVector", one.align) if moved else ("1", 1)
@@ -266,10 +266,3 @@ def raw_cpp(load: Load) -> str:
     if load.elem.name == "e4m3" and load.fill in (float("inf"), float("-inf")):
         return "float"
     return stored_cpp(load.elem)
-
-
-def beside(one: Load | Output, vector: int | None) -> bool:
-    """Whether elements lie side by side along the vector mode."""
-    moved = [a for a in one.axes if any(m == vector for m, _ in a.at.terms)]
-    plain = [a for a in moved if a.scale == 1 and a.extent is None and a.gathered is None]
-    return len(moved) == len(plain) == 1 and plain[0].stride == () and plain[0].at.terms == ((vector, 1),)

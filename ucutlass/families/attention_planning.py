@@ -11,7 +11,7 @@ from ucutlass.plan import Access
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.attention import AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation
+from ucutlass.rules.violation import Violation, unscheduled
 from ucutlass.schedule import Request
 
 ALIGNED = 8
@@ -85,17 +85,8 @@ def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, devic
 
 
 def _foreign(request: Request) -> Violation | None:
-    given = request.given()
-    if not given:
-        return None
-    names = ", ".join(f"`{name}`" for name in given)
-    return Violation(
-        "UC0439",
-        f"{names}: fields of a kernel with one dot; attention has its own tiles",
-        "leave the schedule out: the compiler chooses tiles by the head's size",
-        tuple(given),
-        Request(),
-    )
+    why = "fields of a kernel with one dot; attention has its own tiles"
+    return unscheduled(request, why, "leave the schedule out: the compiler chooses tiles by the head's size")
 
 
 def _arch(arch: Arch) -> Violation | None:

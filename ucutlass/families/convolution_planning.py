@@ -25,7 +25,7 @@ from ucutlass.plans.convolution import (
     slide,
 )
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation
+from ucutlass.rules.violation import Violation, unscheduled
 from ucutlass.schedule import Request
 
 MOST = 2**31 - 1
@@ -89,14 +89,8 @@ def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
 
 
 def _foreign(request: Request) -> Violation | None:
-    given = request.given()
-    if not given:
-        return None
-    names = ", ".join(f"`{name}`" for name in given)
-    return Violation(
-        "UC0439", f"{names}: fields of a matrix product; a convolution's kernel is chosen by its shape",
-        "leave the schedule out", tuple(given), Request(),
-    )  # fmt: skip
+    why = "fields of a matrix product; a convolution's kernel is chosen by its shape"
+    return unscheduled(request, why, "leave the schedule out")
 
 
 def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ucutlass.families.addresses import Sizes
 from ucutlass.families.sweep import SweepForm
-from ucutlass.families.sweep_problem import PACK, alignment, beside, sweep_problem
+from ucutlass.families.sweep_problem import PACK, alignment, sweep_problem
 from ucutlass.hardware import Arch, Device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.sweep import (
@@ -20,10 +20,11 @@ from ucutlass.plans.sweep import (
     SweepPlan,
     SweepProblem,
     SweepSchedule,
+    beside,
     phases,
 )
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation
+from ucutlass.rules.violation import Violation, unscheduled
 from ucutlass.schedule import Request
 
 THREADS = 256
@@ -209,8 +210,6 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
         and share < extent.columns
     ):
         share *= 2
-    if not scans and extent.columns * held <= share * HELD:
-        return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
     while not scans and side * share < 1024 and extent.columns * held > share * HELD:
         share *= 2
     if not scans and extent.columns * held <= share * HELD:
@@ -247,15 +246,10 @@ def _power(value: int) -> int:
 
 
 def _foreign(request: Request) -> Violation | None:
-    given = request.given()
-    if not given:
-        return None
-    names = ", ".join(f"`{name}`" for name in given)
-    return Violation(
-        "UC0439", f"{names}: fields of a kernel with a dot; this one has none",
-        "leave the schedule out: the compiler chooses threads and vectors by the shape",
-        tuple(given), Request(),
-    )  # fmt: skip
+    why = "fields of a kernel with a dot; this one has none"
+    return unscheduled(
+        request, why, "leave the schedule out: the compiler chooses threads and vectors by the shape"
+    )
 
 
 def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -> Violation | None:

@@ -12,7 +12,7 @@ from ucutlass.extents import Extent, Fixed, evaluate
 from ucutlass.families.addresses import Operand, Sizes
 from ucutlass.families.sweep import SweepForm
 from ucutlass.families.sweep_values import Builder, Modes, fused_moments
-from ucutlass.plans.sweep import Along, Load, Output, SweepProblem
+from ucutlass.plans.sweep import Along, Load, Output, SweepProblem, beside
 
 PACK = 16
 """Bytes of the widest load and store of a thread."""
@@ -162,11 +162,3 @@ def _span(load: Load, at: Sizes, most: int) -> int:
     while divisor % most:
         most //= 2
     return most
-
-
-def beside(axes: tuple[Along, ...], mode: int) -> bool:
-    """Whether elements along a mode lie side by side: it moves the axis of stride 1 alone, one to one."""
-    moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
-    return len(moved) == 1 and moved[0].stride == () and moved[0].at.terms == ((mode, 1),) and (
-        moved[0].scale == 1 and moved[0].extent is None and moved[0].gathered is None
-    )

@@ -278,3 +278,10 @@ def phases(problem: SweepProblem) -> int:
     """Passes over the columns before the results can be computed."""
     known = phase_of(problem)
     return max((known[i] + 1 for i in reductions(problem)), default=0)
+
+
+def beside(axes: Sequence[Along], mode: int | None) -> bool:
+    """Whether elements along a mode lie side by side: it moves the axis of stride 1 alone, one to one."""
+    moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
+    plain = [a for a in moved if a.scale == 1 and a.extent is None and a.gathered is None]
+    return len(moved) == len(plain) == 1 and plain[0].stride == () and plain[0].at.terms == ((mode, 1),)

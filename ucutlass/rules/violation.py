@@ -48,6 +48,15 @@ class Rule:
     check: Check
 
 
+def unscheduled(request: Request, why: str, hint: str) -> Violation | None:
+    """UC0439 for a family that takes no schedule fields, where some are given; `why` goes after their names."""
+    given = request.given()
+    if not given:
+        return None
+    names = ", ".join(f"`{name}`" for name in given)
+    return Violation("UC0439", f"{names}: {why}", hint, tuple(given), None)
+
+
 def changed(candidate: Candidate, **fields: Any) -> Request:
     """The candidate's request with these fields changed."""
     return replace(request_of(candidate), **fields)
