@@ -49,7 +49,7 @@ class Rule:
 
 
 def unscheduled(request: Request, why: str, hint: str) -> Violation | None:
-    """UC0439 for a family that takes no schedule fields, where some are given; `why` goes after their names."""
+    """UC0439 for a family that takes no schedule fields, where some are given; `why` follows their names."""
     given = request.given()
     if not given:
         return None
