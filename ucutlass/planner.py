@@ -18,8 +18,8 @@ from ucutlass.plan import GemmPlan, GemmProblem, Knobs
 from ucutlass.reasons import Note, reasons
 from ucutlass.rules import legal, violations
 from ucutlass.rules.candidate import Candidate, request_of
-from ucutlass.rules.violation import Violation
-from ucutlass.schedule import FAMILY, FIELDS, Family, Request, families, show_value, without
+from ucutlass.rules.violation import Violation, foreign_to
+from ucutlass.schedule import FAMILY, FIELDS, GEMM, Family, Request, families, show_value, without
 from ucutlass.search import expand, rounds
 from ucutlass.transpose import transpose
 
@@ -152,8 +152,10 @@ def foreign_fields(request: Request) -> Violation | None:
     if families(request):
         return None
     given = request.given()
-    wanted: Family = FAMILY[request.warps] if request.warps else "sm90"
+    wanted: Family = FAMILY.get(request.warps or "", "sm90")
     foreign = [name for name in given if wanted not in FIELDS[name].families]
+    if request.warps and request.warps not in FAMILY:
+        return foreign_to(request, GEMM, "a product of two tensors")
     if not foreign:
         return Violation(
             "UC0439",

@@ -14,15 +14,30 @@ from typing import Any, Literal, TypeAlias
 
 from ucutlass.ir import Choice
 
-Family: TypeAlias = Literal["sm90", "sm80", "gemv"]
-"""Which kernel: `sm90` TMA and wgmma, `sm80` multistage, `gemv` matrix-vector."""
+Family: TypeAlias = Literal[
+    "sm90", "sm80", "gemv", "products", "simt", "im2col", "gather", "direct", "attention", "sweep"
+]
+"""Which kernel. Of one product: `sm90` TMA and wgmma, `sm80` multistage, `gemv` matrix-vector. Of pairs,
+groups and scaled parts: `products` TMA and wgmma, `simt` plain threads. Of a convolution: `im2col` TMA and
+wgmma, `gather` multistage, `direct` plain threads. The others have one kernel each."""
 
-Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv"]
+Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "direct"]
 
-FAMILY: Mapping[str, Family] = MappingProxyType(
-    {"pingpong": "sm90", "cooperative": "sm90", "multistage": "sm80", "gemv": "gemv"}
-)
-"""The kernel family that each word of the field `warps` selects."""
+WORDS: Mapping[Family, tuple[Warps, ...]] = MappingProxyType(
+    {
+        "sm90": ("pingpong", "cooperative"), "sm80": ("multistage",), "gemv": ("gemv",),
+        "products": ("pingpong", "cooperative"), "simt": ("direct",),
+        "im2col": ("cooperative",), "gather": ("multistage",), "direct": ("direct",),
+        "attention": (), "sweep": (),
+    }
+)  # fmt: skip
+"""The words of the field `warps` that mean each kernel."""
+
+GEMM: tuple[Family, ...] = ("sm90", "gemv", "sm80")
+"""The kernels of one product, best first."""
+
+FAMILY: Mapping[str, Family] = MappingProxyType({word: f for f in GEMM for word in WORDS[f]})
+"""The kernel of one product that each word of the field `warps` selects."""
 
 Value: TypeAlias = int | str | tuple[int, ...]
 
@@ -34,8 +49,9 @@ RASTERS: Mapping[str, int] = MappingProxyType({"heuristic": 0, "along_m": 1, "al
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field. `rank` counts the extents of a shape (0: not a shape), `words` are the legal
-    words besides `auto`, `numbers` the legal whole numbers (inclusive bounds) where it takes any."""
+    """One field. `families` are the kernels that have it. `rank` counts the extents of a shape (0: not a
+    shape), `words` are the legal words besides `auto`, `numbers` the legal whole numbers (inclusive bounds)
+    where it takes any. `hopper`: only kernels of compute capability 9.0 have it."""
 
     name: str
     families: frozenset[Family]
@@ -43,36 +59,48 @@ class Field:
     words: tuple[str, ...]
     numbers: tuple[int, int] | None
     meaning: str
+    hopper: bool = False
 
 
-_ALL: frozenset[Family] = frozenset({"sm90", "sm80", "gemv"})
-_TILED: frozenset[Family] = frozenset({"sm90", "sm80"})
-_SM90: frozenset[Family] = frozenset({"sm90"})
-_SM80: frozenset[Family] = frozenset({"sm80"})
-_GEMV: frozenset[Family] = frozenset({"gemv"})
+_GEMM: frozenset[Family] = frozenset(GEMM)
+_TILED: frozenset[Family] = frozenset({"sm90", "sm80", "products", "im2col", "gather"})
+_MULTISTAGE: frozenset[Family] = frozenset({"sm80", "gather"})
+_TMA: frozenset[Family] = frozenset({"sm90", "products"})
+_CHOSEN: frozenset[Family] = _GEMM | _TILED | {"simt", "direct"}
+_THREADS: frozenset[Family] = frozenset({"gemv", "sweep", "direct"})
+_VECTORS: frozenset[Family] = frozenset({"sweep", "direct"})
+_SWEEP: frozenset[Family] = frozenset({"sweep"})
 
 FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         f.name: f
         for f in (
-            Field("warps", _ALL, 0, tuple(FAMILY), None,
-                  "kernel: Hopper's two TMA schedules, the multistage one of any GPU, matrix-vector"),
-            Field("tile", _TILED, 3, (), None, "M x N x K elements of a thread block"),
-            Field("cluster", _SM90, 2, (), None, "M x N thread blocks that share loads by multicast"),
-            Field("stages", _TILED, 0, (), (2, 32), "tiles of K in flight"),
-            Field("warp_tile", _SM80, 2, (), None, "M x N elements of a warp"),
-            Field("math", _TILED, 0, ("tf32x3", "simt"), None,
+            Field("warps", _CHOSEN, 0, tuple(dict.fromkeys(w for f in WORDS for w in WORDS[f])), None,
+                  "kernel: Hopper's two TMA schedules, the multistage one of any GPU, matrix-vector, plain "
+                  "threads"),
+            Field("tile", _TILED | {"attention"}, 3, (), None,
+                  "M x N x K elements of a thread block; attention: rows x keys x head"),
+            Field("cluster", _TMA | _SWEEP, 2, (), None,
+                  "M x N thread blocks that share loads by multicast; without dot 1xN share a row", True),
+            Field("stages", _TILED | {"attention"}, 0, (), (2, 32), "tiles of K (keys) in flight"),
+            Field("warp_tile", _MULTISTAGE, 2, (), None, "M x N elements of a warp"),
+            Field("math", frozenset({"sm90", "sm80", "gather"}), 0, ("tf32x3", "simt"), None,
                   "how lane f32 multiplies: three tf32 passes on tensor cores, or FFMA (`multistage`)"),
-            Field("swap", _ALL, 0, ("no", "yes"), None,
+            Field("swap", _GEMM, 0, ("no", "yes"), None,
                   "yes computes the transpose: N takes the M side of the tile"),
-            Field("split_k", _TILED, 0, ("stream",), (1, 256),
+            Field("split_k", frozenset({"sm90", "sm80", "gather", "sweep"}), 0, ("stream",), (1, 1024),
                   "parts of K computed apart and added; `stream`: stream-K"),
             Field("raster", _TILED, 0, tuple(RASTERS), None, "order of the tiles; costs no build"),
             Field("swizzle", _TILED, 0, (), (1, 8), "tiles side by side: 1, 2, 4 or 8; costs no build"),
-            Field("rows", _GEMV, 0, (), (1, 64),
+            Field("rows", _THREADS, 0, (), (1, 1024),
                   "rows of the matrix a block takes, or vectors of rows"),
-            Field("columns", _GEMV, 0, (), (1, 8), "vectors at a time: 1, 2, 4 or 8"),
-            Field("threads", _GEMV, 0, (), (1, 1024), "threads that share K"),
+            Field("columns", frozenset({"gemv"}), 0, (), (1, 8), "vectors at a time: 1, 2, 4 or 8"),
+            Field("threads", _THREADS, 0, (), (1, 1024), "threads that share K"),
+            Field("vector", _VECTORS, 0, (), (1, 16), "elements a thread takes at a time"),
+            Field("items", _SWEEP, 0, (), (1, 64), "vectors a thread holds"),
+            Field("keep", _SWEEP, 0, ("registers", "reread", "shared"), None,
+                  "where a row lies between passes"),
+            Field("blocks", frozenset({"im2col"}), 0, (), (1, 8), "thread blocks an SM holds", True),
         )
     }
 )
@@ -95,6 +123,10 @@ class Request:
     rows: int | None = None
     columns: int | None = None
     threads: int | None = None
+    vector: int | None = None
+    items: int | None = None
+    keep: Literal["registers", "reread", "shared"] | None = None
+    blocks: int | None = None
 
     def given(self) -> dict[str, Value]:
         """The fields that are fixed, in the table's order."""
@@ -177,15 +209,17 @@ def requests(choices: Iterable[Choice]) -> Iterator[Request]:
         yield replace(Request(), **fixed)  # type: ignore[arg-type]
 
 
-def families(request: Request) -> tuple[Family, ...]:
-    """The kernel families that have every fixed field, best first; empty where none has."""
-    if request.warps is not None:
-        wanted: tuple[Family, ...] = (FAMILY[request.warps],)
-    else:
-        wanted = ("sm90", "gemv", "sm80")
+def served(request: Request, among: Iterable[Family]) -> tuple[Family, ...]:
+    """Those of some kernels that have every fixed field and are what `warps` means."""
     given = request.given()
     return tuple(
-        family for family in wanted
-        if all(family in FIELDS[name].families for name in given)
-        and not (family == "sm80" and request.split_k == "stream")
-    )
+        family for family in among
+        if (request.warps is None or request.warps in WORDS[family])
+        and all(family in FIELDS[name].families for name in given)
+    )  # fmt: skip
+
+
+def families(request: Request) -> tuple[Family, ...]:
+    """The kernels of one product that have every fixed field, best first; empty where none has."""
+    found = served(request, GEMM)
+    return tuple(f for f in found if not (f == "sm80" and request.split_k == "stream"))

@@ -74,7 +74,7 @@ def _choice(field: syntax.Field, earlier: dict[str, ir.Choice], arch: str) -> ir
             field.name_span,
             "alternatives stand behind one name: a or b",
         )
-    if spec.families == {"sm90"} and not ARCHES[arch].wgmma:
+    if spec.hopper and not ARCHES[arch].wgmma:
         raise Reject(
             "UC0402",
             f"{field.name} is a field of Hopper's kernels, not of {arch}",

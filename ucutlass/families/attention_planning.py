@@ -6,12 +6,13 @@ import math
 
 from ucutlass.families.attention import MOST_HEAD, AttentionForm
 from ucutlass.families.attention_problem import attention_problem, flops
+from ucutlass.families.attention_schedule import asked, request_of
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Access
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.attention import AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation, unscheduled
+from ucutlass.rules.violation import Violation, foreign_to
 from ucutlass.schedule import Request
 
 ALIGNED = 8
@@ -31,16 +32,20 @@ def plan_attention(
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
     problem = attention_problem(form, sizes, aligned)
-    broken = [v for v in (_foreign(request), _arch(arch), *_shapes(form, problem)) if v is not None]
+    foreign = foreign_to(request, ("attention",), "attention")
+    broken = [v for v in (foreign, _arch(arch), *_shapes(form, problem)) if v is not None]
     if broken:
         return tuple(broken)
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
-    schedule = schedule_of(problem, rows)
+    schedule = asked(problem, schedule_of(problem, rows), request)
+    if isinstance(schedule, tuple):
+        return schedule
     plan = AttentionPlan(arch.name, problem, schedule)
     knobs = (_section(problem, sizes, keys, device),)
     work = flops(problem, sizes)
     seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
-    return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, tuple(_notes(problem, schedule)))
+    full = request_of(problem, schedule)
+    return FamilyPlanned(plan, knobs, sizes, full, device, seconds, tuple(_notes(problem, schedule)))
 
 
 def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
@@ -82,11 +87,6 @@ def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, devic
 
 
 # --- what is refused ---------------------------------------------------------------
-
-
-def _foreign(request: Request) -> Violation | None:
-    why = "fields of a kernel with one dot; attention has its own tiles"
-    return unscheduled(request, why, "leave the schedule out: the compiler chooses tiles by the head's size")
 
 
 def _arch(arch: Arch) -> Violation | None:

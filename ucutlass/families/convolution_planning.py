@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ucutlass.elements import F32, TF32, Element
 from ucutlass.extents import Fixed
 from ucutlass.families.convolution import ConvForm
 from ucutlass.families.convolution_im2col import prepared, schedule_of
 from ucutlass.families.convolution_problem import offsets, problem, unit_dim
+from ucutlass.families.convolution_schedule import KERNELS, Room, asked, no_kernel, request_of
 from ucutlass.families.refuse import Refused
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Math, Reduction, Sm80Schedule
@@ -25,8 +27,8 @@ from ucutlass.plans.convolution import (
     slide,
 )
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation, unscheduled
-from ucutlass.schedule import Request
+from ucutlass.rules.violation import Violation, foreign_to
+from ucutlass.schedule import Request, Warps
 
 MOST = 2**31 - 1
 """Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
@@ -64,19 +66,32 @@ def plan_convolution(
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
-    if foreign := _foreign(request):
+    if foreign := foreign_to(request, KERNELS, "a convolution"):
         return (foreign,)
     if too_large := _too_large(form, sizes):
         return (too_large,)
-    if _is_direct(form, sizes):
-        made, schedule, splits, notes = _direct(form, sizes, aligned)
+    direct = _is_direct(form, sizes)
+    if direct and request.warps not in (None, "direct"):
+        return no_kernel(str(request.warps), "no two results of a tile would share both operands")
+    if direct or request.warps == "direct":
+        made, own, splits, notes = _direct(form, sizes, aligned)
     else:
-        made, schedule, splits, notes = _tiled(form, sizes, arch, device, aligned)
+        chosen = _tiled(form, sizes, arch, device, aligned, request.warps)
+        if isinstance(chosen[0], Violation):
+            return chosen
+        made, own, splits, notes = chosen
     extents = measure(made, sizes)
-    knobs = (0, 4, splits)
+    room = Room(
+        made, sizes, (extents.m, extents.n, extents.k, extents.batch), arch, device,
+        partial(_taps_of, form, made, sizes),
+    )  # fmt: skip
+    scheduled = asked(room, own, splits, request)
+    if isinstance(scheduled[0], Violation):
+        return scheduled
+    schedule, knobs = scheduled
     seconds = _seconds(made, schedule, extents, sizes, device)
     plan = ConvPlan(arch.name, made, schedule)
-    return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, notes)
+    return FamilyPlanned(plan, knobs, sizes, request_of(schedule, knobs), device, seconds, notes)
 
 
 def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
@@ -86,11 +101,6 @@ def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
         return math.prod(sizes[d] for d in dims)
 
     return Extents(count(made.m), count(made.n), count(made.k), math.prod(count(run) for run in made.batch))
-
-
-def _foreign(request: Request) -> Violation | None:
-    why = "fields of a matrix product; a convolution's kernel is chosen by its shape"
-    return unscheduled(request, why, "leave the schedule out")
 
 
 def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
@@ -157,6 +167,12 @@ def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int])
     return taps if taps <= MOST_TAPS else 0
 
 
+def _taps_of(form: ConvForm, made: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
+    """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
+    fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
+    return _taps(made, across_mode(made), sizes, fixed) if rows > 1 else 0
+
+
 def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
     """Neighbouring results of a thread: 16 bytes of the widest tensor that lies along them."""
     if not made.batch:
@@ -183,18 +199,22 @@ def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] 
 
 
 def _tiled(
-    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, aligned: tuple[bool, ...] | None
-) -> _Chosen:
-    """Hopper's kernel where TMA gathers the problem, else the multistage one."""
+    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, aligned: tuple[bool, ...] | None,
+    warps: Warps | None = None,
+) -> _Chosen | tuple[Violation, ...]:  # fmt: skip
+    """Hopper's kernel where TMA gathers the problem, else the multistage one; or the one that `warps` means,
+    or why that cannot be."""
     whole = problem(form, sizes, aligned)
     why = "before Hopper"
-    if arch.wgmma:
+    if arch.wgmma and warps != "multistage":
         found = prepared(whole, sizes)
         chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
         if not isinstance(found, str) and not isinstance(chosen, str):
             notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
             return found[0], chosen, 1, notes
         why = str(chosen)
+    if warps == "cooperative":
+        return no_kernel(warps, why)
     made, notes = gathered(whole, sizes)
     extents = measure(made, sizes)
     schedule = _multistage(made, extents, sizes, device)

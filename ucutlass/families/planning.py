@@ -1,20 +1,24 @@
-"""From a family's form to a plan for concrete extents: one line a family."""
+"""From a family's form to a plan for concrete extents, and to all its schedules: one line a family."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-from ucutlass.families import AttentionForm, ConvForm, Form, GemmForm, ProductsForm, SweepForm
+from ucutlass.families import AttentionForm, ConvForm, Form, GemmForm, ProductsForm, SweepForm, space
 from ucutlass.families.attention_planning import plan_attention
 from ucutlass.families.convolution_planning import plan_convolution
 from ucutlass.families.gemm import problem
 from ucutlass.families.products_planning import plan_products
 from ucutlass.families.sweep_planning import plan_sweep
 from ucutlass.hardware import Arch, Device, default_device
-from ucutlass.planned import AnyPlanned
+from ucutlass.planned import AnyPlanned, FamilyPlanned
 from ucutlass.planner import plan
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request
+
+FamilyForm = ProductsForm | SweepForm | ConvForm | AttentionForm
+"""A form of a family besides GEMM."""
 
 
 def plan_form(
@@ -27,15 +31,34 @@ def plan_form(
     16 bytes, None: all are. Without a device the architecture's default one is planned for.
     """
     extents, gpu = tuple(sizes), device or default_device(arch)
-    fine = None if aligned is None else tuple(aligned)
+    if isinstance(form, GemmForm):
+        return plan(problem(form, extents, aligned), extents, arch, gpu, request)
+    planner = _planner(form, extents, arch, gpu, None if aligned is None else tuple(aligned))
+    made = planner(request)
+    if isinstance(made, tuple) and request.given():
+        return space.with_nearest(planner, request, made)
+    return made
+
+
+def kernels(
+    form: FamilyForm, sizes: Sequence[int], arch: Arch, device: Device | None, request: Request,
+    free: bool = False,
+) -> Iterator[FamilyPlanned]:
+    """The kernels of a form that a request stands for, the planner's own first: see `space.kernels`. Raises
+    Refused."""
+    gpu = device or default_device(arch)
+    return space.kernels(_planner(form, tuple(sizes), arch, gpu, None), request, free)
+
+
+def _planner(
+    form: FamilyForm, sizes: tuple[int, ...], arch: Arch, device: Device, aligned: tuple[bool, ...] | None
+) -> space.Plan:
     match form:
-        case GemmForm():
-            return plan(problem(form, extents, aligned), extents, arch, gpu, request)
         case ProductsForm():
-            return plan_products(form, extents, arch, gpu, request, fine)
+            return partial(plan_products, form, sizes, arch, device, aligned=aligned)
         case SweepForm():
-            return plan_sweep(form, extents, arch, gpu, request, fine)
+            return partial(plan_sweep, form, sizes, arch, device, aligned=aligned)
         case ConvForm():
-            return plan_convolution(form, extents, arch, gpu, request, fine)
+            return partial(plan_convolution, form, sizes, arch, device, aligned=aligned)
         case AttentionForm():
-            return plan_attention(form, extents, arch, gpu, request, fine)
+            return partial(plan_attention, form, sizes, arch, device, aligned=aligned)

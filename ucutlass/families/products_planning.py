@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from ucutlass.elements import F32
 from ucutlass.families.products import ProductsForm, products_problem
@@ -20,13 +20,10 @@ from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
 from ucutlass.plans.products_memory import most_stages, promotes
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation
+from ucutlass.rules.violation import Violation, foreign_to
 from ucutlass.schedule import Request, show_value, without
 
 Warps = Literal["pingpong", "cooperative"]
-
-FIELDS = ("warps", "tile", "cluster", "stages", "raster", "swizzle")
-"""The fields of a schedule that these kernels have."""
 
 BAND = 8
 """Clusters of tiles along M for which a column of B is taken before the next: A of so many, and B of as
@@ -83,17 +80,18 @@ def plan_products(
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
-    if foreign := _foreign(request):
+    if foreign := foreign_to(request, ("products", "simt"), "a pair of dots, or one over ragged groups,"):
         return (foreign,)
     problem = products_problem(form, sizes, aligned)
     reason = why_not_wgmma(problem, arch) or _no_tile(problem, sizes)
-    if reason:
-        if request.given():
+    if reason or request.warps == "direct":
+        if without(request, "warps").given() or request.warps not in (None, "direct"):
             return (_no_tiles(request, reason),)
         seconds = device.launch_floor + _operations(problem, sizes) / (device.peaks["f32"] / 8)
         plan = ProductsPlan(arch.name, problem, _SIMT)
-        note = Note("", "plain multiply-adds", f"the Hopper kernel cannot take this: {reason}")
-        return FamilyPlanned(plan, (1,), sizes, Request(), device, seconds, (note,))
+        why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
+        full, note = Request(warps="direct"), Note("", "plain multiply-adds", why)
+        return FamilyPlanned(plan, (1,), sizes, full, device, seconds, (note,))
     found = sorted(_candidates(problem, sizes, device, request), key=lambda c: c.seconds)
     if not found:
         return (_no_fit(problem, sizes, device, request),)
@@ -107,7 +105,7 @@ def _planned(
     schedule = best.schedule
     full = Request(
         warps=schedule.warps, tile=schedule.tile, cluster=schedule.cluster, stages=schedule.stages,
-        raster=asked.raster, swizzle=asked.swizzle,
+        **_order_of(asked, best.band),
     )  # fmt: skip
     reasons = {
         "tile": "the least time by tiles, waves and what a main loop of it reaches",
@@ -245,6 +243,12 @@ def band(request: Request) -> int:
     return request.swizzle or BAND
 
 
+def _order_of(asked: Request, band_: int) -> dict[str, Any]:
+    """The fields that say the band: as asked for, else so that they say it."""
+    raster = asked.raster or ("along_m" if band_ == WHOLE else "heuristic")
+    return {"raster": raster, "swizzle": asked.swizzle or (None if raster == "along_m" else band_)}
+
+
 def estimate(
     problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device
 ) -> float:
@@ -293,24 +297,6 @@ def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
 # --- refusals -----------------------------------------------------------------------------
 
 
-def _foreign(request: Request) -> Violation | None:
-    given = request.given()
-    foreign = [name for name in given if name not in FIELDS]
-    if request.warps not in (None, "pingpong", "cooperative"):
-        foreign.append("warps")
-    if not foreign:
-        return None
-    names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
-    return Violation(
-        "UC0332",
-        f"{names}: a pair of dots, or one over ragged groups, runs as `pingpong` or `cooperative`, and has "
-        f"the fields {' '.join(FIELDS)}",
-        f"leave {' and '.join(f'`{name}`' for name in foreign)} out",
-        tuple(foreign),
-        without(request, *foreign),
-    )
-
-
 def _no_tiles(request: Request, reason: str) -> Violation:
     return Violation(
         "UC0332", f"the Hopper kernel, whose fields these are, cannot take this: {reason}",
@@ -329,7 +315,7 @@ def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, re
         stages = f"{request.stages or 2} stages of {show_value(tile)}"
         why = f"{stages} do not fit beside the epilogue, at most {most} do"
     nearest = None
-    for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), FIELDS):
+    for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.given())):
         relaxed = without(request, *names)
         if found := sorted(_candidates(problem, sizes, device, relaxed), key=lambda c: c.seconds):
             best = found[0].schedule

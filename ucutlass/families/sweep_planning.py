@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ucutlass.families.addresses import Sizes
 from ucutlass.families.sweep import SweepForm
 from ucutlass.families.sweep_problem import PACK, alignment, sweep_problem
+from ucutlass.families.sweep_schedule import Room, asked, moved_bytes, request_of
 from ucutlass.hardware import Arch, Device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.sweep import (
@@ -24,7 +26,7 @@ from ucutlass.plans.sweep import (
     phases,
 )
 from ucutlass.reasons import Note
-from ucutlass.rules.violation import Violation, unscheduled
+from ucutlass.rules.violation import Violation, foreign_to
 from ucutlass.schedule import Request
 
 THREADS = 256
@@ -70,19 +72,26 @@ def plan_sweep(
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
-    if foreign := _foreign(request):
+    if foreign := foreign_to(request, ("sweep",), "a kernel without dot"):
         return (foreign,)
     problem = sweep_problem(form, sizes, aligned)
     extent = measure(problem, sizes)
-    schedule = schedule_of(problem, extent, sizes, arch, device)
+    own = schedule_of(problem, extent, sizes, arch, device)
+    held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
+    room = Room(
+        problem, arch, extent.rows, extent.columns, held,
+        max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes),
+    )  # fmt: skip
+    schedule = asked(room, own, request)
+    if isinstance(schedule, tuple):
+        return schedule
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
     moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
-    return FamilyPlanned(
-        plan, (), sizes, Request(), device, seconds, tuple(_notes(problem, extent, schedule))
-    )
+    full = request_of(room, schedule)
+    return FamilyPlanned(plan, (), sizes, full, device, seconds, tuple(_notes(problem, extent, schedule)))
 
 
 def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
@@ -243,13 +252,6 @@ def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:
 def _power(value: int) -> int:
     """The least power of two that is not below."""
     return 1 << max(0, value - 1).bit_length()
-
-
-def _foreign(request: Request) -> Violation | None:
-    why = "fields of a kernel with a dot; this one has none"
-    return unscheduled(
-        request, why, "leave the schedule out: the compiler chooses threads and vectors by the shape"
-    )
 
 
 def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -> Violation | None:

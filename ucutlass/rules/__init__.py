@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ucutlass.rules import multistage, operands, tiles, vector
 from ucutlass.rules.candidate import Candidate
 from ucutlass.rules.violation import Rule, Violation
-from ucutlass.schedule import Family
+from ucutlass.schedule import GEMM, Family
 
 _SM90: frozenset[Family] = frozenset({"sm90"})
 _SM80: frozenset[Family] = frozenset({"sm80"})
@@ -269,7 +269,7 @@ RULES: tuple[Rule, ...] = (
 BY_CODE: Mapping[str, Rule] = MappingProxyType({rule.code: rule for rule in RULES})
 
 _FOR_FAMILY: Mapping[Family, tuple[Rule, ...]] = MappingProxyType(
-    {family: tuple(r for r in RULES if family in r.families) for family in ("sm90", "sm80", "gemv")}
+    {family: tuple(r for r in RULES if family in r.families) for family in GEMM}
 )
 
 

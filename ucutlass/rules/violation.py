@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ucutlass.rules.candidate import Candidate, request_of
-from ucutlass.schedule import FIELDS, Family, Request
+from ucutlass.schedule import FIELDS, WORDS, Family, Request, served, show_value, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,42 @@ class Rule:
     check: Check
 
 
-def unscheduled(request: Request, why: str, hint: str) -> Violation | None:
-    """UC0439 for a family that takes no schedule fields, where some are given; `why` follows their names."""
-    given = request.given()
-    if not given:
+C = TypeVar("C")
+
+
+def found_by(
+    rules: Sequence[tuple[str, Callable[[C], Finding | None]]], candidate: C
+) -> tuple[Violation, ...]:
+    """What a family's own rules, by code, find wrong with its candidate."""
+    found = ((code, check(candidate)) for code, check in rules)
+    return tuple(
+        Violation(code, f.message, f.hint, f.fields, f.nearest) for code, f in found if f is not None
+    )
+
+
+def foreign_to(request: Request, among: Sequence[Family], what: str) -> Violation | None:
+    """UC0439 for a request that none of a form's kernels keeps: for fields that none of them has, for a
+    word of `warps` that means none of them, or for fields that no one of them has together. `what` names
+    the form with its article."""
+    if served(request, among):
         return None
-    names = ", ".join(f"`{name}`" for name in given)
-    return Violation("UC0439", f"{names}: {why}", hint, tuple(given), None)
+    given = request.given()
+    words = tuple(dict.fromkeys(w for family in among for w in WORDS[family]))
+    of_kernel = tuple(f for f in among if request.warps in WORDS[f]) or tuple(among)
+    foreign = [n for n in given if not any(f in FIELDS[n].families for f in of_kernel)]
+    if request.warps is not None and request.warps not in words and "warps" not in foreign:
+        foreign = ["warps"]
+    foreign = foreign or list(given)
+    names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
+    kept = [n for n, field in FIELDS.items() if any(f in field.families for f in among)]
+    beside = f" runs as {' or '.join(f'`{w}`' for w in words)}, and" if words else ""
+    return Violation(
+        "UC0439",
+        f"{names}: {what}{beside} has the fields {' '.join(kept)}",
+        f"leave {' and '.join(f'`{name}`' for name in foreign)} out",
+        tuple(foreign),
+        without(request, *foreign),
+    )
 
 
 def changed(candidate: Candidate, **fields: Any) -> Request:
