@@ -17,7 +17,6 @@ from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
 from ucutlass.planned import AnyPlanned
-from ucutlass.planner import Planned
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
@@ -129,35 +128,13 @@ def plan_kernel(
     return min(best, key=lambda pair: pair[0])[1]
 
 
-def plan_gemm(
-    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str,
-    device: Device | None = None, aligned: Sequence[bool] | None = None,
-) -> Planned:
-    """As `plan_kernel`, for what looks into a GEMM's schedule. Raises ProgramError UC0315 for a kernel of
-    another family."""
-    return gemm_of(checked, program, plan_kernel(checked, program, sizes, arch, device, aligned))
-
-
-def gemm_of(checked: Checked, program: ir.Kernel, chosen: Chosen) -> Planned:
-    """The GEMM that was planned. Raises ProgramError UC0315 for a kernel of another family."""
-    if isinstance(chosen.planned, Planned):
-        return chosen.planned
-    raise checked.error(_no_gemm(program))
-
-
 def gemm_form(checked: Checked, program: ir.Kernel) -> GemmForm:
-    """The form of a kernel of one dot. Raises ProgramError, UC0315 for one of another family."""
+    """The form of a kernel of one product, for what reads its modes. Raises ProgramError where no family
+    serves the kernel, ValueError where another one does."""
     found = form(checked, program)
     if isinstance(found, GemmForm):
         return found
-    raise checked.error(_no_gemm(program))
-
-
-def _no_gemm(program: ir.Kernel) -> Diagnostic:
-    return Diagnostic(
-        "UC0315", "only kernels of one dot have a schedule space to look into so far", program.span,
-        "leave the choice to the compiler: ucc build, run, verify and bench take every kernel",
-    )  # fmt: skip
+    raise ValueError(f"{program.name} is no product of two tensors but a {type(found).__name__}")
 
 
 def _planned(

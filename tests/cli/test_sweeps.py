@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cli_machine import ROOT, Ucc
 
 NORM = ROOT / "examples" / "tasks" / "task_c_layer_norm.ucu"
@@ -17,6 +18,7 @@ def test_explain_gives_choices_with_reasons(ucc: Ucc) -> None:
     found = dict(line.split("\t") for line in result.out.splitlines())
     assert found["kernel"] == "sweep" and found["device"] == "H200"
     assert found["vectors of 8"].startswith("along the columns")
+    assert found["schedule"].startswith("sm90a { cluster 1x1  rows ")
     assert float(found["estimate"].split()[0]) >= float(found["bound"].split()[0]) > 0
 
 
@@ -27,9 +29,9 @@ def test_explain_in_json(ucc: Ucc) -> None:
     assert row["notes"]
 
 
-def test_emit_in_json_has_no_schedule_and_no_knobs(ucc: Ucc) -> None:
+def test_emit_in_json_has_the_schedule_and_no_knobs(ucc: Ucc) -> None:
     row = ucc("emit", EMBED, *SIZES, "--json").json
-    assert (row["schedule"], row["knobs"]) == ("", {})
+    assert (row["schedule"], row["knobs"]) == ("rows 256  vector 8  items 1  keep registers", {})
     assert row["sizes"] == {"V": 1000, "D": 512, "B": 2, "L": 100}
     code = [line for line in row["source"].splitlines() if not line.startswith("//")]
     assert any(f" {row['entry']}(" in line for line in code)
@@ -43,10 +45,25 @@ def test_build_writes_the_files(ucc: Ucc, tmp_path: Path) -> None:
     assert "knobs: none" in header and "[1] ids" in header
 
 
-def test_profile_says_before_it_builds_that_there_is_nothing_to_edit(ucc: Ucc) -> None:
-    result = ucc("profile", EMBED, *SIZES)
-    assert result.status == 1
-    assert "[UC0315]" in result.err
+@pytest.mark.nvcc
+def test_profile_proposes_schedules_next_to_it(ucc: Ucc) -> None:
+    result = ucc("profile", EMBED, *SIZES, "--json")
+    assert result.status == 0, result.err
+    (finding,) = result.json["advice"]["findings"]
+    assert finding["name"] == "schedules next to it" and len(finding["edits"]) == 3
+    assert all(e["changes"] and e["schedule"] != result.json["schedule"] for e in finding["edits"])
+
+
+def test_a_schedule_is_kept_and_refused_with_the_nearest(ucc: Ucc, tmp_path: Path) -> None:
+    file = tmp_path / "softmax.ucu"
+    text = "kernel k(x: f16[T, D]) -> f16[T, D] { return softmax[D](x)  schedule sm90a { %s } }\n"
+    file.write_text(text % "threads 256  keep reread")
+    row = ucc("emit", file, "-s", "T=512,D=4096", "--json").json
+    assert row["schedule"] == "split_k 1  rows 1  threads 256  vector 8  items 2  keep reread"
+    file.write_text(text % "threads 100")
+    result = ucc("emit", file, "-s", "T=512,D=4096")
+    assert result.status == 1 and "[UC0471]" in result.err
+    assert "nearest legal schedule: cluster 1x1  rows 1  threads 128" in result.err
 
 
 def test_check_finds_what_comes_up_on_the_way_to_a_plan(ucc: Ucc, tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def test_work_on_the_weights_and_reductions_of_the_score() -> None:
     assert refused(reduced)[0] == "UC0303"
 
 
-def test_a_schedule_is_told_that_it_has_no_say() -> None:
-    program = text("plain", "bf16").replace("\n}", "\n  schedule sm90a { tile 128x128x64 }\n}")
+def test_fields_of_other_kernels_are_refused() -> None:
+    program = text("plain", "bf16").replace("\n}", "\n  schedule sm90a { cluster 2x1 }\n}")
     assert refused(program)[0] == "UC0439"
 
 

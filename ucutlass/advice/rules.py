@@ -187,4 +187,11 @@ RULES: tuple[Rule, ...] = (
     ),
 )  # fmt: skip
 
-BY_NUMBER: Mapping[int, Rule] = MappingProxyType({rule.number: rule for rule in RULES})
+NEAR = Rule(
+    30, "schedules next to it", "tie", ("analytic", "timing"), _ALL,
+    "Of kernels besides those of one product, whose fields no cost model prices: the range is a judgement.",
+    None,
+)  # fmt: skip
+"""What `ucutlass.advice.family` says; of no GEMM."""
+
+BY_NUMBER: Mapping[int, Rule] = MappingProxyType({rule.number: rule for rule in (*RULES, NEAR)})

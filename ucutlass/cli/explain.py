@@ -58,7 +58,8 @@ def command(
         planned = chosen.planned
         by_name = dict(zip(program.dims, extents, strict=True))
         if isinstance(planned, FamilyPlanned):
-            _family(planned, bounds(program, by_name, planned.device), as_json)
+            tuned = found_on(program, extents, arch)
+            _family(planned, bounds(program, by_name, planned.device), tuned, as_json)
             return
         found = explain(planned, bounds(program, by_name, planned.device, planned=planned))
         advice = advise(facts_of(planned), past(planned.device))
@@ -67,36 +68,42 @@ def command(
         memory = asdict(found.memory) | {"total": found.memory.total}
         row = asdict(found) | {"memory": memory, "advice": select.to_json(advice)}
         row |= {"bound": report.row(found.bound)}
-        row["recorded"] = [
-            {
-                "gpu": gpu, "schedule": show_schedule(one.request), "microseconds": one.microseconds,
-                "record": one.record,
-            }
-            for gpu, one in tuned.items()
-        ]  # fmt: skip
+        row["recorded"] = _recorded_json(tuned)
         click.echo(json.dumps(row, indent=2, default=str))
     else:
         show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
 
 
-def _family(planned: FamilyPlanned, bound: Bounds, as_json: bool) -> None:
-    """What there is to say of a kernel without a schedule space: its choices and their reasons."""
+def _family(planned: FamilyPlanned, bound: Bounds, tuned: Mapping[str, Row], as_json: bool) -> None:
+    """What there is to say of a kernel without a cost model of tiles: its choices and their reasons."""
     if as_json:
         row: dict[str, Any] = {
             "arch": planned.plan.arch, "device": planned.device.name, "seconds": planned.seconds,
-            "plan": asdict(planned.plan.schedule), "bound": report.row(bound),
-            "notes": [asdict(note) for note in planned.notes],
+            "schedule": show_schedule(planned.request), "plan": asdict(planned.plan.schedule),
+            "bound": report.row(bound),
+            "notes": [asdict(note) for note in planned.notes], "recorded": _recorded_json(tuned),
         }  # fmt: skip
         click.echo(json.dumps(row, indent=2, default=str))
         return
     lines = [
         ("kernel", type(planned.plan).__name__.removesuffix("Plan").lower()),
+        ("schedule", f"{planned.plan.arch} {{ {show_schedule(planned.request)} }}"),
         ("device", planned.device.name),
         ("estimate", f"{planned.seconds * 1e6:.2f} us"),
         ("bound", f"{bound.fused.seconds * 1e6:.2f} us"),
         *((note.value, note.reason) for note in planned.notes),
     ]
-    show.table(("", ""), lines)
+    show.table(("", ""), lines + _recorded(tuned))
+
+
+def _recorded_json(tuned: Mapping[str, Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": gpu, "schedule": show_schedule(one.request), "microseconds": one.microseconds,
+            "record": one.record,
+        }
+        for gpu, one in tuned.items()
+    ]  # fmt: skip
 
 
 def _recorded(tuned: Mapping[str, Row]) -> list[tuple[str, str]]:

@@ -9,19 +9,24 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, Counters, Facts, Timing, advise, facts_of, select
+from ucutlass.advice import Advice, Counters, Facts, Timing, facts_of, select
+from ucutlass.advice.family import FamilyFacts, advise_any, speed_of
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import arch_option, json_option, kernel_option, seconds_option, sizes_option
-from ucutlass.hardware import Device, device_named
+from ucutlass.families import GemmForm
+from ucutlass.families.planning import kernels
+from ucutlass.hardware import ARCHES, Device, device_named
+from ucutlass.planner import Planned
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.evidence import Machine, Record
@@ -29,11 +34,15 @@ from ucutlass.runtime.profile import metrics, ncu, sass, tools
 from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
+from ucutlass.schedule import Request
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol.bounds import micro
+from ucutlass.sol.bounds import bounds, micro
 from ucutlass.trials.profile import AGREE, request_json, scheduled
 from ucutlass.trials.subjects import subject_of_built
+
+Known: TypeAlias = Facts | FamilyFacts
+"""What is known of a kernel, of whatever family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ def command(
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
         job = _job(frontend.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
         found, row, missing = _look(job, counters, energy, cache)
-        advice = advise(found, past(job.built.planned.device))
+        advice = advise_any(found, past(job.built.planned.device))
         row |= {"advice": select.to_json(advice), "unavailable": missing}
         parent = _keep(job, row)
         if tried:
@@ -109,7 +118,6 @@ def _job(
     limit: float, wait: float,
 ) -> Job:
     program = frontend.kernel(checked, name)
-    frontend.gemm_form(checked, program)  # before the build: others have no schedule to edit
     extents = complete(program, sizes)
     found = gpu.at_hand()
     target = arch or (found.arch.name if found else "sm90a")
@@ -124,7 +132,7 @@ def _job(
 
 def _look(
     job: Job, counters: bool, energy: bool, cache: ncu.Cache
-) -> tuple[Facts, dict[str, Any], dict[str, str]]:
+) -> tuple[Known, dict[str, Any], dict[str, str]]:
     """The facts, what was measured as JSON values, and why each missing tier is missing."""
     planned, missing = job.built.planned, dict[str, str]()
     row: dict[str, Any] = {
@@ -139,7 +147,7 @@ def _look(
         missing["disassembly"] = codes.reason
     build = sass.build_facts(job.built.artifact.report, codes)
     row["build"] = asdict(build)
-    facts = facts_of(frontend.gemm_of(job.checked, job.program, job.built.chosen), build=build)
+    facts = replace(_known(job), build=build)
     if job.gpu is None:
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
@@ -147,6 +155,18 @@ def _look(
     Store.open().prepare()
     with _lane(job):
         return _measured(job, facts, row, missing, counters, energy, cache)
+
+
+def _known(job: Job) -> Known:
+    """What counting gives."""
+    planned, program = job.built.planned, job.program
+    if isinstance(planned, Planned):
+        return facts_of(planned)
+    sizes = dict(zip(program.dims, planned.sizes, strict=True))
+    found, arch = frontend.form(job.checked, program), ARCHES[job.arch]
+    assert not isinstance(found, GemmForm)
+    near = partial(kernels, found, planned.sizes, arch, planned.device, Request())
+    return FamilyFacts(planned, speed_of(bounds(program, sizes, planned.device)), near)
 
 
 @contextmanager
@@ -161,9 +181,9 @@ def _lane(job: Job) -> Iterator[None]:
 
 
 def _measured(
-    job: Job, facts: Facts, row: dict[str, Any], missing: dict[str, str], counters: bool, energy: bool,
+    job: Job, facts: Known, row: dict[str, Any], missing: dict[str, str], counters: bool, energy: bool,
     cache: ncu.Cache,
-) -> tuple[Facts, dict[str, Any], dict[str, str]]:
+) -> tuple[Known, dict[str, Any], dict[str, str]]:
     answer = _timed(job, energy)
     if "lost" in answer:
         missing |= {"timing": answer["lost"], "counters": "the kernel does not run"}

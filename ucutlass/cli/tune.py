@@ -29,7 +29,7 @@ from ucutlass.engine import machine
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import sets
 from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune
@@ -160,7 +160,7 @@ def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[sets.Shape, ...]:
 
 def _tuned(
     job: Job, shop_of: ShopOf, settings: Settings, on_job: OnJob
-) -> tuple[dict[str, Any], list[tuple[Mapping[str, int], Planned]]]:
+) -> tuple[dict[str, Any], list[tuple[Mapping[str, int], AnyPlanned]]]:
     with closing(shop_of(job)) as shop:
         outcome = tune(job, shop, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner

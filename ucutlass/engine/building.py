@@ -8,7 +8,7 @@ from typing import Any
 
 from ucutlass import frontend
 from ucutlass.backend import build_planned
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.switches import Stage
 from ucutlass.schedule import request_of_json
@@ -18,10 +18,10 @@ from ucutlass.trials.profile import scheduled
 
 def planned(
     checked: frontend.Checked, name: str, sizes: Mapping[str, int], arch: str, request: Mapping[str, Any]
-) -> Planned:
+) -> AnyPlanned:
     """The plan of one schedule. Raises ProgramError and ShapeError."""
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
-    return frontend.plan_gemm(checked, program, complete(program, sizes), arch)
+    return frontend.plan_kernel(checked, program, complete(program, sizes), arch).planned
 
 
 def build(

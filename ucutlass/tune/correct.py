@@ -20,7 +20,10 @@ PRIOR = 0.1
 """Measurements that the bare estimate counts for: a kernel that was measured is believed, one that is
 unlike all that were keeps its estimate."""
 
-_FIELDS = ("warps", "cluster", "swap", "split_k", "math", "rows", "columns", "threads", "warp_tile")
+_FIELDS = (
+    "warps", "cluster", "swap", "split_k", "math", "rows", "columns", "threads", "warp_tile", "vector",
+    "items", "keep", "blocks",
+)
 _STEP = 0.5
 """Distance of another value in one of these fields, and of a tile's side twice as long."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ucutlass import frontend, ir
 from ucutlass.hardware import Device
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
 from ucutlass.runtime import parallel
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
@@ -41,7 +41,7 @@ class Shop(Workshop, Protocol):
     def close(self) -> None:
         """Gives the GPU free. Nothing is built, timed or confirmed afterwards."""
 
-    def built(self, kernel: Planned) -> Built:
+    def built(self, kernel: AnyPlanned) -> Built:
         """A kernel of the search as it lies on disk."""
 
 
@@ -68,7 +68,7 @@ class Job:
     space: Space
 
     @property
-    def first(self) -> Planned:
+    def first(self) -> AnyPlanned:
         return self.space.groups[0].members[0]
 
 

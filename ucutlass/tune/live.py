@@ -17,8 +17,8 @@ from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine, Task
 from ucutlass.frontend import Chosen
-from ucutlass.plan import GemmPlan
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
+from ucutlass.plans import Plan
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
@@ -57,7 +57,7 @@ class Live:
     stage: Stage | None = None
     made: Made = field(default_factory=Made)
     machine: dict[str, Any] = field(default_factory=dict)
-    artifacts: dict[GemmPlan, Artifact] = field(default_factory=dict)
+    artifacts: dict[Plan, Artifact] = field(default_factory=dict)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _engine: Engine = field(init=False)
     _best: float | None = None
@@ -146,7 +146,7 @@ class Live:
             answers.append(Timed(tuple(mine)))
         return answers
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[AnyPlanned]) -> Sequence[Confirmed | Failed]:
         versions = dict(self.artifacts[finalists[0].plan].versions)
         keys = self._keys(finalists)
         found = self._isolated("confirmed", finalists, keys=keys, versions=versions)
@@ -175,7 +175,7 @@ class Live:
         if self.engine is None:
             self._engine.close()
 
-    def built(self, kernel: Planned) -> Built:
+    def built(self, kernel: AnyPlanned) -> Built:
         """A kernel of the search as the commands know it."""
         source = source_of(self.checked, self.program, kernel)
         return Built(Chosen(kernel, None), source, self.artifacts[kernel.plan])
@@ -186,12 +186,12 @@ class Live:
             "sizes": dict(self.sizes), "arch": self.arch, "requests": list(requests), **more,
         }  # fmt: skip
 
-    def _keys(self, kernels: Sequence[Planned]) -> list[str]:
+    def _keys(self, kernels: Sequence[AnyPlanned]) -> list[str]:
         """Empty for a kernel that was never built: the process that should load it says so."""
         return [self.artifacts[k.plan].key if k.plan in self.artifacts else "" for k in kernels]
 
     def _isolated(
-        self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
+        self, what: str, kernels: Sequence[AnyPlanned], keys: Sequence[str], **more: Any
     ) -> dict[str, Any] | Failed:
         """What a function of `ucutlass.trials.tune` returned."""
         requests = [request_json(k.request) for k in kernels]

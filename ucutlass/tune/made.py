@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import TypeAlias
 
-from ucutlass.plan import GemmPlan
+from ucutlass.plans import Plan
 from ucutlass.runtime.switches import Stage
 
-Way: TypeAlias = tuple[GemmPlan, Stage | None]
+Way: TypeAlias = tuple[Plan, Stage | None]
 
 
 class Made:

@@ -32,11 +32,19 @@ NEAR = 1.03
 """A neighbour of the best goes before other kernels that are predicted up to so much faster: what is
 known of the best holds for it more than for them."""
 
-FIELDS = ("warps", "tile", "cluster", "stages", "swap", "split_k", "math", "rows", "columns", "threads")
+FIELDS = (
+    "warps", "tile", "cluster", "stages", "swap", "split_k", "math", "rows", "columns", "threads", "vector",
+    "items", "keep", "blocks",
+)
 """What costs a build; a tile is one field however many of its sides change."""
 
 _TIED: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"tile": frozenset({"stages", "warp_tile"}), "warps": frozenset({"stages"})}
+    {
+        "tile": frozenset({"stages", "warp_tile", "blocks"}), "warps": frozenset({"stages"}),
+        "blocks": frozenset({"stages"}), "threads": frozenset({"items"}), "items": frozenset({"threads"}),
+        "vector": frozenset({"items", "threads"}), "cluster": frozenset({"items", "threads", "rows"}),
+        "keep": frozenset({"items", "threads", "rows", "cluster", "split_k"}),
+    }
 )
 """Fields that follow another: as many stages as fit beside a tile are no change of their own."""
 

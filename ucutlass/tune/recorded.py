@@ -16,10 +16,12 @@ from ucutlass import frontend, heuristic
 from ucutlass.case import Case, build, case_of
 from ucutlass.families.gemm import problem
 from ucutlass.hardware import ARCHES, default_device, device_named
+from ucutlass.planned import AnyPlanned
+from ucutlass.planner import Planned
 from ucutlass.rules import legal
 from ucutlass.schedule import request_of_json
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, Space, grouped, least_bound
+from ucutlass.tune.space import Group, Space, grouped, least_bound, planned
 
 ARCH = "sm90a"
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
@@ -75,9 +77,9 @@ def _table(
     kept = [(candidate, seconds) for candidate, seconds in found if legal(candidate)]
     # A schedule that was written twice was timed twice: the tuner would have had the later time.
     seconds = dict(kept)
-    space = repriced(grouped(seconds, case.device), constants)
+    space = repriced(grouped(planned(c, case.device) for c in seconds), constants)
     space = replace(space, bound=least_bound(program, space))
-    times = tuple(tuple(seconds[m.candidate] for m in g.members) for g in space.groups)
+    times = tuple(tuple(seconds[_priced(m).candidate] for m in g.members) for g in space.groups)
     return Table(file, shape, space, times, len(found) - len(kept))
 
 
@@ -93,16 +95,22 @@ def _case(content: Mapping[str, Any], sizes: Sequence[int]) -> tuple[Case, Any]:
     return case_of(what, extents, ARCHES[ARCH], device), program
 
 
+def _priced(one: AnyPlanned) -> Planned:
+    """A recorded kernel: recordings are of one product."""
+    assert isinstance(one, Planned)
+    return one
+
+
 def repriced(space: Space, constants: heuristic.Constants) -> Space:
     """The space as a cost model with other constants orders it."""
     if constants == heuristic.DEFAULT:
         return space
 
     def members(group: Group) -> Iterator[Any]:
-        for one in group.members:
+        for one in map(_priced, group.members):
             yield replace(one, estimate=heuristic.estimate(one.candidate, one.device, constants))
 
     def group(g: Group) -> Group:
-        return Group(g.plan, tuple(sorted(members(g), key=lambda p: p.estimate.seconds)))
+        return Group(g.plan, tuple(sorted(members(g), key=lambda p: p.seconds)))
 
     return replace(space, groups=tuple(sorted(map(group, space.groups), key=lambda g: g.estimate)))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ucutlass import frontend
-from ucutlass.families.gemm import problem
+from ucutlass.families.planning import plan_form
 from ucutlass.hardware import ARCHES
-from ucutlass.plan import GemmPlan
-from ucutlass.planner import Planned, plan
+from ucutlass.planned import AnyPlanned
+from ucutlass.plans import Plan
 from ucutlass.runtime.statistics import summary
 from ucutlass.schedule import Request, show
 from ucutlass.tune.dispatch import KEEP, Entry, Measured, cover, geomean
@@ -47,7 +47,7 @@ class Shaped:
     shape: Shape
     row: Mapping[str, Any]
     gain: float | None
-    kernel: Planned | None = None
+    kernel: AnyPlanned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class _Bench:
 
     at: int
     job: Job
-    winner: Planned
+    winner: AnyPlanned
     weight: float
     seconds: dict[Request, float] = field(default_factory=dict)
-    kernels: dict[Request, Planned] = field(default_factory=dict)
+    kernels: dict[Request, AnyPlanned] = field(default_factory=dict)
     told: dict[Request, float] = field(default_factory=dict)
 
     def add(self, group: Group, found: Timed | Failed) -> None:
@@ -155,16 +155,16 @@ def _cross(benches: Sequence[_Bench], shop_of: ShopOf) -> None:
                     bench.add(group, found)
 
 
-def _planned(job: Job, requests: Iterable[Request]) -> list[Planned]:
+def _planned(job: Job, requests: Iterable[Request]) -> list[AnyPlanned]:
     """The schedules that are legal at a job's extents."""
     first = job.first
-    what = problem(frontend.gemm_form(job.checked, job.program), first.sizes)
-    made = (plan(what, first.sizes, ARCHES[first.plan.arch], first.device, r) for r in requests)
-    return [one for one in made if isinstance(one, Planned)]
+    what, arch = frontend.form(job.checked, job.program), ARCHES[first.plan.arch]
+    made = (plan_form(what, first.sizes, arch, first.device, r) for r in requests)
+    return [one for one in made if not isinstance(one, tuple)]
 
 
-def _groups(kernels: Iterable[Planned]) -> list[Group]:
-    groups: dict[GemmPlan, list[Planned]] = {}
+def _groups(kernels: Iterable[AnyPlanned]) -> list[Group]:
+    groups: dict[Plan, list[AnyPlanned]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.plan, []).append(kernel)
     return [Group(made, tuple(members)) for made, members in groups.items()]
@@ -190,7 +190,7 @@ def _confirmed(benches: Sequence[_Bench], shop_of: ShopOf, most: int | None) -> 
                 bench.told[request] = _in_turns(shop, bench.winner, bench.kernels[request])
 
 
-def _in_turns(shop: Shop, winner: Planned, kernel: Planned) -> float:
+def _in_turns(shop: Shop, winner: AnyPlanned, kernel: AnyPlanned) -> float:
     """The share of the winner's speed that a kernel keeps; 0 where one of the two is wrong or does not
     run."""
     if any(failed is not None for failed in shop.build(_groups([winner, kernel]))):

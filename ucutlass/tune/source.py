@@ -12,7 +12,7 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.hardware import Device
-from ucutlass.planner import Planned
+from ucutlass.planned import AnyPlanned
 from ucutlass.schedule import Request, Value
 from ucutlass.shapes import complete, free_dims
 
@@ -31,14 +31,14 @@ Sizes: TypeAlias = Mapping[str, int]
 
 
 def with_schedule(
-    checked: frontend.Checked, program: ir.Kernel, sizes: Sizes, winner: Planned, device: Device | None
+    checked: frontend.Checked, program: ir.Kernel, sizes: Sizes, winner: AnyPlanned, device: Device | None
 ) -> str:
     """As `with_schedules`, of one shape."""
     return with_schedules(checked, program, [(sizes, winner)], device)
 
 
 def with_schedules(
-    checked: frontend.Checked, program: ir.Kernel, winners: Sequence[tuple[Sizes, Planned]],
+    checked: frontend.Checked, program: ir.Kernel, winners: Sequence[tuple[Sizes, AnyPlanned]],
     device: Device | None,
 ) -> str:  # fmt: skip
     """The whole file in canonical form (`ucc fmt`), with a block for each schedule of the winners in front
@@ -48,7 +48,7 @@ def with_schedules(
     Each winner's extents are its free dimensions by name, no shape twice. Raises NotWritten.
     """
     names = free_dims(program)
-    groups: dict[Request, list[tuple[Sizes, Planned]]] = {}
+    groups: dict[Request, list[tuple[Sizes, AnyPlanned]]] = {}
     for sizes, winner in winners:
         groups.setdefault(winner.request, []).append(({name: sizes[name] for name in names}, winner))
     blocks = tuple(

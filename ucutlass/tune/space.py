@@ -12,11 +12,15 @@ from dataclasses import dataclass, replace
 
 from ucutlass import heuristic, ir
 from ucutlass.case import Case, build, case_of
+from ucutlass.families import Form, GemmForm
 from ucutlass.families.gemm import problem
-from ucutlass.frontend import Checked, alternatives, gemm_form, matching, plan_gemm
-from ucutlass.hardware import ARCHES, Device, default_device
+from ucutlass.families.planning import kernels
+from ucutlass.frontend import Checked, alternatives, form, matching, plan_kernel
+from ucutlass.hardware import ARCHES, Arch, Device, default_device
 from ucutlass.plan import GemmPlan, GemvSchedule, Knobs, Sm90Schedule
+from ucutlass.planned import AnyPlanned, gemm_or_none
 from ucutlass.planner import AUTO, Planned
+from ucutlass.plans import Plan
 from ucutlass.rules import legal
 from ucutlass.rules.candidate import RASTER_WORD, Candidate, ceil_div, request_of
 from ucutlass.schedule import Request
@@ -34,8 +38,8 @@ SPLITS = (2, 4, 8, 16)
 class Group:
     """Kernels that one binary serves, in the order to time them: the cheapest by estimate first."""
 
-    plan: GemmPlan
-    members: tuple[Planned, ...]
+    plan: Plan
+    members: tuple[AnyPlanned, ...]
 
     @property
     def request(self) -> Request:
@@ -44,7 +48,7 @@ class Group:
     @property
     def estimate(self) -> float:
         """Seconds, of the cheapest member."""
-        return self.members[0].estimate.seconds
+        return self.members[0].seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,27 @@ def explore(
 
     What the compiler chooses by itself is always among them. Raises ProgramError as `plan_kernel`.
     """
-    chosen = plan_gemm(checked, program, sizes, arch, device)
-    what = problem(gemm_form(checked, program), sizes)
-    case = case_of(what, sizes, ARCHES[arch], device or default_device(ARCHES[arch]))
+    own = plan_kernel(checked, program, sizes, arch, device).planned
+    target, gpu = ARCHES[arch], device or default_device(ARCHES[arch])
     asked = [AUTO] if free else [r for _, r in alternatives(matching(program, sizes, arch))] or [AUTO]
-    found = [one for r in asked for one in (_free(case) if free else _weighed(case, r))]
-    own = chosen.candidate
-    made = grouped([own, *found], case.device)
-    at = next(i for i, g in enumerate(made.groups) if g.plan == chosen.plan)
-    member = [m.candidate for m in made.groups[at].members].index(own)
+    made = grouped([own, *_denoted(form(checked, program), sizes, target, gpu, asked, free)])
+    at = next(i for i, g in enumerate(made.groups) if g.plan == own.plan)
+    member = [m.request for m in made.groups[at].members].index(own.request)
     return replace(made, bound=least_bound(program, made), start=(at, member))
+
+
+def _denoted(
+    found: Form, sizes: tuple[int, ...], arch: Arch, device: Device, asked: Iterable[Request], free: bool
+) -> Iterator[AnyPlanned]:
+    """Every kernel of the requests: of one product those that its cost model weighs, of other families those
+    around the planner's choice."""
+    if not isinstance(found, GemmForm):
+        for request in asked:
+            yield from kernels(found, sizes, arch, device, request, free)
+        return
+    case = case_of(problem(found, sizes), sizes, arch, device)
+    for request in asked:
+        yield from (planned(c, device) for c in (_free(case) if free else _weighed(case, request)))
 
 
 def _weighed(case: Case, request: Request) -> Iterator[Candidate]:
@@ -136,14 +151,13 @@ def _splits(c: Candidate) -> tuple[int, ...]:
             return (1, *SPLITS)
 
 
-def grouped(found: Iterable[Candidate], device: Device) -> Space:
-    """The candidates, each once, priced and by binary."""
-    groups: dict[GemmPlan, list[Planned]] = {}
-    for candidate in dict.fromkeys(found):
-        one = planned(candidate, device)
-        groups.setdefault(one.plan, []).append(one)
+def grouped(found: Iterable[AnyPlanned]) -> Space:
+    """The kernels, each once, by binary; those of one price in the order in which they came."""
+    groups: dict[Plan, dict[Request, AnyPlanned]] = {}
+    for one in found:
+        groups.setdefault(one.plan, {}).setdefault(one.request, one)
     made = [
-        Group(plan, tuple(sorted(members, key=lambda p: p.estimate.seconds)))
+        Group(plan, tuple(sorted(members.values(), key=lambda p: p.seconds)))
         for plan, members in groups.items()
     ]
     return Space(tuple(sorted(made, key=lambda g: g.estimate)))
@@ -165,4 +179,4 @@ def least_bound(program: ir.Kernel, space: Space) -> float:
     rates = data_sheet(first.device)
     fused = fused_bound(compulsory(program, sizes), first.device, rates)
     members = itertools.chain.from_iterable(g.members for g in space.groups)
-    return min(realistic_bound(fused, first.device, rates, one).seconds for one in members)
+    return min(realistic_bound(fused, first.device, rates, gemm_or_none(one)).seconds for one in members)

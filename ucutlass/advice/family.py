@@ -1,0 +1,110 @@
+"""Advice for the kernels of families without a cost model of their tiles: the class of what decides the time,
+and the schedules next to the one that ran.
+
+The rules of `ucutlass.advice.rules` read a GEMM's tiles, waves and stages; of other kernels only the bound,
+what was timed, and the neighbours in their schedule space are known.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ucutlass.advice.classify import LOW, Classified
+from ucutlass.advice.facts import TIERS, Build, Counters, Facts, Tier, Timing
+from ucutlass.advice.finding import Bottleneck, Edit, Evidence, Expected, Finding
+from ucutlass.advice.rules import NEAR
+from ucutlass.advice.select import NO_RECORD, Advice, HitRate, advise
+from ucutlass.advice.whole import FLOOR
+from ucutlass.planned import FamilyPlanned
+from ucutlass.schedule import differing, show
+from ucutlass.sol import SpeedOfLight
+from ucutlass.sol.bounds import Bounds
+
+MOST_EDITS = 3
+
+ENOUGH = 0.9
+"""Of the bound's speed: a kernel that has it is left alone."""
+
+HOPED = Expected(0.8, 1.25, "no model prices this field: measure it")
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyFacts:
+    """What is known of a kernel. `near` gives its space, the kernel's own neighbours first."""
+
+    planned: FamilyPlanned
+    bound: SpeedOfLight
+    near: Callable[[], Iterable[FamilyPlanned]]
+    build: Build | None = None
+    timing: Timing | None = None
+    counters: Counters | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Measured where it was, else estimated."""
+        return self.timing.seconds if self.timing else self.planned.seconds
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers that something is known of."""
+        known = (self.planned, self.build, self.timing, self.counters)
+        return tuple(t for t, k in zip(TIERS, known, strict=True) if k is not None)
+
+
+def speed_of(bounds: Bounds) -> SpeedOfLight:
+    """A program's fused bound as advice reads it."""
+    memory = max((t.seconds for t in bounds.fused.limits if t.name == "memory"), default=0.0)
+    other = max((t.seconds for t in bounds.fused.limits if t.name != "memory"), default=0.0)
+    least = bounds.least
+    return SpeedOfLight(
+        max(memory, other), "memory" if memory >= other else "multiplications",
+        round(bounds.intensity * least.bytes), least.bytes, other, memory, bounds.intensity, bounds.ridge,
+        bounds.lane,
+    )  # fmt: skip
+
+
+def advise_any(facts: Facts | FamilyFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
+    """The advice of a kernel of any family; `rates` is the ledger's, by rule."""
+    if isinstance(facts, Facts):
+        return advise(facts, rates)
+    found, past = _classified(facts), (rates or {}).get(NEAR.number, NO_RECORD)
+    share = facts.bound.seconds / facts.seconds if facts.seconds else 0.0
+    edits = _near(facts) if share < ENOUGH else ()
+    shown = (_finding(facts, share, edits),) if edits else ()
+    return Advice(found, facts.bound, facts.seconds, shown, facts.tiers(), {NEAR.number: past})
+
+
+def _classified(f: FamilyFacts) -> Classified:
+    timed = "measured" if f.timing else "estimated"
+    floor, bound = f.planned.device.launch_floor, f.bound
+    if floor / f.seconds > FLOOR:
+        words = f"starting takes about {floor * 1e6:.1f} of {f.seconds * 1e6:.1f} us {timed}"
+        return Classified("launch", words)
+    used = max(bound.compute_seconds, bound.memory_seconds) / f.seconds
+    if f.timing is not None and used < LOW:
+        words = f"the busier of multipliers and memory is used {used:.0%} of {f.seconds * 1e6:.1f} us {timed}"
+        return Classified("latency", words)
+    limit: Bottleneck = bound.limit
+    return Classified(limit, f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}")
+
+
+def _near(f: FamilyFacts) -> tuple[Edit, ...]:
+    """The first neighbours that are another build, best estimate first where the family has one."""
+    others = itertools.islice((k for k in f.near() if k.plan != f.planned.plan), 4 * MOST_EDITS)
+    ranked = sorted(others, key=lambda k: k.seconds)[:MOST_EDITS]
+    return tuple(
+        Edit(
+            k.request, show(k.request), differing(f.planned.request, k.request),
+            k.seconds / f.planned.seconds, HOPED,
+        )
+        for k in ranked
+    )  # fmt: skip
+
+
+def _finding(f: FamilyFacts, share: float, edits: tuple[Edit, ...]) -> Finding:
+    tier: Tier = "timing" if f.timing else "analytic"
+    evidence = Evidence("of the bound's speed", share, "%", "<", ENOUGH)
+    said = "the bound leaves room, and no rule knows where it went: these schedules are one field away"
+    act = "`ucc tune` times many of them and keeps the fastest that is right"
+    return Finding(NEAR.number, NEAR.name, tier, (evidence,), said, edits, act)
