@@ -30,6 +30,8 @@ from ucutlass.plans.sweep import (
     Window,
     arguments,
     beside,
+    brought,
+    held_ahead,
 )
 
 
@@ -59,12 +61,54 @@ class Loader:
     def problem(self) -> SweepProblem:
         return self.plan.problem
 
-    def declared(self, load: int, count: str = "kItems") -> str:
+    def declared(self, load: int, count: str = "kItems", into: str = "raw") -> str:
         one = self.problem.loads[load]
         width = "kVector" if moves(self.plan, one) else "1"
-        return f"Pack<{raw_cpp(one)}, {width}> raw{load}[{count}];"
+        return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
 
-    def load(self, k: int, valid: str, names: Names) -> list[str]:
+    # --- the next row, on its way through shared memory
+
+    def ahead(self) -> list[str]:
+        """The slots of shared memory of this thread, and `fetch`, which sends a block's row into them."""
+        lines, offset = [], 0
+        for k in self._brought():
+            one = self.problem.loads[k]
+            lines.append(
+                f"auto* const slots{k} = reinterpret_cast<{stored_cpp(one.elem)}*>(shared + {offset})"
+                f" + (threadIdx.y * blockDim.x + threadIdx.x) * {self._step(k)};"
+            )
+            offset += held_ahead(self.plan.schedule, one)
+        return lines
+
+    def bring(self, item: list[str]) -> list[str]:
+        """Sends the row at hand on its way; `item` are the lines of an item's place."""
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item]
+        for k in self._brought():
+            one = self.problem.loads[k]
+            lines += [
+                "{", *self.writer.address(one.axes, (), Names(None)),
+                f"bring<kVector, {one.align}>(slots{k} + {self._slot()}, p.t{one.pointer} + o, ok);", "}",
+            ]  # fmt: skip
+        return [*lines, "}"]
+
+    def take(self) -> list[str]:
+        """raw<k> of all items, as they came."""
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
+        for k in self._brought():
+            one = self.problem.loads[k]
+            lines.append(f"raw{k}[i] = take<kVector, {one.align}>(slots{k} + {self._slot()});")
+        return [*lines, "}"]
+
+    def _slot(self) -> str:
+        return "i * kThreads * kRows * kVector"
+
+    def _step(self, k: int) -> int:
+        return min(self.problem.loads[k].align, self.plan.schedule.vector)
+
+    def _brought(self) -> tuple[int, ...]:
+        return brought(self.plan.problem, self.plan.schedule.vector)
+
+    def load(self, k: int, valid: str, names: Names, into: str = "raw") -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.turned):
@@ -82,14 +126,14 @@ class Loader:
                 read = f"widen<{cpp}>({read})"
             return [
                 "{", *self._ids(ids, here), *self.writer.address(one.axes, one.guards, here),
-                f"raw{k}[{item}] = in && {valid} ? {read} : splat<{count}>({outside});", "}",
+                f"{into}{k}[{item}] = in && {valid} ? {read} : splat<{count}>({outside});", "}",
             ]  # fmt: skip
         here = replace(names, vector=vector)
         read = f"{cpp}(load<1, 1>(p.t{one.pointer} + o).value[0])"
         return [
             "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.element(), *self._ids(ids, here),
             *self.writer.address(one.axes, one.guards, here),
-            f"raw{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
+            f"{into}{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
         ]  # fmt: skip
 
     def element(self) -> str:

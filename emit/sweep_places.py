@@ -54,19 +54,29 @@ class Places:
     def start(self) -> list[str]:
         if self.plan.schedule.turned:
             return self._square()
+        block = [] if self.plan.schedule.resident else ["int64_t const block = blockIdx.x;"]
         if not self.problem.columns:
-            return ["int64_t const block = blockIdx.x;"]
-        row = "threadIdx.y" if self.problem.across else "threadIdx.x"
-        lines = [
-            f"int64_t const row = int64_t(blockIdx.x) * kRows + {row};",
-            "bool const mine = row < p.rows;",
-            "constexpr int kLine = kThreads * kItems;",
+            return block
+        return [
+            "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
             f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
             "int const chunks = int((p.columns + kLine - 1) / kLine);",
             "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
             "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
+            "[[maybe_unused]] int turn = 0;  // of the two buffers in which threads meet",
+            *block,
         ]
-        return lines + self._coordinates("row", 0, len(self.problem.rows), "mine")
+
+    def row(self) -> list[str]:
+        """The coordinates of the thread's row of block `block`."""
+        if not self.problem.columns:
+            return []
+        row = "threadIdx.y" if self.problem.across else "threadIdx.x"
+        # A launch has no more blocks than rows, where each takes one.
+        mine = "kRows == 1 || row < p.rows"
+        lines = [f"int64_t const row = block * kRows + {row};", f"[[maybe_unused]] bool const mine = {mine};"]
+        valid = "true" if self.plan.schedule.rows == 1 else "mine"
+        return lines + self._coordinates("row", 0, len(self.problem.rows), valid)
 
     def _square(self) -> list[str]:
         """Where a block's square lies: blocks are numbered along the vector mode, then along the other side,
@@ -92,7 +102,7 @@ class Places:
         if count == 0:
             return []
         lines, rest = [], f"at{first}"
-        lines.append(f"int64_t {rest} = {valid} ? {index} : 0;")
+        lines.append(f"int64_t {rest} = {index if valid == 'true' else f'{valid} ? {index} : 0'};")
         for mode in reversed(range(first, first + count)):
             vector = self.plan.schedule.vector if mode == problem.vector else 1
             scale = f" * {vector}" if vector > 1 else ""
@@ -134,12 +144,14 @@ class Places:
         column = f"(int64_t(chunk) * kItems + i) * kThreads + {thread}"
         if scans_of(self.plan) and not problem.across:
             column = f"(int64_t(chunk) * kThreads + {thread}) * kItems + i"
-        lines = [f"int64_t const place = {column};", "bool const ok = mine && place < p.columns;"]
-        index = "(p.columns - 1 - place)" if self._reversed() else "place"
+        ok = "mine" if self.plan.schedule.full else "mine && place < p.columns"
+        lines = [f"int64_t const place = {column};", f"[[maybe_unused]] bool const ok = {ok};"]
+        valid = "true" if self.plan.schedule.full and self.plan.schedule.rows == 1 else "ok"
+        index = "(p.columns - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
-        return lines + self._coordinates(index, first, len(problem.columns), "ok")
+        return lines + self._coordinates(index, first, len(problem.columns), valid)
 
-    def _reversed(self) -> bool:
+    def reversed(self) -> bool:
         return any(s.reverse for _, s in scans_of(self.plan))
 
 
