@@ -387,9 +387,9 @@ class _Body:
         lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
         lines += self.writer.statements(targets, names)
         lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
-        lines += ["}", *stores, "}", "}"]
         if not self.problem.columns:
-            return lines
+            return [*lines, "}", *stores, "}", "}"]
+        lines += ["}", "if (mine) {", *stores, "}", "}", "}"]
         return [*once, *carries, *early, *self._chunks(lines)]
 
     def _following(

@@ -68,15 +68,21 @@ class Places:
         ]
 
     def row(self) -> list[str]:
-        """The coordinates of the thread's row of block `block`."""
+        """The coordinates of the thread's row of block `block`. Where it has none, it does again what the last
+        row's does, and stores nothing."""
         if not self.problem.columns:
             return []
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
-        # A launch has no more blocks than rows, where each takes one.
-        mine = "kRows == 1 || row < p.rows"
-        lines = [f"int64_t const row = block * kRows + {row};", f"[[maybe_unused]] bool const mine = {mine};"]
-        valid = "true" if self.plan.schedule.rows == 1 else "mine"
-        return lines + self._coordinates("row", 0, len(self.problem.rows), valid)
+        if self.plan.schedule.rows == 1:
+            # A launch has no more blocks than rows.
+            lines = ["int64_t const row = block;", "[[maybe_unused]] constexpr bool mine = true;"]
+        else:
+            lines = [
+                f"int64_t const own_row = block * kRows + {row};",
+                "[[maybe_unused]] bool const mine = own_row < p.rows;",
+                "int64_t const row = mine ? own_row : p.rows - 1;",
+            ]
+        return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
 
     def _square(self) -> list[str]:
         """Where a block's square lies: blocks are numbered along the vector mode, then along the other side,
@@ -141,13 +147,16 @@ class Places:
             ]
             return lines + self._coordinates("row", 0, len(problem.rows), "ok")
         thread = "threadIdx.x" if problem.across else "threadIdx.y"
-        column = f"(int64_t(chunk) * kItems + i) * kThreads + {thread}"
+        # Full lines need no comparison, and 64 bits let the compiler walk addresses by their strides.
+        full = self.plan.schedule.full
+        wide = "int64_t" if full else "uint32_t"
+        column = f"({wide}(chunk) * kItems + i) * kThreads + {thread}"
         if scans_of(self.plan) and not problem.across:
-            column = f"(int64_t(chunk) * kThreads + {thread}) * kItems + i"
-        ok = "mine" if self.plan.schedule.full else "mine && place < p.columns"
-        lines = [f"int64_t const place = {column};", f"[[maybe_unused]] bool const ok = {ok};"]
-        valid = "true" if self.plan.schedule.full and self.plan.schedule.rows == 1 else "ok"
-        index = "(p.columns - 1 - place)" if self.reversed() else "place"
+            column = f"({wide}(chunk) * kThreads + {thread}) * kItems + i"
+        ok = "constexpr bool ok = true" if full else "bool const ok = place < uint32_t(p.columns)"
+        lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
+        valid = "true" if full else "ok"
+        index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
         return lines + self._coordinates(index, first, len(problem.columns), valid)
 
