@@ -91,14 +91,17 @@ def render(plan: SweepPlan) -> str:
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
         workspace=made.workspace(),
         ahead=sum(held_ahead(schedule, problem.loads[k]) for k in made.brought), resident=schedule.resident,
-        full=_filled(schedule),
+        full=_filled(problem, schedule),
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
     )  # fmt: skip
 
 
-def _filled(schedule: SweepSchedule) -> str:
-    """What a full schedule relies on, of the columns."""
+def _filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
+    """What a full schedule relies on, of the columns or of a square's sides."""
+    if schedule.turned and schedule.full:
+        sides = (problem.vector or 0, schedule.across)
+        return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
     line = schedule.threads * schedule.items
     if schedule.keep == "registers":
         return f"p.columns == {line * schedule.cluster}" if schedule.full else ""

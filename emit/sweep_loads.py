@@ -167,22 +167,27 @@ class Loader:
         names = Names(None)
         lines = fields.mode(vector, problem.modes[vector])
         wide = fields.mode(across, problem.modes[across])
+        slot = [
+            "int const slot = j * kRows + threadIdx.x;",
+            f"int const lu = slot % kSide * {word}, lw = slot / kSide * {word};",
+        ]
         return [
             f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
             f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
-            f"for (int slot = threadIdx.x; slot < (TILE / {word}) * (TILE / {word}); slot += kRows) {{",
-            f"int const lu = slot % (TILE / {word}) * {word}, lw = slot / (TILE / {word}) * {word};",
-            f"Pack<{cpp}, {word}> in_lines[{word}];",
+            "{", f"constexpr int kSide = TILE / {word}, kSlots = kSide * kSide / kRows;",
+            f"Pack<{cpp}, {word}> in_lines[kSlots][{word}];",
+            "#pragma unroll", "for (int j = 0; j < kSlots; ++j) {", *slot,
             "#pragma unroll", f"for (int a = 0; a < {word}; ++a) {{",
             f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
-            f"if (q{across} < {wide} && q{vector} < {lines}) {{",
+            "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
             *self.writer.address(one.axes, (), names),
-            f"in_lines[a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}",
+            f"in_lines[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}", "}",
+            "#pragma unroll", "for (int j = 0; j < kSlots; ++j) {", *slot,
             "#pragma unroll", f"for (int b = 0; b < {word}; ++b) {{",
             f"Pack<{cpp}, {word}> column;",
-            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[a].value[b];",
+            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[j][a].value[b];",
             f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
-            "}", "}",
+            "}", "}", "}",
         ]  # fmt: skip
 
     # --- windows

@@ -85,16 +85,20 @@ class Places:
         return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
 
     def _square(self) -> list[str]:
-        """Where a block's square lies: blocks are numbered along the vector mode, then along the other side,
-        then along all other modes."""
+        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that what
+        runs at a time reads long stretches too, then along the vector mode, then along the rest of the other
+        side, then along all other modes."""
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None
-        lines = ["int rest = int(blockIdx.x), at;"]
-        for mode in (vector, across):
-            units = f"({product(problem.modes[mode])} + {TILE - 1}) / {TILE}"
+        along, side = (f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across))
+        group = f"({side} % 8 == 0 ? 8 : {side} % 4 == 0 ? 4 : {side} % 2 == 0 ? 2 : 1)"
+        few = fields.add("group", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({group}))")
+        lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
+        for mode, units in ((vector, along), (across, f"{side} / {group}")):
             field = fields.add(f"squares{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
-            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t(at) * {TILE};"]
+            first = "at" if mode == vector else f"at * {few}.divisor + near"
+            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]
         others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
         for mode in reversed(others):
             units = product(problem.modes[mode])
@@ -137,6 +141,7 @@ class Places:
                 "int const slot = i * kRows + threadIdx.x;",
                 f"int const along = slot % ({TILE} / kVector) * kVector, side = slot / ({TILE} / kVector);",
                 f"int64_t const q{vector} = first_{vector} + along, q{across} = first_{across} + side;",
+                "constexpr bool ok = true;" if self.plan.schedule.full else
                 f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
                 f" && q{across} < {fields.mode(across, problem.modes[across])};",
             ]

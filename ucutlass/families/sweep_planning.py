@@ -112,7 +112,11 @@ def schedule_of(
         if (turn := _turned(problem, sizes)) is not None:
             across, turned = turn
             items = TILE * TILE // vector // THREADS
-            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
+            sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, across)]
+            full = all(side % TILE == 0 for side in sides)
+            return SweepSchedule(
+                vector, 1, THREADS, max(1, items), "registers", 1, across, turned, full=full
+            )
         return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
     made = (
         _across(problem, extent, vector, arch, device)
