@@ -33,8 +33,11 @@ from ucutlass.plans.sweep import (
     ScanAlong,
     SweepPlan,
     SweepProblem,
+    SweepSchedule,
     Window,
     beside,
+    brought,
+    held_ahead,
     phase_of,
     phases,
     reductions,
@@ -87,9 +90,22 @@ def render(plan: SweepPlan) -> str:
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
         workspace=made.workspace(),
+        ahead=sum(held_ahead(schedule, problem.loads[k]) for k in made.brought), resident=schedule.resident,
+        full=_filled(problem, schedule),
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
     )  # fmt: skip
+
+
+def _filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
+    """What a full schedule relies on, of the columns or of a square's sides."""
+    if schedule.turned and schedule.full:
+        sides = (problem.vector or 0, schedule.across)
+        return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
+    line = schedule.threads * schedule.items
+    if schedule.keep == "registers":
+        return f"p.columns == {line * schedule.cluster}" if schedule.full else ""
+    return f"p.columns % {line} == 0" if schedule.full else ""
 
 
 def _multiples(problem: SweepProblem, vector: int) -> list[dict[str, object]]:
@@ -117,6 +133,21 @@ def _indented(lines: Iterable[str]) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Passes:
+    """How elements enter a reduction: the statements of a `first` pass over a chunk's, and of a `second` where
+    there is one, `backwards` or not; what is `declared` ahead of them, stands `between` them and `ends` them;
+    `counted` is once an item."""
+
+    first: tuple[str, ...]
+    declared: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
+    second: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    backwards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class _Body:
     """The kernel's statements."""
 
@@ -137,14 +168,41 @@ class _Body:
         problem = self.problem
         self.places.totals()
         out = self.places.start()
+        if self.plan.schedule.cluster > 1:
+            out.append("cooperative_groups::this_cluster().sync();  // none writes to a block that is not there")
+        if not self.brought:
+            return [*out, *self.places.row(), *self._row(set())]
+        # A block's rows, one after another, each brought while the one before is computed.
+        out += ["extern __shared__ __align__(128) uint8_t shared[];", *self.loader.ahead()]
+        out += ["auto const bring_row = [&](int64_t const block) {", *self.places.row(), f"int const chunk = {self._part};"]
+        out += [*self.loader.bring(self.places.item()), "};", "bring_row(blockIdx.x);"]
+        out += ["for (int64_t block = blockIdx.x; block * kRows < p.rows; block += gridDim.x) {", *self.places.row()]
+        out += [self.loader.declared(k) for k in self.brought]
+        out += ["await_copies();", *self.loader.take()]
+        out += ["if ((block + gridDim.x) * kRows < p.rows) bring_row(block + gridDim.x);"]
+        return [*out, *self._row(set(self.brought)), "}"]
+
+    @property
+    def brought(self) -> tuple[int, ...]:
+        """The loads that come through shared memory."""
+        schedule = self.plan.schedule
+        return brought(self.problem, schedule.vector) if schedule.resident else ()
+
+    @property
+    def _part(self) -> str:
+        """The chunk of a row that lies in registers."""
+        return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
+
+    def _row(self, loaded: set[int]) -> list[str]:
+        """All that is done for a thread's row; `loaded` are the loads whose raws are there."""
+        problem = self.problem
         split, keep = self.plan.schedule.splits > 1, self.plan.schedule.keep == "registers"
-        out += [self.loader.declared(load) for load in range(len(problem.loads))] if keep else []
-        loaded: set[int] = set()
+        out = [self.loader.declared(k) for k in range(len(problem.loads)) if k not in loaded] if keep else []
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
             made = self._phase(reductions, loaded)
-            made += [f"reduce(r{i});" for i, _ in reductions]
+            made += [f"reduce(r{i}, turn);" for i, _ in reductions]
             if not split:
                 out += made
                 continue
@@ -216,66 +274,94 @@ class _Body:
     def _chunks(self, inside: list[str]) -> list[str]:
         """Over a row's chunks; one is all where the row lies in registers."""
         if self.plan.schedule.keep == "registers":
-            part = "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
-            return ["{", f"int const chunk = {part};", *inside, "}"]
+            return ["{", f"int const chunk = {self._part};", *inside, "}"]
         return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
 
     def _each(
-        self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = ()
+        self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = (),
+        backwards: bool = False,
     ) -> list[str]:
-        """Over the elements of all items that are there: the targets, then the work on them."""
+        """Over the elements of all items that are there: the targets, then the work on them. `backwards`: from
+        the largest coordinate on."""
+        up, down = "int i = 0; i < kItems; ++i", "int i = kItems - 1; i >= 0; --i"
+        vector = "int v = kVector - 1; v >= 0; --v" if backwards else "int v = 0; v < kVector; ++v"
+        items = down if backwards and not self.places.reversed() else up
         return [
-            "#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {", *before,
-            *self._item_loads(targets, names), "#pragma unroll", "for (int v = 0; v < kVector; ++v) {",
+            "#pragma unroll", f"for ({items}) {{", *self.places.item(), "if (ok) {", *before,
+            *self._item_loads(targets, names), "#pragma unroll", f"for ({vector}) {{",
             self.loader.element(), *self.writer.statements(targets, names), *work, "}", "}", "}",
         ]  # fmt: skip
 
+    def _once(self, targets: Sequence[int], names: Names) -> tuple[list[str], Names]:
+        """The lines that compute once a row what of the targets is the same for all of it."""
+        known = self.writer.of_row(targets)
+        if not known or not self.problem.columns:
+            return [], names
+        lines = [f"{CPP[self.writer.kind(i)]} h{i}[{self._lanes}];" for i in known]
+        lines += ["#pragma unroll", f"for (int v = 0; v < {self._lanes}; ++v) {{"]
+        lines += [*self.writer.statements(known, names), *(f"h{i}[v] = v{i};" for i in known), "}"]
+        return lines, replace(names, known=frozenset(known))
+
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [one.arg for _, one in reductions]
-        names = self._late(targets, loaded)
-        lane = "0" if self.problem.across else "v"
-        lines = self._loads(targets, loaded, names)
-        first: list[str] = []
-        second: list[str] = []
-        ends: list[str] = []
-        for i, one in reductions:
-            x = self.writer.operand(one.arg, names)
-            match one.op:
-                case "logsumexp":
-                    lines.append(f"Exponentials part{i}[{self._lanes}];")
-                    first.append(f"part{i}[{lane}].largest = extreme<true>(part{i}[{lane}].largest, {x});")
-                    second.append(
-                        f"part{i}[{lane}].about += exponential({x}, pivot(part{i}[{lane}].largest));"
-                    )
-                case "moments":
-                    lines.append(f"Moments part{i}[{self._lanes}];")
-                    first.append(f"part{i}[{lane}].mean += {x};")
-                    apart = f"float const apart{i} = {x} - part{i}[{lane}].mean;"
-                    second.append(
-                        f"{apart} part{i}[{lane}].squares = "
-                        f"fmaf(apart{i}, apart{i}, part{i}[{lane}].squares);"
-                    )
-                case "argmax" | "argmin":
-                    first.append(f"r{i}[{lane}].add({x}, {self._count()});")
-                case _:
-                    first.append(f"r{i}[{lane}].add({x});")
-            if one.op in ("logsumexp", "moments"):
-                ends += [f"for (int l = 0; l < {self._lanes}; ++l) r{i}[l].merge(part{i}[l]);"]
-        moments = [i for i, one in reductions if one.op == "moments"]
-        count = (
-            "part{i}[0].count += float(kVector);"
-            if self.problem.across
-            else ("for (int l = 0; l < kVector; ++l) part{i}[l].count += 1.0f;")
-        )
-        lines += self._each(targets, first, names, [count.format(i=i) for i in moments])
-        if second:
-            lines += [
-                f"for (int l = 0; l < {self._lanes}; ++l) part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);"
-                for i, one in reductions if one.op == "moments"
-            ]  # fmt: skip
-            two = [one.arg for _, one in reductions if one.op in ("logsumexp", "moments")]
-            lines += self._each(two, second, names)
-        return self._chunks([*lines, *ends])
+        once, names = self._once(targets, self._late(targets, loaded))
+        lines = [*self._loads(targets, loaded, names), *once]
+        made = [self._reduction(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
+        before = [line for m in made for line in m.counted]
+        lines += [line for m in made for line in m.declared]
+        lines += self._each(targets, [line for m in made for line in m.first], names, before)
+        lines += [line for m in made for line in m.between]
+        for backwards in (False, True):
+            pairs = zip(made, reductions, strict=True)
+            again = [(m, one) for m, (_, one) in pairs if m.second and m.backwards == backwards]
+            if again:
+                work = [line for m, _ in again for line in m.second]
+                lines += self._each([one.arg for _, one in again], work, names, (), backwards)
+        return self._chunks([*lines, *(line for m in made for line in m.ends)])
+
+    def _reduction(self, i: int, one: RowReduce, x: str) -> Passes:
+        """How a chunk's elements, each called x, enter reduction i."""
+        part, at = f"part{i}[{'0' if self.problem.across else 'v'}]", f"at{i}[{'0' if self.problem.across else 'v'}]"
+        lanes = f"for (int l = 0; l < {self._lanes}; ++l)"
+        merged = (f"{lanes} r{i}[l].merge(part{i}[l]);",)
+        match one.op:
+            case "logsumexp":
+                return Passes(
+                    (f"{part}.largest = extreme<true>({part}.largest, {x});",),
+                    (f"Exponentials part{i}[{self._lanes}];",),
+                    second=(f"{part}.about += exponential({x}, pivot({part}.largest));",), ends=merged,
+                )  # fmt: skip
+            case "moments":
+                apart = f"float const apart{i} = {x} - {part}.mean;"
+                count = "part{i}[0].count += float(kVector);" if self.problem.across else lanes + " part{i}[l].count += 1.0f;"
+                return Passes(
+                    (f"{part}.mean += {x};",), (f"Moments part{i}[{self._lanes}];",), (count.format(i=i),),
+                    (f"{lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
+                    (apart, f"{part}.squares = fmaf(apart{i}, apart{i}, {part}.squares);"), merged,
+                )  # fmt: skip
+            case "argmax" | "argmin":
+                # The extreme first, then where it stands: the last that is met, backwards, is the first.
+                code = "i * kVector + v" if self.problem.across else "i"
+                largest = "true" if one.op == "argmax" else "false"
+                kind = CPP[one.kind]
+                return Passes(
+                    (f"{part}.add({x});",),
+                    (f"Extreme<{kind}, {largest}> part{i}[{self._lanes}];", f"int at{i}[{self._lanes}];",
+                     f"{lanes} at{i}[l] = -1;"),
+                    second=(f"if (meets({x}, {part}.value)) {at} = {code};",), backwards=True,
+                    ends=(f"{lanes} {{", f"if (at{i}[l] >= 0) {{", *self._place(f"at{i}[l]"),
+                          f"Where<{kind}, {largest}> here;",
+                          f"here.best = part{i}[l].value, here.value = {self._count()};",
+                          f"r{i}[l].merge(here);", "}", "}"),
+                )  # fmt: skip
+            case _:
+                return Passes((f"r{i}[{'0' if self.problem.across else 'v'}].add({x});",))
+
+    def _place(self, code: str) -> list[str]:
+        """The coordinates of the element that a code names."""
+        if not self.problem.across:
+            return [f"int const i = {code};", *self.places.item()]
+        return [f"int const i = {code} / kVector, v = {code} % kVector;", *self.places.item(), self.loader.element()]
 
     def _count(self) -> str:
         """The coordinate along the one name that argmax and argmin take."""
@@ -284,26 +370,19 @@ class _Body:
     def _results(self, loaded: set[int]) -> list[str]:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
         targets = [o.value for o in whole]
-        names = self._late(targets, loaded)
+        scans = self._scans
+        once, names = self._once([*targets, *(s.arg for _, s in scans)], self._late(targets, loaded))
         carries = [
             f"{CPP[s.kind]} carry{i}[{self._lanes}]; for (int l = 0; l < {self._lanes}; ++l) "
             f"carry{i}[l] = {'0' if s.op == 'sum' else '1'};"
-            for i, s in self._scans
+            for i, s in scans
         ]  # fmt: skip
-        lines = self._loads([*targets, *(s.arg for _, s in self._scans)], loaded, names)
-        for i, s in self._scans:
-            neutral = "0" if s.op == "sum" else "1"
-            cpp = CPP[s.kind]
-            at = "kVector - 1 - v" if s.reverse and self.problem.across else "v"
-            lines.append(f"{cpp} s{i}[kItems][kVector];")
-            value = self.writer.operand(s.arg, names)
-            lines += [
-                "#pragma unroll", "for (int i = 0; i < kItems; ++i)",
-                "#pragma unroll", f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
-            ]  # fmt: skip
-            lines += self._each([s.arg], [f"s{i}[i][{at}] = {value};"], names)
-            op = "Add" if s.op == "sum" else "Multiply"
-            lines.append(f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i});")
+        if scans:
+            early, lines = self._following([*targets, *(s.arg for _, s in scans)], loaded, names)
+        else:
+            early, lines = [], self._loads(targets, loaded, names)
+        for i, s in scans:
+            lines += self._scan(i, s, names)
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {"]
         lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
@@ -311,10 +390,42 @@ class _Body:
         lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
         lines += self.writer.statements(targets, names)
         lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
-        lines += ["}", *stores, "}", "}"]
         if not self.problem.columns:
-            return lines
-        return [*carries, *self._chunks(lines)]
+            return [*lines, "}", *stores, "}", "}"]
+        lines += ["}", "if (mine) {", *stores, "}", "}", "}"]
+        return [*once, *carries, *early, *self._chunks(lines)]
+
+    def _following(
+        self, targets: Sequence[int], loaded: set[int], names: Names
+    ) -> tuple[list[str], list[str]]:
+        """As `_loads`, for one pass over chunks: each chunk's loads are under way while the one before is
+        computed. What stands before the chunks, and what stands in them."""
+        wanted = [k for k in self.writer.fetched(targets) if k not in names.local]
+        load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
+        for k in wanted:
+            load += self.loader.load(k, "ok", names, "next")
+        load.append("}")
+        early = [self.loader.declared(k, into="next") for k in wanted]
+        early += ["{", "int const chunk = first_chunk;", *load, "}"]
+        inside = [self.loader.declared(k) for k in wanted]
+        inside += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
+        inside += [*(f"raw{k}[i] = next{k}[i];" for k in wanted), "}"]
+        inside += ["if (int const next_chunk = chunk + 1; next_chunk < last_chunk) {"]
+        inside += ["int const chunk = next_chunk;", *load, "}"]
+        return early, inside
+
+    def _scan(self, i: int, s: ScanAlong, names: Names) -> list[str]:
+        """A chunk's values of a scan."""
+        neutral, cpp = "0" if s.op == "sum" else "1", CPP[s.kind]
+        at = "kVector - 1 - v" if s.reverse and self.problem.across else "v"
+        op = "Add" if s.op == "sum" else "Multiply"
+        return [
+            f"{cpp} s{i}[kItems][kVector];",
+            "#pragma unroll", "for (int i = 0; i < kItems; ++i)",
+            "#pragma unroll", f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
+            *self._each([s.arg], [f"s{i}[i][{at}] = {self.writer.operand(s.arg, names)};"], names),
+            f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i});",
+        ]  # fmt: skip
 
     def _narrow(self, o: Output, names: Names) -> str:
         kind = self.writer.kind(o.value)
@@ -408,7 +519,7 @@ class _Body:
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             f"for (int part = {thread}; part < kSplits; part += kThreads) "
             f"r{i}[l].merge(left[l * kSplits + part]);",
-            "}", "}", f"reduce(r{i});",
+            "}", "}", f"reduce(r{i}, turn);",
         ]  # fmt: skip
 
 

@@ -30,6 +30,8 @@ from ucutlass.plans.sweep import (
     Window,
     arguments,
     beside,
+    brought,
+    held_ahead,
 )
 
 
@@ -59,12 +61,54 @@ class Loader:
     def problem(self) -> SweepProblem:
         return self.plan.problem
 
-    def declared(self, load: int, count: str = "kItems") -> str:
+    def declared(self, load: int, count: str = "kItems", into: str = "raw") -> str:
         one = self.problem.loads[load]
         width = "kVector" if moves(self.plan, one) else "1"
-        return f"Pack<{raw_cpp(one)}, {width}> raw{load}[{count}];"
+        return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
 
-    def load(self, k: int, valid: str, names: Names) -> list[str]:
+    # --- the next row, on its way through shared memory
+
+    def ahead(self) -> list[str]:
+        """The slots of shared memory of this thread, and `fetch`, which sends a block's row into them."""
+        lines, offset = [], 0
+        for k in self._brought():
+            one = self.problem.loads[k]
+            lines.append(
+                f"auto* const slots{k} = reinterpret_cast<{stored_cpp(one.elem)}*>(shared + {offset})"
+                f" + (threadIdx.y * blockDim.x + threadIdx.x) * {self._step(k)};"
+            )
+            offset += held_ahead(self.plan.schedule, one)
+        return lines
+
+    def bring(self, item: list[str]) -> list[str]:
+        """Sends the row at hand on its way; `item` are the lines of an item's place."""
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item]
+        for k in self._brought():
+            one = self.problem.loads[k]
+            lines += [
+                "{", *self.writer.address(one.axes, (), Names(None)),
+                f"bring<kVector, {one.align}>(slots{k} + {self._slot()}, p.t{one.pointer} + o, ok);", "}",
+            ]  # fmt: skip
+        return [*lines, "}"]
+
+    def take(self) -> list[str]:
+        """raw<k> of all items, as they came."""
+        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
+        for k in self._brought():
+            one = self.problem.loads[k]
+            lines.append(f"raw{k}[i] = take<kVector, {one.align}>(slots{k} + {self._slot()});")
+        return [*lines, "}"]
+
+    def _slot(self) -> str:
+        return "i * kThreads * kRows * kVector"
+
+    def _step(self, k: int) -> int:
+        return min(self.problem.loads[k].align, self.plan.schedule.vector)
+
+    def _brought(self) -> tuple[int, ...]:
+        return brought(self.plan.problem, self.plan.schedule.vector)
+
+    def load(self, k: int, valid: str, names: Names, into: str = "raw") -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.turned):
@@ -82,14 +126,14 @@ class Loader:
                 read = f"widen<{cpp}>({read})"
             return [
                 "{", *self._ids(ids, here), *self.writer.address(one.axes, one.guards, here),
-                f"raw{k}[{item}] = in && {valid} ? {read} : splat<{count}>({outside});", "}",
+                f"{into}{k}[{item}] = in && {valid} ? {read} : splat<{count}>({outside});", "}",
             ]  # fmt: skip
         here = replace(names, vector=vector)
         read = f"{cpp}(load<1, 1>(p.t{one.pointer} + o).value[0])"
         return [
             "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.element(), *self._ids(ids, here),
             *self.writer.address(one.axes, one.guards, here),
-            f"raw{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
+            f"{into}{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
         ]  # fmt: skip
 
     def element(self) -> str:
@@ -123,22 +167,27 @@ class Loader:
         names = Names(None)
         lines = fields.mode(vector, problem.modes[vector])
         wide = fields.mode(across, problem.modes[across])
+        slot = [
+            "int const slot = j * kRows + threadIdx.x;",
+            f"int const lu = slot % kSide * {word}, lw = slot / kSide * {word};",
+        ]
         return [
             f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
             f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
-            f"for (int slot = threadIdx.x; slot < (TILE / {word}) * (TILE / {word}); slot += kRows) {{",
-            f"int const lu = slot % (TILE / {word}) * {word}, lw = slot / (TILE / {word}) * {word};",
-            f"Pack<{cpp}, {word}> in_lines[{word}];",
+            "{", f"constexpr int kSide = TILE / {word}, kSlots = kSide * kSide / kRows;",
+            f"Pack<{cpp}, {word}> in_lines[kSlots][{word}];",
+            "#pragma unroll", "for (int j = 0; j < kSlots; ++j) {", *slot,
             "#pragma unroll", f"for (int a = 0; a < {word}; ++a) {{",
             f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
-            f"if (q{across} < {wide} && q{vector} < {lines}) {{",
+            "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
             *self.writer.address(one.axes, (), names),
-            f"in_lines[a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}",
+            f"in_lines[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}", "}",
+            "#pragma unroll", "for (int j = 0; j < kSlots; ++j) {", *slot,
             "#pragma unroll", f"for (int b = 0; b < {word}; ++b) {{",
             f"Pack<{cpp}, {word}> column;",
-            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[a].value[b];",
+            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[j][a].value[b];",
             f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
-            "}", "}",
+            "}", "}", "}",
         ]  # fmt: skip
 
     # --- windows

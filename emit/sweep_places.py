@@ -54,31 +54,51 @@ class Places:
     def start(self) -> list[str]:
         if self.plan.schedule.turned:
             return self._square()
+        block = [] if self.plan.schedule.resident else ["int64_t const block = blockIdx.x;"]
         if not self.problem.columns:
-            return ["int64_t const block = blockIdx.x;"]
-        row = "threadIdx.y" if self.problem.across else "threadIdx.x"
-        lines = [
-            f"int64_t const row = int64_t(blockIdx.x) * kRows + {row};",
-            "bool const mine = row < p.rows;",
-            "constexpr int kLine = kThreads * kItems;",
+            return block
+        return [
+            "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
             f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
             "int const chunks = int((p.columns + kLine - 1) / kLine);",
             "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
             "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
+            "[[maybe_unused]] int turn = 0;  // of the two buffers in which threads meet",
+            *block,
         ]
-        return lines + self._coordinates("row", 0, len(self.problem.rows), "mine")
+
+    def row(self) -> list[str]:
+        """The coordinates of the thread's row of block `block`. Where it has none, it does again what the last
+        row's does, and stores nothing."""
+        if not self.problem.columns:
+            return []
+        row = "threadIdx.y" if self.problem.across else "threadIdx.x"
+        if self.plan.schedule.rows == 1:
+            # A launch has no more blocks than rows.
+            lines = ["int64_t const row = block;", "[[maybe_unused]] constexpr bool mine = true;"]
+        else:
+            lines = [
+                f"int64_t const own_row = block * kRows + {row};",
+                "[[maybe_unused]] bool const mine = own_row < p.rows;",
+                "int64_t const row = mine ? own_row : p.rows - 1;",
+            ]
+        return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
 
     def _square(self) -> list[str]:
-        """Where a block's square lies: blocks are numbered along the vector mode, then along the other side,
-        then along all other modes."""
+        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that what
+        runs at a time reads long stretches too, then along the vector mode, then along the rest of the other
+        side, then along all other modes."""
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None
-        lines = ["int rest = int(blockIdx.x), at;"]
-        for mode in (vector, across):
-            units = f"({product(problem.modes[mode])} + {TILE - 1}) / {TILE}"
+        along, side = (f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across))
+        group = f"({side} % 8 == 0 ? 8 : {side} % 4 == 0 ? 4 : {side} % 2 == 0 ? 2 : 1)"
+        few = fields.add("group", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({group}))")
+        lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
+        for mode, units in ((vector, along), (across, f"{side} / {group}")):
             field = fields.add(f"squares{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
-            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t(at) * {TILE};"]
+            first = "at" if mode == vector else f"at * {few}.divisor + near"
+            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]
         others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
         for mode in reversed(others):
             units = product(problem.modes[mode])
@@ -92,7 +112,7 @@ class Places:
         if count == 0:
             return []
         lines, rest = [], f"at{first}"
-        lines.append(f"int64_t {rest} = {valid} ? {index} : 0;")
+        lines.append(f"int64_t {rest} = {index if valid == 'true' else f'{valid} ? {index} : 0'};")
         for mode in reversed(range(first, first + count)):
             vector = self.plan.schedule.vector if mode == problem.vector else 1
             scale = f" * {vector}" if vector > 1 else ""
@@ -121,6 +141,7 @@ class Places:
                 "int const slot = i * kRows + threadIdx.x;",
                 f"int const along = slot % ({TILE} / kVector) * kVector, side = slot / ({TILE} / kVector);",
                 f"int64_t const q{vector} = first_{vector} + along, q{across} = first_{across} + side;",
+                "constexpr bool ok = true;" if self.plan.schedule.full else
                 f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
                 f" && q{across} < {fields.mode(across, problem.modes[across])};",
             ]
@@ -131,15 +152,20 @@ class Places:
             ]
             return lines + self._coordinates("row", 0, len(problem.rows), "ok")
         thread = "threadIdx.x" if problem.across else "threadIdx.y"
-        column = f"(int64_t(chunk) * kItems + i) * kThreads + {thread}"
+        # Full lines need no comparison, and 64 bits let the compiler walk addresses by their strides.
+        full = self.plan.schedule.full
+        wide = "int64_t" if full else "uint32_t"
+        column = f"({wide}(chunk) * kItems + i) * kThreads + {thread}"
         if scans_of(self.plan) and not problem.across:
-            column = f"(int64_t(chunk) * kThreads + {thread}) * kItems + i"
-        lines = [f"int64_t const place = {column};", "bool const ok = mine && place < p.columns;"]
-        index = "(p.columns - 1 - place)" if self._reversed() else "place"
+            column = f"({wide}(chunk) * kThreads + {thread}) * kItems + i"
+        ok = "constexpr bool ok = true" if full else "bool const ok = place < uint32_t(p.columns)"
+        lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
+        valid = "true" if full else "ok"
+        index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
         first = len(problem.rows)
-        return lines + self._coordinates(index, first, len(problem.columns), "ok")
+        return lines + self._coordinates(index, first, len(problem.columns), valid)
 
-    def _reversed(self) -> bool:
+    def reversed(self) -> bool:
         return any(s.reverse for _, s in scans_of(self.plan))
 
 

@@ -8,7 +8,7 @@ element's along the vector mode, `w<mode>` a window's; `i` an item, `v` an eleme
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -123,14 +123,14 @@ class Writer:
     def down(self) -> bool:
         return not self.plan.problem.across
 
-    def live(self, targets: Iterable[int]) -> list[int]:
-        """What the targets need outside of windows and reductions, in order."""
+    def live(self, targets: Iterable[int], known: Collection[int] = ()) -> list[int]:
+        """What the targets need outside of windows and reductions and is not known yet, in order."""
         problem = self.plan.problem
         found: set[int] = set()
         stack = list(targets)
         while stack:
             i = stack.pop()
-            if i in found:
+            if i in found or i in known:
                 continue
             found.add(i)
             match problem.instructions[i]:
@@ -161,7 +161,22 @@ class Writer:
 
     def statements(self, targets: Iterable[int], names: Names) -> list[str]:
         """The lines that compute the targets for the element at hand."""
-        return [line for i in self.live(targets) for line in self.line(i, names)]
+        return [line for i in self.live(targets, names.known) for line in self.line(i, names)]
+
+    def of_row(self, targets: Iterable[int]) -> list[int]:
+        """What of the targets is the same for a whole row, where another than such a value reads it: it is
+        computed once a row."""
+        live = self.live(targets)
+        same: set[int] = set()
+        for i in live:
+            one = self.plan.problem.instructions[i]
+            constant = isinstance(one, RowValue | HostScalar | Literal_ | ExtentValue)
+            below = arguments(one, self.plan.problem.loads)
+            if constant or (isinstance(one, Compute | Round) and same.issuperset(below)):
+                same.add(i)
+        read = {a for i in live if i not in same for a in arguments(self.plan.problem.instructions[i], self.plan.problem.loads)}
+        wanted = (read | set(targets)) & same
+        return sorted(i for i in wanted if isinstance(self.plan.problem.instructions[i], Compute | Round))
 
     def line(self, i: int, names: Names) -> list[str]:
         one = self.plan.problem.instructions[i]
@@ -211,6 +226,8 @@ class Writer:
             case RowValue(reduction, part, kind):
                 at = f"r{reduction}[{names.element if self.down else 0}]"
                 return f"{CPP[kind]}({at}.{_PART[part]})"
+            case _ if i in names.known:
+                return f"h{i}[{names.element if self.down else 0}]"
             case _:
                 return f"v{i}"
 
@@ -263,7 +280,10 @@ class Writer:
         if load in names.spans:
             return widened(names.spans[load], one)
         item = "0" if load in names.local else names.item
-        return widened(f"raw{load}[{item}].value[{names.element if moves(self.plan, one) else 0}]", one)
+        element = names.element if moves(self.plan, one) else "0"
+        if one.elem.kind == "float":
+            return f"number(raw{load}[{item}], {element})"
+        return widened(f"raw{load}[{item}].value[{element}]", one)
 
     def _exponential(self, one: Compute) -> tuple[int, int] | None:
         """x and the row's largest, where this is exp(x - largest)."""
@@ -310,7 +330,7 @@ def accumulator(one: RowReduce) -> str:
 class Names:
     """What coordinates and loads are called at a place: `vector` is the mode whose elements differ there, if
     any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone,
-    elements of `spans` lie there."""
+    elements of `spans` lie there; `known` are the values that were computed once for the row."""
 
     vector: int | None
     item: str = "i"
@@ -318,6 +338,7 @@ class Names:
     windows: frozenset[int] = frozenset()
     local: frozenset[int] = frozenset()
     spans: Mapping[int, str] = field(default_factory=dict)
+    known: frozenset[int] = frozenset()
 
     def at(self, mode: int) -> str:
         if mode in self.windows:

@@ -121,11 +121,24 @@ def schedule_of(
         if (turn := _turned(problem, sizes)) is not None:
             across, turned = turn
             items = TILE * TILE // vector // THREADS
-            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
+            sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, across)]
+            full = all(side % TILE == 0 for side in sides)
+            return SweepSchedule(
+                vector, 1, THREADS, max(1, items), "registers", 1, across, turned, full=full
+            )
         return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
-    if problem.across:
-        return _across(problem, extent, vector, arch, device)
-    return _down(problem, extent, vector, device)
+    made = (
+        _across(problem, extent, vector, arch, device)
+        if problem.across
+        else _down(problem, extent, vector, device)
+    )
+    return replace(made, full=_full(made, extent.columns // (vector if problem.across else 1)))
+
+
+def _full(s: SweepSchedule, columns: int) -> bool:
+    """Whether every thread has all its items of every row, of so many vectors."""
+    line = s.threads * s.items
+    return columns == line * s.cluster if s.keep == "registers" else columns % line == 0
 
 
 def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
