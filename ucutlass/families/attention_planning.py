@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ucutlass.families.attention import MOST_HEAD, AttentionForm
 from ucutlass.families.attention_problem import attention_problem, flops
@@ -36,8 +37,10 @@ def plan_attention(
         return tuple(broken)
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     schedule = schedule_of(problem, rows)
+    parts = _parts(problem, schedule, sizes, device)
+    schedule = replace(schedule, split=parts > 1)
     plan = AttentionPlan(arch.name, problem, schedule)
-    knobs = (_section(problem, sizes, keys, device),)
+    knobs = (_section(problem, sizes, keys, device), parts)
     work = flops(problem, sizes)
     seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
     return FamilyPlanned(plan, knobs, sizes, Request(), device, seconds, tuple(_notes(problem, schedule)))
@@ -48,8 +51,8 @@ def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
     fewer; scores take half of `keys`, the narrowed ones a quarter, outcomes half of the head."""
     head = max(problem.head, problem.head_v)
     groups, keys = next(found for limit, found in _FITS if head <= limit)
-    if problem.factor is None:
-        groups = min(groups, 2)  # the score's function needs registers too
+    if problem.factor is None or problem.packed is not None:
+        groups = min(groups, 2)  # the score's function needs registers too; so do bounds of each row
     elif problem.above and rows <= SHORT:
         groups = min(groups, 2)
     return AttentionSchedule(min(groups, -(-rows // 64)), keys, 2)
@@ -68,6 +71,36 @@ _FITS: tuple[tuple[int, tuple[int, int]], ...] = (
     (256, (2, 64)),
 )
 """By the wider head: warp groups, and the keys of a block."""
+
+
+def _parts(
+    problem: AttentionProblem, schedule: AttentionSchedule, sizes: tuple[int, ...], device: Device
+) -> int:
+    """Into how many parts a tile's keys are split: so many that thread blocks have the least to do, each
+    counted as blocks of keys, where that is well below what it is without; 1 where tiles fill the device.
+    What a part costs beside its blocks, and the second launch, are measured in blocks."""
+    if problem.packed is not None:
+        return 1
+    rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
+    tiles = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
+    tiles *= -(-rows // (64 * schedule.groups))
+    blocks = -(-keys // schedule.keys)
+    if 2 * tiles > device.sms or blocks < 4:
+        return 1
+
+    def cost(parts: int) -> float:
+        launch = COMBINED if parts > 1 else 0.0
+        return -(-tiles * parts // device.sms) * (-(-blocks // parts) + 1.0) + launch
+
+    best = min(range(1, min(blocks // 2, MOST_PARTS) + 1), key=cost)
+    return best if cost(best) < 0.9 * cost(1) else 1
+
+
+COMBINED = 4.0
+"""Blocks of keys that a thread block would take in the time of the launch that combines parts."""
+
+MOST_PARTS = 128
+"""Parts that the second launch reads of a row at most."""
 
 
 def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
@@ -138,7 +171,13 @@ def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]
             f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}",
         ),
     ]
-    if problem.above or problem.below:
+    if schedule.split:
+        notes.append(
+            Note("", "keys are split", "tiles of queries do not fill the device; a second launch combines parts")
+        )
+    if problem.packed is not None:
+        notes.append(Note("", "blocks of keys are skipped", "rows meet their own sequence's keys alone"))
+    elif problem.above or problem.below:
         notes.append(Note("", "blocks of keys are skipped", "the mask is a window of keys around a row"))
     if problem.factor is None:
         notes.append(
