@@ -78,6 +78,14 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
             "  return dot[S]({t}(p), v)\n"
             "}}\n"
         ),
+        "grouped causal at the end": (
+            "kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D])\n"
+            "    -> {t}[B, (H G), L, D] {{\n"
+            "  s = dot[D](q, k) * rsqrt(size(D))\n"
+            "  p = softmax[S](where(index(S) <= index(L) + size(S) - size(L), s, -inf))\n"
+            "  return dot[S]({t}(p), v)\n"
+            "}}\n"
+        ),
         "packed": _packed("own"),
         "packed causal": _packed("own and index(S) <= index(L)", "k: {t}[S=L, H, D]", "starts: i32[E]", "starts"),
         "packed causal from the start": _packed("own and first[S, P](k_starts) <= first[L, O](q_starts)"),

@@ -55,7 +55,12 @@ def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
         groups = min(groups, 2)  # the score's function needs registers too; so do bounds of each row
     elif problem.above and rows <= SHORT:
         groups = min(groups, 2)
-    return AttentionSchedule(min(groups, -(-rows // 64)), keys, 2)
+    groups = min(groups, -(-rows // 64))
+    return AttentionSchedule(groups, keys, 3 if groups == 1 and head <= DEEP else 2)
+
+
+DEEP = 128
+"""Heads of which three blocks of keys and values fit beside one warp group's rows: few rows wait for memory."""
 
 
 SHORT = 1024
