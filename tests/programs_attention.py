@@ -87,7 +87,9 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
             "}}\n"
         ),
         "packed": _packed("own"),
-        "packed causal": _packed("own and index(S) <= index(L)", "k: {t}[S=L, H, D]", "starts: i32[E]", "starts"),
+        "packed causal": _packed(
+            "own and index(S) <= index(L)", "k: {t}[S=L, H, D]", "starts: i32[E]", "starts"
+        ),
         "packed causal from the start": _packed("own and first[S, P](k_starts) <= first[L, O](q_starts)"),
         "packed causal at the end": _packed(
             "first[S, P](k_starts) < first[L, O](q_starts) + 1 and own", wide="i64", step=" + 1"

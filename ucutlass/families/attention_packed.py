@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ucutlass import ir
 from ucutlass.elements import I32, I64, Element
 from ucutlass.extents import Extent
-from ucutlass.families.attention_score import Limit, Linear, Start, number_of, window_of, worth
+from ucutlass.families.attention_score import Limit, Start, number_of, window_of, worth
 from ucutlass.families.gemm import pointer
 from ucutlass.families.refuse import walk
 
@@ -136,7 +136,7 @@ def _needs_offsets(part: ir.Value) -> bool:
 def _resolver(form: PackedForm) -> Callable[[ir.Value], Start | None]:
     """What tells `starts[O = segment(T, starts)]`, or of the sequence after: within `own`, a row's segment
     is the key's."""
-    sides = {form.q.param: "q", form.k.param: "k"} | {form.q.param: "q"}
+    sides = {form.k.param: "k", form.q.param: "q"}
 
     def start(node: ir.Value) -> Start | None:
         match node:

@@ -60,7 +60,7 @@ def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
 
 
 DEEP = 128
-"""Heads of which three blocks of keys and values fit beside one warp group's rows: few rows wait for memory."""
+"""Heads of which three blocks of keys and values fit beside one warp group: few rows wait for memory."""
 
 
 SHORT = 1024
@@ -90,7 +90,7 @@ def _parts(
     tiles = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
     tiles *= -(-rows // (64 * schedule.groups))
     blocks = -(-keys // schedule.keys)
-    if 2 * tiles > device.sms or blocks < 4:
+    if tiles >= device.sms or blocks < 4:
         return 1
 
     def cost(parts: int) -> float:
@@ -178,7 +178,7 @@ def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]
     ]
     if schedule.split:
         notes.append(
-            Note("", "keys are split", "tiles of queries do not fill the device; a second launch combines parts")
+            Note("", "keys are split", "tiles of queries do not fill the device; a second launch combines")
         )
     if problem.packed is not None:
         notes.append(Note("", "blocks of keys are skipped", "rows meet their own sequence's keys alone"))

@@ -114,7 +114,7 @@ def _rows(
     """
     walked = _walked(form, by_name)
     whole = runs(form.queries, form.tensors)
-    if form.packed is None and walked and by_name[walked] < FEW:
+    if form.packed is None and walked and by_name[walked] <= FEW:
         rows = min(whole, key=lambda run: (_tiles(run, whole, at), walked not in run))
         return rows, _batch(form, whole, rows)
     parts: list[tuple[str, ...]] = []
@@ -128,7 +128,7 @@ def _rows(
 
 
 FEW = 64
-"""Queries around which windows are: fewer share a tile with what else reads the same keys."""
+"""Queries around which windows are: so few share a tile with what else reads the same keys."""
 
 
 def _tiles(run: tuple[str, ...], every: Sequence[tuple[str, ...]], at: Sizes) -> int:
@@ -286,7 +286,7 @@ def flops(problem: AttentionProblem, sizes: Sequence[int]) -> float:
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     batches = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
     window, sampled = Window.of(problem, sizes), range(0, rows, max(1, rows // 256))
-    if problem.packed is not None:  # where sequences are is not known here: equal ones, as long as windows see
+    if problem.packed is not None:  # where sequences begin is not known here: as for equal ones
         each = max(1, evaluate(problem.packed.q.count, {str(i): n for i, n in enumerate(sizes)}) - 1)
         seen = rows * keys / each * (0.5 if problem.packed.above or problem.above else 1.0)
     elif problem.walk is None:

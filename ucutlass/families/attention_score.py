@@ -35,7 +35,8 @@ def score_of(
     while isinstance(value, ir.Apply) and value.function == "where" and row and key:
         condition, taken, other = value.args
         fill = number_of(other)
-        found = window_of(condition, row, key) if fill is not None and worth(fill, sizes) == -math.inf else None
+        masks = fill is not None and worth(fill, sizes) == -math.inf
+        found = window_of(condition, row, key) if masks else None
         if found is None:
             break
         above += tuple(one.constant for one in found if one.above)
