@@ -2,7 +2,8 @@
 
     python -m benchmarks.attention --out attention.json [--only NAME,..] [--dtypes bf16,f16] [--no-compile]
 
-16,384 tokens in all, 2,048 elements of all heads together; schedules are the compiler's own. Candidates take
+16,384 tokens in all, 2,048 elements of all heads together; schedules are the compiler's own. Packed sequences
+and few queries against many keys are `benchmarks.attention_forms`. Candidates take
 turns (`ucutlass.runtime.timing.compare`), buffers rotate through more than twice the L2. FLOP/s count both
 products, half of them where the mask is causal. `over_best` is the fastest candidate's time, but ours, over
 ours; `error` and `theirs` are the errors' norms over the result's, of one head, against float64.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import ucutlass
-from benchmarks import budget, relay
+from benchmarks import attention_forms, budget, relay
 from benchmarks.report import geomean, machine
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
@@ -88,7 +89,7 @@ def problems(dtypes: list[str]) -> list[Problem]:
     return [*made, *other, *(Problem(128, n, True, dtypes[0], 4) for n in (2048, 8192))]
 
 
-def prebuild(wanted: list[Problem]) -> dict[str, str]:
+def prebuild(wanted: Sequence[Problem | attention_forms.Form]) -> dict[str, str]:
     """Builds every kernel in parallel; why each that was not built was not."""
     pairs = []
     for p in wanted:
@@ -101,6 +102,8 @@ def prebuild(wanted: list[Problem]) -> dict[str, str]:
 
 
 def row(item: dict[str, Any]) -> dict[str, Any]:
+    if item["kind"] != "whole":
+        return attention_forms.row(attention_forms.KINDS[item["kind"]](**item["problem"]))
     p = Problem(**item["problem"])
     s, dtype = p.sizes, DTYPES[p.dtype]
     heads = s["H"] * s["G"]
@@ -183,13 +186,17 @@ def main() -> None:
     budget.add_option(parser)
     options = parser.parse_args()
     starts = tuple(filter(None, options.only.split(",")))
-    wanted = [p for p in problems(options.dtypes.split(",")) if not starts or p.name.startswith(starts)]
+    whole, forms = problems(options.dtypes.split(",")), attention_forms.forms()
+    wanted = [p for p in (*whole, *forms) if not starts or p.name.startswith(starts)]
     unbuilt = prebuild(wanted)
     items = [
-        {"name": p.name, "problem": asdict(p), "compile": not options.no_compile}
+        {
+            "name": p.name, "problem": asdict(p), "kind": getattr(p, "kind", "whole"),
+            "compile": not options.no_compile and p.name.split()[1] in ("64", "128"),
+        }
         for p in wanted
         if p.name not in unbuilt
-    ]
+    ]  # fmt: skip
     done = relay.run(
         "benchmarks.attention:rows_here", items, options.out.with_suffix(".jsonl"),
         item_seconds=ROW_SECONDS, deadline=budget.after(options.seconds),
@@ -210,6 +217,10 @@ def table(rows: list[dict[str, Any]], unbuilt: dict[str, str]) -> str:
     bar = [
         r["over_best"] for r in fine if r["name"].split()[1] in ("64", "128") and "shared" not in r["name"]
     ]
+    for kind in attention_forms.KINDS:
+        found = [r["over_best"] for r in fine if r["name"].startswith(kind)]
+        if found:
+            lines.append(f"{kind}: geomean {geomean(found):.3f}, worst {min(found):.3f}, {len(found)} rows")
     if bar:
         lines.append(
             f"heads of 64 and 128: geomean {geomean(bar):.3f}, worst {min(bar):.3f}, {len(bar)} rows"

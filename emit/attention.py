@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from ucutlass.elements import BOOL
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
@@ -26,6 +27,8 @@ from ucutlass.plans.attention import (
     Call,
     ExtentNumber,
     Number,
+    Packed,
+    Relative,
 )
 
 _INCLUDES = (
@@ -70,7 +73,8 @@ def render(plan: AttentionPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     p, s = plan.problem, plan.schedule
     score = None if p.factor is not None else arithmetic(p.scores)
-    result = None if p.plain else arithmetic(p.results)
+    boxed = p.plain and not s.split
+    result = None if boxed else arithmetic(p.results)
     batch = tuple(product(extent) for extent in p.scores.batch) or ("1",)
     maps = _maps(p, s)
     modes = {m.name: m.modes for m in maps}
@@ -81,7 +85,7 @@ def render(plan: AttentionPlan) -> str:
         includes=_includes(score, result),
         head=head, head_v=head_v, groups=s.groups, keys=s.keys, stages=s.stages,
         stages_q=max(1, tiles_q), shares_q=tiles_q == 0,
-        boxed=p.plain, batch_modes=len(batch), lane=p.lane.name,
+        boxed=boxed, split=s.split, across=s.across, batch_modes=len(batch), lane=p.lane.name,
         result_type=p.results.outputs[0].access.elem.name,
         above=[_extent(e) for e in p.above], below=[_extent(e) for e in p.below],
         factor=_number(p.factor) if p.factor is not None else "1.0", score=score, result=result,
@@ -89,16 +93,24 @@ def render(plan: AttentionPlan) -> str:
         result_inputs=[_slot(a) for a in p.results.inputs],
         outputs=[_slot(o.access) for o in p.results.outputs],
         score_body=_score_body(p.scores, score) if score else "",
-        result_body=_result_body(p.results, result) if result else "",
+        result_body=_result_body(p.results, result) if result and not s.split else "",
+        combine_body=_combine_body(p.results, result) if result and s.split else "",
+        **_positions(p), **_packed(p.packed),
         ranks=sorted({2 + len(m.modes) for m in maps if m.name != "o"}),
         o_rank=2 + len(modes.get("o", ())),
         q_modes=modes["q"], k_modes=modes["k"], v_modes=modes["v"], o_modes=modes.get("o", ()),
-        producer_registers={1: 40, 2: 24, 3: 32}[s.groups],
-        consumer_registers={1: 232, 2: 240, 3: 160}[s.groups],
+        registers=_registers(s.groups, p.packed is not None),
         rows=product(p.scores.m), key_count=product(p.scores.n), columns=product(p.results.n),
         batch=batch, maps=maps, dims=p.dims, pointers=p.pointers, scalars=p.scalars,
         fixed=[(product(p.scores.k[0]), p.head), (product(p.results.n), p.head_v)],
     )  # fmt: skip
+
+
+def _registers(groups: int, packed: bool) -> tuple[int, int]:
+    """Of a thread that moves data, and of one that has rows. Notes of packed sequences need more to make."""
+    if packed:
+        return (40, 232) if groups < 3 else (56, 152)
+    return {1: (40, 232), 2: (24, 240), 3: (32, 160)}[groups]
 
 
 def _includes(*texts: ArithmeticText | None) -> list[str]:
@@ -119,14 +131,46 @@ def shared_bytes(p: AttentionProblem, s: AttentionSchedule, stages_q: int) -> in
     """Dynamic shared memory with so many tiles of queries; 0: the result takes the place of the one."""
     chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
     rows, keys = 64 * s.groups * 128, s.keys * 128
-    q, o = chunks * rows, chunks_v * rows if p.plain else 0
+    q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
     tiles = stages_q * q + o if stages_q else max(q, o)
-    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + 16 * (max(1, stages_q) + 2 * s.stages)
+    notes = 0 if p.packed is None else max(1, stages_q) * (16 + 8 * 64 * s.groups)
+    barriers = 16 * (max(1, stages_q) + 2 * s.stages)
+    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + barriers + notes
 
 
 def stages_q(p: AttentionProblem, s: AttentionSchedule) -> int:
     """Tiles of queries in flight: two where there is room, so that a tile's are there before it begins."""
     return next((n for n in (2, 1) if shared_bytes(p, s, n) <= MOST_SHARED), 0)
+
+
+def _positions(p: AttentionProblem) -> dict[str, Any]:
+    """What the templates ask of windows: whether positions matter, where they are found, and whether groups
+    of a tile skip blocks of their own."""
+    windows = bool(p.above or p.below) and p.packed is None
+    walk = p.walk if windows else None
+    found = {"windows": windows, "walk": walk, "skips": bool(p.above) and walk is None}
+    if walk is None:
+        return found
+    return found | {"walk_inner": product(walk.inner), "walk_length": product(walk.extent)}
+
+
+def _packed(packed: Packed | None) -> dict[str, Any]:
+    if packed is None:
+        return {"packed": None, "relative_above": (), "relative_below": ()}
+    sides = {"q": packed.q, "k": packed.k}
+    return {
+        "packed": {side: offsets.elem.cpp for side, offsets in sides.items()},
+        "starts_at": {side: offsets.pointer for side, offsets in sides.items()},
+        "sequences": {side: f"({_extent(offsets.count)} - 1)" for side, offsets in sides.items()},
+        "relative_above": packed.above, "relative_below": packed.below,
+        "starts": _starts, "extent": _extent,
+    }  # fmt: skip
+
+
+def _starts(limit: Relative) -> str:
+    """What a limit adds of the offsets, in C++ where `e` is the row's sequence."""
+    terms = (f" + {n} * int64_t(__ldg(p.starts_{side} + e + {after}))" for side, after, n in limit.starts)
+    return "".join(terms)
 
 
 # --- tensors -----------------------------------------------------------------------
@@ -140,7 +184,7 @@ def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[Map]:
         _map("k", k, p.head, keys, k.n, s.keys, p.scores),
         _map("v", v, p.head_v, keys, v.k[0], s.keys, p.results),
     ]
-    return [*made, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain else made
+    return [*made, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain and not s.split else made
 
 
 def _map(name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem) -> Map:
@@ -243,13 +287,7 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
     batch = [f"tile.batch[{i}]" for i in range(made.batch)]
     outs = [f"out{j}" for j in range(len(problem.outputs))]
     call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
-    stores = []
-    for j, output in enumerate(problem.outputs):
-        a = output.access
-        lines.append(
-            f"    auto* const to{j} = p.out{j}.data + ({_offset(f'out{j}', a)}) + int64_t(m) * p.out{j}.row;"
-        )
-        stores.append(f"      to{j}[int64_t(n_at) * p.out{j}.column] = {_narrowed(f'out{j}', a)};")
+    pointed, stores = _targets(problem)
     return "\n".join(
         [
             "#pragma unroll",
@@ -257,6 +295,7 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
             "    int const m = row + 8 * r;",
             "    if (m >= p.rows) continue;",
             *lines,
+            *pointed,
             "#pragma unroll",
             "    for (int i = 0; i < kOutcomes / 2; ++i) {",
             "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = column + column_of(at);",
@@ -268,6 +307,41 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
             "  }",
         ]
     )
+
+
+def _combine_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    """As `_result_body`, of the one row m whose outcomes a warp has."""
+    lines, values = _loads("result_in", problem.inputs, "p.rows", "p.columns")
+    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
+    outs = [f"out{j}" for j in range(len(problem.outputs))]
+    call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
+    pointed, stores = _targets(problem)
+    return "\n".join(
+        [
+            *lines,
+            *pointed,
+            "#pragma unroll",
+            "  for (int at = 0; at < 4 * kPieces; ++at) {",
+            "    int const n_at = at / 4 * 128 + 4 * lane + at % 4;",
+            "    if (n_at >= p.columns) continue;",
+            *(f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)),
+            f"      result::{call};",
+            *stores,
+            "  }",
+        ]
+    )
+
+
+def _targets(problem: GemmProblem) -> tuple[list[str], list[str]]:
+    """Lines that point at a row of each result, and statements that store to its column `n_at`."""
+    pointed, stores = [], []
+    for j, output in enumerate(problem.outputs):
+        a = output.access
+        pointed.append(
+            f"    auto* const to{j} = p.out{j}.data + ({_offset(f'out{j}', a)}) + int64_t(m) * p.out{j}.row;"
+        )
+        stores.append(f"      to{j}[int64_t(n_at) * p.out{j}.column] = {_narrowed(f'out{j}', a)};")
+    return pointed, stores
 
 
 def _narrowed(name: str, a: Access) -> str:

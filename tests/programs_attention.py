@@ -21,6 +21,24 @@ def _made(
     )
 
 
+def _packed(
+    mask: str, key: str = "k: {t}[S, H, D]", starts: str = "q_starts: {w}[O], k_starts: {w}[P=O]",
+    which: str = "", wide: str = "i32", step: str = "", bias: str = "",
+) -> str:  # fmt: skip
+    """Sequences one after another; `first` is a token's place counted from its sequence's first, or, with a
+    `step`, from the next sequence's."""
+    q, k = (which or name for name in ("q_starts", "k_starts"))
+    at = f"segment(T, starts){step}"
+    return (
+        f"fn first[T, O](starts) {{{{\n  e = {at}\n  return index(T) - starts[O = e]\n}}}}\n"
+        f"kernel attention(q: {{t}}[L, (H G), D], {key}, v: {{t}}[S, H, D], {starts.replace('{w}', wide)}"
+        f"{', b: f32[H, S]' if bias else ''}) -> {{t}}[L, (H G), D] {{{{\n"
+        f"  own = segment(L, {q}) == segment(S, {k})\n"
+        f"  p = softmax[S](where({mask}, dot[D](q, k) * rsqrt(size(D)){bias}, -inf))\n"
+        "  return dot[S]({t}(p), v)\n}}\n"
+    )
+
+
 SCALED = "d * rsqrt(size(D))"
 CAUSAL = f"where(index(S) <= index(L), {SCALED}, -inf)"
 
@@ -60,6 +78,27 @@ PROGRAMS: Mapping[str, str] = MappingProxyType(
             "  return dot[S]({t}(p), v)\n"
             "}}\n"
         ),
+        "grouped causal at the end": (
+            "kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, D])\n"
+            "    -> {t}[B, (H G), L, D] {{\n"
+            "  s = dot[D](q, k) * rsqrt(size(D))\n"
+            "  p = softmax[S](where(index(S) <= index(L) + size(S) - size(L), s, -inf))\n"
+            "  return dot[S]({t}(p), v)\n"
+            "}}\n"
+        ),
+        "packed": _packed("own"),
+        "packed causal": _packed(
+            "own and index(S) <= index(L)", "k: {t}[S=L, H, D]", "starts: i32[E]", "starts"
+        ),
+        "packed causal from the start": _packed("own and first[S, P](k_starts) <= first[L, O](q_starts)"),
+        "packed causal at the end": _packed(
+            "first[S, P](k_starts) < first[L, O](q_starts) + 1 and own", wide="i64", step=" + 1"
+        ),
+        "packed window": _packed(
+            "own and first[S, P](k_starts) <= first[L, O](q_starts) + 3 and "
+            "first[L, O](q_starts) - first[S, P](k_starts) < 90"
+        ),
+        "packed with bias": _packed("own and index(S) != 5", bias=" + b"),
         "two heads": (
             "kernel attention(q: {t}[B, H, L, D], k: {t}[B, H, S, D], v: {t}[B, H, S, E])\n"
             "    -> {t}[B, H, L, E] {{\n"

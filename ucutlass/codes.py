@@ -81,6 +81,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0473": "blocks that cannot share a sweep's row",
         "UC0475": "a tile that attention does not take",
         "UC0476": "more blocks of keys than fit beside attention's rows",
+        "UC0477": "parts of attention's keys that are not combined",
         "UC0480": "a kernel that does not take the convolution",
         "UC0481": "a tile that a convolution's kernel does not take",
         "UC0482": "stages and blocks of an SM that a convolution's tile leaves no room for",

@@ -242,6 +242,7 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 #define cudaGetDriverEntryPointByVersion(name, address, version, flags, found) \
   (*(address) = reinterpret_cast<void*>(&emu::encode), *(found) = cudaDriverEntryPointSuccess, cudaSuccess)
 #define cudaLaunchKernelEx emu::launch
+#define cudaMemsetAsync(to, value, bytes, stream) (memset(to, value, bytes), cudaSuccess)
 #define cudaFuncSetAttribute(...) cudaSuccess
 #define cudaGetDevice(...) cudaSuccess
 #define cudaGetLastError() cudaSuccess

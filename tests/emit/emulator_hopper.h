@@ -162,6 +162,10 @@ inline void store_matrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uin
     memcpy(emu::shared() + targets[lane / 4] + lane % 4 * 4, &words[j], 4);
   }
 }
+inline void shared_write(uint32_t to, int value) { memcpy(emu::shared() + to, &value, 4); }
+inline int shared_read(uint32_t from) { int value; memcpy(&value, emu::shared() + from, 4); return value; }
+inline void warp_together() { emu::shuffle(emu::Op::shuffle_xor, 0, 1); }
+inline int counted(int* counter) { return (*counter)++; }
 inline bool any_of(bool value) {
   int found = value;
   for (int d = 16; d; d /= 2) found |= emu::shuffle(emu::Op::shuffle_xor, found, d);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from ucutlass.trials import verified
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
-SIZES = {"B": 2, "H": 3, "G": 2, "L": 197, "S": 333, "E": 128}
+SIZES = {"B": 2, "H": 3, "G": 2, "L": 197, "S": 333, "E": 128, "O": 9}
 DISTRIBUTIONS: tuple[Distribution, ...] = (
     "integer", "normal", "uniform", "large", "positive", "zeros", "one_hot", "wide", "special",
 )  # fmt: skip
@@ -57,6 +59,65 @@ def test_heads_stand(name: str, head: int) -> None:
 @pytest.mark.parametrize("rows", [1, 64, 65, 1031])
 def test_numbers_of_rows_stand(rows: int) -> None:
     stands(text("causal at the end", "bf16", 128), SIZES | {"L": rows, "S": 1031}, most=8)
+
+
+@pytest.mark.parametrize("head", [32, 64, 128, 256])
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n.startswith("packed")])
+def test_packed_sequences_stand(name: str, head: int) -> None:
+    sizes = {"H": 2, "G": 2, "L": 1031, "S": 1511, "E": 6, "O": 6}
+    stands(text(name, "f16" if head == 64 else "bf16", head), sizes, most=6)
+
+
+@pytest.mark.parametrize("queries", [1, 5, 64])
+@pytest.mark.parametrize("head", [64, 128, 192])
+def test_few_queries_stand(queries: int, head: int) -> None:
+    """Their keys are split among thread blocks."""
+    sizes = {"B": 1, "H": 2, "G": 4, "L": queries, "S": 4099}
+    stands(text("grouped causal at the end", "bf16", head), sizes, most=6)
+
+
+@pytest.mark.parametrize("name", ["window", "lengths", "gate", "turned result", "rows first", "two heads"])
+def test_split_keys_stand(name: str) -> None:
+    sizes = SIZES | {"B": 1, "L": 7, "S": 7001}
+    stands(text(name, "f16", 64), sizes, most=6)
+
+
+OFFSETS = ([0, 0, 300, 300, 517, 517, 700, 700], [0, 1, 2, 3, 4, 699, 700, 700], [0, 0, 0, 0, 0, 0, 0, 700])
+
+
+@pytest.mark.parametrize("starts", OFFSETS)
+def test_empty_sequences_and_long_ones(starts: list[int]) -> None:
+    made = ucutlass.loads(text("packed causal from the start", "bf16"))
+    q, k, v = (torch.randn(700, h, 64, device="cuda").bfloat16() for h in (4, 2, 2))
+    ends = torch.tensor(starts, dtype=torch.int32, device="cuda")
+    y = made(q, k, v, ends, ends).float()
+    for begin, end in itertools.pairwise(starts):
+        if begin == end:
+            continue
+        a = q[begin:end].transpose(0, 1).double()
+        b, c = (x[begin:end].transpose(0, 1).repeat_interleave(2, 0).double() for x in (k, v))
+        wanted = torch.nn.functional.scaled_dot_product_attention(a, b, c, is_causal=True).transpose(0, 1)
+        error = (y[begin:end] - wanted).norm() / wanted.norm()
+        assert float(error) < 0.01, (begin, end)
+
+
+WRONG = (
+    [0, 500, 100, 700], [-5, 10, 2**30, -(2**30)], [700, 600, 500, 0], [0, 0, 0, 0], [9000, 9000, 9000, 9000],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("starts", WRONG)
+def test_wrong_offsets_touch_nothing_outside(starts: list[int]) -> None:
+    """Every row is written, nothing beside the result is, and the device is well afterwards."""
+    made = ucutlass.loads(text("packed causal at the end", "bf16").replace("i64", "i32"))
+    q, k, v = (torch.randn(700, h, 64, device="cuda").bfloat16() for h in (4, 2, 2))
+    room = torch.full((3, 700, 4, 64), 7.0, device="cuda").bfloat16()
+    ends = torch.tensor(starts, dtype=torch.int32, device="cuda")
+    room[1] = 1e30
+    made(q, k, v, ends, ends, out=room[1])
+    torch.cuda.synchronize()
+    assert bool((room[0] == 7.0).all()) and bool((room[2] == 7.0).all())
+    assert not bool((room[1] == torch.tensor(1e30).bfloat16()).any())
 
 
 def test_a_row_without_keys_is_nan_and_others_are_not() -> None:

@@ -15,6 +15,7 @@ from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.elements import F32, Element
 from ucutlass.families.addresses import Operand, operand
+from ucutlass.families.attention_packed import PackedForm, packed_of
 from ucutlass.families.epilogue import Epilogue, EpilogueOutput, around, epilogue, require_dims
 from ucutlass.families.gemm import LOADED, STORED, pointer
 from ucutlass.families.refuse import Refused, walk
@@ -30,7 +31,8 @@ MOST_HEAD = 256
 class AttentionForm:
     """A kernel seen as attention. `queries` only q has, `keys` are what the softmax runs over, `head` is
     what the first dot sums, `head_v` what of v the result keeps; all other names are batch. `score` is
-    the softmax's argument as the first dot's epilogue, `outcome` the second dot's."""
+    the softmax's argument as the first dot's epilogue, without the masks of `packed` sequences; `outcome`
+    the second dot's."""
 
     kernel: ir.Kernel
     first: ir.Dot
@@ -45,6 +47,7 @@ class AttentionForm:
     batch: tuple[str, ...]
     score: Epilogue
     outcome: Epilogue
+    packed: PackedForm | None = None
 
     @property
     def lane(self) -> Element:
@@ -91,7 +94,8 @@ def recognise_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionForm:
     queries = tuple(d for d in query.dims if d not in key.dims)
     named = {*queries, *keys, *first.over, innermost}
     every = dict.fromkeys((*weights.dims, *value.dims))
-    score = _score(kernel, first, weights)
+    masked, packed = packed_of(kernel, weights.value, queries, keys)
+    score = _score(kernel, first, masked)
     outcome = epilogue(kernel, second, STORED, LOADED)
     for output in outcome.outputs:
         if output.reduce is not None:
@@ -101,7 +105,7 @@ def recognise_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionForm:
             )  # fmt: skip
     return AttentionForm(
         kernel, first, second, q, k, v, queries, keys, first.over, innermost,
-        tuple(d for d in every if d not in named), score, outcome,
+        tuple(d for d in every if d not in named), score, outcome, packed,
     )  # fmt: skip
 
 
@@ -170,13 +174,13 @@ def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Do
     return v.order[-1]
 
 
-def _score(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> Epilogue:
-    for node in walk(weights.value):
+def _score(kernel: ir.Kernel, first: ir.Dot, masked: ir.Value) -> Epilogue:
+    for node in walk(masked):
         if isinstance(node, ir.Softmax | ir.Reduce | ir.Scan):
             raise Refused(
                 "UC0303", "a score is made of the dot's value at one place; a reduction needs a whole row",
                 node.span, "cut here: store the scores, go on in a second stage",
             )  # fmt: skip
-    require_dims(weights.value, first)
-    output = EpilogueOutput(Operand(-1, F32, ()), weights.value, None)
+    require_dims(masked, first)
+    output = EpilogueOutput(Operand(-1, F32, ()), masked, None)
     return around(kernel, first, (output,), LOADED)

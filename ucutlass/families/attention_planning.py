@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ucutlass.families.attention import MOST_HEAD, AttentionForm
 from ucutlass.families.attention_problem import attention_problem, flops
@@ -40,11 +41,15 @@ def plan_attention(
     schedule = asked(problem, schedule_of(problem, rows), request)
     if isinstance(schedule, tuple):
         return schedule
+    parts = _asked_parts(problem, keys, request) or _parts(problem, schedule, sizes, device)
+    if isinstance(parts, Violation):
+        return (parts,)
+    schedule = replace(schedule, split=parts > 1)
     plan = AttentionPlan(arch.name, problem, schedule)
-    knobs = (_section(problem, sizes, keys, device),)
+    knobs = (_section(problem, sizes, keys, device), parts)
     work = flops(problem, sizes)
     seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
-    full = request_of(problem, schedule)
+    full = replace(request_of(problem, schedule), split_k=parts)
     return FamilyPlanned(plan, knobs, sizes, full, device, seconds, tuple(_notes(problem, schedule)))
 
 
@@ -53,11 +58,16 @@ def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
     fewer; scores take half of `keys`, the narrowed ones a quarter, outcomes half of the head."""
     head = max(problem.head, problem.head_v)
     groups, keys = next(found for limit, found in _FITS if head <= limit)
-    if problem.factor is None:
-        groups = min(groups, 2)  # the score's function needs registers too
+    if problem.factor is None or problem.packed is not None:
+        groups = min(groups, 2)  # the score's function needs registers too; so do bounds of each row
     elif problem.above and rows <= SHORT:
         groups = min(groups, 2)
-    return AttentionSchedule(min(groups, -(-rows // 64)), keys, 2)
+    groups = min(groups, -(-rows // 64))
+    return AttentionSchedule(groups, keys, 3 if groups == 1 and head <= DEEP else 2)
+
+
+DEEP = 128
+"""Heads of which three blocks of keys and values fit beside one warp group: few rows wait for memory."""
 
 
 SHORT = 1024
@@ -73,6 +83,53 @@ _FITS: tuple[tuple[int, tuple[int, int]], ...] = (
     (256, (2, 64)),
 )
 """By the wider head: warp groups, and the keys of a block."""
+
+
+def _parts(
+    problem: AttentionProblem, schedule: AttentionSchedule, sizes: tuple[int, ...], device: Device
+) -> int:
+    """Into how many parts a tile's keys are split: so many that thread blocks have the least to do, each
+    counted as blocks of keys, where that is well below what it is without; 1 where tiles fill the device.
+    What a part costs beside its blocks, and the second launch, are measured in blocks."""
+    if problem.packed is not None:
+        return 1
+    rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
+    tiles = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
+    tiles *= -(-rows // (64 * schedule.groups))
+    blocks = -(-keys // schedule.keys)
+    if tiles >= device.sms or blocks < 4:
+        return 1
+
+    def cost(parts: int) -> float:
+        launch = COMBINED if parts > 1 else 0.0
+        return -(-tiles * parts // device.sms) * (-(-blocks // parts) + 1.0) + launch
+
+    best = min(range(1, min(blocks // 2, MOST_PARTS) + 1), key=cost)
+    return best if cost(best) < 0.9 * cost(1) else 1
+
+
+def _asked_parts(problem: AttentionProblem, keys: int, request: Request) -> int | Violation | None:
+    """The parts of the keys that a request fixes; None where it leaves them open."""
+    parts = request.split_k
+    if parts is None:
+        return None
+    most = 1 if problem.packed is not None else max(1, min(keys, MOST_PARTS))
+    if isinstance(parts, int) and parts <= most:
+        return parts
+    why = "keys of packed sequences are not split" if problem.packed is not None else (
+        f"the second launch reads at most {most} of a row" if isinstance(parts, int)
+        else "attention has no stream-K: a softmax's parts are combined by a launch of their own"
+    )  # fmt: skip
+    return Violation(
+        "UC0477", f"split_k {parts}: {why}", f"use `split_k {most}` at most", ("split_k",), None
+    )
+
+
+COMBINED = 4.0
+"""Blocks of keys that a thread block would take in the time of the launch that combines parts."""
+
+MOST_PARTS = 128
+"""Parts that the second launch reads of a row at most."""
 
 
 def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
@@ -138,7 +195,13 @@ def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]
             f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}",
         ),
     ]
-    if problem.above or problem.below:
+    if schedule.split:
+        notes.append(
+            Note("", "keys are split", "tiles of queries do not fill the device; a second launch combines")
+        )
+    if problem.packed is not None:
+        notes.append(Note("", "blocks of keys are skipped", "rows meet their own sequence's keys alone"))
+    elif problem.above or problem.below:
         notes.append(Note("", "blocks of keys are skipped", "the mask is a window of keys around a row"))
     if problem.factor is None:
         notes.append(

@@ -14,8 +14,25 @@ from ucutlass.families.attention import AttentionForm
 from ucutlass.families.attention_score import Score, score_of
 from ucutlass.families.epilogue import Epilogue, arithmetic
 from ucutlass.families.refuse import Refused
-from ucutlass.plan import MAX_BATCH_MODES, Access, Accumulator, Arithmetic, GemmProblem, Store
-from ucutlass.plans.attention import MAX_TMA_BATCHES, AttentionProblem, Call, ExtentNumber, Number
+from ucutlass.plan import (
+    MAX_BATCH_MODES,
+    Access,
+    Accumulator,
+    Arithmetic,
+    CoordinateValue,
+    GemmProblem,
+    Store,
+)
+from ucutlass.plans.attention import (
+    MAX_TMA_BATCHES,
+    AttentionProblem,
+    Call,
+    ExtentNumber,
+    Number,
+    Offsets,
+    Packed,
+    Relative,
+)
 
 
 def attention_problem(
@@ -29,7 +46,8 @@ def attention_problem(
     by_name = dict(zip(form.kernel.dims, at.values, strict=True))
     keys, head = _one(form, form.keys, (form.k, form.v), at), form.head
     rows, batch = _rows(form, at, by_name)
-    row = rows[0] if len(rows) == 1 else None
+    walked = _walked(form, by_name)
+    row = walked or (rows[0] if len(rows) == 1 else None)
     key = keys[0] if len(keys) == 1 else None
     score = score_of(form.score.outputs[0].value, form.first, row, key, by_name)
     if len(batch) > MAX_BATCH_MODES:
@@ -45,7 +63,7 @@ def attention_problem(
         above=tuple(_extent(e, form.position) for e in score.above),
         below=tuple(_extent(e, form.position) for e in score.below),
         plain=_is_plain(form, results), dims=len(form.kernel.dims), pointers=scores.pointers,
-        scalars=scores.scalars,
+        scalars=scores.scalars, walk=_walk(walked, rows, batch, at), packed=_packed(form),
     )  # fmt: skip
 
 
@@ -91,18 +109,39 @@ def _rows(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The run of names that a tile's rows are, and the batch modes.
 
-    A name that windows are around is a run by itself, and the rows, unless others are much longer.
+    A name that windows are around is a run by itself, and the rows, unless others are much longer, or it is
+    so short that a tile is better filled with others beside it. Packed tokens are the rows.
     """
-    walked = _windowed(form, by_name)
+    walked = _walked(form, by_name)
+    whole = runs(form.queries, form.tensors)
+    if form.packed is None and walked and by_name[walked] <= FEW:
+        rows = min(whole, key=lambda run: (_tiles(run, whole, at), walked not in run))
+        return rows, _batch(form, whole, rows)
     parts: list[tuple[str, ...]] = []
-    for run in runs(form.queries, form.tensors):
+    for run in whole:
         parts += [run] if walked not in run else _apart(run, walked)
     length = {part: at.number(at.product(part)) for part in parts}
     rows = max(parts, key=lambda part: (length[part], parts.index(part)), default=())
-    if (walked,) in parts and 8 * length[walked,] >= length[rows]:
+    if (walked,) in parts and (form.packed is not None or 8 * length[walked,] >= length[rows]):
         rows = (walked,)
+    return rows, _batch(form, parts, rows)
+
+
+FEW = 64
+"""Queries around which windows are: so few share a tile with what else reads the same keys."""
+
+
+def _tiles(run: tuple[str, ...], every: Sequence[tuple[str, ...]], at: Sizes) -> int:
+    """Tiles of 64 rows where this run is the rows."""
+    others = math.prod(at.number(at.product(one)) for one in every if one != run)
+    return others * -(-at.number(at.product(run)) // 64)
+
+
+def _batch(
+    form: AttentionForm, parts: Sequence[tuple[str, ...]], rows: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
     rest = [name for part in parts if part != rows for name in part]
-    return rows, runs([*form.batch, *rest], form.tensors)
+    return runs([*form.batch, *rest], form.tensors)
 
 
 def _apart(run: tuple[str, ...], name: str) -> list[tuple[str, ...]]:
@@ -110,14 +149,46 @@ def _apart(run: tuple[str, ...], name: str) -> list[tuple[str, ...]]:
     return [part for part in (run[:i], (name,), run[i + 1 :]) if part]
 
 
-def _windowed(form: AttentionForm, by_name: dict[str, int]) -> str:
-    """The name of the queries that a window of keys is around; "" for none."""
+def _walked(form: AttentionForm, by_name: dict[str, int]) -> str:
+    """The name of the queries that a window of keys is around, or that is packed; "" for none."""
+    if form.packed is not None:
+        return form.packed.query
     for key in form.keys:
         for name in form.queries:
             found = score_of(form.score.outputs[0].value, form.first, name, key, by_name)
             if found.above or found.below:
                 return name
     return ""
+
+
+def _walk(
+    walked: str, rows: tuple[str, ...], batch: tuple[tuple[str, ...], ...], at: Sizes
+) -> CoordinateValue | None:
+    """Where the coordinate along `walked` is found; None: it is the row's."""
+    if not walked or rows == (walked,):
+        return None
+    extent = at.product((walked,))
+    if walked in rows:
+        inner = at.product(rows[rows.index(walked) + 1 :])
+        return CoordinateValue("m", 0, inner, extent, "i64")
+    i, run = next((i, run) for i, run in enumerate(batch) if walked in run)
+    return CoordinateValue("batch", i, at.product(run[run.index(walked) + 1 :]), extent, "i64")
+
+
+def _packed(form: AttentionForm) -> Packed | None:
+    if form.packed is None:
+        return None
+    found, place = form.packed, form.position
+    limits = {
+        above: tuple(
+            Relative(_extent(one.constant, place), tuple((s.side, s.after, n) for s, n in one.starts))
+            for one in found.limits
+            if one.above is above
+        )
+        for above in (True, False)
+    }
+    q, k = (Offsets(o.pointer, o.elem, _extent(o.count, place)) for o in (found.q, found.k))
+    return Packed(q, k, limits[True], limits[False])
 
 
 # --- products ----------------------------------------------------------------------
@@ -215,5 +286,11 @@ def flops(problem: AttentionProblem, sizes: Sequence[int]) -> float:
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
     batches = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
     window, sampled = Window.of(problem, sizes), range(0, rows, max(1, rows // 256))
-    seen = rows / len(sampled) * sum(window.keys(row, keys) for row in sampled)
+    if problem.packed is not None:  # where sequences begin is not known here: as for equal ones
+        each = max(1, evaluate(problem.packed.q.count, {str(i): n for i, n in enumerate(sizes)}) - 1)
+        seen = rows * keys / each * (0.5 if problem.packed.above or problem.above else 1.0)
+    elif problem.walk is None:
+        seen = rows / len(sampled) * sum(window.keys(row, keys) for row in sampled)
+    else:
+        seen = rows * float(window.keys(math.prod(sizes[i] for i in problem.walk.extent) - 1, keys))
     return 2.0 * batches * seen * (problem.head + problem.head_v)

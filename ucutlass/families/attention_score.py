@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TypeAlias
 
 from ucutlass import ir
 from ucutlass.extents import Combined, Extent, Fixed, evaluate
@@ -33,11 +34,14 @@ def score_of(
     below: tuple[Extent, ...] = ()
     while isinstance(value, ir.Apply) and value.function == "where" and row and key:
         condition, taken, other = value.args
-        fill = _number(other)
-        found = _window(condition, row, key) if fill is not None and worth(fill, sizes) == -math.inf else None
+        fill = number_of(other)
+        masks = fill is not None and worth(fill, sizes) == -math.inf
+        found = window_of(condition, row, key) if masks else None
         if found is None:
             break
-        above, below, value = above + found[0], below + found[1], taken
+        above += tuple(one.constant for one in found if one.above)
+        below += tuple(one.constant for one in found if not one.above)
+        value = taken
     factor = _factor(value, dot)
     size = math.nan if factor is None else worth(factor, sizes)
     return Score(value, above, below, factor if LEAST < size < 1 / LEAST else None)
@@ -49,82 +53,110 @@ LEAST = 2.0**-100
 
 # --- windows -----------------------------------------------------------------------
 
-Bounds = tuple[tuple[Extent, ...], tuple[Extent, ...]]
-"""Of key - row: what it is at most, and at least."""
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the sequence of a row (side "q") or of a key ("k") starts in the packed tokens; `after` 1: where
+    the next one does."""
+
+    side: str
+    after: int
 
 
-def _window(condition: ir.Value, row: str, key: str) -> Bounds | None:
-    """The bounds of `key - row` that a condition stands for, if it says just that."""
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`key - row` is at most (`above`) or at least the constant and so many times the starts."""
+
+    above: bool
+    constant: Extent
+    starts: tuple[tuple[Start, int], ...] = ()
+
+
+Term: TypeAlias = "str | Start"
+"""What a linear expression is made of: coordinates along names, and starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """The sum of n times each of `terms`, and a constant."""
+
+    terms: Mapping[Term, int]
+    constant: Extent
+
+
+def window_of(
+    condition: ir.Value, row: str, key: str, start: Callable[[ir.Value], Start | None] = lambda _: None
+) -> tuple[Limit, ...] | None:
+    """The limits of `key - row` that a condition stands for, if it says just that. `start` tells the values
+    that are starts of sequences."""
     if not isinstance(condition, ir.Apply):
         return None
     if condition.function == "and":
-        parts = [_window(part, row, key) for part in condition.args]
+        parts = [window_of(part, row, key, start) for part in condition.args]
         both = [part for part in parts if part is not None]
-        return None if len(both) < 2 else (both[0][0] + both[1][0], both[0][1] + both[1][1])
+        return None if len(both) < 2 else (*both[0], *both[1])
     if condition.function not in _LIMITS:
         return None
-    left, right = (_linear(part) for part in condition.args)
+    left, right = (_linear(part, start) for part in condition.args)
     if left is None or right is None:
         return None
     sides = _minus(left, right)
     a, b = sides.terms.get(key, 0), sides.terms.get(row, 0)
-    if a + b != 0 or abs(a) != 1 or any(n and d not in (key, row) for d, n in sides.terms.items()):
+    rest = {of: n for of, n in sides.terms.items() if n and of not in (key, row)}
+    if a + b != 0 or abs(a) != 1 or any(isinstance(of, str) for of in rest):
         return None
-    return _LIMITS[condition.function](a, sides.constant)
+    return (_LIMITS[condition.function](a, Linear(rest, sides.constant)),)
 
 
-def _less(a: int, c: Extent) -> Bounds:
-    """Where a * (key - row) + c <= 0."""
-    return ((_times(-1, c),), ()) if a > 0 else ((), (c,))
+def _less(a: int, rest: Linear) -> Limit:
+    """Where a * (key - row) + rest <= 0."""
+    if a > 0:
+        rest = _minus(_ZERO, rest)
+    starts = tuple((of, n) for of, n in rest.terms.items() if isinstance(of, Start))
+    return Limit(a > 0, rest.constant, starts)
 
 
-_LIMITS: Mapping[str, Callable[[int, Extent], Bounds]] = MappingProxyType(
+def _more(rest: Linear) -> Linear:
+    return Linear(rest.terms, Combined("+", rest.constant, Fixed(1)))
+
+
+_ZERO = Linear({}, Fixed(0))
+
+_LIMITS: Mapping[str, Callable[[int, Linear], Limit]] = MappingProxyType(
     {
         "less_equal": _less,
-        "less": lambda a, c: _less(a, Combined("+", c, Fixed(1))),
-        "greater_equal": lambda a, c: _less(-a, _times(-1, c)),
-        "greater": lambda a, c: _less(-a, Combined("+", _times(-1, c), Fixed(1))),
+        "less": lambda a, rest: _less(a, _more(rest)),
+        "greater_equal": lambda a, rest: _less(-a, _minus(_ZERO, rest)),
+        "greater": lambda a, rest: _less(-a, _more(_minus(_ZERO, rest))),
     }
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    """The sum of n * coordinate(d) over `terms`, and a constant."""
-
-    terms: Mapping[str, int]
-    constant: Extent
-
-
-def _times(n: int, extent: Extent) -> Extent:
-    return Combined("*", Fixed(n), extent)
-
-
-def _minus(a: _Linear, b: _Linear) -> _Linear:
+def _minus(a: Linear, b: Linear) -> Linear:
     terms = {d: a.terms.get(d, 0) - b.terms.get(d, 0) for d in (*a.terms, *b.terms)}
-    return _Linear(terms, Combined("-", a.constant, b.constant))
+    return Linear(terms, Combined("-", a.constant, b.constant))
 
 
-def _linear(value: ir.Value) -> _Linear | None:
+def _linear(value: ir.Value, start: Callable[[ir.Value], Start | None]) -> Linear | None:
+    known = start(value)
+    if known is not None:
+        return Linear({known: 1}, Fixed(0))
     match value:
         case ir.Coordinate(dim):
-            return _Linear({dim: 1}, Fixed(0))
+            return Linear({dim: 1}, Fixed(0))
         case ir.Size(extent):
-            return _Linear({}, extent)
+            return Linear({}, extent)
         case ir.Constant(number) if isinstance(number, int) and not isinstance(number, bool):
-            return _Linear({}, Fixed(number))
+            return Linear({}, Fixed(number))
         case ir.Apply(function="add" | "subtract" as function, args=(left, right)):
-            a, b = _linear(left), _linear(right)
+            a, b = _linear(left, start), _linear(right, start)
             if a is None or b is None:
                 return None
             return _minus(a, b if function == "subtract" else _minus(_ZERO, b))
         case ir.Apply(function="negate", args=(inner,)):
-            found = _linear(inner)
+            found = _linear(inner, start)
             return None if found is None else _minus(_ZERO, found)
     return None
-
-
-_ZERO = _Linear({}, Fixed(0))
 
 
 # --- numbers -----------------------------------------------------------------------
@@ -137,11 +169,11 @@ def _factor(value: ir.Value, dot: ir.Dot) -> Number | None:
     match value:
         case ir.Apply(function="multiply", args=(left, right)):
             for part, other in ((left, right), (right, left)):
-                a, b = _factor(part, dot), _number(other)
+                a, b = _factor(part, dot), number_of(other)
                 if a is not None and b is not None:
                     return Call("multiply", (a, b))
         case ir.Apply(function="divide", args=(left, right)):
-            a, b = _factor(left, dot), _number(right)
+            a, b = _factor(left, dot), number_of(right)
             if a is not None and b is not None:
                 return Call("divide", (a, b))
     return None
@@ -157,7 +189,7 @@ _MEANINGS: Mapping[str, Callable[..., float]] = MappingProxyType(
 """Functions of numbers that the launch evaluates; `emit/attention.py` has their C++."""
 
 
-def _number(value: ir.Value) -> Number | None:
+def number_of(value: ir.Value) -> Number | None:
     """A value that is one number in a launch and that needs no tensor; None where it is none."""
     match value:
         case ir.Constant(number) if not isinstance(number, bool):
@@ -165,7 +197,7 @@ def _number(value: ir.Value) -> Number | None:
         case ir.Size(extent):
             return ExtentNumber(extent)
         case ir.Apply(function, args) if function in _MEANINGS:
-            numbers = [_number(a) for a in args]
+            numbers = [number_of(a) for a in args]
             parts = tuple(n for n in numbers if n is not None)
             return Call(function, parts) if len(parts) == len(args) else None
     return None

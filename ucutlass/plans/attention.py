@@ -5,7 +5,8 @@ A problem of M rows of queries, N keys, a head of `head` elements and values of 
     s[m, n] = sum over the head of q[m, :] * k[n, :]
     o[m, :] = sum over n of softmax over n of f(s[m, n]) * v[n, :]
 
-The launch has one knob: how many batches' tiles are visited together.
+The launch has two knobs: how many batches' tiles are visited together, and into how many parts the keys
+of a tile are split.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TypeAlias
 
 from ucutlass.elements import Element
 from ucutlass.extents import Extent
-from ucutlass.plan import GemmProblem
+from ucutlass.plan import CoordinateValue, GemmProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,35 @@ MAX_TMA_BATCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where packed sequences start: pointer, element and number of entries, one more than sequences."""
+
+    pointer: int
+    elem: Element
+    count: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A constant, and for each (side, after, n): n times entry e + after of the offsets of side "q" or "k",
+    where e is the row's sequence."""
+
+    constant: Extent
+    starts: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows and keys are tokens of sequences one after another; a row meets the keys of its own sequence, of
+    which the position less the row's is at most each of `above`, at least each of `below`."""
+
+    q: Offsets
+    k: Offsets
+    above: tuple[Relative, ...]
+    below: tuple[Relative, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionProblem:
     """What is computed.
 
@@ -48,7 +78,8 @@ class AttentionProblem:
     arithmetic the score's function with one f32 output. `results` is the second one over (rows, head of
     the values): operand b is v. Both have the same batch modes. `factor`: the score's function is this
     positive number, and `scores.arithmetic` is not run; None: it is. `above`, `below`: a key's position less
-    a row's is at most each of these, at least each of those; in them the dimension "3" is extent 3.
+    a row's is at most each of these, at least each of those; in them the dimension "3" is extent 3. `walk`
+    says where the row's position is found among the modes; None: it is the row.
     `plain`: the result is stored as it is.
     """
 
@@ -64,15 +95,21 @@ class AttentionProblem:
     dims: int
     pointers: int
     scalars: int
+    walk: CoordinateValue | None = None
+    packed: Packed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSchedule:
-    """`groups` warp groups of 64 rows; `keys` of a block; `stages` blocks of keys, and values, in flight."""
+    """`groups` warp groups of 64 rows; `keys` of a block; `stages` blocks of keys, and values, in flight.
+    `split`: thread blocks share a tile's keys, and a second launch combines what they found. `across`: a
+    tile's first scores are made beside the last outcomes of the one before."""
 
     groups: int
     keys: int
     stages: int
+    split: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
