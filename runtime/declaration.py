@@ -113,13 +113,7 @@ def length_of(spec: LaunchSpec, axis: Axis, sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[spec.dims[d][0]] for d in axis.dims)
 
 
-class NoDtype(Exception):
-    """A declared element type cannot be held by torch tensors."""
-
-
 def dtype_of(elem: Element) -> torch.dtype:
-    """Raises NoDtype for an element type that torch lacks."""
-    if elem.torch is None:
-        raise NoDtype(f"torch has no dtype for {elem.name}")
+    """Of tensors of this element; of their bytes where several lie in one."""
     dtype: torch.dtype = getattr(torch, elem.torch)
     return dtype
