@@ -52,6 +52,14 @@ NARROW = (
     "tile 64x64x64  cluster 2x1  warps pingpong",
 )
 SCALED = ("tile 128x128x128  cluster 2x1  warps cooperative", "tile 64x64x128  cluster 1x2  warps pingpong")
+FOUR_BITS = (
+    "tile 128x128x128  cluster 2x1  warps cooperative", "tile 128x256x128  cluster 1x1  warps cooperative",
+    "tile 64x128x64  cluster 1x2  warps pingpong", "tile 64x64x128  cluster 2x1  warps pingpong  stages 2",
+)  # fmt: skip
+FORCED |= {
+    "weights of four bits": FOUR_BITS,
+    "weights of four bits, scales of parts": ("tile 128x128x128  cluster 1x2  warps cooperative",),
+}
 FORCED |= {"narrow weights": NARROW, "narrow weights of fp8": NARROW[::2], "fp8 with scales of rows": SCALED}
 
 CASES = PLAIN + [
