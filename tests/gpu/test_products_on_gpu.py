@@ -20,6 +20,7 @@ from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.offsets import WrongOffsets
 from ucutlass.shapes import complete
 from ucutlass.trials import verified
 
@@ -124,6 +125,21 @@ def test_products_stand_the_suite(name: str) -> None:
         verified.plan(checked, kernel, made, dict(zip(kernel.dims, sizes, strict=True)), seed=20, most=40)
     )
     assert evidence.ok, "\n".join(evidence.failures())
+
+
+def test_offsets_are_looked_at_where_that_is_asked_for() -> None:
+    text = PRODUCTS["moe"].text
+    kernel, plain = ucutlass.loads(text, check_offsets=True), ucutlass.loads(text)
+    x, w = torch.randn(128, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
+    offsets = torch.tensor([0, 40, 70, 128], device="cuda", dtype=torch.int32)
+    assert torch.equal(kernel(x, w, offsets), plain(x, w, offsets))
+    for at, wrong in ((0, 3), (2, 39), (1, 400), (3, 127)):
+        bad = offsets.clone()
+        bad[at] = wrong
+        with pytest.raises(WrongOffsets, match=rf"offsets\[{at}\] is {wrong}.*end at T = 128"):
+            kernel(x, w, bad)
+    with pytest.raises(WrongOffsets, match="while a graph is captured"):
+        kernel.graph(x, w, offsets)
 
 
 def test_offsets_that_are_wrong_write_nothing_outside() -> None:
