@@ -59,7 +59,7 @@ FOUR_BITS = (
 )  # fmt: skip
 FORCED |= {
     "weights of four bits": FOUR_BITS,
-    "weights of four bits, scales of parts": ("tile 128x128x128  cluster 1x2  warps cooperative",),
+    "weights of four bits, scales of parts": ("tile 128x128x64  cluster 1x2  warps cooperative",),
 }
 FORCED |= {"narrow weights": NARROW, "narrow weights of fp8": NARROW[::2], "fp8 with scales of rows": SCALED}
 
