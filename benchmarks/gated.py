@@ -1,6 +1,6 @@
 """Gated pairs, two dots over one left operand in one launch, against eager and torch.compile.
 
-    python -m benchmarks.gated --out gated.json [--compile]
+    python -m benchmarks.gated --out gated.json [--only "PART;.."] [--compile ["PART;.."]]
 
 Default schedules, nothing tuned; candidates in turns in one process. `over best` is the fastest rival's time
 over ours; "one product" is cuBLAS's time for one product of twice the columns, with no gate: no rival, since
@@ -9,24 +9,15 @@ it computes less, but what the multiplications alone cost there.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 import ucutlass
-from benchmarks.report import geomean, machine
-from ucutlass import frontend
-from ucutlass.backend import build_sources, source_of
-from ucutlass.runtime.build import Artifact
+from benchmarks.product_tables import Planned, Row, compiled, finished, planned, table
 from ucutlass.runtime.timing import compare
-from ucutlass.shapes import complete
 
 TEXTS: Mapping[str, str] = MappingProxyType({
     "swiglu": "kernel k(x: {t}[T, D], w: {t}[F, D], u: {t}[F, D]) -> {t}[T, F] "
@@ -54,14 +45,15 @@ def eager(
     return F.gelu(F.linear(x, w, biases[0])) * F.linear(x, u, biases[1])
 
 
-def planned(kind: str, dtype: str, shape: tuple[int, int, int]) -> tuple[Any, Any, Any]:
-    checked = frontend.read_text(TEXTS[kind].format(t=dtype))
-    program = frontend.kernel(checked)
-    sizes = complete(program, dict(zip("TDF", shape, strict=True)))
-    return checked, program, frontend.plan_kernel(checked, program, sizes, "sm90a").planned
+def plan_of(kind: str, dtype: str, shape: tuple[int, int, int]) -> Planned:
+    return planned(TEXTS[kind].format(t=dtype), dict(zip("TDF", shape, strict=True)))
 
 
-def row(kind: str, dtype: str, shape: tuple[int, int, int], compiled: bool) -> dict[str, Any]:
+def name_of(kind: str, dtype: str, shape: tuple[int, int, int]) -> str:
+    return f"{kind} {dtype} {'x'.join(map(str, shape))}"
+
+
+def row(kind: str, dtype: str, shape: tuple[int, int, int], compile_too: bool) -> Row:
     t, d, f = shape
     random = torch.Generator("cuda").manual_seed(1)
 
@@ -80,44 +72,20 @@ def row(kind: str, dtype: str, shape: tuple[int, int, int], compiled: bool) -> d
         "eager": lambda _: eager(kind, *args),
         "one product": lambda _: args[0] @ both.t(),
     }
-    if compiled:
-        torch._dynamo.reset()
-        fast = torch.compile(eager, mode="max-autotune-no-cudagraphs")
-        fast(kind, *args)
-        candidates["compile"] = lambda _: fast(kind, *args)
+    if compile_too:
+        fast = compiled(lambda: eager(kind, *args))
+        candidates["compile"] = lambda _: fast()
     times = compare(candidates, 1, rounds=7, window_us=4000.0)
-    ours = times["ours"].median
-    return {
-        "name": f"{kind} {dtype} {t}x{d}x{f}", "error": error,
-        "schedule": str(planned(kind, dtype, shape)[2].plan.schedule),
-        "tflops": 4.0 * t * d * f / ours * 1e-6,
-        "over_best": min(x.median for name, x in times.items() if name in ("eager", "compile")) / ours,
-        "spread": max(x.spread for x in times.values()),
-        "microseconds": {name: x.median for name, x in times.items()},
-    }  # fmt: skip
+    plan = plan_of(kind, dtype, shape)
+    return finished(
+        name_of(kind, dtype, shape), error, plan, 4.0 * t * d * f, times, ("eager", "compile")
+    )  # fmt: skip
 
 
 def main() -> None:
-    from benchmarks.grouped import line
-
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--compile", action="store_true", help="torch.compile too: half a minute a row")
-    options = parser.parse_args()
-    plans = [planned(*case) for case in CASES]
-    built = build_sources([(source_of(*plan), plan[2].plan) for plan in plans])
-    pairs = zip(CASES, built, strict=True)
-    unbuilt = [f"{case}: {made}" for case, made in pairs if not isinstance(made, Artifact)]
-    rows = []
-    for case in CASES:
-        rows.append(row(*case, options.compile))
-        print(line(rows[-1]), flush=True)
-        options.out.write_text(json.dumps({"machine": machine(), "rows": rows, "unbuilt": unbuilt}, indent=1))
-    ratios = [r["over_best"] for r in rows]
-    print(f"geomean over best {geomean(ratios):.3f}, least {min(ratios):.3f}, {len(rows)} rows")
-    print("\n".join(unbuilt))
-    sys.exit(bool(unbuilt) or any(not r["error"] < 0.01 for r in rows))
+    named = {name_of(*case): case for case in CASES}
+    plans = {name: plan_of(*case) for name, case in named.items()}
+    table(__doc__, plans, lambda name, compile_too: row(*named[name], compile_too))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Ragged groups (mixture of experts) against torch's grouped product, Triton, eager and torch.compile.
 
-    python -m benchmarks.grouped --out grouped.json [--only "NAME;.."] [--compile]
+    python -m benchmarks.grouped --out grouped.json [--only "PART;.."] [--compile ["PART;.."]]
 
 Default schedules, nothing tuned; candidates in turns in one process over rotated results. `over best` is the
 fastest rival's time over ours. Rivals of a plain product are torch._grouped_mm and a Triton kernel tuned to
@@ -9,12 +9,8 @@ the shape; of one with silu also the same with silu in a launch of its own (eage
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,12 +18,8 @@ import torch
 import torch.nn.functional as F
 
 import ucutlass
-from benchmarks.report import geomean, machine
-from ucutlass import frontend
-from ucutlass.backend import build_sources, source_of
-from ucutlass.runtime.build import Artifact
+from benchmarks.product_tables import Planned, Row, compiled, finished, planned, table
 from ucutlass.runtime.timing import compare
-from ucutlass.shapes import complete
 
 TEXTS: Mapping[str, str] = MappingProxyType({
     "product": "kernel k(x: bf16[T, D], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] "
@@ -141,7 +133,7 @@ def arguments(problem: Problem) -> list[torch.Tensor]:
             return [normal(rows, d), *weights, o]
 
 
-def row(problem: Problem, compiled: bool) -> dict[str, Any]:
+def row(problem: Problem, compile_too: bool) -> Row:
     kernel = ucutlass.loads(TEXTS[problem.kind])
     args = arguments(problem)
     out = kernel(*args)
@@ -149,72 +141,24 @@ def row(problem: Problem, compiled: bool) -> dict[str, Any]:
     others = rivals(problem, args, out)
     wanted = next(iter(others.values()))()
     error = float((mine.float() - wanted.float()).norm() / wanted.float().norm())
-    if compiled:
-        torch._dynamo.reset()
-        eager = torch.compile(next(iter(others.values())), mode="max-autotune-no-cudagraphs")
-        eager()
-        others["compile"] = eager
+    if compile_too:
+        others["compile"] = compiled(next(iter(others.values())))
     candidates: dict[str, Callable[[int], object]] = {"ours": lambda _: kernel(*args, out=out)}
     candidates |= {name: lambda _, call=call: call() for name, call in others.items()}  # type: ignore[misc]
-    times = compare(candidates, 1, rounds=7, window_us=4000.0)
-    ours = times["ours"].median
+    times = compare(candidates, 1, rounds=9, window_us=6000.0)
     layer = LAYERS[problem.layer]
     operations = 2.0 * layer["T"] * layer["D"] * layer["F"] * (2 if problem.kind == "gated" else 1)
-    return {
-        "name": problem.name, "error": error, "schedule": _schedule(problem),
-        "tflops": operations / ours * 1e-6,
-        "over_best": min(t.median for name, t in times.items() if name != "ours") / ours,
-        "spread": max(t.spread for t in times.values()),
-        "microseconds": {name: t.median for name, t in times.items()},
-    }  # fmt: skip
+    return finished(problem.name, error, plan_of(problem), operations, times)
 
 
-def _planned(problem: Problem) -> tuple[Any, Any, Any]:
-    checked = frontend.read_text(TEXTS[problem.kind])
-    program = frontend.kernel(checked)
-    made = frontend.plan_kernel(checked, program, complete(program, problem.sizes), "sm90a").planned
-    return checked, program, made
-
-
-def _schedule(problem: Problem) -> str:
-    return str(_planned(problem)[2].plan.schedule)
+def plan_of(problem: Problem) -> Planned:
+    return planned(TEXTS[problem.kind], problem.sizes)
 
 
 def main() -> None:
-    style = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="parts of names, separated by semicolons")
-    parser.add_argument("--compile", action="store_true", help="torch.compile too: half a minute a row")
-    options = parser.parse_args()
-    only = list(filter(None, options.only.split(";")))
-    chosen = [p for p in PROBLEMS if not only or any(part in p.name for part in only)]
-    plans = [_planned(p) for p in chosen]
-    unbuilt = [
-        f"{p.name}: {made}"
-        for p, made in zip(
-            chosen, build_sources([(source_of(*plan), plan[2].plan) for plan in plans]), strict=True
-        )
-        if not isinstance(made, Artifact)
-    ]
-    rows = []
-    for problem in chosen:
-        rows.append(row(problem, options.compile))
-        print(line(rows[-1]), flush=True)
-        options.out.write_text(json.dumps({"machine": machine(), "rows": rows, "unbuilt": unbuilt}, indent=1))
-    ratios = [r["over_best"] for r in rows]
-    print(f"geomean over best {geomean(ratios):.3f}, least {min(ratios):.3f}, {len(rows)} rows")
-    print("\n".join(unbuilt))
-    sys.exit(bool(unbuilt) or any(not r["error"] < 0.01 for r in rows))
-
-
-def line(r: dict[str, Any]) -> str:
-    others = "  ".join(f"{name} {us:.1f}" for name, us in r["microseconds"].items() if name != "ours")
-    return (
-        f"{r['name']:34} {r['microseconds']['ours']:9.1f} us {r['tflops']:6.1f} TFLOP/s  over best "
-        f"{r['over_best']:.3f}  ({others})  spread {r['spread']:.3f}  error {r['error']:.1e}  "
-        f"{r['schedule'].removeprefix('WgmmaSchedule')}"
-    )
+    named = {p.name: p for p in PROBLEMS}
+    plans = {name: plan_of(p) for name, p in named.items()}
+    table(__doc__, plans, lambda name, compile_too: row(named[name], compile_too))
 
 
 if __name__ == "__main__":

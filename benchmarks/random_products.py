@@ -122,13 +122,20 @@ class Maker:
 
     def _narrow(self) -> tuple[list[str], list[str], bool]:
         x = self.tensor("x", self.lane, ["T", "D"])
-        w = self.tensor("w", self.draw.choice(("s8", "u8", "e4m3", "e5m2")), ["F", "D"])
+        stored = self.draw.choice(("s4", "s8", "u8", "e4m3", "e5m2"))
+        self.sizes["D"] += self.sizes["D"] % 2 if stored == "s4" else 0
+        w = self.tensor("w", stored, ["F", "D"])
         pair = [x, f"{self.lane}({w})"]
         dot = f"dot[D]({', '.join(pair if self.draw.random() < 0.7 else pair[::-1])})"
         return [f"({dot} * 0.1)"], self.order("T", "F"), False
 
     def _scaled(self) -> tuple[list[str], list[str], bool]:
-        x, w = (self.tensor(name, self.lane, [d, "(G J)"]) for name, d in (("x", "T"), ("w", "F")))
+        stored = self.draw.choice((self.lane, self.lane, "s8", "s4")) if self.lane != "e4m3" else self.lane
+        if stored == "s4" and self.sizes["G"] * self.sizes["J"] % 2:
+            stored = "s8"
+        x = self.tensor("x", self.lane, ["T", "(G J)"])
+        w = self.tensor("w", stored, ["F", "(G J)"])
+        w = w if stored == self.lane else f"{self.lane}({w})"
         scales = [
             self.tensor(name, self.draw.choice(("f32", "bf16")), self.order(d, "G"))
             for name, d in (("a", "T"), ("b", "F"))

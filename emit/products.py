@@ -8,12 +8,11 @@ multiply-adds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.elements import TF32
+from ucutlass.elements import TF32, U8
 from ucutlass.emit import gemm_sm90, products_simt
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
 from ucutlass.emit.functions import CPP
@@ -23,7 +22,7 @@ from ucutlass.emit.lean_epilogue import SHARED_BYTES, Result, Slot
 from ucutlass.emit.lean_mainloop import TYPES, WIDEST, Instruction, Operand, instructions, modifiers, operands
 from ucutlass.emit.products_scales import ScaleSlot, factors_of
 from ucutlass.emit.text import render as template
-from ucutlass.plan import Access, Sm90Schedule
+from ucutlass.plan import Access, GemmProblem, Sm90Schedule
 from ucutlass.plans.products import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
 from ucutlass.plans.products_memory import promotes, steps, stored_in_boxes
 
@@ -48,6 +47,9 @@ class Layout:
     types: str
     modifiers: str
     converts: bool
+    packed: int
+    bias: tuple[str, int]
+    parts: tuple[tuple[Instruction, ...], ...]
     constraint: str
     instructions: tuple[Instruction, ...]
     promotion: bool
@@ -105,6 +107,7 @@ def _wgmma(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
         batch=extent(gemm.batch[0]) if gemm.batch else "1",
         lane=gemm.lane.cpp,
         part=extent(problem.scaled.length) if problem.scaled else "",
+        part_k=PART_K,
         maps=_maps(problem, layout),
         checks=_checks(layout),
     )
@@ -121,7 +124,9 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
 
     # A pair of blocks shares either operand: each is loaded in halves.
     a, first = (shared((1, 2))[0], shared((2, 1))[1]) if pairs else shared(schedule.cluster)
-    a = narrow(a, gemm.a) if problem.converts else a
+    if problem.converts:
+        slices = (1, 2) if pairs else schedule.cluster
+        a = _narrow(gemm, replace(schedule, cluster=slices), groups, len(first.instruction_steps))
     rights = [replace(first, name="b0")]
     if problem.second is not None:
         rights.append(replace(first, name="b1", access=problem.second))
@@ -132,6 +137,7 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         for j, o in enumerate(gemm.outputs)
     ]  # fmt: skip
     boxes = tuple(slot for slot in slots if slot.shape == "box")
+    every = tuple(instructions(a, first, atoms, width))
     columns, buffers = steps(problem, schedule)
     lane, integer = TYPES[gemm.lane.name], gemm.lane.kind == "int"
     inputs = tuple(_input(i, access) for i, access in enumerate(gemm.inputs))
@@ -150,8 +156,11 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         types=f"{'s32' if integer else 'f32'}.{lane}.{lane}",
         modifiers=_modifiers(problem, a, first),
         converts=problem.converts,
+        packed=gemm.a.elem.packed,
+        bias=_BIASES.get(gemm.lane.name, ("0", 0)),
+        parts=_parts(every, schedule.tile[2] // PART_K),
         constraint="r" if integer else "f",
-        instructions=tuple(instructions(a, first, atoms, width)),
+        instructions=every,
         promotion=promotes(gemm),
         factors=factors_of(problem.scaled),
         inputs=inputs,
@@ -165,26 +174,38 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
     )
 
 
+PART_K = 64
+"""Of K in the registers of a widened A at a time."""
+
+_BIASES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {"bf16": ("0x43084308", 136), "f16": ("0x64086408", 1032)}
+)
+"""Two numbers 128 or 1024 whose low bits are units, with the sign of four bits turned into an offset: by
+exclusive or with s4 they are those plus 8 plus the value; and what to take away."""
+
+
+def _parts(every: tuple[Instruction, ...], count: int) -> tuple[tuple[Instruction, ...], ...]:
+    """The instructions of each part of a k tile whose A is widened."""
+    each = len(every) // max(1, count)
+    return tuple(every[i * each : (i + 1) * each] for i in range(count))
+
+
 def _modifiers(problem: ProductsProblem, a: Operand, b: Operand) -> str:
     """A in registers has no order that an instruction could exchange."""
     return f", 1, 1, {int(b.inner == 'mn')}" if problem.converts else modifiers(problem.gemm, a, b)
 
 
-def narrow(a: Operand, access: Access) -> Operand:
-    """A of narrower elements: its tile's rows are as many elements and fewer bytes."""
-    size, rows = access.elem.bytes, a.bytes // a.width
-    width = a.box[0] * size
-    scale = a.width // width
-    copies = tuple(replace(c, place=_scaled_place(c.place, scale)) for c in a.copies)
-    return replace(
-        a, element=element(access.elem), bytes=rows * width, width=width, copies=copies,
-        group_step=0, stride=8 * width // 16,
-    )  # fmt: skip
-
-
-def _scaled_place(place: str, scale: int) -> str:
-    """A place made of byte offsets, each so many times smaller."""
-    return re.sub(r"\d+", lambda number: str(int(number[0]) // scale), place)
+def _narrow(gemm: GemmProblem, schedule: WgmmaSchedule, groups: int, steps: int) -> Operand:
+    """A of narrower elements, as bytes along K: no instruction reads it, but `steps` have its elements."""
+    m, n, k = schedule.tile
+    elem = gemm.a.elem
+    in_bytes = Sm90Schedule(
+        (m, n, k // elem.packed), schedule.cluster, schedule.stages, schedule.warps, "persistent"
+    )
+    a, _ = operands(replace(gemm, lane=U8), in_bytes, groups)
+    at = f"k / {elem.packed}" if elem.packed > 1 else "k"
+    copies = tuple(replace(c, inner=at + c.inner.removeprefix("k")) for c in a.copies)
+    return replace(a, element=element(elem), copies=copies, instruction_steps=(0,) * steps)
 
 
 _SHAPES: Mapping[str, str] = MappingProxyType({"scalar": "single", "batch": "single", "full": "direct"})
@@ -237,6 +258,14 @@ def _checks(layout: Layout) -> list[Check]:
     return made
 
 
+def _in_bytes(map_: Map, packed: int) -> Map:
+    """A map whose units hold so many elements each."""
+    if packed == 1:
+        return map_
+    inner, outer, batch = (f"({x}) / {packed}" for x in (map_.inner, map_.outer_stride, map_.batch_stride))
+    return replace(map_, inner=inner, outer_stride=outer, batch_stride=batch)
+
+
 def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
     gemm = problem.gemm
     kind = TMA_TF32 if gemm.lane == TF32 else TMA_TYPES[gemm.lane.bytes]
@@ -246,11 +275,12 @@ def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
         along_k = operand.inner == "k"
         outer = (access.m if mode == "M" else access.n) if along_k else access.k[0]
         names = ("K", mode) if along_k else (mode, "K")
-        size = access.elem.bytes
-        made.append(tensor_map(
+        size = max(1, access.elem.bytes)
+        map_ = tensor_map(
             operand.name, access, kind if size == gemm.lane.bytes else TMA_TYPES[size], size, names,
             extent(outer or ()), operand.box, operand.width,
-        ))  # fmt: skip
+        )  # fmt: skip
+        made.append(_in_bytes(map_, access.elem.packed))
     for slot in layout.boxes:
         rows = slot.rows == "true"
         width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)

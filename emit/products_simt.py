@@ -21,7 +21,7 @@ class Operand:
     """A or B: strides as C++ of the entry."""
 
     name: str
-    element: str
+    data: str
     pointer: int
     row: str
     k: str
@@ -101,7 +101,8 @@ def _layout(problem: ProductsProblem, operation: ArithmeticText) -> Layout:
 def _operand(name: str, access: Access, row: Stride) -> Operand:
     batch = access.batch[0] if access.batch else None
     row_, k, l_ = ("0" if s is None else extent(s) for s in (row, access.k[0], batch))
-    return Operand(name, element(access.elem), access.pointer, row_, k, l_)
+    data = "Nibbles" if access.elem.packed > 1 else f"{element(access.elem)} const*"
+    return Operand(name, data, access.pointer, row_, k, l_)
 
 
 def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], problem: ProductsProblem) -> str:

@@ -14,7 +14,8 @@ from ucutlass.elements import Element
 from ucutlass.extents import Extent, Fixed, names, show
 from ucutlass.inference import Inferred, Place
 from ucutlass.ir import MemoryAxis
-from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of
+from ucutlass.reference.packing import dtypes_of
+from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot
 
 # --- mistakes --------------------------------------------------------------------
 
@@ -106,7 +107,9 @@ def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
                 f"{spec.name}: {label} has {len(shape)} axes, shape {_shape(shape)}, but is declared "
                 f"with {len(slot.axes)}: {_axes(spec, slot)}"
             )
-        axes += inference.places(label, [_named(spec, axis) for axis in slot.axes], shape)
+        axes += inference.places(
+            label, [_named(spec, axis) for axis in slot.axes], shape, slot.elem.packed
+        )
     found = inference.infer(dict(spec.dims), axes, least=1)
     if not isinstance(found, inference.Inferred):
         raise _mistake(spec, found)
@@ -212,10 +215,11 @@ def check_tensor(spec: LaunchSpec, label: str, slot: TensorSlot, tensor: object)
         )
     if tensor.layout is not torch.strided:
         raise NoMemory(f"{spec.name}: {label} has layout {tensor.layout}; give a dense tensor")
-    if tensor.dtype != (dtype := dtype_of(slot.elem)):
+    if tensor.dtype not in (dtypes := dtypes_of(slot.elem)):
+        how = "give ucutlass.pack_s4(..) of it" if slot.elem.packed > 1 else "convert it"
         raise WrongDtype(
-            f"{spec.name}: {label} is {tensor.dtype}, but is declared {slot.elem.name} ({dtype}); "
-            "convert it, or change the declaration"
+            f"{spec.name}: {label} is {tensor.dtype}, but is declared {slot.elem.name} ({dtypes[0]}"
+            f"{', two values a byte' if slot.elem.packed > 1 else ''}); {how}, or change the declaration"
         )
     if tensor.device.type != spec.device:
         raise WrongDevice(f"{spec.name}: {label} is on {tensor.device}, but the kernel runs on {spec.device}")

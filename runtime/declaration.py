@@ -58,9 +58,18 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
+class Offsets:
+    """The tensor parameter at place `tensor` cuts the dimension at place `dim` of `dims` into segments."""
+
+    tensor: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What a call must bring and gets. `dims` gives every dimension's name and extent in the order
-    of the binary interface's extent array; `device` is the torch device type."""
+    of the binary interface's extent array; `device` is the torch device type; `offsets` are those that
+    every call looks at before it launches."""
 
     name: str
     dims: tuple[tuple[str, Extent], ...]
@@ -68,6 +77,7 @@ class LaunchSpec:
     results: tuple[TensorSlot, ...]
     requires: tuple[Requirement, ...] = ()
     device: str = "cuda"
+    offsets: tuple[Offsets, ...] = ()
 
 
 def spec_of(program: Program, requires: Sequence[Requirement] = (), device: str = "cuda") -> LaunchSpec:
@@ -113,13 +123,7 @@ def length_of(spec: LaunchSpec, axis: Axis, sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[spec.dims[d][0]] for d in axis.dims)
 
 
-class NoDtype(Exception):
-    """A declared element type cannot be held by torch tensors."""
-
-
 def dtype_of(elem: Element) -> torch.dtype:
-    """Raises NoDtype for an element type that torch lacks."""
-    if elem.torch is None:
-        raise NoDtype(f"torch has no dtype for {elem.name}")
+    """Of tensors of this element; of their bytes where several lie in one."""
     dtype: torch.dtype = getattr(torch, elem.torch)
     return dtype

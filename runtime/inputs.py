@@ -36,6 +36,7 @@ from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.accumulation import ACCUMULATORS
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import Argument
+from ucutlass.reference.packing import packed
 from ucutlass.reference.rounding import outer_dtype, store
 from ucutlass.runtime.distributions import (
     DISTRIBUTIONS,
@@ -114,6 +115,8 @@ def generate(
                 made = _tensor(decl.type, role, draw)
                 if role.over or not dots:
                     made = _residue(made, decl.type, draw)
+                if decl.type.elem.packed > 1:
+                    made = packed(made)
                 out.append(made.to(device))
     return out
 
@@ -273,7 +276,7 @@ def _headroom(program: Program, sizes: Mapping[str, int]) -> float:
 
 def _tensor(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
     shape = shape_of(kind, draw.sizes)
-    dtype = outer_dtype(kind.elem)
+    dtype = outer_dtype(kind.elem) if kind.elem.packed == 1 else torch.int64
     random, distribution = draw.random, draw.distribution
     if role.below is not None:
         return whole(0, draw.sizes[role.below] - 1, shape, random).to(dtype)

@@ -39,6 +39,7 @@ from ucutlass.runtime.branches import branches
 from ucutlass.runtime.declaration import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.library import Native, NoNative, native
+from ucutlass.runtime.offsets import check_offsets
 from ucutlass.runtime.series import Launch, Runner, Scalar, Series, native_steps
 from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device
 
@@ -93,6 +94,8 @@ class Launcher:
     request_of: Callable[..., tuple[Request, list[torch.Tensor], list[float]]]
 
     def __new__(cls, spec: LaunchSpec, choose: Choose, launcher: Native | NoNative | None = None) -> Launcher:
+        if spec.offsets:  # the native launcher would not look at them again
+            launcher = NoNative("offsets are looked at before each launch")
         core = _Core(spec, choose, launcher if launcher is not None else native())
         # Python looks `__call__` up on the type: with a type of its own for each kernel, `k(x)` enters
         # the native launcher with no Python frame between (0.3 us a call).
@@ -184,6 +187,8 @@ class _Core:
             prepared = self._prepare(request)
             if None not in key:
                 self._prepared[key] = prepared
+        if self.spec.offsets:
+            check_offsets(self.spec, tensors, request.extents)
         results = self._launch(prepared, tensors, scalars, outs)
         if isinstance(self.native, Native) and launcher is not None:
             self._teach(self.native, launcher, prepared, args, outs)

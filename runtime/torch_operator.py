@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ucutlass.reference.packing import dtypes_of
 from ucutlass.runtime.arguments import WrongCount, WrongDtype, bind
 from ucutlass.runtime.declaration import LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of
 
@@ -67,7 +68,7 @@ def _fake(spec: LaunchSpec, args: tuple[Any, ...]) -> Any:
         raise WrongCount(f"{spec.name}: takes {len(spec.params)} arguments, but got {len(args)}")
     given = [(p, a) for p, a in zip(spec.params, args, strict=True) if isinstance(p, TensorSlot)]
     for slot, tensor in given:
-        if tensor.dtype != dtype_of(slot.elem):
+        if tensor.dtype not in dtypes_of(slot.elem):
             raise WrongDtype(f"{spec.name}: {slot.name} is {tensor.dtype}, but is declared {slot.elem.name}")
     extents = bind(spec, [(slot.name, tuple(tensor.shape), slot) for slot, tensor in given])
     device = given[0][1].device if given else torch.device(spec.device)

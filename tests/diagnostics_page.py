@@ -132,6 +132,10 @@ SHAPES = {
         "  return sum[G](dot[J](x, w) * s)\n}\n",
         "M=64,G=4,P=2",
     ),
+    "UC0334": Case(
+        "kernel k(x: bf16[M, K], w: s4[N, K]) -> bf16[M, N] {\n  return dot[K](x, bf16(w))\n}\n",
+        "M=64,N=64,K=33",
+    ),
     "UC0460": Case(_ROW, "L=10000000000"),
     "UC0465": Case(
         attention("bf16").replace("\n}", "\n  schedule sm80 { stages auto }\n}"), "H=8,L=1024,S=1024,D=64"

@@ -13,9 +13,12 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, LoadedPipeline, load, loads
+    from ucutlass.reference.packing import pack_s4, unpack_s4
     from ucutlass.tune.call import tune, tune_shapes
 
-__all__ = ["LoadedKernel", "LoadedPipeline", "load", "loads", "tune", "tune_shapes"]
+__all__ = [
+    "LoadedKernel", "LoadedPipeline", "load", "loads", "pack_s4", "tune", "tune_shapes", "unpack_s4"
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -27,6 +30,8 @@ def __getattr__(name: str) -> Any:
         from ucutlass.tune.call import tune_shapes
 
         return tune_shapes
+    if name in ("pack_s4", "unpack_s4"):
+        return getattr(import_module("ucutlass.reference.packing"), name)
     if name in __all__:
         from ucutlass import api
 

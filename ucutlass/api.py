@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -33,33 +34,40 @@ class NoKernelsHere(Exception):
 
 
 def load(
-    path: str | os.PathLike[str], name: str | None = None, *, arch: str | None = None, tuned: bool = False
-) -> Loaded:
+    path: str | os.PathLike[str], name: str | None = None, *, arch: str | None = None, tuned: bool = False,
+    check_offsets: bool = False,
+) -> Loaded:  # fmt: skip
     """The kernel or pipeline of a file as a callable; `name` where the file has several kernels, or
     several pipelines.
 
     Nothing is built before the first call of a shape. `arch` is a compile target (`sm90a`,
     `sm89`, `sm80`); None takes the best for the tensors' GPU. `tuned` takes the schedule that
     `ucc tune` recorded for exactly this GPU, program and shape, whatever the program says; where
-    none is recorded, the kernel is planned as without it. Raises OSError and ProgramError.
+    none is recorded, the kernel is planned as without it. `check_offsets`: each call looks at the offsets
+    of segments among its arguments before it launches, which waits for the stream, and raises WrongOffsets
+    (`ucutlass.runtime.offsets`). Raises OSError and ProgramError; ValueError where there are none to look at.
     """
     checked = read(Path(path))
-    return loaded(checked, program(checked, name), arch, tuned)
+    return loaded(checked, program(checked, name), arch, tuned, check_offsets)
 
 
-def loads(text: str, name: str | None = None, *, arch: str | None = None, tuned: bool = False) -> Loaded:
-    """As `load`, from a text. Raises ProgramError."""
+def loads(
+    text: str, name: str | None = None, *, arch: str | None = None, tuned: bool = False,
+    check_offsets: bool = False,
+) -> Loaded:  # fmt: skip
+    """As `load`, from a text. Raises ProgramError and ValueError."""
     checked = read_text(text)
-    return loaded(checked, program(checked, name), arch, tuned)
+    return loaded(checked, program(checked, name), arch, tuned, check_offsets)
 
 
 def loaded(
-    checked: Checked, program: ir.Program, arch: str | None = None, tuned: bool = False
-) -> LoadedKernel | LoadedPipeline:
-    """A checked file's program as a callable."""
+    checked: Checked, program: ir.Program, arch: str | None = None, tuned: bool = False,
+    check_offsets: bool = False,
+) -> LoadedKernel | LoadedPipeline:  # fmt: skip
+    """A checked file's program as a callable; the switches are those of `load`."""
     if isinstance(program, ir.Pipeline):
-        return LoadedPipeline(checked, program, arch, tuned)
-    return LoadedKernel(checked, program, arch, tuned)
+        return LoadedPipeline(checked, program, arch, tuned, check_offsets)
+    return LoadedKernel(checked, program, arch, tuned, check_offsets)
 
 
 L = TypeVar("L", bound="Loaded")
@@ -89,12 +97,15 @@ class Loaded:
 
     @classmethod
     def _of(
-        cls: type[L], checked: Checked, program: ir.Program, requires: Sequence[Requirement], choose: Choose
-    ) -> L:
+        cls: type[L], checked: Checked, program: ir.Program, requires: Sequence[Requirement],
+        choose: Choose, check_offsets: bool,
+    ) -> L:  # fmt: skip
         from ucutlass.runtime.declaration import spec_of
         from ucutlass.runtime.launch import Launcher
+        from ucutlass.runtime.offsets import offsets_of
 
-        launcher = Launcher(spec_of(program, requires), choose)
+        offsets = offsets_of(program) if check_offsets else ()
+        launcher = Launcher(replace(spec_of(program, requires), offsets=offsets), choose)
         # Python looks `__call__` up on the type; a type of its own keeps a Python frame out of calls.
         own = type(cls.__name__, (cls,), {"__call__": staticmethod(type(launcher).__call__)})
         self: L = object.__new__(own)
@@ -133,8 +144,9 @@ class LoadedKernel(Loaded):
     origins: Mapping[Request, Origin]
 
     def __new__(
-        cls, checked: Checked, program: ir.Kernel, arch: str | None, tuned: bool = False
-    ) -> LoadedKernel:
+        cls, checked: Checked, program: ir.Kernel, arch: str | None, tuned: bool = False,
+        check_offsets: bool = False,
+    ) -> LoadedKernel:  # fmt: skip
         from ucutlass.runtime.declaration import Requirement
 
         requires = [
@@ -142,7 +154,8 @@ class LoadedKernel(Loaded):
             for c in program.requires
         ]
         origins: dict[Request, Origin] = {}
-        self = cls._of(checked, program, requires, partial(_choose, checked, program, arch, tuned, origins))
+        choose = partial(_choose, checked, program, arch, tuned, origins)
+        self = cls._of(checked, program, requires, choose, check_offsets)
         self.origins = MappingProxyType(origins)
         return self
 
@@ -163,14 +176,15 @@ class LoadedPipeline(Loaded):
     built: Mapping[Request, BuiltPipeline]
 
     def __new__(
-        cls, checked: Checked, program: ir.Pipeline, arch: str | None, tuned: bool = False
-    ) -> LoadedPipeline:
+        cls, checked: Checked, program: ir.Pipeline, arch: str | None, tuned: bool = False,
+        check_offsets: bool = False,
+    ) -> LoadedPipeline:  # fmt: skip
         from ucutlass.runtime.declaration import Requirement
 
         built: dict[Request, BuiltPipeline] = {}
         self = cls._of(
             checked, program, [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, built),
+            partial(_choose_all, checked, program, arch, tuned, built), check_offsets,
         )  # fmt: skip
         self.built = MappingProxyType(built)
         return self

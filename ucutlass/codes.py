@@ -65,6 +65,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0331": "ragged groups in a form that no kernel has",
         "UC0332": "a schedule that the products' kernels do not take",
         "UC0333": "scaled parts of a sum in a form that no kernel has",
+        "UC0334": "values of four bits that do not fill their bytes",
         "UC0401": "unknown architecture",
         "UC0402": "unknown schedule field",
         "UC0403": "illegal value for a schedule field",

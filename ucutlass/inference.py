@@ -84,9 +84,12 @@ class Apart:
 Problem: TypeAlias = Undetermined | DividesByZero | TooSmall | NotDivisible | Apart
 
 
-def places(argument: str, axes: Sequence[MemoryAxis], shape: Sequence[int]) -> tuple[Place, ...]:
-    """The axes of one argument; as many as its shape has."""
-    pairs = zip(axes, shape, strict=True)
+def places(
+    argument: str, axes: Sequence[MemoryAxis], shape: Sequence[int], packed: int = 1
+) -> tuple[Place, ...]:
+    """The axes of one argument; as many as its shape has. `packed` values lie in a unit of the last."""
+    sizes = (*shape[:-1], *(size * packed for size in shape[-1:]))
+    pairs = zip(axes, sizes, strict=True)
     return tuple(Place(argument, i, axis, size) for i, (axis, size) in enumerate(pairs))
 
 

@@ -24,6 +24,7 @@ from ucutlass import extents, ir
 from ucutlass.functions import FUNCTIONS
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
+from ucutlass.reference.packing import unpack_s4
 from ucutlass.reference.rounding import outer_dtype
 
 
@@ -179,6 +180,8 @@ class _Writer:
             return _Value(given)
         if any(not a.dims and a.extent != extents.Fixed(1) for a in kind.axes):
             raise NotAvailable("a parameter with a nameless axis")
+        if kind.elem.packed > 1:
+            given = self._call(unpack_s4, given)
         shape = [self._sizes[d] for d in kind.dims]
         plain = all(len(a.dims) == 1 for a in kind.axes)
         return _Value(given if plain else self._call(torch.reshape, given, shape), kind.dims)

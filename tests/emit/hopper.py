@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM, cuda_includes, cutlass_include
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.emit import Source
+from ucutlass.planned import AnyPlanned
+from ucutlass.plans.products import SimtSchedule
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import Distribution, generate
@@ -111,6 +115,12 @@ def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
             return str(outcome)[-1500:]
 
 
+def _entry(source: Source, planned: AnyPlanned, folder: Path) -> Any:
+    if isinstance(getattr(planned.plan, "schedule", None), SimtSchedule):
+        return emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), folder)
+    return build(source, folder)
+
+
 def judge_here(text: str, sizes: dict[str, int], seed: int) -> str:
     torch.set_num_threads(1)
     checked = frontend.read_text(text)
@@ -119,7 +129,7 @@ def judge_here(text: str, sizes: dict[str, int], seed: int) -> str:
     planned = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned
     with tempfile.TemporaryDirectory() as folder:
         try:
-            entry = build(source_of(checked, kernel, planned), Path(folder))
+            entry = _entry(source_of(checked, kernel, planned), planned, Path(folder))
         except NotEmulable:
             return NOT_EMULABLE
     wrong = []

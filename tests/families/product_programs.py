@@ -95,6 +95,22 @@ PRODUCTS: Mapping[str, Products] = MappingProxyType({
         "{ return sum[G](dot[J](x, bf16(w)) * s) }",
         {"M": 5, "G": 3, "J": 20, "N": 35}, ({"M": 333, "G": 5, "J": 128, "N": 200},
          {"M": 40, "G": 3, "J": 64, "N": 136})),
+    "weights of four bits": Products(
+        "kernel k(x: bf16[M, K], w: s4[N, K], s: bf16[N]) -> bf16[M, N] { return dot[K](x, bf16(w)) * s }",
+        {"M": 5, "K": 34, "N": 35}, ({"M": 333, "K": 288, "N": 200}, {"M": 1, "K": 1024, "N": 72},
+         {"M": 20, "K": 96, "N": 520})),
+    "weights of four bits, f16": Products(
+        "kernel k(x: f16[M, K], w: s4[N, K], b: f32[N], r: f16[M, N]) -> (y: f16[M, N], z: f32[M, N]) {\n"
+        "  h = gelu(dot[K](x, f16(w)) * 0.1 + b)\n  return y = h + r, z = h }",
+        {"M": 5, "K": 34, "N": 35}, ({"M": 333, "K": 288, "N": 200}, {"M": 20, "K": 32, "N": 72})),
+    "weights of four bits, scales of parts": Products(
+        "kernel k(x: bf16[M, (G J)], w: s4[N, (G J)], s: bf16[N, G]) -> bf16[M, N] "
+        "{ return sum[G](dot[J](x, bf16(w)) * s) }",
+        {"M": 5, "G": 3, "J": 22, "N": 35}, ({"M": 333, "G": 5, "J": 128, "N": 200},
+         {"M": 40, "G": 3, "J": 64, "N": 136}, {"M": 130, "G": 2, "J": 384, "N": 72})),
+    "weights of four bits by columns": Products(
+        "kernel k(x: bf16[M, K], w: s4[K, N]) -> f32[M, N] { return dot[K](x, bf16(w)) }",
+        {"M": 5, "K": 33, "N": 36}, ({"M": 333, "K": 272, "N": 200},)),
     "narrow rows": Products(
         "kernel k(x: e5m2[M, K], w: bf16[N, K]) -> f32[N, M] { return dot[K](bf16(x), w) }",
         {"M": 5, "K": 33, "N": 35}, ({"M": 333, "K": 272, "N": 200},)),

@@ -9,6 +9,7 @@ import pytest
 from tests.families.product_programs import PRODUCTS
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
+from ucutlass.elements import S4
 from ucutlass.emit import emit
 from ucutlass.families.products import ProductsForm, products_problem
 from ucutlass.families.products_planning import estimate, why_illegal
@@ -208,3 +209,41 @@ def test_longer_sums_take_longer() -> None:
         for p, sizes in ((short, (4096, 1024, 8, 4096)), (long, (4096, 4096, 8, 4096)))
     ]
     assert seconds[0] < seconds[1]
+
+
+# --- weights of four bits ------------------------------------------------------------------
+
+
+FOUR_BITS = PRODUCTS["weights of four bits"].text
+
+
+def test_tiles_of_four_bits_have_rows_of_64_bytes() -> None:
+    made = plan(FOUR_BITS, M=256, K=512, N=512)
+    assert isinstance(made.schedule, WgmmaSchedule)
+    assert made.schedule.tile[2] == 128 and made.problem.gemm.a.elem is S4
+    m, n, k = made.schedule.tile
+    assert stage_bytes(made.problem, made.schedule) == m * k // 2 + n * k * 2
+    assert why_illegal(made.problem, replace(made.schedule, tile=(m, n, 64))) == ""
+    assert "64 or 128" in why_illegal(made.problem, replace(made.schedule, tile=(m, n, 32)))
+
+
+def test_parts_of_four_bits_choose_the_depth_that_divides_them() -> None:
+    text = PRODUCTS["weights of four bits, scales of parts"].text
+    for length, depth in ((64, 64), (128, 128), (192, 64)):
+        made = plan(text, M=256, G=4, J=length, N=512).schedule
+        assert isinstance(made, WgmmaSchedule) and made.tile[2] == depth
+
+
+def test_four_bits_need_rows_of_16_bytes() -> None:
+    assert isinstance(plan(FOUR_BITS, M=64, K=64 + 32, N=64).schedule, WgmmaSchedule)
+    assert isinstance(plan(FOUR_BITS, M=64, K=64 + 16, N=64).schedule, SimtSchedule)
+
+
+def test_four_bits_that_leave_half_a_byte_are_refused() -> None:
+    with pytest.raises(ProgramError, match=r"w has 33 along it \(K\) \[UC0334\]"):
+        plan(FOUR_BITS, M=64, K=33, N=64)
+    with pytest.raises(ProgramError, match=r"w has 21 along it \(G J\)"):
+        plan(PRODUCTS["weights of four bits, scales of parts"].text, M=64, G=3, J=7, N=64)
+    with pytest.raises(ProgramError, match="UC0308"):
+        form("kernel k(x: bf16[T, D], w: s4[F, D], u: s4[F, D]) -> bf16[T, F] "
+             "{ return dot[D](x, bf16(w)) * dot[D](x, bf16(u)) }")  # fmt: skip

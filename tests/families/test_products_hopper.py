@@ -27,11 +27,17 @@ CASES = (
     ("narrow weights of fp8", "tile 64x128x64  cluster 1x2  warps pingpong  stages 3", "M=70,K=208,N=136"),
     ("narrow weights, scales of parts", "", "M=70,G=3,J=128,N=136"),
     ("narrow rows", "", "M=100,K=272,N=72"),
+    ("narrow weights", "tile 64x128x128  cluster 1x2  warps pingpong", "M=150,K=272,N=200"),
+    ("weights of four bits", "", "M=150,K=288,N=200"),
+    ("weights of four bits", "tile 128x128x64  cluster 2x1  warps cooperative", "M=150,K=288,N=200"),
+    ("weights of four bits, f16", "tile 64x128x128  cluster 1x2  warps pingpong", "M=70,K=224,N=136"),
+    ("weights of four bits, scales of parts", "", "M=70,G=3,J=128,N=136"),
+    ("weights of four bits, scales of parts", "", "M=70,G=3,J=64,N=136"),
     ("fp8 with scales of blocks", "", "M=150,G=3,J=128,P=2,Q=128"),
     ("fp8 with scales of rows", "tile 128x64x128  cluster 1x1  warps cooperative", "M=150,G=2,J=384,N=72"),
     ("bf16 with scales of parts", "", "M=100,G=3,J=128,N=72"),
 )
-QUICK = (CASES[0], CASES[11], CASES[14])
+QUICK = (CASES[0], CASES[11], CASES[15], CASES[20])
 """The others are slow tests, for their number."""
 
 

@@ -20,6 +20,7 @@ from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.offsets import WrongOffsets
 from ucutlass.shapes import complete
 from ucutlass.trials import verified
 
@@ -52,6 +53,14 @@ NARROW = (
     "tile 64x64x64  cluster 2x1  warps pingpong",
 )
 SCALED = ("tile 128x128x128  cluster 2x1  warps cooperative", "tile 64x64x128  cluster 1x2  warps pingpong")
+FOUR_BITS = (
+    "tile 128x128x128  cluster 2x1  warps cooperative", "tile 128x256x128  cluster 1x1  warps cooperative",
+    "tile 64x128x64  cluster 1x2  warps pingpong", "tile 64x64x128  cluster 2x1  warps pingpong  stages 2",
+)  # fmt: skip
+FORCED |= {
+    "weights of four bits": FOUR_BITS,
+    "weights of four bits, scales of parts": ("tile 128x128x64  cluster 1x2  warps cooperative",),
+}
 FORCED |= {"narrow weights": NARROW, "narrow weights of fp8": NARROW[::2], "fp8 with scales of rows": SCALED}
 
 CASES = PLAIN + [
@@ -116,6 +125,21 @@ def test_products_stand_the_suite(name: str) -> None:
         verified.plan(checked, kernel, made, dict(zip(kernel.dims, sizes, strict=True)), seed=20, most=40)
     )
     assert evidence.ok, "\n".join(evidence.failures())
+
+
+def test_offsets_are_looked_at_where_that_is_asked_for() -> None:
+    text = PRODUCTS["moe"].text
+    kernel, plain = ucutlass.loads(text, check_offsets=True), ucutlass.loads(text)
+    x, w = torch.randn(128, 64, device="cuda").bfloat16(), torch.randn(3, 64, 64, device="cuda").bfloat16()
+    offsets = torch.tensor([0, 40, 70, 128], device="cuda", dtype=torch.int32)
+    assert torch.equal(kernel(x, w, offsets), plain(x, w, offsets))
+    for at, wrong in ((0, 3), (2, 39), (1, 400), (3, 127)):
+        bad = offsets.clone()
+        bad[at] = wrong
+        with pytest.raises(WrongOffsets, match=rf"offsets\[{at}\] is {wrong}.*end at T = 128"):
+            kernel(x, w, bad)
+    with pytest.raises(WrongOffsets, match="while a graph is captured"):
+        kernel.graph(x, w, offsets)
 
 
 def test_offsets_that_are_wrong_write_nothing_outside() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ucutlass.elements import ELEMENTS, Element
+from ucutlass.elements import ELEMENTS, F32, S4, Element
 from ucutlass.runtime import launch
 from ucutlass.runtime.declaration import LaunchSpec, TensorSlot, dtype_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
@@ -178,7 +178,7 @@ def test_plain_subclass_is_taken(launcher: MakeLauncher) -> None:
 
 
 @pytest.mark.parametrize(
-    "elem", [e for e in ELEMENTS.values() if e.torch and e.storable], ids=lambda e: e.name
+    "elem", [e for e in ELEMENTS.values() if e.packed == 1 and e.storable], ids=lambda e: e.name
 )
 def test_every_element_type_and_a_result_of_one_element(
     kernels: Path, native_launcher: Native, elem: Element, monkeypatch: pytest.MonkeyPatch
@@ -259,3 +259,22 @@ def test_launcher_lets_go_of_its_libraries(kernels: Path, route: Native | NoNati
     gc.collect()
     gc.collect()  # where dynamo is loaded, its wrapper of the slow path is a cycle that the first one frees
     assert held() is None
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int4"])
+def test_values_of_four_bits_come_two_a_byte(kernels: Path, native_launcher: Native, dtype: str) -> None:
+    if not hasattr(torch, dtype):
+        pytest.skip("a newer torch has it")
+    asked = []
+    spec = LaunchSpec("one", MK, (TensorSlot("x", S4, (M, K)),), (TensorSlot("", F32, ()),), device="cpu")
+    entry = load_entry(kernels, "nothing")
+
+    def choose(request: Request) -> Bound:
+        asked.append(request.extents)
+        return Bound(entry.address, (), 0, entry)
+
+    kernel = Launcher(spec, choose, native_launcher)
+    x = torch.zeros(2, 16, dtype=torch.uint8).view(getattr(torch, dtype))
+    for _ in range(3):
+        assert kernel(x).shape == ()
+    assert asked == [(2, 32)]

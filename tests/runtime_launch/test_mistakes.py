@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ucutlass.elements import F32, S4
 from ucutlass.extents import Combined, Fixed, Free
 from ucutlass.runtime import arguments
-from ucutlass.runtime.declaration import Axis, LaunchSpec, NoDtype, ScalarSlot, TensorSlot, dtype_of
+from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot
 from ucutlass.runtime.entry_codes import LaunchError, describe
 from ucutlass.runtime.launch import Bound, Launcher
 from ucutlass.runtime.library import Native, NoNative
@@ -199,9 +199,15 @@ def test_wrong_device(launcher: MakeLauncher) -> None:
     assert not asked
 
 
-def test_dtype_that_torch_lacks() -> None:
-    with pytest.raises(NoDtype, match="no dtype for s4"):
-        dtype_of(S4)
+def test_four_bits_a_value_are_given_as_bytes() -> None:
+    spec = LaunchSpec(
+        "k", (("A", Free("A")), ("B", Fixed(9))), (TensorSlot("w", S4, (Axis((0,)), Axis((1,)))),), (),
+        device="cpu",
+    )  # fmt: skip
+    with pytest.raises(arguments.WrongDtype, match=r"w is torch.int32.*two values a byte.*pack_s4"):
+        arguments.check_tensor(spec, "w", spec.params[0], torch.zeros(2, 9, dtype=torch.int32))  # type: ignore[arg-type]
+    with pytest.raises(arguments.ExtentMismatch, match="w axis 1 is B and has 10 elements, but must have 9"):
+        arguments.bind(spec, [("w", (2, 5), spec.params[0])])  # type: ignore[list-item]
 
 
 def test_declaration_that_determines_nothing() -> None:

@@ -116,9 +116,9 @@ def access(tensor: Operand, modes: Modes, sizes: Sizes, aligned: bool) -> Access
 
 
 def _alignment(a: Access, modes: Modes, sizes: Sizes, aligned: bool) -> int:
-    """Largest power of two of elements, at most 16 bytes, dividing every stride and the
-    contiguous extent; 1 without a contiguous m, n or k."""
-    most = max(1, 16 // max(1, a.elem.bytes)) if aligned else 1
+    """Largest power of two of elements, at most 16 bytes (two of 4 bits a byte), dividing every stride and
+    the contiguous extent; 1 without a contiguous m, n or k."""
+    most = max(1, 128 // a.elem.bits) if aligned else 1
     runs_ = {"m": modes.m, "n": modes.n, "k": modes.k[-1] if modes.k else ()}
     contiguous = a.contiguous
     if contiguous is None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
-from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8
+from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, I64, S4, S8, TF32, U8
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, operand, runs
 from ucutlass.families.epilogue import Epilogue, arithmetic, epilogue
 from ucutlass.families.gemm import LOADED, STORED, pointer
@@ -129,7 +129,7 @@ def _only_scaled(dots: Sequence[ir.Dot], groups: Groups | None) -> None:
         )
 
 
-NARROW = (S8, U8, E4M3, E5M2)
+NARROW = (S4, S8, U8, E4M3, E5M2)
 """Elements that f16 and bf16 hold exactly: stored operands of them are widened in the main loop."""
 
 
@@ -352,6 +352,7 @@ def products_problem(
     where more than one batch mode remains, or k is not one mode.
     """
     at = Sizes(form.position, tuple(sizes))
+    _fills_bytes(form.kernel, at)
     modes = _modes(form)
     pointers = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params) + len(form.kernel.results)
     fine = tuple(aligned) if aligned is not None else (True,) * pointers
@@ -374,6 +375,25 @@ def products_problem(
     second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
     parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
     return ProductsProblem(gemm, second, _ragged(form), parts)
+
+
+def _fills_bytes(kernel: ir.Kernel, at: Sizes) -> None:
+    """Raises Refused UC0334 for values of which two lie in a byte and one is left over."""
+    for param in kernel.params:
+        packed = param.type.elem.packed
+        if packed == 1 or not isinstance(param.type, ir.TensorType):
+            continue
+        dims = param.type.axes[-1].dims if param.type.axes else ()
+        extent = at.number(at.product(dims))
+        if extent % packed:
+            names = " ".join(dims) or "no name"
+            raise Refused(
+                "UC0334",
+                f"{packed} values of {param.type.elem.name} lie in a byte of the innermost axis, and "
+                f"{param.name} has {extent} along it ({names})",
+                param.span,
+                f"pad {names} to {extent + 1} with zeros, or store {param.name} as s8",
+            )
 
 
 def _ragged(form: ProductsForm) -> Ragged | None:

@@ -137,9 +137,9 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
     if gemm.a.m is None or any(b.n is None for b in rights):
         return "a product without rows or without columns is no tile"
     for access in (gemm.a, *rights):
-        if not access.contiguous or access.align * access.elem.bytes < 16:
+        if not access.contiguous or access.align * access.elem.bits < 128:
             return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
-        if (gemm.lane.bytes != 2 or access.elem.bytes == 1) and access.contiguous != "k":
+        if (gemm.lane.bytes != 2 or access.elem.bits <= 8) and access.contiguous != "k":
             return f"{access.elem.name} operands are read along the contracted name alone"
     if len({b.contiguous for b in rights}) > 1:
         return "the two right operands lie in different orders"
@@ -151,9 +151,15 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
 
 
 def _no_tile(problem: ProductsProblem, sizes: tuple[int, ...]) -> str:
-    depth = 128 // problem.lane.bytes
-    reasons = [why_unscaled(problem, (64, n, depth), sizes) for n in (64, 128)]
+    reasons = [why_unscaled(problem, (64, n, k), sizes) for k in depths(problem) for n in (64, 128)]
     return "" if "" in reasons else reasons[0]
+
+
+def depths(problem: ProductsProblem) -> tuple[int, ...]:
+    """K of tiles: 128 bytes of the lane; of weights that are widened two such, so that rows of 4 bits have
+    64 bytes as those of 8 have."""
+    depth = 128 // problem.lane.bytes
+    return (depth, 2 * depth) if problem.converts else (depth,)
 
 
 def _order(access: Access) -> str | None:
@@ -166,9 +172,11 @@ def _order(access: Access) -> str | None:
 def _candidates(
     problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request
 ) -> Iterator[Candidate]:
-    depth = 128 // problem.lane.bytes
+    usual = [d for d in depths(problem) if d * problem.gemm.a.elem.bits <= 512] or depths(problem)[:1]
+    fits = [d for d in reversed(usual) if not why_unscaled(problem, (64, 64, d), sizes)]
     tiles = [request.tile] if request.tile else [
-        (m, n // problem.products, depth) for m in (64, 128, 256) for n in (64, 128, 256)
+        (m, n // problem.products, (fits or depths(problem))[0])
+        for m in (64, 128, 256) for n in (64, 128, 256)
     ]  # fmt: skip
     warps: tuple[Warps, ...] = ("pingpong", "cooperative")
     for kind in warps if request.warps is None else (request.warps,):
@@ -197,14 +205,14 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
     """Why a tile or a cluster cannot be, "" where it can."""
     (m, n, k), (cm, cn) = schedule.tile, schedule.cluster
     groups = 2 if schedule.warps == "cooperative" else 1
-    width, depth = n * problem.products, 128 // problem.lane.bytes
+    width = n * problem.products
     registers = m // (64 * groups) * width // 2
     most = 64 if promotes(problem.gemm) or problem.scaled is not None else 128
     rules = [
         (m % (64 * groups) != 0,
          f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}"),
         (n % 64 != 0, f"N of a tile is a multiple of 64, not {n}"),
-        (k != depth, f"K of a tile is {depth}, 128 bytes, not {k}"),
+        (k not in depths(problem), f"K of a tile is {' or '.join(map(str, depths(problem)))}, not {k}"),
         (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
         (m > 256, f"M of a tile is at most 256, not {m}"),
         (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
@@ -290,7 +298,7 @@ def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
         spans = [modes["m"] if access.m is not None else (), modes["n"] if access.n is not None else ()]
         spans += [modes["k"]] if access.k else []
         spans += [e for e, stride in zip(gemm.batch, access.batch, strict=False) if stride is not None]
-        total += access.elem.bytes * math.prod(sizes[i] for e in spans for i in e)
+        total += access.elem.bits / 8 * math.prod(sizes[i] for e in spans for i in e)
     return total
 
 
@@ -307,7 +315,7 @@ def _no_tiles(request: Request, reason: str) -> Violation:
 def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request) -> Violation:
     """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
     kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
-    tile = request.tile or (128, 128 // problem.products, 128 // problem.lane.bytes)
+    tile = request.tile or (128, 128 // problem.products, depths(problem)[0])
     schedule = WgmmaSchedule(tile, request.cluster or (1, 1), 2, kind)
     why = why_illegal(problem, schedule) or why_unscaled(problem, tile, sizes)
     if not why:

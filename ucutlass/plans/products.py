@@ -76,7 +76,7 @@ class ProductsProblem:
     @property
     def converts(self) -> bool:
         """Whether A lies in memory narrower than the lane, and is widened on its way to the multipliers."""
-        return self.gemm.a.elem.bytes < self.gemm.lane.bytes
+        return self.gemm.a.elem.bits < self.gemm.lane.bits
 
     @property
     def products(self) -> int:

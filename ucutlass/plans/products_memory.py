@@ -36,7 +36,8 @@ def stored_in_boxes(problem: ProductsProblem, access: Access) -> bool:
 def stage_bytes(problem: ProductsProblem, schedule: WgmmaSchedule) -> int:
     """Of one stage of the main loop."""
     tile_m, tile_n, tile_k = schedule.tile
-    return (tile_m * problem.gemm.a.elem.bytes + tile_n * problem.products * problem.lane.bytes) * tile_k
+    bits = tile_m * problem.gemm.a.elem.bits + tile_n * problem.products * problem.lane.bits
+    return bits * tile_k // 8
 
 
 def steps(problem: ProductsProblem, schedule: WgmmaSchedule) -> tuple[int, int]:

@@ -41,7 +41,7 @@ def bind(
 
 
 def shape_of(tensor: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape in memory, given every dimension's extent."""
+    """The shape in elements, given every dimension's extent."""
     return tuple(inference.length(axis, sizes) for axis in tensor.axes)
 
 
@@ -52,7 +52,7 @@ def _axes(name: str, tensor: TensorType, shape: tuple[int, ...]) -> tuple[Place,
             f"{name} has {len(shape)} axes, shape {tuple(shape)}; its type {tensor.elem.name}[{wanted}] "
             f"has {len(tensor.axes)}"
         )
-    return inference.places(name, tensor.axes, shape)
+    return inference.places(name, tensor.axes, shape, tensor.elem.packed)
 
 
 def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:

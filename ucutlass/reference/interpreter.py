@@ -38,6 +38,7 @@ from ucutlass.reference.errors import (
 )
 from ucutlass.reference.named import Named, from_memory, to_memory
 from ucutlass.reference.nodes import Call, step
+from ucutlass.reference.packing import dtypes_of
 from ucutlass.reference.reading import Grouped, Window
 from ucutlass.reference.rounding import cast, inner_dtype, outer_dtype, store
 
@@ -161,9 +162,9 @@ def _check_kind(name: str, kind: ParamType, argument: Argument) -> None:
                 raise ArgumentKindError(
                     f"{name} is a tensor of {elem.name}, a {type(argument).__name__} was given"
                 )
-            if argument.dtype != outer_dtype(elem):
+            if argument.dtype not in (dtypes := dtypes_of(elem)):
                 raise ElementMismatchError(
-                    f"{name} is {elem.name} ({outer_dtype(elem)}), a tensor of {argument.dtype} was given"
+                    f"{name} is {elem.name} ({dtypes[0]}), a tensor of {argument.dtype} was given"
                 )
         case ScalarType(elem=elem):
             if isinstance(argument, Tensor) or not isinstance(argument, (int, float)):

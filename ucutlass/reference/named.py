@@ -11,6 +11,7 @@ from torch import Tensor
 from ucutlass import extents
 from ucutlass.ir import Dims, MemoryAxis, TensorType
 from ucutlass.reference.binding import shape_of
+from ucutlass.reference.packing import unpacked
 from ucutlass.reference.rounding import inner_dtype
 
 
@@ -42,6 +43,7 @@ def from_memory(tensor: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> N
     """
     names: list[str] = []
     shape: list[int] = []
+    tensor = unpacked(tensor, kind.elem)
     for i, (axis, length) in enumerate(zip(kind.axes, tensor.shape, strict=True)):
         if axis.dims:
             names += axis.dims

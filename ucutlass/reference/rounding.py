@@ -67,9 +67,10 @@ def inner_dtype(elem: Element) -> torch.dtype:
 
 
 def outer_dtype(elem: Element) -> torch.dtype:
-    """The torch dtype of a tensor in memory. Raises UnsupportedError where torch has none."""
-    if elem.torch is None or not elem.storable:
-        raise UnsupportedError(f"{elem.name} has no torch dtype: the reference cannot take or return it")
+    """The torch dtype of a tensor in memory, of its bytes where several values lie in one. Raises
+    UnsupportedError for an element that never lies there."""
+    if not elem.storable:
+        raise UnsupportedError(f"{elem.name} never lies in memory: the reference cannot take or return it")
     dtype: torch.dtype = getattr(torch, elem.torch)
     return dtype
 
@@ -129,5 +130,8 @@ def cast(x: Tensor, elem: Element) -> Tensor:
 
 
 def store(x: Tensor, elem: Element) -> Tensor:
-    """The rounded value in its memory dtype; every value `cast` gives converts exactly."""
+    """The rounded value in its memory dtype; every value `cast` gives converts exactly. Raises
+    UnsupportedError for elements of which several lie in a byte: no kernel writes them."""
+    if elem.packed > 1:
+        raise UnsupportedError(f"{elem.name} is read from memory and not written: the reference returns none")
     return cast(x, elem).to(outer_dtype(elem))

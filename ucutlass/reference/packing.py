@@ -1,0 +1,62 @@
+"""Values of four bits in memory: two a byte along the innermost axis, the first in the low bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ucutlass.elements import Element
+from ucutlass.reference.rounding import outer_dtype
+
+LOW, HIGH = -8, 7
+"""Of s4."""
+
+
+def pack_s4(values: Tensor) -> Tensor:
+    """Integers from -8 to 7 as torch.uint8 with a last axis half as long: what a parameter of s4 takes.
+
+    Raises ValueError for a last axis that is odd or missing, numbers that are no integers or beyond the
+    range.
+    """
+    if values.dim() == 0 or values.shape[-1] % 2:
+        raise ValueError(f"two s4 lie in a byte of the last axis, which is odd in {tuple(values.shape)}")
+    whole = values.to(torch.int64)
+    if bool((whole != values).any()):
+        raise ValueError("s4 are integers; round the values first")
+    if values.numel() and not LOW <= int(whole.min()) <= int(whole.max()) <= HIGH:
+        raise ValueError(f"s4 are {LOW} to {HIGH}; the values are {int(whole.min())} to {int(whole.max())}")
+    return packed(whole)
+
+
+def unpack_s4(tensor: Tensor) -> Tensor:
+    """The values of a packed tensor as torch.int8, its last axis twice as long."""
+    wide = tensor.contiguous().view(torch.uint8).to(torch.int16)
+    pairs = torch.stack((wide & 15, wide >> 4), dim=-1)
+    return ((pairs ^ 8) - 8).to(torch.int8).flatten(-2)
+
+
+def packed(values: Tensor) -> Tensor:
+    """Integers of 4 bits, the last axis even, as bytes."""
+    low, high = values[..., ::2] & 15, values[..., 1::2] & 15
+    return (low | high << 4).to(torch.uint8)
+
+
+def unpacked(tensor: Tensor, elem: Element) -> Tensor:
+    """A tensor in memory as one value an element."""
+    return unpack_s4(tensor) if elem.packed > 1 else tensor
+
+
+def dtypes_of(elem: Element) -> tuple[torch.dtype, ...]:
+    """The dtypes that an argument of this element may have. torch's own of four bits are bytes of which
+    nothing but their size is defined."""
+    return tuple(_dtypes(elem))
+
+
+def _dtypes(elem: Element) -> Iterator[torch.dtype]:
+    yield outer_dtype(elem)
+    if elem.packed > 1:
+        yield torch.int8
+        if (own := getattr(torch, "int4", None)) is not None:
+            yield own
