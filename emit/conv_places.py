@@ -86,7 +86,7 @@ def render(plan: ConvPlan) -> str:
         stage_elements="0", sums_per_tile="kTileM * kTileN",
         walks=convolution.walks(problem), packs=convolution.packs(problem),
         contracted_extents=convolution.contracted(problem), strides_alone=True,
-        scattered="row_table", masked=True, finishes=True, groups_at_once=1,
+        scattered="row_table", masked=True, finishes=True, groups_at_once=1, halves=1, deep=False,
         **values,
     )  # fmt: skip
 

@@ -105,12 +105,14 @@ def render(plan: ConvPlan) -> str:
         stages=schedule.stages,
         stage_rows=rows_staged(problem, schedule),
         blocks=schedule.blocks,
+        deep=is_deep(schedule),
+        halves=2 if is_deep(schedule) else 1,
         shared_bytes=shared_bytes(problem, schedule),
         tables=_end(problem, schedule),
         barriers=_end(problem, schedule) + 4 * schedule.tile[0],
         phases=how.phases,
         windows=_space(problem, how),
-        registers=schedule.tile[1] // 2,
+        registers=schedule.tile[1] // (4 if is_deep(schedule) else 2),
         instruction_k=lane.k,
         types=lane.types,
         modifiers=", 1, 1, 0, 1" if how.across else lane.modifiers,
@@ -134,7 +136,8 @@ def render(plan: ConvPlan) -> str:
         contracted_extents=convolution.contracted(problem),
         strides_alone=True,
         groups_at_once=2
-        if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096 or schedule.blocks == 1
+        if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096
+        or (schedule.blocks == 1 and not is_deep(schedule))
         else 1,
         **values,
     )
@@ -155,6 +158,12 @@ def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
             f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or tile K {k} no whole parts"
         )
     return ""
+
+
+def is_deep(schedule: Im2colSchedule) -> bool:
+    """Whether the sums of three warp groups need registers that only a producer's group can leave them: a
+    quarter of an SM's 16384 a warp, four of which are four times 128 a thread."""
+    return schedule.groups > 2 and schedule.tile[0] * schedule.tile[1] // (128 * schedule.groups) > 96
 
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.Layout:

@@ -82,10 +82,12 @@ void load_box(CUtensorMap const* given, uint64_t* barrier, void* target, Places.
   }
   brought(barrier, int64_t(map.rows) * map.row);
 }
+inline void registers_released() {}
+inline void registers_taken() {}
 inline void multiply_begin() {}
 inline void multiply_end() {}
 template <int kLeft> void multiply_wait() {}
-inline void fence(float (&)[kAtoms][kRegisters]) {}
+inline void fence(float (&)[kPieces][kRegisters]) {}
 inline double value_at(uint8_t const* from) {
   if (EMU_ELEMENT == 4) { float x; memcpy(&x, from, 4); return x; }
   uint16_t bits; memcpy(&bits, from, 2);

@@ -24,7 +24,7 @@ FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2
 """By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
 
 
-TILES = ((128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1), (64, 128, 1), (64, 64, 1))
+TILES = ((192, 256, 3), (192, 128, 3), (128, 192, 2), (128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1), (64, 128, 1), (64, 64, 1))
 """Tiles, M x N, and the warp groups that share them."""
 
 MOST_STAGES = 12
@@ -201,12 +201,20 @@ def _candidates() -> tuple[tuple[int, int, int, int], ...]:
     return tuple((m, n, g, b) for m, n, g in TILES for b in range(1, MOST_BLOCKS + 1))
 
 
+def deep(tile_m: int, tile_n: int, groups: int) -> bool:
+    """Whether three warp groups hold sums in registers that a producer's group leaves them."""
+    return groups > 2 and tile_m * tile_n // (128 * groups) > 96
+
+
 def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
     0 where registers or shared memory do not suffice for two."""
     warps = 4 * groups + 1
     registers = tile_m * tile_n // (128 * groups) + 28
-    if (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
+    if deep(tile_m, tile_n, groups):
+        if blocks > 1 or registers > 160:
+            return 0
+    elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
         return 0
     room = device.shared_memory // blocks - 1024 - 1024 - 4 * tile_m - 16 * MOST_STAGES - 64
     fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
