@@ -9,7 +9,7 @@ from ucutlass.emit.text import Source, finish
 from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.plans import Plan
 from ucutlass.plans.attention import AttentionPlan
-from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
 from ucutlass.plans.products import ProductsPlan
 from ucutlass.plans.sweep import SweepPlan
 from ucutlass.spans import span
@@ -49,13 +49,15 @@ def _code(plan: Plan) -> str:
 
 
 def _convolution(plan: ConvPlan) -> str:
-    from ucutlass.emit import conv_direct, conv_sm80, conv_sm90
+    from ucutlass.emit import conv_direct, conv_places, conv_sm80, conv_sm90
 
     match plan.schedule:
         case DirectSchedule():
             return conv_direct.render(plan)
         case Im2colSchedule():
             return conv_sm90.render(plan)
+        case PlacesSchedule():
+            return conv_places.render(plan)
         case _:
             return conv_sm80.render(plan)
 

@@ -21,7 +21,7 @@ from ucutlass.plan import GemmProblem
 from ucutlass.plans.convolution import ConvPlan, ConvProblem, Im2colSchedule, Walk
 from ucutlass.plans.im2col import Im2col, im2col
 
-_INCLUDES = (
+INCLUDES = (
     "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>", "<cuda.h>",
     "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/arch/copy_sm90_desc.hpp",
     "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cutlass/arch/barrier.h",
@@ -91,13 +91,13 @@ def render(plan: ConvPlan) -> str:
     layout = layout_of(gemm, how)
     values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
     if how.phases > 1:
-        values["scattered"] = True
+        values["scattered"] = "rows_at(shared)"
         values["call"] = str(values["call"]).replace("int(first_m) + m", "int(row)")
     values["k"] = ["1"] * len(problem.k)
     values["contracted"] = len(problem.k)
     return text.render(
         "conv_sm90.cu.j2",
-        includes=gemm_sm80.includes(_INCLUDES),
+        includes=gemm_sm80.includes(INCLUDES),
         tile=schedule.tile,
         part=schedule.part,
         parts=schedule.tile[2] // schedule.part,
@@ -105,12 +105,14 @@ def render(plan: ConvPlan) -> str:
         stages=schedule.stages,
         stage_rows=rows_staged(problem, schedule),
         blocks=schedule.blocks,
+        deep=is_deep(schedule),
+        halves=2 if is_deep(schedule) else 1,
         shared_bytes=shared_bytes(problem, schedule),
         tables=_end(problem, schedule),
         barriers=_end(problem, schedule) + 4 * schedule.tile[0],
         phases=how.phases,
         windows=_space(problem, how),
-        registers=schedule.tile[1] // 2,
+        registers=schedule.tile[1] // (4 if is_deep(schedule) else 2),
         instruction_k=lane.k,
         types=lane.types,
         modifiers=", 1, 1, 0, 1" if how.across else lane.modifiers,
@@ -124,7 +126,7 @@ def render(plan: ConvPlan) -> str:
         first_channel=_first_channel(problem, how),
         channels=convolution.layout(problem.a)[0].extent,
         grouped=how.group is not None,
-        a_dims=_a_dims(problem, how),
+        a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
         b_dims=_b_dims(problem, how, schedule),
         pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
         stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
@@ -134,7 +136,8 @@ def render(plan: ConvPlan) -> str:
         contracted_extents=convolution.contracted(problem),
         strides_alone=True,
         groups_at_once=2
-        if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096 or schedule.blocks == 1
+        if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096
+        or (schedule.blocks == 1 and not is_deep(schedule))
         else 1,
         **values,
     )
@@ -155,6 +158,12 @@ def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
             f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or tile K {k} no whole parts"
         )
     return ""
+
+
+def is_deep(schedule: Im2colSchedule) -> bool:
+    """Whether the sums of three warp groups need registers that only a producer's group can leave them: a
+    quarter of an SM's 16384 a warp, four of which are four times 128 a thread."""
+    return schedule.groups > 2 and schedule.tile[0] * schedule.tile[1] // (128 * schedule.groups) > 96
 
 
 def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.Layout:
@@ -200,7 +209,8 @@ def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
 # --- text -------------------------------------------------------------------------
 
 
-def _extent(walk: Walk, axis: int) -> str:
+def extent_of(walk: Walk, axis: int) -> str:
+    """An axis's extent as it lies when the product reads it, as C++."""
     return next(one.extent for one in convolution.layout(walk) if one.axis == axis)
 
 
@@ -208,7 +218,7 @@ def _space(problem: ConvProblem, how: Im2col) -> tuple[SpaceText, ...]:
     return tuple(
         SpaceText(
             s.scale, s.along, s.tap, f"e[{s.result}]", "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
-            _extent(problem.a, s.axis), convolution.spelled(s.offset),
+            extent_of(problem.a, s.axis), convolution.spelled(s.offset),
         )
         for s in how.space
     )  # fmt: skip
@@ -242,24 +252,27 @@ def _dim(extent: str) -> str:
     return f"cuuint64_t({extent})"
 
 
-def _a_dims(problem: ConvProblem, how: Im2col) -> tuple[DimText, ...]:
-    channels = _extent(problem.a, how.channel)
-    if how.group is not None:
-        channels = f"{channels} * {_extent(problem.a, how.group)}"
+def windowed_dims(
+    problem: ConvProblem, channel: int, space: tuple[int, ...], image: int | None, group: int | None
+) -> tuple[DimText, ...]:
+    """A's axes as TMA's dimensions: channels of all groups, `space` innermost first, images."""
+    channels = extent_of(problem.a, channel)
+    if group is not None:
+        channels = f"{channels} * {extent_of(problem.a, group)}"
 
     def dim(axis: int) -> DimText:
         return DimText(
-            _dim(_extent(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", ""
+            _dim(extent_of(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", ""
         )
 
-    made = [DimText(_dim(channels), "", "", ""), *(dim(s.axis) for s in how.space)]
-    if how.image is not None:
-        return (*made, dim(how.image))
-    last = how.space[-1].axis
+    made = [DimText(_dim(channels), "", "", ""), *(dim(axis) for axis in space)]
+    if image is not None:
+        return (*made, dim(image))
+    last = space[-1]
     return (
         *made,
         DimText(
-            "1", f"cuuint64_t(p.a.stride[{last}] * {_extent(problem.a, last)}) * sizeof(ElementA)", "", ""
+            "1", f"cuuint64_t(p.a.stride[{last}] * {extent_of(problem.a, last)}) * sizeof(ElementA)", "", ""
         ),
     )
 
@@ -272,19 +285,20 @@ def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tupl
     for axis in reversed(b.order):
         stride = f"cuuint64_t(p.b.stride[{axis}]) * sizeof(ElementB)"
         if axis == how.channel_b:
-            made.append(DimText(_dim(_extent(b, axis)), stride, "channel", "kPart"))
+            made.append(DimText(_dim(extent_of(b, axis)), stride, "channel", "kPart"))
         elif axis in how.columns:
             if not columns:
-                extent = " * ".join(_extent(b, i) for i in how.columns)
+                extent = " * ".join(extent_of(b, i) for i in how.columns)
                 at, box = ("column + 64 * block", "64") if how.across else ("column", "kTileN")
                 made.append(DimText(_dim(extent), stride, at, box))
             columns = True
         elif axis == how.group_b:
             made.append(
                 DimText(
-                    _dim(_extent(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"
+                    _dim(extent_of(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"
                 )
             )
         else:
-            made.append(DimText(_dim(_extent(b, axis)), stride, f"weight[{taps[b.axes[axis].extent]}]", "1"))
+            tap = f"weight[{taps[b.axes[axis].extent]}]"
+            made.append(DimText(_dim(extent_of(b, axis)), stride, tap, "1"))
     return tuple(made)

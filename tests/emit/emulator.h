@@ -30,13 +30,13 @@ struct Fiber {
   std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
 };
 inline ucontext_t scheduler; inline std::vector<Fiber> fibers; inline Fiber* current;
-inline std::vector<uint8_t> memory; inline int at_barrier;
+inline std::vector<uint8_t> memory; inline int at_barrier, ended;
 inline std::function<void()> body;
 inline std::vector<int> arrived;
 inline uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
 inline void yield() { swapcontext(&current->context, &scheduler); }
 inline void barrier() {
-  if (++at_barrier == int(fibers.size())) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
+  if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
   current->ready = false; yield();
 }
 inline float half_bits(uint16_t h) { return float(cutlass::half_t::bitcast(h)); }
@@ -185,11 +185,20 @@ inline Box box_of(CUtensorMap const& map, std::initializer_list<int> from) {
   std::copy(from.begin(), from.end(), box.from);
   return box;
 }
-inline void start() { body(); current->done = true; current->ready = false; swapcontext(&current->context, &scheduler); }
+inline void start() {
+  body();
+  current->done = true; current->ready = false;
+  // A barrier waits for no thread that has ended.
+  if (++ended < int(fibers.size()) && at_barrier > 0 && at_barrier == int(fibers.size()) - ended) {
+    at_barrier = 0;
+    for (auto& f : fibers) f.ready = !f.done;
+  }
+  swapcontext(&current->context, &scheduler);
+}
 inline void run_block(int threads) {
   // Where a caller launches by itself, threads stand in one line.
   unsigned const wide = int(blockDim.x * blockDim.y) == threads ? blockDim.x : unsigned(threads);
-  fibers.resize(threads); at_barrier = 0; arrived.assign((threads + 31) / 32, 0);
+  fibers.resize(threads); at_barrier = ended = 0; arrived.assign((threads + 31) / 32, 0);
   std::fill(memory.begin(), memory.end(), uint8_t(0xff));
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];

@@ -94,11 +94,11 @@ def _hopper(found: re.Match[str]) -> str:
 
 
 def _windows(found: re.Match[str]) -> str:
-    """The device functions of `emulator_im2col.h`, told the elements and which way B lies."""
+    """The device functions of `emulator_im2col.h`, told the elements and which way operands lie."""
     lane, after = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)[0]
     defines = {
         "EMU_BF16": lane == "bf16", "EMU_ELEMENT": 4 if lane == "tf32" else 2,
-        "EMU_ACROSS": after == ", 1, 1, 0, 1",
+        "EMU_ACROSS": after in (", 1, 1, 0, 1", ", 1, 1, 1, 1"), "EMU_ACROSS_A": after == ", 1, 1, 1, 1",
     }  # fmt: skip
     lines = [f"#define {name} {int(value)}" for name, value in defines.items()]
     lines += ['#include "emulator_im2col.h"', *(f"#undef {name}" for name in defines), "\n"]

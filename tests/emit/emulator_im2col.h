@@ -82,10 +82,12 @@ void load_box(CUtensorMap const* given, uint64_t* barrier, void* target, Places.
   }
   brought(barrier, int64_t(map.rows) * map.row);
 }
+inline void registers_released() {}
+inline void registers_taken() {}
 inline void multiply_begin() {}
 inline void multiply_end() {}
 template <int kLeft> void multiply_wait() {}
-inline void fence(float (&)[kAtoms][kRegisters]) {}
+inline void fence(float (&)[kPieces][kRegisters]) {}
 inline double value_at(uint8_t const* from) {
   if (EMU_ELEMENT == 4) { float x; memcpy(&x, from, 4); return x; }
   uint16_t bits; memcpy(&bits, from, 2);
@@ -96,13 +98,14 @@ inline double along_k(uint64_t d, int row, int k) {
   return value_at(place((uint32_t(d & 0x3FFF) << 4) + row / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + row % 8 * bytes + k * EMU_ELEMENT, bytes));
 }
 inline double across_k(uint64_t d, int column, int k) {
-  return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / 64 * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * 128 + column % 64 * 2, 128));
+  int const bytes = 256 >> (d >> 62), wide = bytes / 2;
+  return value_at(place((uint32_t(d & 0x3FFF) << 4) + column / wide * (uint32_t(d >> 16 & 0x3FFF) << 4) + k / 8 * (uint32_t(d >> 32 & 0x3FFF) << 4) + k % 8 * bytes + column % wide * 2, bytes));
 }
 inline void wgmma(float (&d)[kRegisters], uint64_t a, uint64_t b) {
   int const thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
   constexpr int kDepth = 32 / EMU_ELEMENT;
   double x[2][kDepth];
-  for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = along_k(a, row + 8 * r, k);
+  for (int r = 0; r < 2; ++r) for (int k = 0; k < kDepth; ++k) x[r][k] = EMU_ACROSS_A ? across_k(a, row + 8 * r, k) : along_k(a, row + 8 * r, k);
   for (int i = 0; i < kRegisters; ++i) {
     int const n = i / 4 * 8 + column + i % 2;
     double sum = d[i];

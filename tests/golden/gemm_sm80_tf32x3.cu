@@ -16,7 +16,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_91e275dd5d5cf35a_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_f7ae79cdeb2679a4_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -467,6 +467,8 @@ __device__ void accumulate(Params const& p, Tile const& tile, int first, int las
     place(stage);
     cp_async_fence();
   }
+  // Tensor cores cut the low bits of their sums, and long sums drift: a k tile's own sum is added in f32.
+  Tensor partial = make_fragment_like(sums);
   int reading = 0, writing = kStages - 1;
   cp_async_wait<kStages - 2>();
   __syncthreads();
@@ -488,7 +490,12 @@ __device__ void accumulate(Params const& p, Tile const& tile, int first, int las
         fetch(writing);
         cp_async_fence();
       }
-      multiply(mma, fragment_a(_, _, step), fragment_b(_, _, step), sums);
+      if constexpr (step == 0) clear(partial);
+      multiply(mma, fragment_a(_, _, step), fragment_b(_, _, step), partial);
+      if constexpr (step == kSteps - 1) {
+#pragma unroll
+        for (int i = 0; i < size(sums); ++i) sums(i) += partial(i);
+      }
     });
   }
   cp_async_wait<0>();
@@ -667,14 +674,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_91e275dd5d5cf35a_kernel
+}  // namespace ucc_f7ae79cdeb2679a4_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_91e275dd5d5cf35a(
+extern "C" int32_t ucc_f7ae79cdeb2679a4(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_91e275dd5d5cf35a_kernel;
+  using namespace ucc_f7ae79cdeb2679a4_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -46,6 +46,7 @@ LARGER: Mapping[str, Mapping[str, int]] = {
     "depthwise channels first": {"B": 3, "C": 67, "L": 1031},
     "from the far end": {"N": 3, "L": 129, "C": 32, "K": 68},
     "reduced": {"N": 4, "H": 29, "W": 31, "C": 64, "K": 152},
+    "along two summed names": {"N": 5, "H": 8, "W": 6, "C": 136, "K": 200},
 }
 
 CASES = [(name, size) for name in PROGRAMS for size in ("small", "larger")]

@@ -41,6 +41,11 @@ class Source:
         found = {p.name for p in self.places if p.position is None}
         return frozenset(found | {d for p in self.places if p.position for d, _ in p.position.at.terms})
 
+    @property
+    def windowed(self) -> bool:
+        """Whether any axis is read at a position."""
+        return any(p.position is not None for p in self.places)
+
 
 @dataclass(frozen=True, slots=True)
 class ConvForm:
@@ -65,6 +70,11 @@ class ConvForm:
     def position(self) -> Mapping[str, int]:
         """Where each dimension stands in the extent array."""
         return {name: i for i, name in enumerate(self.kernel.dims)}
+
+
+def exchanged(form: ConvForm) -> ConvForm:
+    """The same with the operands' roles exchanged: rows of the product are its columns."""
+    return replace(form, a=form.b, b=form.a, m=form.n, n=form.m)
 
 
 # --- recognition --------------------------------------------------------------------

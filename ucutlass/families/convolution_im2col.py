@@ -11,7 +11,7 @@ from ucutlass.extents import evaluate
 from ucutlass.families.convolution_problem import unit_dim
 from ucutlass.hardware import Device
 from ucutlass.plan import Reduction
-from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, Walk
+from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, PlacesSchedule, Walk
 from ucutlass.plans.im2col import Im2col, Space, im2col
 
 LANES = ("f16", "bf16", "tf32")
@@ -20,11 +20,11 @@ LANES = ("f16", "bf16", "tf32")
 BYTES = 16
 """Of which TMA's strides are multiples."""
 
-_FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2: (127, 255), 3: (15, 31)})
+FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2: (127, 255), 3: (15, 31)})
 """By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
 
 
-TILES = ((128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1), (64, 128, 1), (64, 64, 1))
+TILES = ((192, 256, 3), (192, 128, 3), (128, 192, 2), (128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1), (64, 128, 1), (64, 64, 1))
 """Tiles, M x N, and the warp groups that share them."""
 
 MOST_STAGES = 12
@@ -132,7 +132,7 @@ def _ordered(walk: Walk, order: tuple[int, ...], channel: int) -> Walk:
 def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `conv_sm90.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
-    far, most = _FARTHEST[len(how.space)]
+    far, most = FARTHEST[len(how.space)]
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         offset, places = evaluate(s.offset, by_name), sizes[made.a.axes[s.axis].extent]
@@ -173,7 +173,7 @@ def schedule_of(
     batch = math.prod(sizes[d] for run in made.batch for d in run) * how.phases
     found = [
         (
-            _clocks(
+            clocks(
                 Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks),
                 m,
                 n,
@@ -184,11 +184,11 @@ def schedule_of(
             i,
         )
         for i, (tile_m, tile_n, groups, blocks) in enumerate(_candidates())
-        if (held := _stages(tile_m, tile_n, groups, blocks, stages, device)) > 0
+        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device)) > 0
     ]
     (_, chosen) = min(found)
     tile_m, tile_n, groups, blocks = _candidates()[chosen]
-    held = _stages(tile_m, tile_n, groups, blocks, stages, device)
+    held = stages_held(tile_m, tile_n, groups, blocks, stages, device)
     return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
 
 
@@ -201,12 +201,20 @@ def _candidates() -> tuple[tuple[int, int, int, int], ...]:
     return tuple((m, n, g, b) for m, n, g in TILES for b in range(1, MOST_BLOCKS + 1))
 
 
-def _stages(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
+def deep(tile_m: int, tile_n: int, groups: int) -> bool:
+    """Whether three warp groups hold sums in registers that a producer's group leaves them."""
+    return groups > 2 and tile_m * tile_n // (128 * groups) > 96
+
+
+def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
     """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
     0 where registers or shared memory do not suffice for two."""
     warps = 4 * groups + 1
     registers = tile_m * tile_n // (128 * groups) + 28
-    if (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
+    if deep(tile_m, tile_n, groups):
+        if blocks > 1 or registers > 160:
+            return 0
+    elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
         return 0
     room = device.shared_memory // blocks - 1024 - 1024 - 4 * tile_m - 16 * MOST_STAGES - 64
     fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
@@ -216,7 +224,8 @@ def _stages(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, devi
     return max(2, min(fit, steps + 1)) if steps > 1 else max(1, min(fit, 2))
 
 
-def _clocks(s: Im2colSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:
+def clocks(
+    s: Im2colSchedule | PlacesSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:
     """Clocks of the SM with the most blocks, by `MODEL`."""
     (tile_m, tile_n, _), held = s.tile, s.stages
     blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch

@@ -8,8 +8,9 @@ from functools import partial
 
 from ucutlass.elements import F32, TF32, Element
 from ucutlass.extents import Fixed
-from ucutlass.families.convolution import ConvForm
+from ucutlass.families.convolution import ConvForm, exchanged
 from ucutlass.families.convolution_im2col import prepared, schedule_of
+from ucutlass.families.convolution_places import places_schedule, prepared_places
 from ucutlass.families.convolution_problem import offsets, problem, unit_dim
 from ucutlass.families.convolution_schedule import KERNELS, Room, asked, no_kernel, request_of
 from ucutlass.families.refuse import Refused
@@ -207,12 +208,12 @@ def _tiled(
     whole = problem(form, sizes, aligned)
     why = "before Hopper"
     if arch.wgmma and warps != "multistage":
-        found = prepared(whole, sizes)
-        chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
-        if not isinstance(found, str) and not isinstance(chosen, str):
-            notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
-            return found[0], chosen, 1, notes
-        why = str(chosen)
+        found = _hopper(whole, sizes, device)
+        why = found if isinstance(found, str) else ""
+        if isinstance(found, str) and form.b.windowed and not form.a.windowed:
+            found = _hopper(problem(exchanged(form), sizes, aligned), sizes, device)
+        if not isinstance(found, str):
+            return found
     if warps == "cooperative":
         return no_kernel(warps, why)
     made, notes = gathered(whole, sizes)
@@ -220,6 +221,22 @@ def _tiled(
     schedule = _multistage(made, extents, sizes, device)
     splits = _splits(schedule, extents, device)
     return made, schedule, splits, (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes)
+
+
+def _hopper(made: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
+    """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
+    a sum over the places where they stand."""
+    found = prepared(made, sizes)
+    chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
+    if not isinstance(found, str) and not isinstance(chosen, str):
+        notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
+        return found[0], chosen, 1, notes
+    gradient = prepared_places(made, sizes)
+    if isinstance(gradient, str):
+        return str(chosen)
+    schedule, splits = places_schedule(*gradient, sizes, device)
+    why = f"TMA gathers the places of windows, wgmma multiplies; {splits} parts of the sum"
+    return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
 
 
 def _packs(made: ConvProblem) -> tuple[Note, ...]:

@@ -141,7 +141,20 @@ class Im2colSchedule:
     blocks: int
 
 
-ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule
+@dataclass(frozen=True, slots=True)
+class PlacesSchedule:
+    """Hopper's for gradients of weights: TMA gathers places of windows, wgmma multiplies over them. `tile` is
+    M x N x K in elements, K the places of a stage, M in blocks of `part` channels of one tap each; the rest
+    as in `Im2colSchedule`."""
+
+    tile: tuple[int, int, int]
+    part: int
+    stages: int
+    groups: int
+    blocks: int
+
+
+ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | PlacesSchedule
 
 
 @dataclass(frozen=True, slots=True)

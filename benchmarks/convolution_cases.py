@@ -1,0 +1,226 @@
+"""Shapes of convolutions and their gradients, as programs and as torch's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ucutlass import frontend
+from ucutlass.shapes import complete
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32}
+
+
+def _kernel(head: str, result: str, dot: str) -> str:
+    return f"kernel k({head}{{more}}) -> {{t}}[{result}] {{{{ return {{before}}{dot}{{after}} }}}}"
+
+
+_ROWS = "P=(H+2*{p}-{d}*({r}-1)-1)//{s}+1, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1"
+_READ = "x[H = {s}*P + {d}*R - {p}, W = {s}*Q + {d}*S - {p}]"
+
+FORWARD1 = _kernel(
+    "x: {t}[N, W, C], w: {t}[K, S={r}, C]", "N, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1, K",
+    "dot[S, C](x[W = {s}*Q + {d}*S - {p}], w)",
+)  # fmt: skip
+FORWARD2 = _kernel(
+    "x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]", f"N, {_ROWS}, K",
+    f"dot[R, S, C]({{lane}}{_READ}{{close}}, {{lane}}w{{close}})",
+)  # fmt: skip
+FORWARD3 = _kernel(
+    "x: {t}[N, D, H, W, C], w: {t}[K, T={r}, R={r}, S={r}, C]",
+    "N, O=(D+2*{p}-{r})//{s}+1, P=(H+2*{p}-{r})//{s}+1, Q=(W+2*{p}-{r})//{s}+1, K",
+    "dot[T, R, S, C](x[D = {s}*O + T - {p}, H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w)",
+)
+GROUPED = _kernel(
+    "x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]", f"N, {_ROWS}, (G K)",
+    f"dot[R, S, C]({_READ}, w)",
+)  # fmt: skip
+DEPTHWISE = _kernel("x: {t}[N, H, W, K], w: {t}[R={r}, S={r}, K]", f"N, {_ROWS}, K", f"dot[R, S]({_READ}, w)")
+TRANSPOSED = _kernel(
+    "x: {t}[N, H, W, C], w: {t}[C, R={r}, S={r}, K]",
+    "N, P={s}*H-2*{p}+{r}-{s}, Q={s}*W-2*{p}+{r}-{s}, K",
+    "dot[R, S, C](x[{s}*H = P + {p} - R, {s}*W = Q + {p} - S], w)",
+)
+WEIGHTS = _kernel(
+    f"x: {{t}}[N, H, W, C], y: {{t}}[N, {_ROWS}, K]", "K, R={r}, S={r}, C", f"dot[N, P, Q]({_READ}, y)"
+)
+DATA = _kernel(
+    "y: {t}[N, P, Q, K], w: {t}[K, R={r}, S={r}, C]", "N, H={s}*P, W={s}*Q, C",
+    "dot[R, S, K](y[{s}*P = H + {p} - R, {s}*Q = W + {p} - S], w)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A shape. `kind` is forward, depthwise, grouped, transposed, or the gradient data or weights; `size` the
+    spatial extent of the images, in every one of `space` dimensions; channels of a group are `c` and `k`. `t`
+    is the lane: tf32 and f32 have f32 tensors."""
+
+    name: str
+    kind: str
+    n: int
+    size: int
+    c: int
+    k: int
+    r: int
+    s: int = 1
+    p: int = 0
+    d: int = 1
+    g: int = 1
+    space: int = 2
+    t: str = "bf16"
+
+    def text(self, fused: bool) -> str:
+        template = {
+            "forward": {1: FORWARD1, 2: FORWARD2, 3: FORWARD3}[self.space], "grouped": GROUPED,
+            "depthwise": DEPTHWISE, "transposed": TRANSPOSED, "weights": WEIGHTS, "data": DATA,
+        }[self.kind]  # fmt: skip
+        stored = "f32" if self.t == "tf32" else self.t
+        bias = f"b: {stored}[(G K)]" if self.kind == "grouped" else f"b: {stored}[K]"
+        return template.format(
+            t=stored,
+            lane="tf32(" if self.t == "tf32" else "",
+            close=")" if self.t == "tf32" else "",
+            p=self.p,
+            s=self.s,
+            d=self.d,
+            g=self.g,
+            r=self.r,
+            more=f", {bias}" if fused else "",
+            before="relu(" if fused else "",
+            after=" + b)" if fused else "",
+        )
+
+    def sizes(self) -> dict[str, int]:
+        given = {"N": self.n, "C": self.c, "K": self.k}
+        names = ("P", "Q") if self.kind == "data" else ("W", "H", "D")[: self.space]
+        given |= dict.fromkeys(names, self.size // self.s if self.kind == "data" else self.size)
+        if self.kind == "depthwise":
+            del given["C"]
+        return given
+
+    @property
+    def flops(self) -> float:
+        c = 1 if self.kind == "depthwise" else self.c
+        side = (
+            self.size
+            if self.kind == "transposed"
+            else (self.size + 2 * self.p - self.d * (self.r - 1) - 1) // self.s + 1
+        )
+        return 2.0 * self.n * side**self.space * c * self.k * self.g * self.r**self.space
+
+
+CASES: tuple[Case, ...] = (
+    Case("stem 7x7/2", "forward", 32, 224, 3, 64, 7, 2, 3),
+    Case("3x3 64 at 56", "forward", 32, 56, 64, 64, 3, 1, 1),
+    Case("3x3 128 at 28", "forward", 32, 28, 128, 128, 3, 1, 1),
+    Case("3x3 256 at 14", "forward", 32, 14, 256, 256, 3, 1, 1),
+    Case("3x3 512 at 7", "forward", 32, 7, 512, 512, 3, 1, 1),
+    Case("3x3/2 128 at 56", "forward", 32, 56, 128, 128, 3, 2, 1),
+    Case("3x3/2 512 at 14", "forward", 32, 14, 512, 512, 3, 2, 1),
+    Case("1x1 256-64 at 56", "forward", 32, 56, 256, 64, 1),
+    Case("1x1 64-256 at 56", "forward", 32, 56, 64, 256, 1),
+    Case("1x1/2 256-512 at 56", "forward", 32, 56, 256, 512, 1, 2),
+    Case("3x3 256 at 56", "forward", 16, 56, 256, 256, 3, 1, 1),
+    Case("3x3 dilated 256 at 28", "forward", 32, 28, 256, 256, 3, 1, 2, 2),
+    Case("5x5 128 at 28 f16", "forward", 32, 28, 128, 128, 5, 1, 2, t="f16"),
+    Case("3d 3x3x3 64 at 28", "forward", 4, 28, 64, 64, 3, 1, 1, space=3),
+    Case("1d 9 512 at 2048", "forward", 16, 2048, 512, 512, 9, 1, 4, space=1),
+    Case("grouped 3x3 8x64 at 28", "grouped", 32, 28, 64, 64, 3, 1, 1, g=8),
+    Case("depthwise 3x3 384 at 56", "depthwise", 32, 56, 1, 384, 3, 1, 1),
+    Case("depthwise 3x3/2 384 at 56", "depthwise", 32, 56, 1, 384, 3, 2, 1),
+    Case("depthwise 7x7 192 at 56", "depthwise", 32, 56, 1, 192, 7, 1, 3),
+    Case("transposed 4x4/2 256-128 at 28", "transposed", 32, 28, 256, 128, 4, 2, 1),
+    Case("transposed 2x2/2 256-128 at 28", "transposed", 32, 28, 256, 128, 2, 2, 0),
+    Case("weights 3x3 128 at 28", "weights", 32, 28, 128, 128, 3, 1, 1),
+    Case("weights 1x1 256-64 at 56", "weights", 32, 56, 256, 64, 1),
+    Case("weights 3x3 512 at 7", "weights", 32, 7, 512, 512, 3, 1, 1),
+    Case("weights 3x3 64 at 56", "weights", 32, 56, 64, 64, 3, 1, 1),
+    Case("weights 3x3/2 128 at 56", "weights", 32, 56, 128, 128, 3, 2, 1),
+    Case("weights stem 7x7/2", "weights", 32, 224, 3, 64, 7, 2, 3),
+    Case("data 3x3 128 at 28", "data", 32, 28, 128, 128, 3, 1, 1),
+    Case("data 3x3/2 128 at 56", "data", 32, 56, 128, 128, 3, 2, 1),
+    Case("data 3x3 512 at 7", "data", 32, 7, 512, 512, 3, 1, 1),
+    Case("3x3 64 at 56 tf32", "forward", 32, 56, 64, 64, 3, 1, 1, t="tf32"),
+    Case("3x3 128 at 28 tf32", "forward", 32, 28, 128, 128, 3, 1, 1, t="tf32"),
+    Case("3x3 256 at 14 tf32", "forward", 32, 14, 256, 256, 3, 1, 1, t="tf32"),
+    Case("3x3 64 at 56 f32", "forward", 32, 56, 64, 64, 3, 1, 1, t="f32"),
+    Case("3x3 128 at 28 f32", "forward", 32, 28, 128, 128, 3, 1, 1, t="f32"),
+    Case("3x3 256 at 14 f32", "forward", 32, 14, 256, 256, 3, 1, 1, t="f32"),
+)
+
+NOT_FUSED = ("weights", "data")
+
+
+# --- tensors ----------------------------------------------------------------------
+
+
+def channels_second(x: torch.Tensor) -> torch.Tensor:
+    """Channels-last memory seen as torch's order of names: the same bytes."""
+    return x.movedim(-1, 1)
+
+
+def tensors(case: Case, fused: bool, sets: int) -> list[tuple[torch.Tensor, ...]]:
+    """What our kernel takes, set by set."""
+    program = frontend.kernel(frontend.read_text(case.text(fused)))
+    sizes = dict(zip(program.dims, complete(program, case.sizes()), strict=True))
+
+    def shape(type_: Any) -> tuple[int, ...]:
+        lengths = []
+        for axis in type_.axes:
+            length = 1
+            for d in axis.dims:
+                length *= sizes[d]
+            lengths.append(length)
+        return tuple(lengths)
+
+    shapes = [shape(p.type) for p in program.params] + [shape(program.results[0].type)]
+    return [tuple(torch.randn(s, device="cuda").to(DTYPES[case.t]) for s in shapes) for _ in range(sets)]
+
+
+def eager(case: Case, fused: bool) -> Callable[..., torch.Tensor]:
+    """torch's own, of tensors in its order of names."""
+    convolve = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[case.space]
+
+    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
+        if case.kind == "transposed":
+            y = F.conv_transpose2d(x, w, b, stride=case.s, padding=case.p)
+        elif case.kind == "weights":
+            shape = [case.k, case.c, case.r, case.r]
+            return torch.ops.aten.convolution_backward(
+                w, x, x.new_empty(shape).to(memory_format=torch.channels_last), None,
+                 [case.s] * 2, [case.p] * 2, [1, 1], False, [0, 0], 1, [False, True, False],
+            )[1]  # fmt: skip
+        elif case.kind == "data":
+            images = x.new_empty([case.n, case.c, case.size, case.size]).to(memory_format=torch.channels_last)
+            return torch.ops.aten.convolution_backward(
+                x, images, w, None, [case.s] * 2, [case.p] * 2, [1, 1], False, [0, 0], 1, [True, False, False]
+            )[0]
+        else:
+            groups = case.k if case.kind == "depthwise" else case.g
+            y = convolve(x, w, b, stride=case.s, padding=case.p, dilation=case.d, groups=groups)
+        return torch.relu(y) if fused else y
+
+    return run
+
+
+def given(case: Case, ours: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Our tensors without copies as torch takes them; weights of a depthwise in its own order."""
+    x, w = channels_second(ours[0]), ours[1]
+    if case.kind == "depthwise":
+        w = w.permute(2, 0, 1)[:, None].contiguous(memory_format=torch.channels_last)
+    else:
+        w = channels_second(w)
+    return (x, w, *ours[2:-1])
+
+
+def sampled(case: Case, one: Sequence[torch.Tensor], at: int) -> tuple[torch.Tensor, ...]:
+    """The tensors of image `at`, of gradients of weights those of eight columns from `at`."""
+    first, second, *others, result = one
+    if case.kind == "weights":
+        return first, second[..., at : at + 8].contiguous(), *others, result[at : at + 8]
+    return first[at : at + 1], second, *others, result[at : at + 1]

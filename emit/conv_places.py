@@ -1,0 +1,189 @@
+"""A gradient of weights on Hopper: TMA's im2col mode brings places of windows, channels inside, wgmma
+multiplies over places, parts of K are added by a second kernel. The templates are `conv_places.cu.j2` and
+the convolution's own.
+
+Both operands lie with K outside in shared memory, as wgmma takes elements of 16 bits (PTX manual,
+"Asynchronous Warpgroup Level Matrix Shared Memory Layout", MN-major).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit import conv_sm90, convolution, gemm_sm80, text
+from ucutlass.emit import gemm_sm80_epilogue as epilogue
+from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm_sm80 import PAD_M, PAD_N
+from ucutlass.plan import GemmProblem, Reduction
+from ucutlass.plans.convolution import ConvPlan, ConvProblem, PlacesSchedule
+from ucutlass.plans.places import Places, padded, places
+
+LANES = ("f16", "bf16")
+"""Lanes that wgmma takes with K outside."""
+
+ROWS = {128: 64, 64: 32, 32: 16}
+"""Channels of a part by bytes of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomText:
+    """A spatial axis as C++; `row`: rows of the result from tap to tap, `batch` the tap where the batch has
+    it."""
+
+    along: int
+    tap: int
+    results: str
+    taps: str
+    places: str
+    offset: str
+    row: str
+    batch: str | None
+
+
+def render(plan: ConvPlan) -> str:
+    """The code of a plan with a PlacesSchedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
+    """
+    schedule, problem = plan.schedule, plan.problem
+    if not isinstance(schedule, PlacesSchedule):
+        raise ValueError(f"conv_places renders a PlacesSchedule, not a {type(schedule).__name__}")
+    how = places(problem)
+    if isinstance(how, str):
+        raise ValueError(how)
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    gemm, lane = convolution.seen(problem), conv_sm90.LANES[problem.lane.name]
+    layout = layout_of(problem, gemm, how)
+    values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
+    values["call"] = str(values["call"]).replace("int(first_m) + m", "int(row)")
+    values["k"] = ["1"] * len(problem.k)
+    values["contracted"] = len(problem.k)
+    rooms = _rooms(problem, how)
+    channel = problem.a.axes[how.channel].extent
+    values["m"] = " * ".join(
+        [*(r.taps for r in rooms if r.batch is None), f"ceil_div(e[{channel}], kPart) * kPart"]
+    )
+    row_bytes = schedule.part * 2
+    return text.render(
+        "conv_places.cu.j2",
+        includes=gemm_sm80.includes(conv_sm90.INCLUDES),
+        tile=schedule.tile, part=schedule.part, groups=schedule.groups, stages=schedule.stages,
+        blocks=schedule.blocks, stage_rows=rows_staged(problem, schedule),
+        shared_bytes=shared_bytes(problem, schedule), tables=_end(problem, schedule),
+        barriers=_end(problem, schedule) + 4 * schedule.tile[0],
+        windows=rooms, registers=schedule.tile[1] // 2, instruction_k=lane.k, types=lane.types,
+        modifiers=", 1, 1, 1, 1", tma_type=lane.tma, swizzle_name=f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B",
+        first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
+        first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
+        channels=conv_sm90.extent_of(problem.a, how.channel), channels_real=f"e[{channel}]",
+        channel_row=_stride(problem, channel),
+        columns=_columns(problem, how)
+        + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
+        images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
+        a_dims=_a_dims(problem, how),
+        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        stage_elements="0", sums_per_tile="kTileM * kTileN",
+        walks=convolution.walks(problem), packs=convolution.packs(problem),
+        contracted_extents=convolution.contracted(problem), strides_alone=True,
+        scattered="row_table", masked=True, finishes=True, groups_at_once=1, halves=1, deep=False,
+        **values,
+    )  # fmt: skip
+
+
+def check(problem: ConvProblem, schedule: PlacesSchedule) -> str:
+    """Why the template cannot take this schedule, or ""."""
+    m, n, k = schedule.tile
+    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
+        return f"{problem.lane.name} accumulated in {problem.gemm.accumulate} has no wgmma with K outside"
+    if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
+        return "rows that lie apart are not reduced"
+    if m % (64 * schedule.groups) or n % 64 or not 64 <= n <= 256:
+        return f"tile {m}x{n} is not whole instructions of {schedule.groups} groups and rows of 128 bytes"
+    if schedule.part not in ROWS.values() or k % 16 or not 16 <= k <= 256:
+        return f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or K {k} no whole steps"
+    return ""
+
+
+def layout_of(problem: ConvProblem, gemm: GemmProblem, how: Places) -> epilogue.Layout:
+    """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
+    multiple of what is read together."""
+    made = epilogue.layout(gemm)
+    together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
+    return made if made.along == "n" or together else epilogue.Layout("m", 1)
+
+
+def pipeline_bytes(schedule: PlacesSchedule) -> int:
+    """Shared memory of the stages."""
+    m, n, k = schedule.tile
+    return schedule.stages * k * (m + n) * 2
+
+
+def rows_staged(problem: ConvProblem, schedule: PlacesSchedule) -> int:
+    """The most rows that the epilogue can take at a time in the stages' shared memory."""
+    rows = schedule.tile[0]
+    while rows % 64 == 0 and _stage_bytes(problem, schedule, rows) > pipeline_bytes(schedule):
+        rows //= 2
+    return rows
+
+
+def _stage_bytes(problem: ConvProblem, schedule: PlacesSchedule, rows: int) -> int:
+    n = schedule.tile[1]
+    return 4 * (rows * (n + PAD_N) if epilogue.layout(problem.gemm).along == "n" else n * (rows + PAD_M))
+
+
+def _end(problem: ConvProblem, schedule: PlacesSchedule) -> int:
+    rows = rows_staged(problem, schedule)
+    return (max(pipeline_bytes(schedule), _stage_bytes(problem, schedule, rows)) + 15) // 16 * 16
+
+
+def shared_bytes(problem: ConvProblem, schedule: PlacesSchedule) -> int:
+    """Dynamic shared memory of a thread block: stages or epilogue, a table of rows, barriers, and what
+    bringing them to a multiple of 1024 bytes may take."""
+    return _end(problem, schedule) + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
+
+
+# --- text -------------------------------------------------------------------------
+
+
+def _stride(problem: ConvProblem, dim: int | None) -> str:
+    """Rows of the result between neighbours of a name."""
+    if dim not in problem.m:
+        return "0"
+    return " * ".join(f"e[{d}]" for d in problem.m[problem.m.index(dim) + 1 :]) or "1"
+
+
+def _rooms(problem: ConvProblem, how: Places) -> tuple[RoomText, ...]:
+    return tuple(
+        RoomText(
+            s.along, s.tap, f"e[{s.place}]", "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            conv_sm90.extent_of(problem.a, s.axis), convolution.spelled(s.offset),
+            _stride(problem, s.tap_dim),
+            None if s.tap_dim is None or s.tap_dim in problem.m else _batched(problem, s.tap_dim),
+        )
+        for s in how.space
+    )  # fmt: skip
+
+
+def _batched(problem: ConvProblem, dim: int) -> str:
+    """The block's coordinate along a name of the batch."""
+    mode, run = next((i, run) for i, run in enumerate(problem.batch) if dim in run)
+    if len(run) == 1:
+        return f"int(batch[{mode}])"
+    inside = " * ".join(["1", *(f"p.e[{d}]" for d in run[run.index(dim) + 1 :])])
+    return f"int(batch[{mode}] / ({inside}) % p.e[{dim}])"
+
+
+def _first(problem: ConvProblem, group: int | None, each: str) -> str:
+    """The first channel or column of the block's group."""
+    return "0" if group is None else f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
+
+
+def _columns(problem: ConvProblem, how: Places) -> str:
+    """Columns of a group as they lie."""
+    return " * ".join(conv_sm90.extent_of(problem.b, i) for i in how.columns)
+
+
+def _a_dims(problem: ConvProblem, how: Places) -> tuple[conv_sm90.DimText, ...]:
+    axes = (how.channel, tuple(s.axis for s in how.space), how.image, how.group)
+    return conv_sm90.windowed_dims(problem, *axes)
