@@ -3,12 +3,12 @@
     python -m benchmarks.pipelines --out pipelines.json [--lanes bf16,tf32] [--only l2_99,l3] [--no-compile]
     python -m benchmarks.pipelines --plan            # no GPU: which plan, and what stops the others
 
-Every kernel of every pipeline is built first, all at once. A row is verified at the benchmark's own shape
-against the float64 reference, each element within its derived bound, then timed in turns with its twin and
-what torch.compile makes of that, all in CUDA graphs over rotated buffers. `torch_share` is what torch
-functions take of its stages' time, `overlap` the stages one after the other over the pipeline as it runs.
-A row is made in a process that may be lost with it, and lies in pipelines.jsonl as soon as it is known. The
-same command goes on where it stopped.
+Every kernel of every pipeline is built at once, in the rows' order, while rows whose kernels are there are
+made. A row is verified at the benchmark's own shape against the float64 reference, each element within its
+derived bound, then timed in turns with its twin and what torch.compile makes of that, all in CUDA graphs over
+rotated buffers. `torch_share` is what torch functions take of its stages' time, `overlap` the stages one
+after the other over the pipeline as it runs. A row is made in a process that may be lost with it, and lies in
+pipelines.jsonl as soon as it is known. The same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.reference.errors import UnsupportedError
-from ucutlass.runtime import verify
+from ucutlass.runtime import system, verify
 from ucutlass.runtime.bench.workload import far
 from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.stage_times import torch_share
 from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
@@ -62,27 +64,35 @@ def planned(case: Case, lane: str) -> PipelinePlan:
     return plan_pipeline(found, program, complete(program, case.sizes), ARCH)
 
 
-def prebuild(wanted: Sequence[Task], deadline: Deadline) -> dict[str, str]:
-    """Builds every kernel of these; what stops a pipeline, by its task's name."""
-    stopped: dict[str, str] = {}
-    pairs, owners = [], []
+Plans = Mapping[str, PipelinePlan]
+
+
+def all_planned(wanted: Sequence[Task]) -> tuple[Plans, dict[str, str]]:
+    """By the tasks' names: plans, and what stops the others."""
+    plans, stopped = {}, {}
     for task in wanted:
         try:
-            plan = planned(task.case, task.lane)
+            plans[task.name] = planned(task.case, task.lane)
         except ProgramError as problem:
             d = problem.diagnostics[0]
             stopped[task.name] = f"{d.message} [{d.code}]"
-            continue
+    return plans, stopped
+
+
+def prebuild(wanted: Sequence[Task], plans: Plans, deadline: Deadline) -> dict[str, str]:
+    """Builds every kernel of these, in their order, with two cores left to whoever makes rows; what stops a
+    pipeline, by its task's name."""
+    pairs, owners = [], []
+    for task in wanted:
         found, _ = checked(task.case, task.lane)
-        for stage in plan.stages:
+        for stage in plans[task.name].stages:
             kernel, chosen = stage.step.kernel, stage.chosen
             if kernel is not None and chosen is not None:
                 pairs.append((source_of(found, kernel, chosen.planned), chosen.planned.plan))
                 owners.append(task.name)
-    for owner, made in zip(owners, build_sources(pairs, cancel=deadline.event()), strict=True):
-        if not isinstance(made, Artifact):
-            stopped[owner] = str(made)[:500]
-    return stopped
+    made = build_sources(pairs, cancel=deadline.event(), max_jobs=max(1, system.cores() - 2))
+    built = zip(owners, made, strict=True)
+    return {o: str(one)[:500] for o, one in built if not isinstance(one, Artifact | BuildCancelled)}
 
 
 # --- a row -------------------------------------------------------------------------
@@ -150,13 +160,16 @@ def run(wanted: Sequence[Task], journal: Path, compiled: bool, deadline: Deadlin
     """Builds, judges, times and sorts: the report."""
     known = {row["name"] for row in budget.lines(journal)}
     fresh = [task for task in wanted if task.name not in known]
-    stopped = prebuild(fresh, deadline)
-    items = [
-        {"name": t.name, "case": t.case.name, "lane": t.lane, "compile": compiled}
-        for t in fresh
-        if t.name not in stopped
-    ]
-    relay.run("benchmarks.pipelines:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline)
+    plans, stopped = all_planned(fresh)
+    ready = [task for task in fresh if task.name in plans]
+    items = [{"name": t.name, "case": t.case.name, "lane": t.lane, "compile": compiled} for t in ready]
+    with ThreadPoolExecutor(1) as beside:
+        # A row waits, at its kernels' locks in the cache, for what is still being built.
+        built = beside.submit(prebuild, ready, plans, deadline)
+        relay.run(
+            "benchmarks.pipelines:rows_here", items, journal, item_seconds=ROW_SECONDS, deadline=deadline
+        )
+        stopped |= built.result()
     found = {row["name"]: row for row in budget.lines(journal)}
     rows = [found[task.name] for task in wanted if task.name in found]
     return {
@@ -166,7 +179,8 @@ def run(wanted: Sequence[Task], journal: Path, compiled: bool, deadline: Deadlin
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
-    """By lane: how many were timed, what was wrong or lost, and geomeans of baseline over ours."""
+    """By lane: how many were timed, what was wrong or lost, and baseline over ours, the geomean, least and
+    most."""
     found: dict[str, Row] = {}
     for lane in LANES:
         mine = [r for r in rows if r["name"].startswith(f"{lane} ")]
@@ -174,20 +188,32 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
         if mine:
             found[lane] = {
                 "timed": len(timed), "not right": [r["name"] for r in mine if not r["ok"]],
-                "of_eager": geomean([r["of_eager"] for r in timed]) if timed else None,
-                "of_best": geomean([r["of_best"] for r in timed]) if timed else None,
+                "of_eager": _ratios([r["us"]["eager"] / r["us"]["ours"] for r in timed]),
+                "of_compile": _ratios(
+                    [r["us"]["compile"] / r["us"]["ours"] for r in timed if "compile" in r["us"]]
+                ),
+                "of_best": _ratios([r["of_best"] for r in timed]),
                 "torch_share": max((r["torch_share"] for r in timed), default=0.0),
             }  # fmt: skip
     return found
+
+
+def _ratios(found: list[float]) -> Row | None:
+    if not found:
+        return None
+    return {"of": len(found), "geomean": geomean(found), "least": min(found), "most": max(found)}
 
 
 def table(report: Mapping[str, Any]) -> str:
     lines = [_words(row) for row in report["rows"]]
     lines += [f"{name:57} {why[:100]}" for name, why in report["stopped"].items()]
     for lane, of in report["by_lane"].items():
-        if of["timed"]:
-            ratios = f"{of['of_eager']:.3f} of eager, {of['of_best']:.3f} of the best"
-            lines.append(f"{lane}: {of['timed']} timed, {ratios}")
+        said = [
+            f"{r['geomean']:.3f} ({r['least']:.2f} to {r['most']:.2f}, {r['of']}) of {name}"
+            for name in ("eager", "compile", "best")
+            if (r := of[f"of_{name}"]) is not None
+        ]
+        lines.append(f"{lane}: {of['timed']} right and timed, {len(of['not right'])} not; {'; '.join(said)}")
     return "\n".join(lines)
 
 

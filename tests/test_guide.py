@@ -14,6 +14,7 @@ from ucutlass.functions import FUNCTIONS
 from ucutlass.guide import LIMIT, guide
 from ucutlass.hardware import ARCHES
 from ucutlass.lanes import LANES
+from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.layout import kernels
 from ucutlass.rules import RULES
 from ucutlass.schedule import FIELDS
@@ -46,7 +47,7 @@ def test_its_programs_check_and_plan(text: str) -> None:
             # Shown for the language; the family comes later, and the guide's table says so.
             assert {d.code for d in problem.diagnostics} == {"UC0300"}
             continue
-        sizes = frontend.typical_sizes(kernel, None)
+        sizes = typical_sizes(kernel, None)
         assert sizes is not None
         for arch in ARCHES:
             if arch == "sm90a" or all(b.arch != "sm90a" for b in kernel.schedules):

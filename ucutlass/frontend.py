@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import codecs
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +15,11 @@ from ucutlass.families.planning import plan_form
 from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
+from ucutlass.ordinary import typical_sizes
 from ucutlass.planned import AnyPlanned
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
-from ucutlass.shapes import ShapeError, complete, free_dims, holds
+from ucutlass.shapes import ShapeError, holds
 from ucutlass.spans import span
 
 
@@ -177,27 +177,6 @@ def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None
     if violation.nearest is not None and violation.nearest.given():
         hint += f"; nearest legal schedule: {show(violation.nearest)}"
     return Diagnostic(violation.code, violation.message, place, hint)
-
-
-_TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
-"""Extents tried, most ordinary first, to find a shape for which a guard holds."""
-
-_MOST_TRIALS = 20_000
-
-
-def typical_sizes(program: ir.Kernel, guard: ir.Value | None) -> tuple[int, ...] | None:
-    """Ordinary extents for which a guard and the requirements hold, for checking schedules with
-    no shape given; None where none of the tried ones do."""
-    names = free_dims(program)
-    for values in itertools.islice(itertools.product(_TRIALS, repeat=len(names)), _MOST_TRIALS):
-        given: Mapping[str, int] = dict(zip(names, values, strict=True))
-        try:
-            sizes = complete(program, given)
-        except ShapeError:
-            continue
-        if guard is None or holds(guard, dict(zip(program.dims, sizes, strict=True))):
-            return sizes
-    return None
 
 
 def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, ...]:

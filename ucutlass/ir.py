@@ -371,7 +371,8 @@ class TorchCall:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Several launches over named buffers; parameters and results are buffers too."""
+    """Several launches over named buffers; parameters and results are buffers too. The memory order of those
+    in `unordered` is the compiler's to choose: their types have some."""
 
     name: str
     dims: Mapping[str, Extent] = field(hash=False)
@@ -380,6 +381,7 @@ class Pipeline:
     buffers: tuple[tuple[str, TensorType], ...]
     stages: tuple[Stage, ...]
     span: Span = _span()
+    unordered: tuple[str, ...] = ()
 
 
 Program: TypeAlias = Kernel | Pipeline

@@ -76,13 +76,18 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
         lost = {"name": items[1]["name"], "ok": False, "error": "Crashed", "detail": "SIGSEGV"}
         budget.append(journal, lost)
 
-    monkeypatch.setattr(pipelines, "prebuild", lambda fresh, _: {fresh[-1].name: "no kernel [UC0300]"})
+    stopped = {wanted[3].name: "no kernel [UC0300]"}
+    plans = dict.fromkeys([task.name for task in wanted[:3]])
+    monkeypatch.setattr(pipelines, "all_planned", lambda fresh: (plans, dict(stopped)))
+    monkeypatch.setattr(pipelines, "prebuild", lambda ready, plans, _: {})
     monkeypatch.setattr(relay, "run", rows)
     monkeypatch.setattr(pipelines, "machine", dict)
     report = pipelines.run(wanted, tmp_path / "p.jsonl", True, budget.NEVER)
     assert report["left"] == [wanted[2].name] and set(report["stopped"]) == {wanted[3].name}
     (lane,) = report["by_lane"].items()
     assert lane[0] == "bf16" and lane[1]["timed"] == 1 and lane[1]["not right"] == [wanted[1].name]
-    assert lane[1]["of_best"] == pytest.approx(2.0) and lane[1]["torch_share"] == 0.25
+    assert lane[1]["of_best"]["geomean"] == pytest.approx(2.0)
+    assert lane[1]["of_eager"]["least"] == pytest.approx(2.0) and lane[1]["of_compile"] is None
+    assert lane[1]["torch_share"] == 0.25
     words = pipelines.table(report)
     assert "x2.00" in words and "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words

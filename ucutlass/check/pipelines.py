@@ -25,6 +25,7 @@ class _Draft:
     kernels: dict[str, ir.Kernel]
     buffers: dict[str, ir.ParamType] = field(default_factory=dict)
     stages: list[ir.Stage] = field(default_factory=list)
+    unordered: list[str] = field(default_factory=list)
 
     def buffer_names(self) -> tuple[str, ...]:
         return tuple(self.buffers)
@@ -67,8 +68,8 @@ def check_pipeline(
     return ir.Pipeline(
         program.name, dict(scope.dims.extents), params, results,
         tuple((n, t) for n, t in inner.items() if n not in {p.name for p in params}),
-        tuple(draft.stages), program.name_span,
-    )
+        tuple(draft.stages), program.name_span, tuple(draft.unordered),
+    )  # fmt: skip
 
 
 def _result_buffer(name: str) -> str:
@@ -104,8 +105,14 @@ def _bind(statement: syntax.Bind, draft: _Draft) -> None:
         and statement.targets[0].type.element
     ):
         (target,) = statement.targets
-        type_ = _declared_type(target, scope)
-        _inline_stage(expressions.check(value, scope), type_, target.name, target.span, draft)
+        if target.type.axes is None:
+            made = expressions.check(value, scope)
+            type_ = _own_type(target.type, made)
+            draft.unordered.append(target.name)
+        else:
+            type_ = _declared_type(target, scope)
+            made = expressions.check(value, scope)
+        _inline_stage(made, type_, target.name, target.span, draft)
         _define(target.name, type_, target.span, draft)
     else:
         programs.bind(statement, scope)
@@ -115,6 +122,13 @@ def _declared_type(target: syntax.Target, scope: Scope) -> TensorType:
     assert target.type is not None
     types.register_names(target.type.axes or (), scope.dims, pending=True)
     return types.tensor_type(target.type, scope)
+
+
+def _own_type(type_: syntax.TypeExpr, value: Value) -> TensorType:
+    """Of `h: bf16 = e`: the value's names, in some order."""
+    assert type_.element is not None
+    elem = types.stored_element(type_.element, type_.element_span)
+    return TensorType(elem, tuple(MemoryAxis((dim,), Free(dim)) for dim in value.dims))
 
 
 def _define(name: str, type_: TensorType, span: Span, draft: _Draft) -> None:
@@ -266,6 +280,7 @@ def _argument(
                     argument.span,
                     f"store it first: {name}: {wanted.elem.name}[..] = ..",
                 )
+            _check_ordered(name, argument.span, draft)
             unify(wanted, given, param.name, argument.span, sizes, draft.scope.dims.expand)
             return name
         case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
@@ -286,6 +301,17 @@ def _argument(
         argument.span,
         "bind what is computed to a name with an element type first",
     )
+
+
+def _check_ordered(name: str, span: Span, draft: _Draft) -> None:
+    """Calls take tensors axis by axis. Raises Reject UC0501."""
+    if name in draft.unordered:
+        raise Reject(
+            "UC0501",
+            f"{name} lies in an order that the compiler chooses, and a call takes tensors axis by axis",
+            span,
+            f"write the axes of {name} where it is stored",
+        )
 
 
 def _check_same(
@@ -354,6 +380,7 @@ def _torch_stage(statement: syntax.Bind, call: syntax.Call, draft: _Draft) -> No
     for argument in call.arguments:
         match argument:
             case syntax.Argument(syntax.Name(name), None) if isinstance(draft.buffers.get(name), TensorType):
+                _check_ordered(name, argument.span, draft)
                 names.append(name)
             case syntax.Argument(syntax.Number(value), str(keyword)):
                 keywords.append((keyword, value))

@@ -12,8 +12,9 @@ from ucutlass import frontend, ir
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, render, to_json
+from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.layout import kernels
-from ucutlass.pipeline.planning import plan_pipeline
+from ucutlass.pipeline.planning import in_order, plan_pipeline
 from ucutlass.shapes import complete, parse_sizes
 
 
@@ -81,7 +82,9 @@ def _schedules(
     if not sizes:
         if isinstance(program, ir.Kernel):
             return frontend.check_schedules(checked, program)
-        return tuple(d for kernel in kernels(program) for d in _stage(checked, kernel))
+        ordinary = typical_sizes(program, None)
+        laid = program if ordinary is None else in_order(checked, program, ordinary, "sm90a")
+        return tuple(d for kernel in kernels(laid) for d in _stage(checked, kernel))
     extents = complete(program, parse_sizes(sizes))
     own = [program] if isinstance(program, ir.Kernel) else list(kernels(program))
     for arch in dict.fromkeys(block.arch for k in own for block in k.schedules) or ("sm90a",):

@@ -15,7 +15,8 @@ from ucutlass.cli import show
 from ucutlass.cli.build_files import export
 from ucutlass.hardware import Device
 from ucutlass.pipeline.fusion import Cut, Run, cuts, operators, runs
-from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
+from ucutlass.pipeline.orders import Better, better, type_words
+from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_pipeline
 from ucutlass.pipeline.workspace import memory, pointers
 from ucutlass.runtime.switches import Stage
 from ucutlass.schedule import show as show_schedule
@@ -34,13 +35,14 @@ def explain(
     plan = plan_pipeline(checked, program, sizes, arch, device)
     found = cuts(plan, arch, device)
     rows = runs(plan, found, arch, device)
+    quicker = better(plan.layout.pipeline, plan.sizes, estimator(checked, arch, device))
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
     whole = None if on is None else bounds(program, plan.layout.sizes, on)
     row: dict[str, Any] = {
         "pipeline": program.name, "arch": arch, "device": on.name if on else "",
         "sizes": dict(plan.layout.sizes), "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
         "workspace": _workspace(plan), "cuts": [_cut_row(plan, c) for c in found],
-        "runs": [_run_row(plan, r) for r in rows],
+        "runs": [_run_row(plan, r) for r in rows], "orders": _order_rows(plan, quicker),
         "bound": None if whole is None else report.row(whole), "seconds": _seconds(plan),
     }  # fmt: skip
     if as_json:
@@ -55,6 +57,8 @@ def explain(
     if found:
         lines = [_cut_line(plan, c) for c in found] + [_run_line(plan, r) for r in rows]
         show.table(("cut", "between", "moves", "one launch?", ""), lines)
+    if row["orders"]:
+        show.table(("buffer", "order", ""), [_order_line(one) for one in row["orders"]])
 
 
 def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
@@ -161,6 +165,26 @@ def _run_line(plan: PipelinePlan, run: Run) -> Sequence[str]:
     names = ", ".join(plan.stages[i].step.name for i in run.stages)
     gain = f"all three are one kernel where neither is stored; about {run.saves * 1e6:.2f} us"
     return " and ".join(run.buffers), names, short(run.bytes), "yes", gain
+
+
+def _order_rows(plan: PipelinePlan, quicker: Sequence[Better]) -> list[dict[str, Any]]:
+    """Orders that the compiler chose, and ones that it would choose where the text has another."""
+    buffers = plan.layout.buffers
+    left_out = [name for name in plan.orders if name in buffers]
+    rows = [{"buffer": n, "order": type_words(buffers[n].type), "chosen": True} for n in left_out]
+    rows += [
+        {"buffer": b.buffer, "order": type_words(b.type), "chosen": False, "saves_seconds": b.saves}
+        for b in quicker
+        if b.buffer not in plan.orders
+    ]
+    return rows
+
+
+def _order_line(row: Mapping[str, Any]) -> Sequence[str]:
+    if row["chosen"]:
+        return row["buffer"], row["order"], "chosen: the text leaves it out"
+    saves = f"{row['saves_seconds'] * 1e6:.2f} us"
+    return row["buffer"], row["order"], f"would save about {saves}; without axes the compiler chooses"
 
 
 # --- build ---------------------------------------------------------------------------

@@ -323,10 +323,14 @@ def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
 def _seconds(
     made: ConvProblem, schedule: ConvSchedule, extents: Extents, sizes: tuple[int, ...], device: Device
 ) -> float:
-    """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak."""
+    """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak, after
+    operands are copied into another order."""
     moved = sum(w.elem.bytes * math.prod(sizes[a.extent] for a in w.axes) for w in (made.a, made.b))
     moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in made.gemm.outputs)
     peak = device.peaks.get(
         "f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"]
     )
-    return device.launch_floor + max(moved / device.bandwidth, extents.flops / (0.4 * peak))
+    copied = [math.prod(sizes[a.extent] for a in w.axes) * (w.elem.bytes + w.read.bytes)
+              for w in (made.a, made.b) if w.pack is not None]  # fmt: skip
+    packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
+    return device.launch_floor + packs + max(moved / device.bandwidth, extents.flops / (0.4 * peak))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
@@ -11,6 +11,7 @@ from ucutlass.frontend import Checked, Chosen
 from ucutlass.hardware import Device
 from ucutlass.pipeline.lanes import MOST_LANES, Lanes
 from ucutlass.pipeline.layout import Layout, Step, layout
+from ucutlass.pipeline.orders import Orders, ordered, permuted
 from ucutlass.pipeline.workspace import lanes_of, pointers
 from ucutlass.spans import span
 
@@ -34,11 +35,13 @@ class StagePlan:
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
     """All of a pipeline that is decided before anything is built. The workspace is laid out once kernels
-    have said how much they need (`ucutlass.pipeline.workspace.memory`)."""
+    have said how much they need (`ucutlass.pipeline.workspace.memory`). `orders` are of the buffers whose
+    memory order the text leaves out; the layout's pipeline has them so."""
 
     layout: Layout
     stages: tuple[StagePlan, ...]
     lanes: Lanes
+    orders: Orders = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -61,11 +64,32 @@ def plan_pipeline(
 
     Raises ShapeError as `layout`, and ProgramError where a stage has no legal kernel.
     """
-    found = layout(pipeline, sizes)
+    whole = tuple(sizes)
+    orders = ordered(pipeline, whole, estimator(checked, arch, device, draw))
+    found = layout(permuted(pipeline, orders), whole)
     outside = (*found.params, *found.results)
     known = dict(zip(outside, aligned or [True] * len(outside), strict=True))
     stages = tuple(_stage(checked, step, arch, device, known, draw) for step in found.steps)
-    return PipelinePlan(found, stages, lanes_of(found, most_lanes))
+    return PipelinePlan(found, stages, lanes_of(found, most_lanes), orders)
+
+
+def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str) -> ir.Pipeline:
+    """The pipeline with an order for every buffer. Raises ShapeError as `layout`."""
+    if not pipeline.unordered:
+        return pipeline
+    return permuted(pipeline, ordered(pipeline, tuple(sizes), estimator(checked, arch)))
+
+
+def estimator(
+    checked: Checked, arch: str, device: Device | None = None, draw: Draw = as_written
+) -> Callable[[Step], float]:
+    """A step's seconds on aligned tensors. Raises ProgramError where it has no legal kernel."""
+
+    def seconds(step: Step) -> float:
+        chosen = _stage(checked, step, arch, device, {}, draw).chosen
+        return 0.0 if chosen is None else chosen.planned.seconds
+
+    return seconds
 
 
 def _stage(

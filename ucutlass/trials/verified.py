@@ -17,6 +17,7 @@ from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, BuiltPipeline, versions_of
 from ucutlass.backend import Built
 from ucutlass.pipeline.names import outer_names
+from ucutlass.pipeline.orders import Orders
 from ucutlass.planner import Planned
 from ucutlass.runtime import isolate, sanitize
 from ucutlass.runtime.errors import MachineError
@@ -65,10 +66,12 @@ def plan(
         case Built():
             grain = _grain(built, tuple(program.dims))
             stages: list[tuple[str, str, tuple[int, ...]] | None] = [_launch(built)]
+            orders: Orders = {}
         case BuiltPipeline():
             grain = _whole_grain(built)
             stages = [None if one is None else _launch(one) for one in built.built]
-    kernel = facts(checked.source, checked.file, program.name, stages)
+            orders = built.plan.orders
+    kernel = facts(checked.source, checked.file, program.name, stages, orders)
     chosen: Any = tuple(distributions)
     cases = suite(program, sizes, grain, seed=seed, distributions=chosen, most=most)
     return Plan(kernel, grain, cases, reduced(program, sizes, grain, seed=seed))

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,12 +81,14 @@ def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
 
 
 def facts(
-    text: str, file: str, name: str, stages: Sequence[tuple[str, str, Sequence[int]] | None]
-) -> dict[str, Any]:
+    text: str, file: str, name: str, stages: Sequence[tuple[str, str, Sequence[int]] | None],
+    orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> dict[str, Any]:  # fmt: skip
     """What the processes need of a built program: its text, and library, entry and knobs of each launch,
-    None for a torch function. A kernel is one launch."""
+    None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
     made = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
-    return {"text": text, "file": file, "name": name, "stages": made}
+    turned = {buffer: list(order) for buffer, order in orders.items()}
+    return {"text": text, "file": file, "name": name, "stages": made, "orders": turned}
 
 
 class _Loaded:
@@ -101,6 +104,7 @@ class _Loaded:
 
         self.program = frontend.program(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
         self._spec = spec_of(self.program)
+        self._orders = {buffer: tuple(order) for buffer, order in kernel["orders"].items()}
         self._bounds = [None if one is None else _bound(one) for one in kernel["stages"]]
         number = torch.cuda.current_device() if device == "cuda" else 0
         self._device = torch.device(device, number)
@@ -108,12 +112,14 @@ class _Loaded:
     def launch(self, extents: tuple[int, ...]) -> Exposed:
         """Raises LaunchError where a kernel does not serve the extents."""
         from ucutlass.ir import Pipeline
+        from ucutlass.pipeline.orders import permuted
         from ucutlass.runtime import bare
         from ucutlass.runtime.launch import alone
         from ucutlass.runtime.pipeline import rebound_series
 
         if isinstance(self.program, Pipeline):
-            series = rebound_series(self.program, self._bounds, extents, self._device)
+            turned = permuted(self.program, self._orders)
+            series = rebound_series(turned, self._bounds, extents, self._device)
             return bare.exposed(self._spec, series)
         (bound,) = self._bounds
         assert bound is not None

@@ -1,0 +1,129 @@
+"""Ordinary extents of a program whose caller gives none, by what each name is for: a batch of 4096 heads of
+4096 elements under a window of 4096 is nothing that anybody runs, and much of it no kernel serves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from math import prod
+
+from ucutlass import inference, ir
+from ucutlass.ir import Kernel, TensorType, Value
+from ucutlass.pipeline.names import stage_names
+from ucutlass.shapes import ShapeError, complete, free_dims, holds
+
+_TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
+"""Extents tried, most ordinary first, to find a shape for which a guard holds."""
+
+_MOST_TRIALS = 20_000
+
+_BATCH, _HEAD, _WINDOW, _PLACE = 16, 128, 3, 64
+"""Of a name that both operands of a dot keep, that is summed for attention's scores, that a window has, and
+along which one moves."""
+
+_MOST_BYTES = 2**36
+"""Of one tensor."""
+
+
+def typical_sizes(program: ir.Program, guard: Value | None) -> tuple[int, ...] | None:
+    """Ordinary extents, in the order of `program.dims`, for which a guard and the requirements hold; None
+    where none of the tried ones do."""
+    names, first = free_dims(program), roles(program)
+    tried = [
+        (first[name], *(size for size in _TRIALS if size != first[name])) if name in first else _TRIALS
+        for name in names
+    ]
+    for values in itertools.islice(itertools.product(*tried), _MOST_TRIALS):
+        try:
+            sizes = complete(program, dict(zip(names, values, strict=True)))
+        except ShapeError:
+            continue
+        known = dict(zip(program.dims, sizes, strict=True))
+        if (guard is None or holds(guard, known)) and _fits(program, known):
+            return sizes
+    return None
+
+
+def _fits(program: ir.Program, sizes: Mapping[str, int]) -> bool:
+    types = [p.type for p in program.params if isinstance(p.type, TensorType)]
+    if isinstance(program, ir.Pipeline):
+        types += [type_ for _, type_ in (*program.buffers, *program.results)]
+    else:
+        types += [r.type for r in program.results]
+    return all(
+        prod(inference.length(axis, sizes) for axis in type_.axes) * type_.elem.bits <= 8 * _MOST_BYTES
+        for type_ in types
+    )
+
+
+def roles(program: ir.Program) -> dict[str, int]:
+    """What is ordinary for the names of which that can be told."""
+    if isinstance(program, Kernel):
+        return _of_kernel(program)
+    found: dict[str, int] = {}
+    for stage in program.stages:
+        if isinstance(stage.call, Kernel):
+            outer = stage_names(program, stage)
+            found = {outer.get(d, d): size for d, size in _of_kernel(stage.call).items()} | found
+    return found
+
+
+def _of_kernel(kernel: Kernel) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node in _nodes(kernel):
+        match node:
+            case ir.Read(positions=positions):
+                windows = [w for position in positions if (w := _window(position, kernel))]
+                if windows:
+                    kept = dict.fromkeys(node.dims, _PLACE)
+                    found = kept | found | {d: size for w in windows for d, size in w.items()}
+            case ir.Dot():
+                shared = set(node.left.dims) & set(node.right.dims)
+                found |= dict.fromkeys(shared - set(node.over), _BATCH)
+                for score in _scores(node):
+                    found |= dict.fromkeys((*score.over, *_values(node)), _HEAD)
+    return found
+
+
+def _window(position: ir.Position, kernel: Kernel) -> dict[str, int]:
+    """Of `x[H = P + R]`, whose R does not last."""
+    terms = [dim for dim, _ in position.at.terms]
+    if len(terms) < 2:
+        return {}
+    kept = {d for result in kernel.results for d in result.value.dims}
+    return {position.dim: _PLACE} | {d: _PLACE if d in kept else _WINDOW for d in terms}
+
+
+def _scores(dot: ir.Dot) -> Iterator[ir.Dot]:
+    """The dots under a softmax that is an operand of this one."""
+    for side in (dot.left, dot.right):
+        for node in _below(side):
+            if isinstance(node, ir.Softmax):
+                yield from (inner for inner in _below(node) if isinstance(inner, ir.Dot))
+
+
+def _values(dot: ir.Dot) -> set[str]:
+    """What the weights' other operand brings: the width of the values."""
+    sides = (dot.left, dot.right)
+    return {
+        dim
+        for side, other in (sides, sides[::-1])
+        if not any(isinstance(node, ir.Softmax) for node in _below(side))
+        for dim in set(side.dims) - set(other.dims) - set(dot.over)
+    }
+
+
+def _nodes(kernel: Kernel) -> list[Value]:
+    """Each once, in an order that the text gives."""
+    return list({id(n): n for result in kernel.results for n in _below(result.value)}.values())
+
+
+def _below(value: Value) -> list[Value]:
+    seen: dict[int, Value] = {}
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            stack += ir.children(node)
+    return list(seen.values())

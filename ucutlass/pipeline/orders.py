@@ -1,0 +1,209 @@
+"""Memory orders of what lies between stages. Where the text leaves an order out (`h: bf16 = e`), it is the
+one with which the stage that fills the buffer and those that read it are together estimated quickest; where
+the text has one, `ucc explain` says which would be quicker.
+
+An order changes no result: kernels go by names, and the maker's and all readers' types turn together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice, permutations, product
+from typing import TypeAlias
+
+from ucutlass import ir
+from ucutlass.diagnostics import ProgramError
+from ucutlass.extents import show
+from ucutlass.ir import Kernel, Pipeline, TensorType
+from ucutlass.pipeline.layout import Step, layout
+
+Orders: TypeAlias = Mapping[str, tuple[int, ...]]
+"""By buffer: which of its axes stands where, outermost first."""
+
+Seconds: TypeAlias = Callable[[Step], float]
+"""A step's estimate. Raises ProgramError where it has no kernel."""
+
+MOST_ORDERS = 720
+"""Orders of a buffer that are asked for: all of six axes; of more the first, which turn the inner ones."""
+
+TOGETHER = 4
+"""Orders of each buffer that are tried with those of all others."""
+
+ROUNDS = 3
+"""Walks over the buffers at most: one buffer's order may ask for another of its neighbour."""
+
+WORTH = 0.97
+"""What another order's estimate must be below, as a part: estimates that differ by less say little."""
+
+Cost: TypeAlias = tuple[int, float]
+"""Stages without a kernel, and the seconds of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """An order that is estimated quicker than the one in the text: the buffer's type so, and the seconds."""
+
+    buffer: str
+    type: TensorType
+    saves: float
+
+
+def permuted(pipeline: Pipeline, orders: Orders) -> Pipeline:
+    """The pipeline with these buffers' axes turned, wherever they are filled and read; no buffer of it is
+    left to the compiler any more."""
+    return replace(
+        pipeline,
+        buffers=tuple((name, _turned(type_, name, orders)) for name, type_ in pipeline.buffers),
+        stages=tuple(_stage(stage, orders) for stage in pipeline.stages),
+        unordered=(),
+    )
+
+
+def _turned(type_: TensorType, name: str, orders: Orders) -> TensorType:
+    if name not in orders:
+        return type_
+    return TensorType(type_.elem, tuple(type_.axes[i] for i in orders[name]))
+
+
+def _stage(stage: ir.Stage, orders: Orders) -> ir.Stage:
+    kernel = stage.call
+    if not isinstance(kernel, Kernel) or not orders.keys() & {*stage.outputs, *stage.arguments}:
+        return stage
+    params = tuple(
+        replace(decl, type=_turned(decl.type, argument, orders))
+        if isinstance(decl.type, TensorType) and isinstance(argument, str) else decl
+        for decl, argument in zip(kernel.params, stage.arguments, strict=True)
+    )  # fmt: skip
+    results = tuple(
+        replace(decl, type=_turned(decl.type, name, orders))
+        for decl, name in zip(kernel.results, stage.outputs, strict=True)
+    )
+    return replace(stage, call=replace(kernel, params=params, results=results))
+
+
+def type_words(type_: TensorType) -> str:
+    """The type as a text has it: `bf16[B, T, (H D)]`."""
+    axes = [
+        show(axis.extent) if not axis.dims else axis.dims[0] if len(axis.dims) == 1
+        else f"({' '.join(axis.dims)})"
+        for axis in type_.axes
+    ]  # fmt: skip
+    return f"{type_.elem.name}[{', '.join(axes)}]"
+
+
+# --- the quickest ------------------------------------------------------------------
+
+
+def ordered(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Orders:
+    """An order for every buffer that has none: at first what suits the maker alone, then buffer by buffer the
+    quickest with the others as they are. Where a reader has no kernel so, the makers' best few are tried
+    together. Raises ShapeError as `layout`."""
+    if not pipeline.unordered:
+        return {}
+    search = _Search(pipeline, sizes, seconds)
+    chosen = {name: search.makers(name)[0] for name in pipeline.unordered}
+    chosen = search.settled(chosen)
+    if search.cost(chosen, search.all)[0]:
+        few = [search.makers(name)[:TOGETHER] for name in pipeline.unordered]
+        every = islice(product(*few), MOST_ORDERS)
+        trials = [dict(zip(pipeline.unordered, orders, strict=True)) for orders in every]
+        chosen = search.settled(min(trials, key=lambda trial: search.cost(trial, search.all)))
+    return chosen
+
+
+def better(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tuple[Better, ...]:
+    """Every buffer between stages, none of which a torch function touches, whose maker and readers another
+    order would serve quicker, with the other buffers as they are. Raises ShapeError as `layout`."""
+    search = _Search(pipeline, sizes, seconds)
+    made: list[Better] = []
+    for name, type_ in pipeline.buffers:
+        if _by_torch(pipeline, name):
+            continue
+        now = search.cost({}, search.beside(name))
+        order = search.best(name, {})
+        then = search.cost({name: order}, search.beside(name))
+        if now[0] == then[0] and then[1] < now[1]:
+            made.append(Better(name, _turned(type_, name, {name: order}), now[1] - then[1]))
+    return tuple(made)
+
+
+def _by_torch(pipeline: Pipeline, name: str) -> bool:
+    """Torch functions see axes by number."""
+    return any(
+        isinstance(stage.call, ir.TorchCall) and name in (*stage.arguments, *stage.outputs)
+        for stage in pipeline.stages
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    pipeline: Pipeline
+    sizes: tuple[int, ...]
+    seconds: Seconds
+    known: dict[object, Cost] = field(default_factory=dict)
+
+    @property
+    def all(self) -> frozenset[str]:
+        """What any stage fills."""
+        return frozenset(output for stage in self.pipeline.stages for output in stage.outputs)
+
+    def makers(self, name: str) -> list[tuple[int, ...]]:
+        """A buffer's orders, the quickest to fill first."""
+        own = frozenset(o for s in self.pipeline.stages if name in s.outputs for o in s.outputs)
+        return sorted(self.every(name), key=lambda order: self.cost({name: order}, own))
+
+    def settled(self, chosen: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """One buffer's order after the other, until none changes."""
+        for _ in range(ROUNDS):
+            before = dict(chosen)
+            for name in before:
+                chosen = {**chosen, name: self.best(name, chosen)}
+            if chosen == before:
+                break
+        return chosen
+
+    def every(self, name: str) -> Iterator[tuple[int, ...]]:
+        """Orders of a buffer, those that turn the inner axes alone first."""
+        axes = dict(self.pipeline.buffers)[name].axes
+        return islice(permutations(range(len(axes))), MOST_ORDERS)
+
+    def best(self, name: str, others: Orders) -> tuple[int, ...]:
+        """The order of a buffer; where several are as quick, the first, which is the one that stands."""
+        beside = self.beside(name)
+        standing = others.get(name, tuple(range(len(dict(self.pipeline.buffers)[name].axes))))
+        found, least = standing, self.cost({**others, name: standing}, beside)
+        for order in self.every(name):
+            cost = self.cost({**others, name: order}, beside)
+            if cost[0] < least[0] or (cost[0] == least[0] and cost[1] < least[1] * WORTH):
+                found, least = order, cost
+        return found
+
+    def beside(self, name: str) -> frozenset[str]:
+        """What the stages fill that fill or read a buffer."""
+        return frozenset(
+            output
+            for stage in self.pipeline.stages
+            if name in stage.outputs or name in stage.arguments
+            for output in stage.outputs
+        )
+
+    def cost(self, orders: Orders, beside: frozenset[str]) -> Cost:
+        """Of the stages that fill any of these; a copy that falls away costs nothing."""
+        absent, total = 0, 0.0
+        for step in layout(permuted(self.pipeline, orders), self.sizes).steps:
+            if step.kernel is not None and beside & {*step.stage.outputs}:
+                one = self._step(step)
+                absent, total = absent + one[0], total + one[1]
+        return absent, total
+
+    def _step(self, step: Step) -> Cost:
+        kernel = step.kernel
+        assert kernel is not None
+        key = (step.name, *(p.type for p in kernel.params), *(r.type for r in kernel.results))
+        if key not in self.known:
+            try:
+                self.known[key] = 0, self.seconds(step)
+            except ProgramError:
+                self.known[key] = 1, 0.0
+        return self.known[key]
