@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent import dialogue, search
 from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
 from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import outcome_of_json
+from ucutlass.agent.outcome import Timed, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Pick, Scale
 from ucutlass.agent.spend import Budget, Spend, spend_of_json
 from ucutlass.agent.stop import Standing, Stop, reason
@@ -101,9 +101,11 @@ class Note:
 
 @dataclass(slots=True)
 class State:
-    """All that events say. `text` is the problem's program, `pending` what was proposed and not judged,
-    `asked` the call without an answer. `failures` are calls that ended in an error, in words."""
+    """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
+    was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
+    error, in words."""
 
+    problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     settings: Settings = field(default_factory=Settings)
     scale: Scale = field(default_factory=Scale)
@@ -143,7 +145,7 @@ def advance(state: State, event: Event) -> None:
     state.number += 1
     match event.kind:
         case "opened":
-            state.text = body["problem"]["text"]
+            state.problem, state.text = body["problem"], body["problem"]["text"]
             state.settings = settings_of_json(body["settings"])
             state.scale = Scale(body["bound"], body["baseline"])
             state.pending = [Judge(None, 0, None, state.text, "the problem's own program")]
@@ -192,6 +194,9 @@ def _judged(state: State, body: Mapping[str, Any]) -> None:
     outcome = outcome_of_json(body["outcome"])
     state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
     state.spend += spend_of_json(body["spend"])
+    if judged.parent is None and isinstance(outcome, Timed) and outcome.gain is not None:
+        # Measured in turns with the problem's own program: what every candidate is to beat.
+        state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
 
 
 # --- what is due -----------------------------------------------------------------
