@@ -106,8 +106,7 @@ def run(session: Session, proposer: Proposer, bench: Bench, on_event: OnEvent = 
 
 
 def _ask(session: Session, ask: Ask, proposer: Proposer) -> None:
-    if not ask.repeated:
-        session.write("asked", **ask_to_json(ask))
+    asked(session, ask)
 
     def on_spend(spend: Spend) -> None:
         session.write("spent", call=ask.call, spend=to_json(spend))
@@ -118,6 +117,12 @@ def _ask(session: Session, ask: Ask, proposer: Proposer) -> None:
         session.write("failed", call=ask.call, words=str(failure))
         raise
     tell(session, ask, answer)
+
+
+def asked(session: Session, ask: Ask) -> None:
+    """Writes down that a proposer is asked, wherever it is: what that costs is then somebody's."""
+    if not ask.repeated:
+        session.write("asked", **ask_to_json(ask))
 
 
 def tell(session: Session, ask: Ask, answer: Answer) -> None:
@@ -137,6 +142,11 @@ def _judge(session: Session, judge: Judge, bench: Bench) -> None:
         judged, key = Judged(Refused(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
         judged, key = _looked_at(session.state, judge, bench)
+    told(session, judge, judged, key)
+
+
+def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
+    """Takes an outcome, wherever it was measured."""
     one = Spend(attempts=0 if judge.call is None else 1)
     session.write(
         "judged", call=judge.call, index=judge.index, key=key,
