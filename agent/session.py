@@ -21,11 +21,11 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent import dialogue, search
 from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
 from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Timed, outcome_of_json
+from ucutlass.agent.outcome import Rejected, Timed, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Pick, Scale
 from ucutlass.agent.spend import Budget, Spend, spend_of_json
 from ucutlass.agent.stop import Standing, Stop, reason
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.tree import ROOT, Tree
 
 # --- what is due -----------------------------------------------------------------
 
@@ -216,6 +216,8 @@ def due(state: State) -> Due:
     if state.pending:
         return state.pending[0]
     chance = random.Random(f"{state.settings.seed}:{state.calls}")
+    if len(state.tree) == 1 and isinstance(rejected := state.tree[ROOT].outcome, Rejected):
+        return End(f"the problem's own program was rejected ({rejected.verdict}): {rejected.words}")
     pick = SEARCHES[state.settings.search].search(state.tree, state.scale, chance)
     if pick is None:
         return End("no candidate is left to go on from")

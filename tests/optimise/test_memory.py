@@ -56,7 +56,6 @@ def test_a_confirmed_gain_is_a_conclusion(journal: Journal) -> None:
         [Timed(2e-5, records=("r0",)), Timed(1e-5)],
         [Timed(2e-5, records=("r0",)), Timed(1.99e-5, records=("r1",))],
         [Timed(2e-5, records=("r0",)), Rejected("gaming", "too fast")],
-        [Rejected("unproven", ""), Timed(1e-5, records=("r1",))],
     ],
 )
 def test_nothing_else_is(journal: Journal, outcomes: list[Outcome]) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.optimise.made_up import Bench, Killed, Mortal, Proposer, outcome_of
 from ucutlass.agent.dialogue import DIALOGUES
-from ucutlass.agent.outcome import Refused, Repeated, Timed
+from ucutlass.agent.outcome import Refused, Rejected, Repeated, Timed
 from ucutlass.agent.proposer import Answer, ProposerFailed
-from ucutlass.agent.run import Session, opened, run, tell
+from ucutlass.agent.run import Judged, Session, opened, run, tell
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import Ask, End, Judge, NotASession, Settings, State, due, replayed
 from ucutlass.agent.spend import Budget
@@ -117,6 +117,15 @@ def test_a_proposer_with_nothing_left_ends_the_session() -> None:
     for search in SEARCHES:
         state = run(begun(Mortal(), search), Empty(), Bench())
         assert state.ended == "no candidate is left to go on from" and len(state.tree) == 1
+
+
+def test_a_problem_that_the_audit_rejects_is_not_worked_on() -> None:
+    class Strict(Bench):
+        def judge(self, text: str) -> Any:
+            return Judged(Rejected("flawed-problem", "its result is one number"))
+
+    state = run(begun(Mortal()), Proposer(), Strict())
+    assert state.ended == "the problem's own program was rejected (flawed-problem): its result is one number"
 
 
 def test_steps_of_a_dialogue_read_the_notes_of_those_before() -> None:
