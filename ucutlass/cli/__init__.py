@@ -18,6 +18,7 @@ _COMMANDS = {
     "bench": "time a kernel against baselines, in turns",
     "profile": "say what decides a kernel's time, and which edits to try",
     "tune": "find the fastest kernel that a program denotes for a shape",
+    "optimize": "search for a faster program, under a budget",
     "audit": "say whether a kernel's evidence may be believed",
     "guide": "print the language guide",
     "doctor": "report what this machine has and lacks",

@@ -14,14 +14,14 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.agent.integrity import RULES, Report, audit
 from ucutlass.agent.integrity.bundle import Bundle, Missing
-from ucutlass.agent.integrity.gather import Candidate, gather, latest, matches
+from ucutlass.agent.integrity.gather import Candidate, gather, latest
+from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import file_argument, json_option, kernel_option, sizes_option
 from ucutlass.runtime.evidence import Record
-from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store, record
-from ucutlass.runtime.subject import machine_of, subject_of
+from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.sol.ceilings import CeilingsError
 
@@ -76,7 +76,7 @@ def command(
         except CeilingsError as problem:
             fail(Status.MACHINE, str(problem), as_json)
         found = audit(bundle)
-        kept = store.add(_record(candidate, bundle, found, records))
+        kept = store.add(record_of(candidate, bundle, found, records))
     _report(candidate, bundle, found, kept, as_json)
     if not found.accepted:
         sys.exit(Status.PROGRAM)
@@ -107,24 +107,6 @@ def _records(store: Store, ids: Sequence[str], as_json: bool) -> tuple[Record, .
         fail(Status.CALL, str(problem.args[0]), as_json)
     except NotIntact as problem:
         fail(Status.PROGRAM, f"gaming: {problem}", as_json)
-
-
-def _record(candidate: Candidate, bundle: Bundle, found: Report, records: Sequence[Record]) -> Record:
-    """The verdict, of the subject that was measured; of the text alone where nothing of it was."""
-    mine = [r for r in records if matches(candidate, r)]
-    sizes = [candidate.sizes[d] for d in candidate.program.dims]
-    subject = next(
-        (r.subject for r in mine),
-        subject_of(candidate.program, candidate.checked.source, sizes, arch="", lane="", schedule=""),
-    )
-    machine = next((r.machine for r in mine), machine_of(None))
-    protocol = {"rules": list(found.checked), "lane": str(bundle.lane) if bundle.lane else None}
-    result = {
-        "verdict": found.verdict,
-        "accepted": found.accepted,
-        "findings": [asdict(f) | {"records": list(f.records)} for f in found.findings],
-    }
-    return record("audit", subject, machine, protocol, result, tuple(r.id for r in bundle.records))
 
 
 # --- words -------------------------------------------------------------------------------

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ucutlass import frontend, ir
-from ucutlass.assembly import AnyBuilt, build_program, sizes_of, versions_of
+from ucutlass import frontend
+from ucutlass.assembly import build_program
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -31,11 +30,9 @@ from ucutlass.runtime import isolate
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.bench.protocol import Protocol, Regime
 from ucutlass.runtime.errors import BuildError
-from ucutlass.runtime.evidence import Machine, Subject
-from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
-from ucutlass.sol.bounds import bounds
-from ucutlass.trials.subjects import subject_of_built
+from ucutlass.trials.benched import Made, describe, recorded, share
 
 NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
 """As `ucutlass.runtime.bench.baselines.BASELINES`, which takes torch to import."""
@@ -115,10 +112,10 @@ def command(
         }  # fmt: skip
         with lane.held(lane.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
             outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=limit)
-        row = _describe(ours) | _answered(outcome, ours.program.name, as_json)
+        row = describe(ours) | _answered(outcome, ours.program.name, as_json)
         for report in row["regimes"]:
-            _share(report, ours, device)
-        row["records"] = _recorded(row, ours, files)
+            share(report, ours, device)
+        row["records"] = recorded(row, ours, files)
     _report(row, as_json)
     if not _ok(row):
         sys.exit(Status.PROGRAM)
@@ -131,36 +128,23 @@ def _baseline(name: str) -> dict[str, str]:
     return {"name": name, "text": frontend.decoded(Path(name).read_bytes(), name)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A kernel that was built, with what it was built from."""
-
-    checked: frontend.Checked
-    program: ir.Program
-    built: AnyBuilt
-
-    @property
-    def subject(self) -> Subject:
-        return subject_of_built(self.checked, self.program, self.built)
-
-
 def _made(
     checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str, device: Device | None
-) -> _Made:
+) -> Made:
     """Raises ProgramError, ShapeError, and what `build_kernel` raises."""
     program = frontend.program(checked, name)
     extents = complete(program, sizes)
     with show.building(program.name) as progress:
         built = build_program(checked, program, extents, arch, device=device, on_progress=progress)
-    return _Made(checked, program, built)
+    return Made(checked, program, built)
 
 
 def _files(
     asked: Sequence[Mapping[str, str]], sizes: Mapping[str, int], arch: str, device: Device | None
-) -> dict[str, _Made]:
+) -> dict[str, Made]:
     """The baselines that are files, built before the GPU is taken. One that cannot be built is left to
     the comparison's process, which reports it in its words."""
-    found: dict[str, _Made] = {}
+    found: dict[str, Made] = {}
     for one in asked:
         if "text" in one:
             with suppress(ProgramError, ShapeError, BuildError):
@@ -173,66 +157,12 @@ def _announce(holder: str) -> None:
     click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
 
 
-def _describe(made: _Made) -> dict[str, Any]:
-    return {
-        "kernel": made.program.name,
-        "sizes": dict(zip(made.program.dims, sizes_of(made.built), strict=True)),
-        "arch": made.subject.arch,
-        "schedule": made.subject.schedule,
-    }
-
-
 def _answered(outcome: isolate.Outcome, kernel: str, as_json: bool) -> dict[str, Any]:
     """What the process found; ends the command where it was lost."""
     if not isinstance(outcome, isolate.Returned):
         fail(Status.PROGRAM, f"{kernel}: {isolate.lost(outcome, 'the comparison')}", as_json)
     assert isinstance(outcome.value, dict)
     return outcome.value
-
-
-# --- evidence ------------------------------------------------------------------------
-
-
-def _share(report: dict[str, Any], made: _Made, device: Device | None) -> None:
-    """Adds the fused bound in microseconds, at the data sheet's clock and at the one that was measured:
-    memory has a clock of its own, everything else runs at the SMs'."""
-    report["bound"] = report["bound_at_clock"] = None
-    if device is None:
-        return
-    sizes = dict(zip(made.program.dims, sizes_of(made.built), strict=True))
-    fused = bounds(made.program, sizes, device, regime=report["protocol"]["regime"]).fused
-    report["bound"] = fused.seconds * 1e6
-    clock = next((o["sm_clock"] for o in report["outcomes"][:1] if o.get("sm_clock")), None)
-    if clock:
-        scale = device.clock / clock
-        limits = [t.seconds * (1.0 if t.name == "memory" else scale) for t in fused.limits]
-        report["bound_at_clock"] = max(limits) * 1e6
-
-
-def _recorded(row: Mapping[str, Any], ours: _Made, files: Mapping[str, _Made]) -> list[str]:
-    """The ids of the new records in the user's store: one a regime for the kernel, and one for each file
-    that was timed with it; those of one regime share a `comparison`."""
-    machine = Machine(**row["machine"])
-    machine = replace(machine, versions={**versions_of(ours.built), **machine.versions})
-    store = Store.open()
-    made = []
-    for report in row["regimes"]:
-        protocol = report["protocol"] | {"comparison": uuid.uuid4().hex}
-        result = {k: v for k, v in report.items() if k != "protocol"} | {"verified": row["verified"]}
-        own = store.add(record("bench", ours.subject, machine, protocol, result))
-        made.append(own)
-        for place, outcome in enumerate(report["outcomes"]):
-            if place and "failed" not in outcome and outcome["name"] in files:
-                theirs = _theirs(result, place)
-                subject = files[outcome["name"]].subject
-                made.append(store.add(record("bench", subject, machine, protocol, theirs, (own,))))
-    return made
-
-
-def _theirs(result: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A result as the baseline's own: its outcome alone. Ratios, bound and verification are the kernel's."""
-    kept = ("rounds", "seconds", "settled", "l2_reset", "no_profiler", "findings", "buffers")
-    return {k: result[k] for k in kept} | {"outcomes": [result["outcomes"][place]]}
 
 
 def _ok(row: Mapping[str, Any]) -> bool:

@@ -40,6 +40,7 @@ TABLE: Table = MappingProxyType(
             "torch ucutlass.backend ucutlass.trials.tune ucutlass.trials.tune:ready", "gpu", "prepare"
         ),
         "timed": Row("ucutlass.trials.tune:timed", "gpu", "warm"),
+        "attempt": Row("ucutlass.trials.attempt:tried", "gpu", "warm"),
         "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
     }
 )

@@ -1,0 +1,128 @@
+"""The whole evidence of one candidate: verified on the suite, benched by protocol, audited, recorded.
+
+What `ucc verify`, `ucc bench` and `ucc audit` do one after the other, for a candidate that would lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ucutlass import frontend, ir
+from ucutlass.agent.integrity import audit
+from ucutlass.agent.integrity.gather import Candidate, gather
+from ucutlass.agent.integrity.kept import record_of
+from ucutlass.agent.integrity.precision import Declared
+from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
+from ucutlass.assembly import AnyBuilt
+from ucutlass.hardware import Device
+from ucutlass.runtime import isolate
+from ucutlass.runtime.bench.lane import gpu_uuid, held
+from ucutlass.runtime.bench.protocol import Protocol
+from ucutlass.runtime.evidence import Record
+from ucutlass.runtime.store import Store, record
+from ucutlass.trials import verified
+from ucutlass.trials.benched import Made, describe, recorded, share
+
+MOST_CASES = 24
+"""Of the suite: every distribution at the problem's extents, and a few at others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is judged: a built candidate at every extent of its program by name."""
+
+    checked: frontend.Checked
+    program: ir.Program
+    built: AnyBuilt
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """`baseline` is a name of `ucc bench --baseline`, or "". Seconds bound the comparison (`seconds`), each
+    case of the suite (`case`), the comparison's process (`limit`) and the wait for the lane (`wait`)."""
+
+    arch: str
+    device: Device | None
+    lane: Declared | None
+    baseline: str = "eager"
+    seed: int = 0
+    seconds: float = 5.0
+    case: float = 60.0
+    limit: float = 300.0
+    wait: float = 600.0
+
+
+def confirmed(subject: Subject, how: How) -> Timed | Wrong | Failed | Rejected:
+    """Raises StoreError and MachineError: what is no candidate's fault."""
+    proof = _verified(subject, how)
+    if not proof.result["ok"]:
+        return Wrong("; ".join(str(w) for w in proof.result["failures"][:3])[:600])
+    row = _benched(subject, how)
+    if isinstance(row, str):
+        return Failed("time", row[:600])
+    if not row["regimes"]:
+        return Wrong("; ".join(v["words"] for v in row["verified"] if not v["ok"])[:600])
+    made = Made(subject.checked, subject.program, subject.built)
+    row = describe(made) | row
+    for report in row["regimes"]:
+        share(report, made, how.device)
+    store = Store.open()
+    bench = store.get(recorded(row, made, {})[0])
+    candidate = Candidate(subject.checked, subject.program, subject.sizes)
+    bundle = gather(candidate, (bench, proof), lane=how.lane, seed=how.seed)
+    found = audit(bundle)
+    kept = store.add(record_of(candidate, bundle, found, (bench, proof)))
+    if not found.accepted:
+        said = "; ".join(f"{f.rule}: {f.words}" for f in found.findings[:3])
+        return Rejected(found.verdict, said[:800])
+    return _timed(row["regimes"][0], (proof.id, bench.id, kept))
+
+
+def _timed(report: Mapping[str, Any], records: Sequence[str]) -> Timed:
+    own = report["outcomes"][0]
+    ratio = next((v["ratio"] for v in report["versus"] if v["ratio"]), None)
+    seconds = own["span"]["median"] * 1e-6
+    if ratio is None:
+        return Timed(seconds, records=tuple(records))
+    # `bench` gives the candidate's time over the baseline's.
+    return Timed(seconds, 1 / ratio["median"], 1 / ratio["high"], 1 / ratio["low"], records=tuple(records))
+
+
+def _verified(subject: Subject, how: How) -> Record:
+    free = dict(subject.sizes)
+    plan = verified.plan(
+        subject.checked, subject.program, subject.built, free, seed=how.seed, most=MOST_CASES
+    )
+    with _lane(how):
+        machine = verified.machine(subject.built)
+        evidence = verified.run(plan, case_seconds=how.case)
+    made = Made(subject.checked, subject.program, subject.built)
+    kept = record("verify", made.subject, machine, verified.protocol(plan, how.case), evidence.to_json())
+    Store.open().add(kept)
+    return kept
+
+
+def _benched(subject: Subject, how: How) -> dict[str, Any] | str:
+    """What the comparison's process found, or why there is nothing."""
+    protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
+    arguments = {
+        "text": subject.checked.source, "file": subject.checked.file, "name": subject.program.name,
+        "sizes": dict(subject.sizes), "arch": how.arch, "seed": how.seed,
+        "baselines": [{"name": how.baseline}] if how.baseline else [], "protocols": [asdict(protocol)],
+        "bandwidth": how.device.bandwidth if how.device else None,
+    }  # fmt: skip
+    with _lane(how):
+        outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=how.limit)
+    match outcome:
+        case isolate.Returned(dict(found)):
+            return found
+        case _:
+            return isolate.lost(outcome, "the comparison")
+
+
+def _lane(how: How) -> AbstractContextManager[None]:
+    return held(gpu_uuid(), timeout_seconds=how.wait, on_wait=lambda _: None)

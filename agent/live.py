@@ -1,0 +1,173 @@
+"""Where a live session's programs are judged: this machine's compilers and its GPU.
+
+In two steps, since a full judgement takes ten times as long as an attempt. Every candidate is checked,
+compared with the problem, built, held against the problem's reference at its extents and timed. One that
+would lead is then confirmed: the whole suite, the timing protocol in turns with the baseline, the audit.
+Until then it is an ancestor, but no result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ucutlass import ir
+from ucutlass.agent.evidence import How, Subject, confirmed
+from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
+from ucutlass.agent.problem import Candidate, Problem, candidate_of
+from ucutlass.agent.run import Judged
+from ucutlass.agent.spend import Spend
+from ucutlass.assembly import AnyBuilt, build_program
+from ucutlass.diagnostics import ProgramError
+from ucutlass.engine.errors import TaskLost
+from ucutlass.engine.work import Engine, Task
+from ucutlass.frontend import plan_kernel
+from ucutlass.hardware import Device
+from ucutlass.pipeline.planning import plan_pipeline
+from ucutlass.runtime import isolate
+from ucutlass.runtime.errors import BuildError
+from ucutlass.schedule import show
+from ucutlass.shapes import ShapeError, complete
+
+SAME_SECONDS = 120.0
+"""What the float64 reference may take to compare two programs."""
+
+LEADS = 1.03
+"""A candidate is confirmed where its first reading is at most so many times the best confirmed one: two
+readings of one kernel differ by a per cent or two."""
+
+Confirm = Callable[[Subject, How], Outcome]
+
+
+@dataclass(slots=True)
+class Live:
+    """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it."""
+
+    problem: Problem
+    engine: Engine
+    how: How
+    limit: float = 300.0
+    confirm: Confirm = confirmed
+    best: float | None = None
+    _known: dict[str, Candidate] = field(default_factory=dict)
+
+    def key(self, text: str) -> str | Refused:
+        found = candidate_of(self.problem, text)
+        if isinstance(found, Refused):
+            return found
+        try:
+            schedules = _planned(found, self.problem, self.how.device)
+        except (ProgramError, ShapeError) as error:
+            return refused(error)
+        self._known[text] = found
+        return f"{found.key}|{schedules}"
+
+    def judge(self, text: str) -> Judged:
+        start = time.monotonic()
+        outcome, gpu = self._judged(self._known[text], text)
+        return Judged(outcome, Spend(gpu_seconds=gpu, seconds=time.monotonic() - start))
+
+    def _judged(self, candidate: Candidate, text: str) -> tuple[Outcome, float]:
+        other = self._other(candidate, text)
+        if other:
+            return Refused(f"it computes something else than the problem: {other}"), 0.0
+        built = self._built(candidate)
+        if isinstance(built, Failed):
+            return built, 0.0
+        first, gpu = self._tried(text)
+        if not isinstance(first, Timed):
+            return first, gpu
+        if self.best is not None and first.seconds > LEADS * self.best:
+            return first, gpu
+        start = time.monotonic()
+        extents = complete(candidate.program, self.problem.sizes)
+        sizes = dict(zip(candidate.program.dims, extents, strict=True))
+        found = self.confirm(Subject(candidate.checked, candidate.program, built, sizes), self.how)
+        if isinstance(found, Timed):
+            self.best = found.seconds if self.best is None else min(self.best, found.seconds)
+        return found, gpu + time.monotonic() - start
+
+    def _other(self, candidate: Candidate, text: str) -> str:
+        """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
+        its typed program, so equal digests need no experiment."""
+        wanted = candidate_of(self.problem, self.problem.text)
+        if isinstance(wanted, Candidate) and wanted.key == candidate.key:
+            return ""
+        outcome = isolate.run(
+            "ucutlass.trials.same:same",
+            {"text": self.problem.text, "other": text, "name": self.problem.program,
+             "sizes": dict(self.problem.sizes), "seed": self.how.seed},
+            limit_seconds=SAME_SECONDS,
+        )  # fmt: skip
+        match outcome:
+            case isolate.Returned(str(words)):
+                return words
+            case _:
+                return isolate.lost(outcome, "the reference")
+
+    def _built(self, candidate: Candidate) -> AnyBuilt | Failed:
+        """Raises MachineError: a compiler that is missing is no candidate's fault."""
+        sizes = complete(candidate.program, self.problem.sizes)
+        try:
+            return build_program(
+                candidate.checked, candidate.program, sizes, self.problem.arch, device=self.how.device
+            )
+        except (BuildError, ProgramError) as error:
+            return Failed("build", str(error)[:600])
+
+    def _tried(self, text: str) -> tuple[Timed | Wrong | Failed, float]:
+        arguments = {
+            "text": text, "problem": self.problem.text, "name": self.problem.program,
+            "sizes": dict(self.problem.sizes), "arch": self.problem.arch, "seed": self.how.seed,
+        }  # fmt: skip
+        start = time.monotonic()
+        task = self.engine.submit(
+            "attempt", arguments, limit_seconds=self.limit, wait_seconds=self.how.wait,
+            near=self.problem.name,
+        )  # fmt: skip
+        found = _answer(task)
+        spent = time.monotonic() - start
+        if isinstance(found, str):
+            return Failed("run", found[:600]), spent
+        if found["seconds"] is None:
+            return Wrong(str(found["words"])[:600]), spent
+        return Timed(float(found["seconds"])), spent
+
+
+def _answer(task: Task) -> Mapping[str, Any] | str:
+    try:
+        outcome = task.result()
+    except TaskLost as lost:
+        return str(lost)
+    if isinstance(outcome, isolate.Returned) and isinstance(outcome.value, dict):
+        return outcome.value
+    return isolate.lost(outcome, "the attempt")
+
+
+def _planned(candidate: Candidate, problem: Problem, device: Device | None) -> str:
+    """The schedules as planned, stage by stage: two texts that plan alike are one candidate. Raises
+    ProgramError, ShapeError."""
+    sizes = complete(candidate.program, problem.sizes)
+    match candidate.program:
+        case ir.Kernel() as kernel:
+            return _shown(plan_kernel(candidate.checked, kernel, sizes, problem.arch, device).planned)
+        case ir.Pipeline() as pipeline:
+            made = plan_pipeline(candidate.checked, pipeline, sizes, problem.arch, device)
+            return " | ".join(
+                f"{s.step.name}: {'torch' if s.chosen is None else _shown(s.chosen.planned)}"
+                for s in made.stages
+            )
+
+
+def _shown(planned: Any) -> str:
+    return f"{show(planned.request)} {planned.knob_values}"
+
+
+def refused(error: ProgramError | ShapeError) -> Refused:
+    """What the compiler says, as an outcome."""
+    if isinstance(error, ShapeError):
+        return Refused(str(error), (error.code,))
+    shown = "\n".join(f"{d.code} {d.message}" for d in error.diagnostics[:5])
+    return Refused(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))

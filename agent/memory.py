@@ -1,0 +1,98 @@
+"""What was learnt from finished problems: short conclusions, each from confirmed measurements.
+
+Nothing is kept but the journal: conclusions are drawn from its sessions whenever they are wanted, and what
+was purged is one more event. So a conclusion cannot outlive its evidence, and what the audit rejected is
+none (arXiv 2603.29010's inherited gaming).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.outcome import Timed
+from ucutlass.agent.session import NotASession, State, replayed
+from ucutlass.agent.tree import Node
+
+SESSION = "memory"
+"""The journal's session that holds what was purged."""
+
+WORTH = 1.02
+"""A conclusion is worth remembering where the confirmed time is at least so many times shorter than that of
+the problem's own program: less may be two readings of one kernel."""
+
+MOST_LINES = 6
+"""Of a difference that is told: more is a program, not a conclusion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """`words` are one sentence with its numbers; `session` and `records` are where it comes from."""
+
+    id: str
+    problem: str
+    lane: str
+    words: str
+    ratio: float
+    session: str
+    records: tuple[str, ...]
+
+
+def conclusions(journal: Journal) -> list[Conclusion]:
+    """Of every session that can be read, the largest gain first, without those that were purged. Raises
+    StoreError."""
+    purged = {str(event.body["id"]) for event in journal.events(SESSION)}
+    found: list[Conclusion] = []
+    for session in journal.sessions():
+        if session == SESSION:
+            continue
+        try:
+            state = replayed(journal.events(session))
+        except NotASession:
+            continue  # what cannot be read says nothing; `ucc optimize --resume` says why
+        found += [c for c in (_of(session, state),) if c is not None and c.id not in purged]
+    return sorted(found, key=lambda c: -c.ratio)
+
+
+def purge(journal: Journal, id: str) -> None:
+    """Forgets a conclusion for good: the session stays, but is not drawn from. Raises LookupError for an id
+    that no conclusion has."""
+    known = [c.id for c in conclusions(journal) if c.id.startswith(id)]
+    if len(known) != 1:
+        raise LookupError(f"{len(known)} conclusions have an id that starts with {id!r}")
+    journal.append(SESSION, len(journal.events(SESSION)), "purged", {"id": known[0]})
+
+
+def alike(found: Sequence[Conclusion], lane: str, problem: str, most: int = 5) -> list[Conclusion]:
+    """What to tell a proposer of a problem: of its lane, not of itself, at most so many."""
+    return [c for c in found if c.lane == lane and c.problem != problem][:most]
+
+
+def _of(session: str, state: State) -> Conclusion | None:
+    best, root = state.tree.best(), state.tree.nodes[0] if state.tree.nodes else None
+    if best is None or root is None or root.seconds is None or best.seconds is None or best.id == root.id:
+        return None
+    ratio = root.seconds / best.seconds
+    confirmed = isinstance(best.outcome, Timed) and best.outcome.records
+    if not confirmed or ratio < WORTH:
+        return None
+    assert isinstance(best.outcome, Timed)
+    problem = f"{state.problem.get('program', '')} {_sizes(state)}"
+    said = f"{problem}: {ratio:.2f} times as fast as the compiler's own choice with: {_new(root, best)}"
+    id = hashlib.sha256(f"{session}:{best.id}".encode()).hexdigest()[:16]
+    return Conclusion(
+        id, problem, str(state.problem.get("lane", "")), said, ratio, session, best.outcome.records
+    )
+
+
+def _sizes(state: State) -> str:
+    return " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
+
+
+def _new(root: Node, best: Node) -> str:
+    """Lines of the best program that the problem's own has not."""
+    before = {line.strip() for line in root.text.splitlines()}
+    lines = [line.strip() for line in best.text.splitlines() if line.strip() not in before]
+    return "; ".join(lines[:MOST_LINES])

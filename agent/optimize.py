@@ -1,0 +1,70 @@
+"""One problem, optimised live: what `ucc optimize` and `ucutlass.agent` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ucutlass import frontend
+from ucutlass.agent.evidence import How
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.live import Live
+from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
+from ucutlass.agent.proposer import Proposer
+from ucutlass.agent.proposers.rules import rules
+from ucutlass.agent.run import OnEvent, Session, opened, run
+from ucutlass.agent.session import Settings, State
+from ucutlass.engine.work import Engine
+from ucutlass.hardware import Device
+from ucutlass.shapes import complete
+from ucutlass.sol.bounds import bounds
+
+ProposerOf = Callable[[Problem, Device | None, int], Proposer]
+"""Makes the proposer of a problem, by the session's seed."""
+
+PROPOSERS: dict[str, ProposerOf] = {"rules": rules}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
+    against (`baseline`, a name of `ucc bench`), and limits in seconds."""
+
+    engine: Engine
+    device: Device | None
+    baseline: str = "eager"
+    limit: float = 300.0
+    wait: float = 600.0
+
+
+def bound_of(problem: Problem, device: Device | None) -> float:
+    """Seconds that no program can beat, with the launch floor; 0 where the device's facts are not known."""
+    if device is None:
+        return 0.0
+    program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
+    sizes = dict(zip(program.dims, complete(program, problem.sizes), strict=True))
+    return bounds(program, sizes, device).realistic.seconds
+
+
+def begin(journal: Journal, problem: Problem, settings: Settings, device: Device | None) -> Session:
+    """A new session in the journal; nothing is measured yet."""
+    return opened(
+        journal, problem_to_json(problem), settings, bound=bound_of(problem, device), baseline=None
+    )  # fmt: skip
+
+
+def go_on(
+    session: Session, where: Where, proposer_of: ProposerOf, on_event: OnEvent = lambda _: None
+) -> State:
+    """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
+    then, as after a kill."""
+    problem = problem_of_json(session.state.problem)
+    seed = session.state.settings.seed
+    how = How(
+        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit, wait=where.wait
+    )  # fmt: skip
+    bench = Live(problem, where.engine, how, where.limit)
+    best = session.state.tree.best()
+    bench.best = None if best is None else best.seconds
+    return run(session, proposer_of(problem, where.device, seed), bench, on_event)
+

@@ -1,0 +1,109 @@
+"""What became of a candidate: one type for each way that it can end.
+
+Only `Timed` is a result. It has passed the compiler, the judge and the audit; whatever did not is no
+ancestor's merit, no memory and no result, and says in words why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The checker, the planner or the problem's own terms said no, before anything was built. `codes` are
+    those of the diagnostics, empty where the text was no program at all."""
+
+    words: str
+    codes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The same algorithm with the same schedule as an earlier candidate: nothing was measured again."""
+
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It did not build, did not run, or took its process with it."""
+
+    stage: Literal["build", "run", "time"]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """It ran, and some element is further from the reference than its derived bound."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The audit's verdict on evidence that could not be believed."""
+
+    verdict: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Right, and believed. `seconds` is the median of one call; `low` and `high` bound the ratio of the
+    baseline's time to it, `gain`, at 95 %. `joules` of one call, None where they were not measured.
+    `records` are ids in the evidence store, `advice` the interpreted findings for whoever proposes next."""
+
+    seconds: float
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    joules: float | None = None
+    records: tuple[str, ...] = ()
+    advice: str = ""
+
+
+Outcome: TypeAlias = Refused | Repeated | Failed | Wrong | Rejected | Timed
+
+_KINDS: Mapping[str, type[Outcome]] = MappingProxyType(
+    {kind.__name__.lower(): kind for kind in (Refused, Repeated, Failed, Wrong, Rejected, Timed)}
+)
+
+
+class NotAnOutcome(ValueError):
+    """A journal holds what no outcome is."""
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    return {"kind": type(outcome).__name__.lower(), **asdict(outcome)}
+
+
+def outcome_of_json(value: Mapping[str, Any]) -> Outcome:
+    """Raises NotAnOutcome."""
+    held: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in value.items()}
+    try:
+        kind: Callable[..., Outcome] = _KINDS[held.pop("kind")]
+        return kind(**held)
+    except (KeyError, TypeError) as problem:
+        raise NotAnOutcome(f"no outcome reads {dict(value)!r}"[:300]) from problem
+
+
+def words(outcome: Outcome) -> str:
+    """One line for people and models."""
+    match outcome:
+        case Refused(said, codes):
+            return f"refused {', '.join(codes)}: {said}" if codes else f"refused: {said}"
+        case Repeated(of):
+            return f"the same as candidate {of}: not measured again"
+        case Failed(stage, said):
+            return f"failed ({stage}): {said}"
+        case Wrong(said):
+            return f"wrong: {said}"
+        case Rejected(verdict, said):
+            return f"rejected ({verdict}): {said}"
+        case Timed():
+            ratio = "" if outcome.gain is None else f", {outcome.gain:.3f} of the baseline's speed"
+            return f"{outcome.seconds * 1e6:.2f} us{ratio}"

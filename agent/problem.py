@@ -1,0 +1,158 @@
+"""A problem: a program whose algorithm is fixed, at extents, with the precision that is allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ucutlass import frontend, ir
+from ucutlass.agent.integrity.precision import Declared, declared, losses, own_lane
+from ucutlass.agent.outcome import Refused
+from ucutlass.diagnostics import ProgramError
+from ucutlass.runtime.subject import algorithm_digest
+from ucutlass.shapes import ShapeError, complete, free_dims
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`text` is a file whose program `program` says what is computed; schedules and cuts in it are a
+    proposal like any other. `sizes` has its free dimensions by name, `lane` the least precision that a
+    candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says."""
+
+    text: str
+    file: str
+    program: str
+    sizes: Mapping[str, int]
+    arch: str
+    lane: str
+
+    @property
+    def name(self) -> str:
+        given = " ".join(f"{d}={n}" for d, n in self.sizes.items())
+        return f"{self.program} {given}"
+
+    @property
+    def policy(self) -> Declared | None:
+        return declared(self.lane) if self.lane else None
+
+
+def problem_of(
+    text: str, file: str, name: str | None, sizes: Mapping[str, int], arch: str, lane: str | None = None
+) -> Problem:
+    """`lane` None takes what the program's own operands declare. Raises ProgramError, ShapeError for
+    extents that do not fit, LaneUnknown."""
+    checked = frontend.read_text(text, file)
+    program = frontend.program(checked, name)
+    complete(program, sizes)
+    free = {d: sizes[d] for d in free_dims(program)}
+    policy = own_lane(program) if lane is None else declared(lane)
+    return Problem(text, file, program.name, free, arch, str(policy) if policy else "")
+
+
+def problem_to_json(problem: Problem) -> dict[str, Any]:
+    return asdict(problem)
+
+
+def problem_of_json(value: Mapping[str, Any]) -> Problem:
+    """Raises TypeError for another's fields."""
+    return Problem(**value)
+
+
+class NotAProblem(ValueError):
+    """A folder's list of problems cannot be read."""
+
+
+def problems_in(path: Path, arch: str, lane: str | None = None) -> list[Problem]:
+    """A list of problems: a JSON file `[{"file": "x.ucu", "sizes": {"M": 1}, "kernel": "k", "lane": "bf16"},
+    ..]`, its files relative to it. Raises NotAProblem, OSError, and as `problem_of`."""
+    try:
+        rows = json.loads(path.read_text())
+        wanted = [(path.parent / r["file"], r.get("kernel"), dict(r["sizes"]), r.get("lane")) for r in rows]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        words = f'{path} is no list of {{"file": .., "sizes": {{..}}}} ({error!r})'
+        raise NotAProblem(words[:300]) from error
+    return [
+        problem_of(frontend.decoded(file.read_bytes(), str(file)), str(file), name, sizes, arch, own or lane)
+        for file, name, sizes, own in wanted
+    ]
+
+
+# --- candidates ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program of the problem that was checked. `key` is the digest of what it computes and of where it
+    cuts; schedules, spelling and comments do not count."""
+
+    checked: frontend.Checked
+    program: ir.Program
+    key: str
+
+
+MOST_CHARACTERS = 100_000
+"""Of a candidate's text: a program of the language has some hundred to some thousand."""
+
+
+def candidate_of(problem: Problem, text: str) -> Candidate | Refused:
+    """The candidate that a text is, by everything that can be said of it without running it: it is a
+    program, it has the problem's name, parameters and results, fits the extents, and works nowhere below
+    the declared precision. Whether it computes the same is another question (`ucutlass.trials.same`)."""
+    if len(text) > MOST_CHARACTERS:
+        return Refused(f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are read")
+    try:
+        checked = frontend.read_text(text, "candidate")
+    except ProgramError as error:
+        shown = "\n".join(f"{d.code} {d.message}" for d in error.diagnostics[:5])
+        return Refused(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))
+    known = {p.name: p for p in checked.module.programs}
+    program = known.get(problem.program)
+    if program is None:
+        return Refused(f"it has no program {problem.program}, but {', '.join(known) or 'none'}")
+    wanted = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
+    said = _differs(wanted, program)
+    if said is not None:
+        return Refused(said)
+    try:
+        complete(program, problem.sizes)
+    except ShapeError as error:
+        return Refused(str(error), (error.code,))
+    lower = _below(problem, wanted, program)
+    if lower is not None:
+        return Refused(lower)
+    return Candidate(checked, program, algorithm_digest(program))
+
+
+def _differs(wanted: ir.Program, program: ir.Program) -> str | None:
+    """Why a program is none of the problem's interface."""
+    if type(wanted) is not type(program):
+        return f"the problem is a {type(wanted).__name__.lower()}, this is a {type(program).__name__.lower()}"
+    ours, theirs = _interface(wanted), _interface(program)
+    if ours != theirs:
+        return "its parameters or results are not the problem's: names, element types and order must stay"
+    return None
+
+
+def _interface(program: ir.Program) -> list[tuple[str, ir.ParamType]]:
+    given = [(p.name, p.type) for p in program.params]
+    match program:
+        case ir.Kernel():
+            return [*given, *((r.name, r.type) for r in program.results)]
+        case ir.Pipeline():
+            # What a pipeline returns is named by its text; its type is what counts.
+            return [*given, *(("", type_) for _, type_ in program.results)]
+
+
+def _below(problem: Problem, wanted: ir.Program, program: ir.Program) -> str | None:
+    """Where it works below the declared precision and the problem's own program does not."""
+    policy = problem.policy
+    if policy is None:
+        return None
+    before = {(loss.kind, loss.name) for loss in losses(wanted, policy)}
+    for loss in losses(program, policy):
+        if (loss.kind, loss.name) not in before:
+            return f"{loss.where} works in {loss.name}, below the problem's lane {policy}"
+    return None

@@ -1,0 +1,44 @@
+"""What proposes candidates: context in, program texts and what they cost out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.spend import NOTHING, Spend
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`programs` are complete texts. `exhausted`: nothing is left to propose below the candidate that was
+    asked about. `spend` is what the call cost and was not reported while it ran."""
+
+    programs: Sequence[Written] = ()
+    note: str = ""
+    spend: Spend = NOTHING
+    exhausted: bool = False
+
+
+OnSpend: TypeAlias = Callable[[Spend], None]
+"""Told what a call costs as soon as that is known: what was spent counts even if no answer comes."""
+
+
+class ProposerFailed(Exception):
+    """A proposer cannot go on: no key, a refusal, a service that is down. `what` happened; `mend` is one
+    act that helps. The session stays as it is and can be resumed."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(what, mend)
+        self.what = what
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.what}; to mend it: {self.mend}"
+
+
+class Proposer(Protocol):
+    """Raises ProposerFailed; never answers by other means than it was asked for."""
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer: ...

@@ -1,0 +1,1 @@
+"""Proposers: what makes candidates, with a model or without one."""

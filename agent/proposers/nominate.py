@@ -1,0 +1,62 @@
+"""Which kernels of a space to try next, without a model: the tuner's ranking, and the legal neighbours of
+the candidate that the search goes on from.
+
+The ranking is the tuner's (`ucutlass.tune.policy`): the cost model, corrected by what was measured. It is
+drawn from, not followed, so that two seeds are two searches and a wrong estimate costs attempts, not the
+result.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from ucutlass.tune.correct import distance
+from ucutlass.tune.policy import Seen, neighbours, predictions
+from ucutlass.tune.space import Space
+
+NEIGHBOUR = 8.0
+"""How many times as likely a neighbour of the parent is drawn as another kernel of the same estimate."""
+
+WARMTH = 0.05
+"""A kernel that is predicted to take so much longer than the best one, as a share, is drawn 1 / e times
+as often: about what the corrected estimates are off by."""
+
+STEEP = 3.0
+"""Without estimates: a kernel of twice the tile's area (distance 0.5) is drawn exp(-1.5) times as often."""
+
+
+def nominate(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
+    """Numbers of at most `count` groups that nobody looked at, drawn without replacement. `parent` is the
+    group to go on from, None where the search has none. Empty where all were tried."""
+    predicted = predictions(space, seen)
+    found: list[int] = []
+    while predicted and len(found) < count:
+        least = min(predicted.values())
+        weights = [_weight(space, at, seconds / least, parent) for at, seconds in predicted.items()]
+        (drawn,) = chance.choices(list(predicted), weights)
+        del predicted[drawn]
+        found.append(drawn)
+    return found
+
+
+def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count: int) -> list[int]:
+    """As `nominate`, for one who knows no estimate: what is like the parent is likelier, by the distance
+    that the tuner's correction goes by. What such a one finds is the search's merit alone."""
+    here = space.groups[parent].request
+    weights = {
+        at: math.exp(-STEEP * distance(here, group.request))
+        for at, group in enumerate(space.groups) if at not in seen
+    }  # fmt: skip
+    found: list[int] = []
+    while weights and len(found) < count:
+        (drawn,) = chance.choices(list(weights), list(weights.values()))
+        del weights[drawn]
+        found.append(drawn)
+    return found
+
+
+def _weight(space: Space, at: int, ratio: float, parent: int | None) -> float:
+    near = parent is not None and neighbours(space.groups[parent].request, space.groups[at].request)
+    # The floor keeps kernels that the model thinks hopeless from being out of reach of every seed.
+    return max(math.exp(-(ratio - 1) / WARMTH), 1e-6) * (NEIGHBOUR if near else 1.0)

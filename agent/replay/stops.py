@@ -1,0 +1,109 @@
+"""Stop rules on recorded sessions: what they would have saved, and what they would have cost.
+
+As arXiv 2603.29010 evaluates its scheduler: a session that ran its whole budget is cut where the rule would
+have ended it. Retention is the geometric mean of the speed-ups at the cuts over that of the whole sessions;
+savings are in attempts and in tokens; the efficiency gain of a policy is retention over the share of the
+tokens that it spent.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ucutlass.agent.session import State
+from ucutlass.agent.spend import NOTHING, Budget, Spend
+from ucutlass.agent.stop import Standing, Stop, reason
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A session that ran on: seconds of each attempt in order, the problem's own program first (None: no
+    result), and what had been spent when each was judged."""
+
+    problem: str
+    seconds: tuple[float | None, ...]
+    spends: tuple[Spend, ...]
+    bound: float
+    baseline: float | None
+
+
+class NothingRecorded(ValueError):
+    """No session has a result to be compared with."""
+
+
+def recorded(problem: str, states: Sequence[State]) -> Recorded:
+    """From the states of one session after each `judged` event. Raises NothingRecorded for none."""
+    if not states:
+        raise NothingRecorded(f"{problem}: nothing was judged")
+    last = states[-1]
+    seconds = tuple(n.seconds for n in last.tree.nodes)
+    return Recorded(
+        problem, seconds, tuple(s.spend for s in states), last.scale.bound, last.scale.baseline
+    )  # fmt: skip
+
+
+def cut(session: Recorded, stop: Stop) -> int:
+    """How many attempts the rule lets a session make, the problem's own program counted."""
+    for made in range(1, len(session.seconds)):
+        standing = Standing(session.seconds[:made], session.bound, session.baseline, NOTHING)
+        if reason(stop, Budget(None), standing) is not None:
+            return made
+    return len(session.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A rule over sessions. `attempts` and `tokens` are shares saved (tokens None where none were spent),
+    `retained` the geometric mean of speed-ups over that of the whole sessions, `least` the least of one
+    session, `gain` the efficiency gain in tokens, or in attempts where there were none."""
+
+    stop: Stop
+    sessions: int
+    attempts: float
+    tokens: float | None
+    retained: float
+    least: float
+    gain: float
+
+
+def saved(sessions: Sequence[Recorded], stop: Stop) -> Saved:
+    """Sessions in which nothing was right are left out of what is retained, and counted in what is saved.
+    Raises NothingRecorded where there is none else."""
+    cuts = [cut(s, stop) for s in sessions]
+    kept = [_kept(s, c) for s, c in zip(sessions, cuts, strict=True) if _best(s.seconds) is not None]
+    if not kept:
+        raise NothingRecorded("no session has a result")
+    made, all_made = sum(cuts), sum(len(s.seconds) for s in sessions)
+    spent = sum(s.spends[c - 1].tokens for s, c in zip(sessions, cuts, strict=True))
+    whole = sum(s.spends[-1].tokens for s in sessions)
+    retained = math.exp(statistics.fmean(math.log(k) for k in kept))
+    share = spent / whole if whole else made / all_made
+    return Saved(
+        stop, len(sessions), 1 - made / all_made, 1 - spent / whole if whole else None, retained, min(kept),
+        retained / share,
+    )  # fmt: skip
+
+
+def _kept(session: Recorded, made: int) -> float:
+    """The whole session's best time over that at the cut. A rule never cuts before something is right."""
+    whole, there = _best(session.seconds), _best(session.seconds[:made])
+    assert whole is not None and there is not None
+    return whole / there
+
+
+def _best(seconds: Sequence[float | None]) -> float | None:
+    return min((s for s in seconds if s is not None), default=None)
+
+
+EPS = (None, 0.05, 0.10, 0.25, 0.50, 1.00, 2.50)
+PATIENCE = (None, 4, 8, 12, 16, 24)
+"""The grid of rules; the paper's best points lie at eps 0.25 to 2.50 and patience 12 to 16."""
+
+
+def grid(sessions: Sequence[Recorded]) -> list[Saved]:
+    """Every rule of the grid, the largest efficiency gain first."""
+    found = [saved(sessions, Stop(eps, patience)) for eps in EPS for patience in PATIENCE]
+    return sorted(found, key=lambda s: -s.gain)

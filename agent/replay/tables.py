@@ -1,0 +1,145 @@
+"""Searches on recorded tables: a table of measured schedules stands in for compiler, judge and GPU.
+
+The loop, the searches and the proposer are those of a live session (`ucutlass.agent.run`); only the bench
+reads a time where a live one measures it.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ucutlass.agent.journal import Event
+from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.proposer import Answer, OnSpend
+from ucutlass.agent.proposers.nominate import blindly, nominate
+from ucutlass.agent.run import Judged, opened, run
+from ucutlass.agent.search import Name
+from ucutlass.agent.session import Ask, Settings, State, Written
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.tune.recorded import Table
+
+CLOSE = 0.95
+"""Of the recorded best's speed: what attempts are counted to."""
+
+SEEDS = 20
+
+
+@dataclass(slots=True)
+class Kept:
+    """Events in memory, for sessions that need not outlast the process."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event:
+        event = Event(number, kind, body, "")
+        self.events.append(event)
+        return event
+
+
+@dataclass(frozen=True, slots=True)
+class TableBench:
+    """A candidate's text is the number of its group."""
+
+    table: Table
+
+    def key(self, text: str) -> str | Refused:
+        return text
+
+    def judge(self, text: str) -> Judged:
+        return Judged(Timed(self.table.best_of(int(text))))
+
+
+Knows: TypeAlias = Literal["ranking", "nothing"]
+"""What a proposer knows of a table: the tuner's ranking, or no more than which kernels are neighbours. With
+the ranking a search starts at the compiler's choice, without it at a kernel that the seed draws: so the
+first says what a session does, the second what the search adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableProposer:
+    table: Table
+    seed: int
+    knows: Knows = "ranking"
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+        seen = {int(n.text): n.seconds for n in state.tree.nodes}
+        chance = random.Random(f"{self.seed}:{ask.call}:propose")
+        parent = int(state.tree[ask.pick.parent].text)
+        draw = nominate if self.knows == "ranking" else blindly
+        drawn = draw(self.table.space, seen, parent, chance, 1)
+        programs = [Written(str(at), "") for at in drawn]
+        return Answer(programs, exhausted=not drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """One search on one table. `shares[i]` is the recorded best's time over the best found with i + 1
+    candidates, the compiler's own choice the first."""
+
+    shape: str
+    search: Name
+    seed: int
+    shares: tuple[float, ...]
+
+    def to(self, share: float) -> int | None:
+        """Candidates until so much of the best was reached; None where it never was."""
+        return next((i + 1 for i, s in enumerate(self.shares) if s >= share), None)
+
+
+def course(table: Table, search: Name, seed: int, knows: Knows = "ranking") -> Course:
+    """A search without stop rules, until the table is empty or nothing is left to go on from."""
+    most = len(table.space.groups) - 1
+    settings = Settings(search, "single", Budget(most), Stop(None, None), seed, 1)
+    start, _ = table.space.start
+    if knows == "nothing":
+        start = random.Random(f"{seed}:start:{table.shape}").randrange(len(table.space.groups))
+    session = opened(Kept(), {"text": str(start)}, settings, bound=table.space.bound, baseline=None)
+    run(session, TableProposer(table, seed, knows), TableBench(table))
+    shares = [table.best / s for s in session.state.tree.best_so_far() if s is not None]
+    return Course(table.shape, search, seed, tuple(shares))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A search over tables and seeds: candidates to CLOSE of the best, by mean, median, and the tenth and
+    ninetieth of a hundred; a course that never came there counts with all of its table."""
+
+    search: Name
+    mean: float
+    median: float
+    low: float
+    high: float
+    by_seed: tuple[float, ...]
+    """The mean over tables, one a seed: what a search's luck amounts to."""
+
+
+def compare(
+    tables: Sequence[Table], searches: Sequence[Name], seeds: int = SEEDS, knows: Knows = "ranking"
+) -> list[Compared]:
+    """Every search on every table with every seed. Raises ValueError without tables."""
+    if not tables:
+        raise ValueError("there are no tables to search")
+    found: list[Compared] = []
+    for name in searches:
+        rows = [[_count(t, course(t, name, seed, knows)) for t in tables] for seed in range(seeds)]
+        counts = sorted(float(c) for row in rows for c in row)
+        found.append(
+            Compared(
+                name, statistics.fmean(counts), statistics.median(counts), _quantile(counts, 0.1),
+                _quantile(counts, 0.9), tuple(statistics.fmean(row) for row in rows),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _count(table: Table, found: Course) -> int:
+    return found.to(CLOSE) or len(table.space.groups)
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return values[min(len(values) - 1, int(share * len(values)))]

@@ -1,0 +1,264 @@
+"""A session: one problem's optimisation as a state machine over its journal.
+
+    state = replayed(journal.events(id))          whatever was there, however it ended
+    match due(state):
+        case Ask(): ..      call the proposer, write `asked`, `answered`
+        case Judge(): ..    judge a program, write `judged`
+        case End(): ..      nothing is left to do
+
+State is a fold over events and what is due a function of state, chance included, which is seeded by the
+session's seed and the number of the call. So a session that was killed anywhere goes on as it would have:
+what was judged is not judged again, and what was spent is counted once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from ucutlass.agent import dialogue, search
+from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
+from ucutlass.agent.journal import Event
+from ucutlass.agent.outcome import Rejected, Timed, outcome_of_json
+from ucutlass.agent.search import SEARCHES, Pick, Scale
+from ucutlass.agent.spend import Budget, Spend, spend_of_json
+from ucutlass.agent.stop import Standing, Stop, reason
+from ucutlass.agent.tree import ROOT, Tree
+
+# --- what is due -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A proposer is to be called. `roles[step]` is the role of this call; `notes` are the answers of the
+    steps before it. `repeated`: it was asked before and its answer was lost."""
+
+    call: int
+    pick: Pick
+    roles: tuple[Role, ...]
+    step: int
+    notes: tuple[str, ...] = ()
+    repeated: bool = False
+
+    @property
+    def role(self) -> Role:
+        return self.roles[self.step]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A program is to be judged: the `index`-th that call `call` proposed (None: the problem's own)."""
+
+    call: int | None
+    index: int
+    parent: int | None
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing is left to do, and why."""
+
+    why: str
+
+
+Due: TypeAlias = Ask | Judge | End
+
+# --- what is known ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a session works. `keep` is how many programs of one answer are taken."""
+
+    search: search.Name = "epsilon"
+    dialogue: dialogue.Name = "single"
+    budget: Budget = field(default_factory=Budget)
+    stop: Stop = field(default_factory=Stop)
+    seed: int = 0
+    keep: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A program as it was proposed, and its proposer's reason."""
+
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a step that writes no programs answered."""
+
+    call: int
+    role: Role
+    text: str
+
+
+@dataclass(slots=True)
+class State:
+    """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
+    was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
+    error, in words."""
+
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    settings: Settings = field(default_factory=Settings)
+    scale: Scale = field(default_factory=Scale)
+    tree: Tree = field(default_factory=Tree)
+    pending: list[Judge] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    spend: Spend = field(default_factory=Spend)
+    asked: Ask | None = None
+    last: Ask | None = None
+    failures: list[str] = field(default_factory=list)
+    ended: str | None = None
+    calls: int = 0
+    number: int = 0
+
+
+class NotASession(ValueError):
+    """Events that no session wrote."""
+
+
+def replayed(events: Iterable[Event]) -> State:
+    """The state after these events. Raises NotASession."""
+    state = State()
+    for event in events:
+        try:
+            advance(state, event)
+        except (KeyError, TypeError, ValueError, IndexError) as problem:
+            words = f"event {event.number} ({event.kind}) does not follow: {problem!r}"
+            raise NotASession(words[:400]) from problem
+    return state
+
+
+def advance(state: State, event: Event) -> None:
+    """Takes one event into the state."""
+    body = event.body
+    if event.number != state.number:
+        raise ValueError(f"event {state.number} was expected")
+    state.number += 1
+    match event.kind:
+        case "opened":
+            state.problem, state.text = body["problem"], body["problem"]["text"]
+            state.settings = settings_of_json(body["settings"])
+            state.scale = Scale(body["bound"], body["baseline"])
+            state.pending = [Judge(None, 0, None, state.text, "the problem's own program")]
+        case "changed":
+            state.settings = replace(state.settings, budget=Budget(**body["budget"]))
+            state.ended = None
+        case "asked":
+            state.asked = _ask_of_json(body)
+            state.calls = max(state.calls, state.asked.call + 1)
+        case "spent":
+            state.spend += spend_of_json(body["spend"])
+        case "failed":
+            state.failures.append(body["words"])
+        case "answered":
+            _answered(state, body)
+        case "judged":
+            _judged(state, body)
+        case "ended":
+            state.ended = body["why"]
+        case other:
+            raise ValueError(f"no event is of kind {other!r}")
+
+
+def _answered(state: State, body: Mapping[str, Any]) -> None:
+    ask = state.asked
+    if ask is None or ask.call != body["call"]:
+        raise ValueError("nobody asked")
+    state.asked, state.last = None, ask
+    state.spend += spend_of_json(body["spend"])
+    if body["note"]:
+        state.notes.append(Note(ask.call, ask.role, body["note"]))
+    if ask.role not in WRITERS:
+        return
+    if body["exhausted"]:
+        state.tree.spent.add(ask.pick.parent)
+    parent = ask.pick.parent
+    state.pending = [
+        Judge(ask.call, i, parent, p["text"], p["why"]) for i, p in enumerate(body["programs"])
+    ]  # fmt: skip
+
+
+def _judged(state: State, body: Mapping[str, Any]) -> None:
+    judged = state.pending.pop(0)
+    if (judged.call, judged.index) != (body["call"], body["index"]):
+        raise ValueError("another program was due")
+    outcome = outcome_of_json(body["outcome"])
+    state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
+    state.spend += spend_of_json(body["spend"])
+    if judged.parent is None and isinstance(outcome, Timed) and outcome.gain is not None:
+        # Measured in turns with the problem's own program: what every candidate is to beat.
+        state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
+
+
+# --- what is due -----------------------------------------------------------------
+
+
+def due(state: State) -> Due:
+    """What comes next; a function of the state."""
+    if state.asked is not None:
+        return replace(state.asked, repeated=True)
+    if state.last is not None and state.last.step + 1 < len(state.last.roles):
+        step = state.last.step + 1
+        said = tuple(n.text for n in state.notes if n.call >= state.calls - step)
+        return replace(state.last, call=state.calls, step=step, notes=said)
+    why = stopped(state)
+    if why is not None:
+        return End(why)
+    if state.pending:
+        return state.pending[0]
+    chance = random.Random(f"{state.settings.seed}:{state.calls}")
+    if len(state.tree) == 1 and isinstance(rejected := state.tree[ROOT].outcome, Rejected):
+        return End(f"the problem's own program was rejected ({rejected.verdict}): {rejected.words}")
+    pick = SEARCHES[state.settings.search].search(state.tree, state.scale, chance)
+    if pick is None:
+        return End("no candidate is left to go on from")
+    roles = DIALOGUES[state.settings.dialogue](pick, len(state.tree) - 1)
+    return Ask(state.calls, pick, roles, 0)
+
+
+def stopped(state: State) -> str | None:
+    """Why no further attempt is made. The problem's own program is always judged: without it nothing is
+    known of the problem."""
+    if not len(state.tree):
+        return None
+    seconds = [n.seconds for n in state.tree.nodes]
+    standing = Standing(seconds, state.scale.bound, state.scale.baseline, state.spend)
+    return reason(state.settings.stop, state.settings.budget, standing)
+
+
+# --- as JSON ---------------------------------------------------------------------
+
+
+def settings_to_json(settings: Settings) -> dict[str, Any]:
+    return asdict(settings)
+
+
+def settings_of_json(value: Mapping[str, Any]) -> Settings:
+    """Raises TypeError, KeyError for what are no settings."""
+    held = {**value, "budget": Budget(**value["budget"]), "stop": Stop(**value["stop"])}
+    return Settings(**held)
+
+
+def ask_to_json(ask: Ask) -> dict[str, Any]:
+    body = asdict(ask)
+    del body["repeated"]
+    return body
+
+
+def _ask_of_json(value: Mapping[str, Any]) -> Ask:
+    return Ask(
+        value["call"], Pick(**value["pick"]), tuple(value["roles"]), value["step"], tuple(value["notes"])
+    )  # fmt: skip
+
+
+Kind: TypeAlias = Literal["opened", "changed", "asked", "spent", "failed", "answered", "judged", "ended"]
+"""Of events, in the order in which a session may meet them first."""

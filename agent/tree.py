@@ -1,0 +1,103 @@
+"""The tree of candidates of one problem: who was made from whom, and what became of each.
+
+Node 0 is the problem's own program as the compiler schedules it. Nodes are numbered in the order in which
+they were judged, so a tree is the same whenever it is built again from its journal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ucutlass.agent.outcome import Outcome, Timed
+
+ROOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`parent` is None for the root. `text` is the candidate's program, `key` what it is told apart by,
+    `why` its proposer's reason in one line."""
+
+    id: int
+    parent: int | None
+    key: str
+    text: str
+    why: str
+    outcome: Outcome
+
+    @property
+    def seconds(self) -> float | None:
+        """None for what is no result."""
+        return self.outcome.seconds if isinstance(self.outcome, Timed) else None
+
+
+@dataclass(slots=True)
+class Tree:
+    """Nodes are only added. `spent` are nodes from which the proposer had nothing left to propose."""
+
+    nodes: list[Node] = field(default_factory=list)
+    spent: set[int] = field(default_factory=set)
+    _children: dict[int, list[int]] = field(default_factory=dict)
+    _by_key: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, at: int) -> Node:
+        return self.nodes[at]
+
+    def add(self, parent: int | None, key: str, text: str, why: str, outcome: Outcome) -> Node:
+        """Raises ValueError for a parent that is not there."""
+        if (parent is None) != (not self.nodes) or (parent or 0) > len(self.nodes):
+            raise ValueError(f"node {len(self.nodes)} cannot stand below {parent}")
+        node = Node(len(self.nodes), parent, key, text, why, outcome)
+        self.nodes.append(node)
+        self._by_key.setdefault(key, node.id)
+        if parent is not None:
+            self._children.setdefault(parent, []).append(node.id)
+        return node
+
+    def children(self, at: int) -> list[Node]:
+        return [self.nodes[child] for child in self._children.get(at, ())]
+
+    def siblings(self, at: int) -> list[Node]:
+        parent = self.nodes[at].parent
+        return [] if parent is None else [n for n in self.children(parent) if n.id != at]
+
+    def find(self, key: str) -> Node | None:
+        """The first node of this key."""
+        at = self._by_key.get(key)
+        return None if at is None else self.nodes[at]
+
+    def best(self) -> Node | None:
+        """The fastest result; None where nothing is right yet. Of equals the earliest."""
+        timed = [n for n in self.nodes if n.seconds is not None]
+        return min(timed, key=_seconds, default=None)
+
+    def leaders(self, count: int) -> list[Node]:
+        """The fastest results, best first."""
+        return sorted((n for n in self.nodes if n.seconds is not None), key=_seconds)[:count]
+
+    def path(self, at: int) -> list[Node]:
+        """From the root to the node."""
+        found: list[Node] = []
+        here: int | None = at
+        while here is not None:
+            found.append(self.nodes[here])
+            here = self.nodes[here].parent
+        return found[::-1]
+
+    def best_so_far(self) -> list[float | None]:
+        """Seconds of the fastest result among the first nodes, by their count."""
+        found: list[float | None] = []
+        least: float | None = None
+        for node in self.nodes:
+            if node.seconds is not None and (least is None or node.seconds < least):
+                least = node.seconds
+            found.append(least)
+        return found
+
+
+def _seconds(node: Node) -> float:
+    assert node.seconds is not None
+    return node.seconds

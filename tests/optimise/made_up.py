@@ -1,0 +1,94 @@
+"""A made-up problem: programs are words, a table says what becomes of them, and everything is counted."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ucutlass.agent.journal import Event
+from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Timed, Wrong
+from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
+from ucutlass.agent.run import Judged
+from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.spend import Spend
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+@dataclass
+class Bench:
+    """A program is a number; its outcome is drawn by it, so the same program always has the same."""
+
+    judged: Counter[str] = field(default_factory=Counter)
+
+    def key(self, text: str) -> str | Refused:
+        return text if text.isdigit() else Refused("a program is a number", ("UC0001",))
+
+    def judge(self, text: str) -> Judged:
+        self.judged[text] += 1
+        return Judged(outcome_of(int(text)), Spend(gpu_seconds=0.5, seconds=1.0))
+
+
+def outcome_of(number: int) -> Outcome:
+    chance = random.Random(number)
+    match chance.randrange(8):
+        case 0:
+            return Failed("build", "the compiler refused it")
+        case 1:
+            return Wrong("element (0, 0)")
+        case 2:
+            return Rejected("below-sol", "faster than light")
+        case _:
+            return Timed(chance.uniform(1e-5, 1e-4), gain=1.0)
+
+
+@dataclass
+class Proposer:
+    """Proposes by chance seeded by the call, as a model's recorded traffic would: asked again, it answers
+    the same. `fails` are calls that fail when they are first made, after they have cost something."""
+
+    fails: set[int] = field(default_factory=set)
+    asked: Counter[int] = field(default_factory=Counter)
+    asks: list[Ask] = field(default_factory=list)
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+        self.asked[ask.call] += 1
+        self.asks.append(ask)
+        if ask.call in self.fails:
+            self.fails.remove(ask.call)
+            on_spend(Spend(input=7))
+            raise ProposerFailed("the service is down", "try again later")
+        chance = random.Random(f"propose {ask.call}")
+        if ask.role in ("plan", "analyse", "nominate", "triage", "summarise"):
+            return Answer(note=f"{ask.role} of call {ask.call}", spend=Spend(input=100, output=10))
+        kinds = chance.randrange(12)
+        programs = [Written(str(chance.randrange(400)), "by chance") for _ in range(chance.randint(1, 3))]
+        if kinds == 0:
+            programs = []
+        if kinds == 1:
+            programs = [Written("prose, no program", "")]
+        return Answer(programs, spend=Spend(input=100, cached=900, output=50, dollars=0.01))
+
+
+@dataclass
+class Mortal:
+    """A journal that dies at some events: before they are written, or right after."""
+
+    events: list[Event] = field(default_factory=list)
+    dies: dict[int, str] = field(default_factory=dict)
+
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event:
+        when = self.dies.pop(number, "")
+        if when == "before":
+            raise Killed
+        assert number == len(self.events)
+        event = Event(number, kind, body, "")
+        self.events.append(event)
+        if when == "after":
+            raise Killed
+        return event

@@ -1,0 +1,244 @@
+"""The live bench and the proposer without a model, with a made-up GPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.optimise.made_up import Mortal
+from ucutlass.agent import live as live_module
+from ucutlass.agent.evidence import How
+from ucutlass.agent.live import LEADS, Live
+from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
+from ucutlass.agent.problem import Problem, problem_of
+from ucutlass.agent.proposers import cuts
+from ucutlass.agent.proposers.rules import Cuts, Schedules, rules
+from ucutlass.agent.run import opened, run
+from ucutlass.agent.session import Settings, replayed
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.diagnostics import ProgramError
+from ucutlass.engine.work import Task
+from ucutlass.hardware import DEVICES
+from ucutlass.runtime import isolate
+
+H200 = next(d for d in DEVICES.values() if "H200" in d.name)
+SIZES = {"M": 1024, "N": 1024, "K": 1024}
+LINEAR = "kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return relu(dot[K](x, w)) }\n"
+CHAIN = """
+pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
+  h: bf16[M, N] = dot[K](x, w) + b
+  return gelu(h) * 2
+}
+"""
+
+
+def problem(text: str = LINEAR) -> Problem:
+    return problem_of(text, "p.ucu", None, SIZES, "sm90a")
+
+
+@dataclass
+class Engine:
+    """Answers attempts in turn; an answer is what the function returns, or how its process ended."""
+
+    answers: list[Any]
+    asked: list[Mapping[str, Any]] = field(default_factory=list)
+
+    gpus = cpus = 1
+
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+        assert name == "attempt"
+        self.asked.append(arguments)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        future: Future[isolate.Outcome] = Future()
+        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, ""))
+        return Task(future, lambda: None)
+
+    def leave(self, near: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> Live:
+    def agreed(subject: Any, how: How) -> Outcome:
+        return Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
+
+    how = How("sm90a", H200, None)
+    return Live(problem(of), Engine(list(answers)), how, confirm=confirm or agreed)
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: "built")
+
+
+def judged(live: Live, text: str = LINEAR) -> Outcome:
+    key = live.key(text)
+    assert isinstance(key, str)
+    return live.judge(text).outcome
+
+
+def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
+    live = bench([{"seconds": 2e-5, "words": ""}])
+    assert judged(live) == Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
+    assert live.best == 1e-5
+    behind = judged(live, LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return"))
+    assert behind == Timed(2e-5) and live.best == 1e-5
+    near = bench([{"seconds": 1e-5 * LEADS, "words": ""}])
+    near.best = 1e-5
+    assert isinstance(judged(near), Timed) and judged(near).records  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"seconds": None, "words": "normal: (0, 0) is off"}, Wrong),
+        (isolate.Crashed("SIGSEGV", ""), Failed),
+        (isolate.TimedOut(3.0, ""), Failed),
+        (isolate.Raised("LaunchError", "illegal address", "", ""), Failed),
+        (isolate.Exited(1, ""), Failed),
+    ],
+)
+def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: type) -> None:
+    found = judged(bench([answer]))
+    assert type(found) is kind
+
+
+def test_what_the_audit_rejects_does_not_lead() -> None:
+    live = bench([{"seconds": 1e-9, "words": ""}], lambda s, h: Rejected("below-sol", "too fast"))
+    assert isinstance(judged(live), Rejected) and live.best is None
+
+
+def test_a_build_that_fails_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = bench([{"seconds": 1.0, "words": ""}])
+
+    def fails(checked: Any, program: Any, *a: Any, **k: Any) -> Any:
+        raise checked.error(live_module_diagnostic(program))
+
+    monkeypatch.setattr(live_module, "build_program", fails)
+    assert isinstance(judged(live), Failed)
+
+
+def live_module_diagnostic(program: Any) -> Any:
+    from ucutlass.diagnostics import Diagnostic
+
+    return Diagnostic("UC0301", "no compiler takes it", program.span, "")
+
+
+def test_one_schedule_in_two_spellings_is_one_candidate() -> None:
+    live = bench([{"seconds": 1.0, "words": ""}])
+    one = LINEAR.replace("{ return", "{ schedule sm90a { tile 128x128x64 warps pingpong } return")
+    two = LINEAR.replace("{ return", "{ schedule sm90a { warps pingpong\n tile 128x128x64 } # same\n return")
+    assert live.key(one) == live.key(two) != live.key(LINEAR)
+
+
+def test_an_illegal_schedule_is_refused_with_its_rule() -> None:
+    found = bench([{}]).key(LINEAR.replace("{ return", "{ schedule sm90a { tile 128x512x64 } return"))
+    assert isinstance(found, Refused) and found.codes
+
+
+def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
+    live = bench([{"seconds": 1.0, "words": ""}], of=CHAIN)
+    found = judged(live, CHAIN.replace("* 2", "* 3"))
+    assert isinstance(found, Refused) and "something else" in found.words
+    assert not live.engine.asked  # type: ignore[attr-defined]
+
+
+# --- proposals -----------------------------------------------------------------------
+
+
+def test_every_proposed_schedule_is_another_legal_candidate() -> None:
+    made = rules(problem(), H200)
+    assert isinstance(made, Schedules)
+    bench_ = bench([{"seconds": 3e-5, "words": ""}])
+    session = opened(
+        Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(24), stop=Stop(None, None)),
+        bound=0.0, baseline=None,
+    )  # fmt: skip
+    state = run(session, made, bench_)
+    assert len(state.tree) == 25
+    assert all(isinstance(n.outcome, Timed) for n in state.tree.nodes)
+    assert len({n.key for n in state.tree.nodes}) == 25
+
+
+def test_a_session_on_a_made_up_gpu_is_the_same_when_it_is_resumed() -> None:
+    whole = _session(Mortal())
+    sink = Mortal(dies={9: "after", 14: "before", 21: "after"})
+    state = None
+    while state is None:
+        try:
+            state = _session(sink)
+        except BaseException as death:
+            assert type(death).__name__ == "Killed"
+    assert state.tree.nodes == whole.tree.nodes
+
+
+def _session(sink: Mortal) -> Any:
+    from ucutlass.agent.run import Session
+
+    settings = Settings("epsilon", budget=Budget(12), stop=Stop(None, None))
+    if sink.events:
+        session = Session("s", sink, replayed(sink.events))
+    else:
+        session = opened(sink, {"text": LINEAR}, settings, bound=0.0, baseline=None, id="s")
+    return run(session, rules(problem(), H200), _Drawn())
+
+
+@dataclass
+class _Drawn:
+    """A time that the text draws."""
+
+    live: Live = field(default_factory=lambda: bench([{}]))
+
+    def key(self, text: str) -> str | Refused:
+        return self.live.key(text)
+
+    def judge(self, text: str) -> Any:
+        from ucutlass.agent.run import Judged
+
+        return Judged(Timed(random.Random(text).uniform(1e-5, 2e-5)))
+
+
+def test_cuts_are_taken_away_and_put_back() -> None:
+    made = rules(problem(CHAIN), H200)
+    assert isinstance(made, Cuts)
+    (fused,) = cuts.neighbours(CHAIN, problem(CHAIN), H200)
+    assert "h = bf16(dot[K](x, w) + b)" in fused.text and fused.why == "fuse h into what reads it"
+    whole = cuts.estimate(CHAIN, problem(CHAIN), H200)
+    assert whole is not None and fused.seconds < whole
+    (back,) = cuts.neighbours(fused.text, problem(CHAIN), H200)
+    assert back.why == "store h" and "h: bf16[M, N] = dot[K](x, w) + b" in back.text
+
+
+def test_a_pipeline_without_other_cuts_is_exhausted() -> None:
+    both = "  h: bf16[M, N] = dot[K](x, w) + b\n  return gelu(h) * 2"
+    one = CHAIN.replace(both, "  return dot[K](x, w) + b")
+    session = opened(Mortal(), {"text": one}, Settings("flat"), bound=0.0, baseline=None)
+    state = run(session, rules(problem(one), H200), bench([{"seconds": 1.0, "words": ""}], of=one))
+    assert state.ended == "no candidate is left to go on from"
+
+
+def test_the_problem_s_own_mistakes_are_errors() -> None:
+    with pytest.raises(ProgramError):
+        problem_of("kernel k(", "p.ucu", None, {}, "sm90a")
+
+
+def test_repeats_are_seen_through_spelling() -> None:
+    live = bench([{"seconds": 1.0, "words": ""}])
+
+    class Twice:
+        def propose(self, ask: Any, state: Any, on_spend: Any) -> Any:
+            from ucutlass.agent.proposer import Answer
+            from ucutlass.agent.session import Written
+
+            return Answer([Written(LINEAR + f"# {ask.call}\n", "")])
+
+    session = opened(
+        Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(3)), bound=0.0, baseline=None
+    )
+    state = run(session, Twice(), live)
+    assert [type(n.outcome) for n in state.tree.nodes[1:]] == [Repeated] * 3

@@ -1,0 +1,126 @@
+"""Problems and their candidates: what may change, and what may not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ucutlass.agent.outcome import Refused
+from ucutlass.agent.problem import (
+    MOST_CHARACTERS,
+    Candidate,
+    NotAProblem,
+    candidate_of,
+    problem_of,
+    problem_of_json,
+    problem_to_json,
+    problems_in,
+)
+from ucutlass.shapes import ShapeError
+from ucutlass.trials.same import same
+
+LINEAR = """
+kernel linear(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
+  return relu(dot[K](x, w) + b)
+}
+"""
+CHAIN = """
+pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
+  h: bf16[M, N] = dot[K](x, w) + b
+  return gelu(h) * 2
+}
+"""
+SIZES = {"M": 256, "N": 256, "K": 256}
+
+
+
+def judged(text: str, of: str = LINEAR, lane: str | None = None) -> Candidate | Refused:
+    return candidate_of(problem_of(of, "p.ucu", None, SIZES, "sm90a", lane), text)
+
+
+def test_a_problem_comes_back_from_json() -> None:
+    problem = problem_of(LINEAR, "p.ucu", None, SIZES, "sm90a")
+    assert problem_of_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
+    assert problem.lane == "bf16" and problem.name == "linear M=256 K=256 N=256"
+
+
+def test_a_schedule_and_spelling_are_free() -> None:
+    own = judged(LINEAR)
+    other = judged(
+        LINEAR.replace("relu(", "max(0, ").replace("max(0, ", "relu(")
+        .replace("  return", "  # another schedule\n  schedule sm90a { tile 128x128x64 }\n  return")
+    )  # fmt: skip
+    assert isinstance(own, Candidate) and isinstance(other, Candidate)
+    assert own.key == other.key
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("relu(dot[K](x, w) + b)", "relu(dot[K](x, w)"), "UC"),
+        (("kernel linear", "kernel other"), "no program linear"),
+        (("b: bf16[N]", "b: f32[N]"), "parameters or results"),
+        (("w: bf16[N, K]", "w: bf16[K, N]"), "parameters or results"),
+        (("x: bf16[M, K]", "y: bf16[M, K]"), "parameters or results"),
+        (("dot[K](x, w)", "dot[K](e4m3(x), e4m3(w))"), "below the problem's lane bf16"),
+    ],
+)
+def test_what_a_candidate_may_not_change(change: tuple[str, str], said: str) -> None:
+    text = LINEAR.replace(*change)
+    if change[0].startswith("x:"):
+        text = text.replace("(x, w)", "(y, w)")
+    found = judged(text)
+    assert isinstance(found, Refused)
+    assert said in found.words or any(code.startswith(said) for code in found.codes)
+
+
+def test_a_pipeline_is_no_kernel() -> None:
+    found = judged(CHAIN.replace("chain", "linear"))
+    assert isinstance(found, Refused) and "is a kernel, this is a pipeline" in found.words
+
+
+@pytest.mark.parametrize("text", ["", "prose, no program", "}" * 50, "kernel " * 3000, "\x00\udcff"])
+def test_what_is_no_program_is_refused(text: str) -> None:
+    assert isinstance(judged(text), Refused)
+
+
+def test_a_megabyte_is_not_read() -> None:
+    found = judged("# " + "x" * 1_000_000)
+    assert isinstance(found, Refused) and str(MOST_CHARACTERS) in found.words
+
+
+def test_a_lane_below_the_declared_one() -> None:
+    assert isinstance(judged(LINEAR, lane="bf16"), Candidate)
+    # The problem's own program works below f32: what it does already is no loss of the candidate's.
+    assert isinstance(judged(LINEAR, lane="f32"), Candidate)
+
+
+def test_extents_that_do_not_fit() -> None:
+    with pytest.raises(ShapeError):
+        problem_of(LINEAR, "p.ucu", None, {"M": 1, "N": 1}, "sm90a")
+
+
+def test_another_cut_computes_the_same() -> None:
+    fused = CHAIN.replace("h: bf16[M, N] = dot[K](x, w) + b", "h = bf16(dot[K](x, w) + b)")
+    assert isinstance(judged(fused, CHAIN), Candidate)
+    assert same(CHAIN, fused, "chain", SIZES, 0) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [("* 2", "* 2.01"), ("+ b", "- b"), ("gelu(h)", "relu(h)"), ("gelu(h) * 2", "gelu(h) * 2 + 0.1")],
+)
+def test_something_else_is_seen(change: tuple[str, str]) -> None:
+    assert "differs at" in same(CHAIN, CHAIN.replace(*change), "chain", SIZES, 0)
+
+
+def test_a_list_of_problems(tmp_path: Path) -> None:
+    (tmp_path / "a.ucu").write_text(LINEAR)
+    listed = tmp_path / "problems.json"
+    listed.write_text(json.dumps([{"file": "a.ucu", "sizes": SIZES}, {"file": "a.ucu", "sizes": SIZES}]))
+    assert [p.program for p in problems_in(listed, "sm90a")] == ["linear", "linear"]
+    listed.write_text('[{"file": "a.ucu"}]')
+    with pytest.raises(NotAProblem, match="is no list"):
+        problems_in(listed, "sm90a")

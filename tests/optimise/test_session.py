@@ -1,0 +1,176 @@
+"""Sessions: what is due, and that one which dies anywhere goes on as if nothing had been."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.optimise.made_up import Bench, Killed, Mortal, Proposer, outcome_of
+from ucutlass.agent.dialogue import DIALOGUES
+from ucutlass.agent.outcome import Refused, Rejected, Repeated, Timed
+from ucutlass.agent.proposer import Answer, ProposerFailed
+from ucutlass.agent.run import Judged, Session, opened, run, tell
+from ucutlass.agent.search import SEARCHES
+from ucutlass.agent.session import Ask, End, Judge, NotASession, Settings, State, due, replayed
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+
+EVERY = [(s, d) for s in SEARCHES for d in DIALOGUES]
+
+
+def begun(sink: Any, search: Any = "epsilon", dialogue: Any = "single", attempts: int = 25) -> Session:
+    chosen = Settings(search, dialogue, Budget(attempts), Stop(None, None), seed=3)
+    return opened(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
+
+
+def summary(state: State) -> dict[str, Any]:
+    return {
+        "nodes": [(n.id, n.parent, n.key, n.text, n.outcome) for n in state.tree.nodes],
+        "spend": state.spend, "notes": state.notes, "ended": state.ended, "spent": state.tree.spent,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("search", "dialogue"), EVERY)
+def test_a_session_spends_its_attempts_and_no_more(search: str, dialogue: str) -> None:
+    session = begun(Mortal(), search, dialogue)
+    state = run(session, Proposer(), Bench())
+    assert state.spend.attempts == 25 == len(state.tree) - 1
+    assert state.ended == "the budget of 25 attempts is spent"
+    assert isinstance(due(state), End)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(EVERY), st.dictionaries(st.integers(1, 120), st.sampled_from(["before", "after"])))
+def test_a_session_that_dies_goes_on_as_if_nothing_had_been(
+    how: tuple[str, str], dies: dict[int, str]
+) -> None:
+    whole = run(begun(Mortal(), *how), Proposer(), Bench())
+    bench, proposer, sink = Bench(), Proposer(), Mortal(dies=dict(dies))
+    session = begun(sink, *how)
+    deaths = 0
+    while True:
+        try:
+            state = run(session, proposer, bench)
+            break
+        except Killed:
+            deaths += 1
+            session = Session("s", sink, replayed(sink.events))
+    assert summary(state) == summary(whole)
+    # What a death cut off before it was written is done again; nothing else is.
+    assert sum(bench.judged.values()) <= sum(measured(whole)) + deaths
+    assert sum(proposer.asked.values()) <= whole.calls + deaths
+
+
+def measured(state: State) -> list[int]:
+    """1 for each node that a bench had to judge."""
+    return [int(not isinstance(n.outcome, Refused | Repeated)) for n in state.tree.nodes]
+
+
+def test_what_was_spent_before_a_failure_counts_once() -> None:
+    sink = Mortal()
+    session = begun(sink)
+    proposer = Proposer(fails={2})
+    with pytest.raises(ProposerFailed):
+        run(session, proposer, Bench())
+    again = Session("s", sink, replayed(sink.events))
+    assert again.state.failures == ["the service is down; to mend it: try again later"]
+    asked = due(again.state)
+    assert isinstance(asked, Ask) and asked.repeated and asked.call == 2
+    state = run(again, proposer, Bench())
+    plain = run(begun(Mortal()), Proposer(), Bench())
+    assert state.spend.input == plain.spend.input + 7
+    assert summary(state)["nodes"] == summary(plain)["nodes"]
+
+
+def test_an_answer_without_a_program_is_an_attempt_that_failed() -> None:
+    session = begun(Mortal())
+    run_one(session)
+    ask = due(session.state)
+    assert isinstance(ask, Ask)
+    session.write("asked", **body_of(ask))
+    tell(session, ask, Answer(note="I would rather talk"))
+    assert due(session.state) == Judge(0, 0, 0, "", "the answer held no program")
+
+
+def test_the_same_program_is_not_judged_twice() -> None:
+    class Same(Proposer):
+        def propose(self, ask: Ask, state: State, on_spend: Any) -> Answer:
+            from ucutlass.agent.session import Written
+
+            return Answer([Written("5", ""), Written("0" + "5", "")])
+
+    bench = Bench()
+    state = run(begun(Mortal(), attempts=4), Same(), bench)
+    assert bench.judged == {"5": 1, "05": 1}
+    assert [type(n.outcome) for n in state.tree.nodes].count(Repeated) == 3
+
+
+def test_a_proposer_with_nothing_left_ends_the_session() -> None:
+    class Empty(Proposer):
+        def propose(self, ask: Ask, state: State, on_spend: Any) -> Answer:
+            return Answer(exhausted=True)
+
+    for search in SEARCHES:
+        state = run(begun(Mortal(), search), Empty(), Bench())
+        assert state.ended == "no candidate is left to go on from" and len(state.tree) == 1
+
+
+def test_a_problem_that_the_audit_rejects_is_not_worked_on() -> None:
+    class Strict(Bench):
+        def judge(self, text: str) -> Any:
+            return Judged(Rejected("flawed-problem", "its result is one number"))
+
+    state = run(begun(Mortal()), Proposer(), Strict())
+    assert state.ended == "the problem's own program was rejected (flawed-problem): its result is one number"
+
+
+def test_steps_of_a_dialogue_read_the_notes_of_those_before() -> None:
+    proposer = Proposer()
+    run(begun(Mortal(), "mantis", "mantis", attempts=9), proposer, Bench())
+    opening = [a.role for a in proposer.asks[:4]]
+    assert opening == ["analyse", "nominate", "triage", "implement"]
+    assert proposer.asks[3].notes == tuple(f"{r} of call {c}" for c, r in enumerate(opening[:3]))
+    assert proposer.asks[0].notes == ()
+
+
+def test_rules_of_a_session_are_kept_with_it() -> None:
+    sink = Mortal()
+    begun(sink)
+    as_kept = json.loads(json.dumps(dict(sink.events[0].body)))
+    assert replayed(sink.events).settings.budget.attempts == 25
+    assert as_kept["settings"]["search"] == "epsilon"
+
+
+def test_events_that_do_not_follow_are_no_session() -> None:
+    sink = Mortal()
+    run(begun(sink, attempts=3), Proposer(), Bench())
+    with pytest.raises(NotASession, match="does not follow"):
+        replayed([sink.events[0], sink.events[2]])
+
+
+def test_the_made_up_table_has_every_outcome() -> None:
+    assert {type(outcome_of(n)).__name__ for n in range(100)} >= {"Timed", "Wrong", "Failed", "Rejected"}
+    assert isinstance(outcome_of(5), Timed)
+
+
+def run_one(session: Session) -> None:
+    """Judges the problem's own program."""
+
+    class Enough(BaseException):
+        pass
+
+    def stop(_: State) -> None:
+        raise Enough
+
+    with pytest.raises(Enough):
+        run(session, Proposer(), Bench(), stop)
+
+
+def body_of(ask: Ask) -> dict[str, Any]:
+    from ucutlass.agent.session import ask_to_json
+
+    return ask_to_json(ask)

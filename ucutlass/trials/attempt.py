@@ -1,0 +1,69 @@
+"""A candidate of the agent on the GPU: held against the problem's reference, then timed.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROUNDS = 7
+"""Of the candidate alone: enough to tell whether it may lead. Who leads is measured by `ucc bench`'s
+protocol."""
+
+CASES: tuple[Literal["normal", "integer"], ...] = ("normal", "integer")
+
+
+def tried(
+    text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int
+) -> dict[str, Any]:  # fmt: skip
+    """`seconds` of one call, None where it is wrong, and then `words` say how. What it should compute is
+    the `problem`'s to say, not its own. Builds what the cache lacks."""
+    import torch
+
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.timing import compare
+
+    checked = frontend.read_text(text, "candidate")
+    kernel = loaded(checked, frontend.program(checked, name), arch)
+    wanted = frontend.program(frontend.read_text(problem), name)
+
+    def launch(args: Sequence[Any], outs: Sequence[Tensor]) -> None:
+        kernel(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
+
+    for number, case in enumerate(CASES):
+        arguments = generate(wanted, sizes, case, seed=seed + number, device="cuda", drawn="cuda")
+        verdict = verify.check(wanted, launch, arguments)
+        if not verdict.ok:
+            return {"seconds": None, "words": f"{case}: {verdict}"}
+    del arguments
+    sets = _sets(wanted, sizes, seed)
+    found = compare({"candidate": _turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
+    sets.clear()
+    torch.cuda.empty_cache()
+    return {"seconds": found.median * 1e-6, "words": ""}
+
+
+def _sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
+    """Argument sets that rotate through more than twice the L2."""
+    import torch
+
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.timing import sets_for
+
+    first = generate(program, sizes, "normal", seed=seed, device="cuda", drawn="cuda")
+    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
+    return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
+
+
+def _turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+    """Results rotate like the arguments."""
+    results = [kernel(*arguments) for arguments in sets]
+    return lambda at: kernel(*sets[at], out=results[at])
