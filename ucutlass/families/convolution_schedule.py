@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ucutlass.case import warp_tile
 from ucutlass.elements import TF32
-from ucutlass.families.convolution_im2col import MOST_BLOCKS, _stages, _taps
+from ucutlass.families.convolution_im2col import MOST_BLOCKS, _taps, stages_held
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import GemmProblem, Knobs, Sm80Schedule
 from ucutlass.plans.convolution import (
@@ -32,6 +32,9 @@ KERNELS: tuple[Family, ...] = ("im2col", "gather", "direct")
 
 SWIZZLE = 4
 """Tiles side by side where the schedule says nothing."""
+
+MOST_GROUPS = 3
+"""Warp groups of 64 rows that share a tile."""
 
 SM80_STAGES = 4
 """As many as the planner takes at most by itself."""
@@ -125,7 +128,7 @@ def _repeats(problem: ConvProblem, width: int) -> bool:
 
 def _im2col(room: Room, own: Im2colSchedule, r: Request) -> Im2colSchedule:
     tile = r.tile or own.tile
-    groups = max(1, min(2, tile[0] // 64))
+    groups = max(1, min(MOST_GROUPS, tile[0] // 64))
     held = {b: room_for(room, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
     fits = [b for b in range(own.blocks, 0, -1) if held[b] > 0]
     blocks = r.blocks or next(iter(fits), own.blocks)
@@ -143,7 +146,7 @@ def room_for(
     a = room.problem.a
     padded = -(-room.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
     parts = math.prod(_taps(s, room.sizes) for s in how.space) * -(-padded // own.part)
-    return _stages(tile[0], tile[1], groups, blocks, -(-parts // (tile[2] // own.part)), room.device)
+    return stages_held(tile[0], tile[1], groups, blocks, -(-parts // (tile[2] // own.part)), room.device)
 
 
 def _gather(room: Room, own: Sm80Schedule, r: Request) -> Sm80Schedule:
@@ -214,12 +217,12 @@ def _tile(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
     (m, n, k), depth = s.tile, own.tile[2]
     how = im2col(room.problem)
     step = 64 if isinstance(how, Im2col) and how.across else 16
-    if m in (64, 128) and n % step == 0 and step <= n <= 256 and k == depth:
+    if m in (64, 128, 192) and n % step == 0 and step <= n <= 256 and k == depth:
         return None
     best = min(256, max(step, round(n / step) * step))
     return Finding(
-        f"tile {m}x{n}x{k}: its rows are 64 or 128, its columns multiples of {step} up to 256, its K is "
-        f"{depth}, 128 bytes", f"use `tile {64 if m < 96 else 128}x{best}x{depth}`", ("tile",), None,
+        f"tile {m}x{n}x{k}: its rows are 64, 128 or 192, its columns multiples of {step} up to 256, its K is "
+        f"{depth}, 128 bytes", f"use `tile {max(1, min(MOST_GROUPS, round(m / 64))) * 64}x{best}x{depth}`", ("tile",), None,
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def _products(own: Request, products: int) -> Axes:
 def _tiled(own: Request, item: int, gathered: bool) -> Axes:
     kernel: Axes = {"warps": ("cooperative", "multistage"), "stages": (2, 3, 4, 5, 6, 8, 10, 12), **_ORDER}
     if not gathered:
-        sides = itertools.product((64, 128), (32, 64, 96, 128, 160, 192, 256), (128 // item,))
+        sides = itertools.product((64, 128, 192), (32, 64, 96, 128, 160, 192, 256), (128 // item,))
         return {**kernel, "tile": tuple(sides), "blocks": (1, 2, 3, 4, 5, 6)}
     depths = (64 // item, 32 // item, 128 // item)
     tiles = itertools.product((32, 64, 128, 256), (32, 64, 128, 256), depths)
