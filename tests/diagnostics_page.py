@@ -122,8 +122,25 @@ _ROW = "kernel k(x: f32[L]) -> f32[L] {\n  return relu(x)\n}\n"
 
 _PAIR = (
     "kernel k(x: bf16[T, D], w: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] {\n"
-    "  return silu(dot[D](x, w)) * dot[D](x, u)\n  schedule sm90a { split_k 2 }\n}\n"
+    "  return silu(dot[D](x, w)) * dot[D](x, u)\n  schedule sm90a { tile 128x256x64 }\n}\n"
 )
+
+
+def _softmax(fields: str) -> Case:
+    body = f"  return softmax[D](x)\n  schedule sm90a {{ {fields} }}\n"
+    return Case(f"kernel k(x: bf16[T, D]) -> bf16[T, D] {{\n{body}}}\n", "T=512,D=4096")
+
+
+def _attention(fields: str) -> Case:
+    text = attention("bf16").replace("\n}", f"\n  schedule sm90a {{ {fields} }}\n}}")
+    return Case(text, "H=8,L=1024,S=1024,D=64")
+
+
+def _convolution(fields: str, x: str = "f16[N, L, C]", w: str = "f16[K, R=3, C]", over: str = "R, C") -> Case:
+    result = "f16[N, P=L, K]" if "K" in w else "f16[N, P=L, C]"
+    body = f"  return dot[{over}](x[L = P + R - 1], w)\n  schedule sm90a {{ {fields} }}\n"
+    sizes = "N=32,L=1024,C=64" + (",K=64" if "K" in w else "")
+    return Case(f"kernel k(x: {x}, w: {w}) -> {result} {{\n{body}}}\n", sizes)
 
 SHAPES = {
     "UC0332": Case(_PAIR, "T=1024,D=1024,F=1024"),
@@ -142,13 +159,20 @@ SHAPES = {
     ),
     "UC0466": Case(attention("bf16"), "H=8,L=1024,S=1024,D=512"),
     "UC0467": Case(attention("bf16"), "H=8,L=1024,S=1024,D=100"),
+    "UC0470": _softmax("vector 16"),
+    "UC0471": _softmax("threads 96"),
+    "UC0472": _softmax("keep registers  threads 32  items 1  cluster 1x1"),
+    "UC0473": _softmax("cluster 1x3"),
+    "UC0475": _attention("tile 128x100x64"),
+    "UC0476": _attention("stages 9"),
+    "UC0480": _convolution("warps multistage", w="f16[R=3, C]", over="R"),
+    "UC0481": _convolution("tile 96x64x64"),
+    "UC0482": _convolution("tile 128x256x64  blocks 3"),
+    "UC0483": _convolution("threads 48", w="f16[R=3, C]", over="R"),
     "UC0601": Case(_PLAIN, "M=64"),
     "UC0602": Case(_PLAIN, "M=64,N=64,K=32"),
     "UC0603": Case(_PLAIN, "M=60,N=64"),
 }
-
-LOOKED_INTO = {"UC0315": Case(_ROW, "L=4096")}
-"""What `ucc profile` and `ucc tune` say of a kernel that has no schedule to edit."""
 
 _SIZES = {"UC0305": "A=4,B=4,C=4,D=4,U=4,V=4,W=4,K=4,N=4", "UC0314": "M=4,N=4"}
 """Extents for the checker's and the recogniser's programs that need some."""
@@ -172,14 +196,15 @@ _SECTIONS = (
     ),
     (
         "What one kernel can do", "UC03",
-        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`; "
-        "UC0315 is said by `ucc profile` and `ucc tune`.",
+        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`.",
     ),
     (
         "Schedules", "UC04",
         "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
-        "convolutions, UC0465 to UC0467 are of attention; the others are "
-        "the rules of `ucutlass.rules`, asked for given extents.",
+        "convolutions, UC0465 to UC0467 are of attention. Schedules are judged by rules, asked for given "
+        "extents: UC0410 to UC0454 of one product (`ucutlass.rules`; some of convolutions too), UC0332 of "
+        "pairs and groups, UC0470 to UC0473 of kernels without a dot, UC0475 and UC0476 of attention, UC0480 "
+        "to UC0483 of convolutions (`ucutlass.families`).",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
@@ -197,7 +222,7 @@ def program(code: str) -> Case | None:
     """The smallest program of a code that can be printed."""
     if code in CHECKED or code in REFUSED:
         return Case((CHECKED | REFUSED)[code], _SIZES.get(code, ""))
-    if code in (rest := RULED | SHAPES | LOOKED_INTO):
+    if code in (rest := RULED | SHAPES):
         return rest[code]
     return next((Case(source) for found, source, *_ in CASES if found == code), None)
 
@@ -211,17 +236,16 @@ def message(code: str) -> str:
         return _caught(code, lambda: frontend.read_text(text, "k.ucu"), text).partition("\n")[0]
     case = program(code)
     assert case is not None, f"{code} has no program"
-    return _caught(code, lambda: _compile(case, code in LOOKED_INTO), case.text)
+    return _caught(code, lambda: _compile(case), case.text)
 
 
-def _compile(case: Case, looked_into: bool = False) -> None:
+def _compile(case: Case) -> None:
     checked = frontend.read_text(case.text, "k.ucu")
     kernel = frontend.kernel(checked)
     frontend.form(checked, kernel)
     sizes = complete(kernel, parse_sizes([case.sizes]))
     for arch in dict.fromkeys(b.arch for b in kernel.schedules) or ("sm90a",):
-        plan = frontend.plan_gemm if looked_into else frontend.plan_kernel
-        plan(checked, kernel, sizes, arch)
+        frontend.plan_kernel(checked, kernel, sizes, arch)
 
 
 def _caught(code: str, action: Callable[[], object], source: str) -> str:

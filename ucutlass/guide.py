@@ -48,5 +48,5 @@ def _function(f: Function) -> str:
 
 
 def _field(field: Field) -> str:
-    values = legal_values(field).replace(", `auto`", "")
+    values = legal_values(field).replace(", `auto`", "").replace(" in whole numbers", "")
     return f"- `{field.name}` {values}: {field.meaning}"

@@ -12,7 +12,7 @@ from ucutlass.families.convolution import ConvForm, exchanged
 from ucutlass.families.convolution_im2col import prepared, schedule_of
 from ucutlass.families.convolution_places import places_schedule, prepared_places
 from ucutlass.families.convolution_problem import offsets, problem, unit_dim
-from ucutlass.families.convolution_schedule import KERNELS, Room, asked, no_kernel, request_of
+from ucutlass.families.convolution_schedule import KERNELS, Room, asked, no_kernel, request_of, wanted
 from ucutlass.families.refuse import Refused
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Math, Reduction, Sm80Schedule
@@ -72,12 +72,13 @@ def plan_convolution(
     if too_large := _too_large(form, sizes):
         return (too_large,)
     direct = _is_direct(form, sizes)
-    if direct and request.warps not in (None, "direct"):
-        return no_kernel(str(request.warps), "no two results of a tile would share both operands")
-    if direct or request.warps == "direct":
+    word = wanted(request, direct)
+    if direct and word not in (None, "direct"):
+        return no_kernel(word, "no two results of a tile would share both operands")
+    if direct or word == "direct":
         made, own, splits, notes = _direct(form, sizes, aligned)
     else:
-        chosen = _tiled(form, sizes, arch, device, aligned, request.warps)
+        chosen = _tiled(form, sizes, arch, device, aligned, word)
         if isinstance(chosen[0], Violation):
             return chosen
         made, own, splits, notes = chosen

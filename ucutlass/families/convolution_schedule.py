@@ -26,7 +26,7 @@ from ucutlass.rules import BY_CODE
 from ucutlass.rules.candidate import RASTER_WORD, Candidate, Shape, routes_of
 from ucutlass.rules.memory import stage_bytes
 from ucutlass.rules.violation import Finding, Violation, found_by
-from ucutlass.schedule import RASTERS, Family, Request
+from ucutlass.schedule import RASTERS, WORDS, Family, Request, Warps, served
 
 KERNELS: tuple[Family, ...] = ("im2col", "gather", "direct")
 
@@ -78,9 +78,10 @@ def request_of(s: ConvSchedule, knobs: tuple[int, ...]) -> Request:
 
 def asked(room: Room, own: ConvSchedule, splits: int, request: Request) -> Made | tuple[Violation, ...]:
     """The planner's own schedule of the kernel with what a request fixes, or the rules that are broken."""
+    usual = (RASTERS["heuristic"], SWIZZLE, splits)
+    if request.given().items() <= request_of(own, usual).given().items():
+        return own, usual
     knobs = (RASTERS[request.raster or "heuristic"], request.swizzle or SWIZZLE, splits)
-    if request.given().items() <= request_of(own, knobs).given().items():
-        return own, knobs
     match own:
         case DirectSchedule():
             direct = _direct(room, own, request)
@@ -98,6 +99,14 @@ def asked(room: Room, own: ConvSchedule, splits: int, request: Request) -> Made 
     said = "this kernel's tile, stages and blocks are the planner's"
     return (Violation("UC0481", said, "leave all but `warps`, `raster` and `swizzle` out",
                       tuple(request.given()), None),)  # fmt: skip
+
+
+def wanted(request: Request, direct: bool) -> Warps | None:
+    """The kernel that a request means, by its word: what it says, or the one kernel that has its fields; None
+    where the planner chooses, among the tiled ones or, where there is no tile to share, the `direct` one."""
+    among = served(request, KERNELS)
+    open_ = "direct" in among if direct else {"im2col", "gather"} <= set(among)
+    return request.warps or (None if open_ else WORDS[among[0]][0])
 
 
 def no_kernel(word: str, why: str) -> tuple[Violation, ...]:
@@ -146,7 +155,7 @@ def room_for(
     a = room.problem.a
     padded = -(-room.sizes[a.axes[how.channel].extent] // a.pad) * a.pad
     parts = math.prod(_taps(s, room.sizes) for s in how.space) * -(-padded // own.part)
-    return stages_held(tile[0], tile[1], groups, blocks, -(-parts // (tile[2] // own.part)), room.device)
+    return stages_held(tile[0], tile[1], groups, blocks, -(-parts // (own.tile[2] // own.part)), room.device)
 
 
 def _gather(room: Room, own: Sm80Schedule, r: Request) -> Sm80Schedule:

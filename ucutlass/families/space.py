@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ucutlass.plan import Sm80Schedule
@@ -29,6 +30,9 @@ Axes: TypeAlias = Mapping[str, tuple[Value, ...]]
 
 STEPS, STEPS_FREE = 2, 3
 """Fields that may differ from the planner's choice at a time, and where every schedule is looked at."""
+
+FAR: Mapping[str, float] = MappingProxyType({"vector": 3.0, "stages": 3.0})
+"""Fields whose doublings count for more: shorter vectors and other stages than fit seldom are faster."""
 
 MOST = 4096
 """Requests that are planned at most."""
@@ -57,14 +61,15 @@ def _key(one: FamilyPlanned) -> tuple[object, ...]:
 def _around(start: Request, asked: Request, open_: Axes, most: int) -> Iterator[Request]:
     """`asked` with up to so many more fields fixed to other values than the start's. Where the way there is
     the same, the order is the table's."""
+    found = []
     for count in range(1, most + 1):
-        found = []
         for names in itertools.combinations(open_, count):
             ways = [[v for v in open_[n] if v != getattr(start, n)] for n in names]
             for values in itertools.product(*ways):
                 given: dict[str, Any] = dict(zip(names, values, strict=True))
-                found.append((sum(apart(getattr(start, n), v) for n, v in given.items()), given))
-        yield from (replace(asked, **given) for _, given in sorted(found, key=lambda pair: pair[0]))
+                way = sum(FAR.get(n, 1.0) * apart(getattr(start, n), v) for n, v in given.items())
+                found.append((count + way, given))
+    yield from (replace(asked, **given) for _, given in sorted(found, key=lambda pair: pair[0]))
 
 
 def apart(a: Value | None, b: Value) -> float:
@@ -130,13 +135,13 @@ _ORDER: Axes = {"raster": tuple(RASTERS), "swizzle": (1, 2, 4, 8)}
 
 
 def _products(own: Request, products: int) -> Axes:
+    """Stages stay as many as fit, as for one product."""
     assert own.tile is not None
     columns = (64 // products, 128 // products, 256 // products)
     tiles = itertools.product((64, 128, 256), columns, own.tile[2:])
-    stages = tuple(s for s in range(2, 9) if s != own.stages)
     return {
         "warps": ("pingpong", "cooperative"), "tile": tuple(tiles),
-        "cluster": ((1, 1), (2, 1), (1, 2)), "stages": stages, **_ORDER,
+        "cluster": ((1, 1), (2, 1), (1, 2)), **_ORDER,
     }  # fmt: skip
 
 

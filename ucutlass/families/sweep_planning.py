@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ucutlass.families.addresses import Sizes
 from ucutlass.families.sweep import SweepForm
@@ -90,7 +91,8 @@ def plan_sweep(
     moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
-    full = request_of(room, schedule)
+    given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
+    full = replace(request_of(room, schedule), **given)
     return FamilyPlanned(plan, (), sizes, full, device, seconds, tuple(_notes(problem, extent, schedule)))
 
 

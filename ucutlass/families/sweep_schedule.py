@@ -124,6 +124,7 @@ def _across(
         threads = r.threads or min(MOST_THREADS, max(power(wanted), min(32, power(share))))
         items = r.items or max(1, math.ceil(share / threads))
     else:
+        share = math.ceil(share / (r.split_k if isinstance(r.split_k, int) else 1))
         threads = r.threads or (own.threads if own.keep == keep else min(256, power(share)))
         fits = max(1, min(4, MOST_HELD // 2 // held, math.ceil(share / threads)))
         items = r.items or (min(own.items, fits) if own.keep == keep else fits)
@@ -140,7 +141,8 @@ def _down(
         lines = r.threads or max(own.threads if not r.items and not r.rows else 1, power(wanted))
         return lines, rows, r.items or max(1, math.ceil(columns / lines))
     lines = r.threads or min(own.threads, max(1, MOST_THREADS // rows))
-    fits = max(1, min(8, MOST_HELD // 2 // held, math.ceil(columns / lines)))
+    part = columns / (r.split_k if isinstance(r.split_k, int) else 1)
+    fits = max(1, min(8, MOST_HELD // 2 // held, math.ceil(part / lines)))
     return lines, rows, r.items or (min(own.items, fits) if own.keep == keep else fits)
 
 

@@ -255,6 +255,9 @@ def _judged(
     own = space.groups[space.start[0]].members[space.start[1]].request
     base = next((i for i in rounds if finals[i].kernel.request == own), None)
     gain = None if base is None or base == at else paired_ratio(rounds[at], rounds[base], seed)
+    if base is not None and gain is not None and gain.median > 1:
+        # Turn by turn the compiler's own choice is the faster one: medians of all turns drift with the clock.
+        seconds, winner, gain = summary(rounds[base]).median, finals[base], None
     return Tuned(tuple(trials), finals, winner, shrinkage(winner.search, seconds), gain, why, spent)
 
 
