@@ -85,7 +85,7 @@ def render(plan: AttentionPlan) -> str:
         includes=_includes(score, result),
         head=head, head_v=head_v, groups=s.groups, keys=s.keys, stages=s.stages,
         stages_q=max(1, tiles_q), shares_q=tiles_q == 0,
-        boxed=boxed, split=s.split, across=s.across, batch_modes=len(batch), lane=p.lane.name,
+        boxed=boxed, split=s.split, across=s.across and tiles_q > 1, batch_modes=len(batch), lane=p.lane.name,
         result_type=p.results.outputs[0].access.elem.name,
         above=[_extent(e) for e in p.above], below=[_extent(e) for e in p.below],
         factor=_number(p.factor) if p.factor is not None else "1.0", score=score, result=result,
@@ -133,7 +133,7 @@ def shared_bytes(p: AttentionProblem, s: AttentionSchedule, stages_q: int) -> in
     rows, keys = 64 * s.groups * 128, s.keys * 128
     q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
     tiles = stages_q * q + o if stages_q else max(q, o)
-    notes = 0 if p.packed is None else max(1, stages_q) * (16 + 8 * 64 * s.groups)
+    notes = 0 if p.packed is None else max(1, stages_q) * (32 + 8 * 64 * s.groups)
     barriers = 16 * (max(1, stages_q) + 2 * s.stages)
     return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + barriers + notes
 

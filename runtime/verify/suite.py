@@ -15,7 +15,7 @@ from ucutlass.elements import F16
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, TensorType
 from ucutlass.reference.binding import shape_of
 from ucutlass.runtime.distributions import MEANINGS, Distribution
-from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, summed_dims
+from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, roles_of, summed_dims
 from ucutlass.shapes import ShapeError, complete, free_dims
 
 Kind: TypeAlias = Literal["values", "refilled", "repeats", "shifted", "edge", "refusal", "misaligned"]
@@ -228,15 +228,25 @@ def _shapes(
     """Extents with what they are for. The dimensions that are not varied take little more than a
     tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
     summed = {d for over in summed_dims(program, Dot) for d in over}
-    least = {d: _step(grain, d) for d in asked}
+    fewest = dict.fromkeys(_offset_dims(program), 2)  # offsets of no sequence are none
+    least = {d: max(_step(grain, d), fewest.get(d, 1)) for d in asked}
     base = {d: min(n, _up(max(grain.tile.get(d, 1), 1) + 1, least[d])) for d, n in asked.items()}
     yield "a tile and a little of the next in every dimension", dict(base)
     for d, n in asked.items():
         for what, value in _values(d, n, grain, d in summed):
-            yield f"{d} is {what}", {**base, d: value}
+            if value >= fewest.get(d, 1):
+                yield f"{d} is {what}", {**base, d: value}
     yield "the least of every dimension", dict(least)
     for d, n in asked.items():
         yield f"the asked extents, {d} a step longer", {**asked, d: n + least[d]}
+
+
+def _offset_dims(program: Program) -> set[str]:
+    """Names that count the offsets of segments."""
+    roles = roles_of(program)
+    given = [p for p in program.params if p.name in roles and roles[p.name].offsets_of is not None]
+    types = [p.type for p in given if isinstance(p.type, TensorType)]
+    return {d for type_ in types for d in type_.dims}
 
 
 def _values(d: str, asked: int, grain: Grain, summed: bool) -> Iterator[tuple[str, int]]:

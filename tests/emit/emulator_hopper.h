@@ -164,6 +164,8 @@ inline void store_matrix(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uin
 }
 inline void shared_write(uint32_t to, int value) { memcpy(emu::shared() + to, &value, 4); }
 inline int shared_read(uint32_t from) { int value; memcpy(&value, emu::shared() + from, 4); return value; }
+inline void let_next_begin() {}
+inline void wait_for_launch() {}
 inline void warp_together() { emu::shuffle(emu::Op::shuffle_xor, 0, 1); }
 inline int counted(int* counter) { return (*counter)++; }
 inline bool any_of(bool value) {

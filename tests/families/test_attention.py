@@ -9,22 +9,23 @@ from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
+from ucutlass.extents import evaluate
 from ucutlass.families.attention import AttentionForm
 from ucutlass.families.attention_problem import Window
 from ucutlass.families.attention_score import worth
 from ucutlass.planned import FamilyPlanned
-from ucutlass.plans.attention import AttentionPlan, AttentionSchedule
+from ucutlass.plans.attention import AttentionPlan, AttentionSchedule, Packed
 from ucutlass.reference.expect import expect
-from ucutlass.shapes import complete
+from ucutlass.shapes import complete, free_dims
 
 FAR = 2**40
-SIZES = {"B": 2, "H": 3, "G": 2, "L": 197, "S": 333, "D": 64, "E": 128}
+SIZES = {"B": 2, "H": 3, "G": 2, "L": 197, "S": 333, "D": 64, "E": 128, "O": 9}
 
 
 def planned(program: str, **sizes: int) -> FamilyPlanned:
     checked = frontend.read_text(program)
     kernel = frontend.kernel(checked)
-    extents = complete(kernel, {d: n for d, n in (SIZES | sizes).items() if d in kernel.dims})
+    extents = complete(kernel, {d: n for d, n in (SIZES | sizes).items() if d in free_dims(kernel)})
     made = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned
     assert isinstance(made, FamilyPlanned) and isinstance(made.plan, AttentionPlan)
     return made
@@ -95,7 +96,7 @@ def test_query_heads_that_share_keys_become_rows_where_no_mask_tells_them_apart(
 
 
 def test_one_build_serves_other_lengths() -> None:
-    one, other = (planned(text("causal", "bf16"), L=n, S=n, B=b) for n, b in ((2048, 4), (4096, 1)))
+    one, other = (planned(text("causal", "bf16"), L=n, S=n, B=b) for n, b in ((2048, 40), (4096, 10)))
     assert one.plan == other.plan
 
 
@@ -105,7 +106,82 @@ def test_one_build_serves_other_lengths() -> None:
 )
 def test_tiles_by_the_head(head: int, groups: int, keys: int) -> None:
     made = planned(text("causal", "bf16"), D=head, L=2048)
-    assert made.plan.schedule == AttentionSchedule(groups, keys, 2)
+    assert made.plan.schedule == AttentionSchedule(groups, keys, 2, across=head <= 64)
+
+
+# --- packed sequences ------------------------------------------------------------------------------
+
+
+def packed(name: str) -> Packed:
+    made = planned(text(name, "bf16"))
+    assert isinstance(made.plan, AttentionPlan) and made.plan.problem.packed is not None
+    assert made.plan.problem.factor is not None or "bias" in name
+    return made.plan.problem.packed
+
+
+@pytest.mark.parametrize(
+    ("name", "above", "below"),
+    [
+        ("packed", [], []),
+        ("packed causal", [], []),
+        ("packed causal from the start", [(0, {("k", 0, 1), ("q", 0, -1)})], []),
+        ("packed causal at the end", [(0, {("k", 1, 1), ("q", 1, -1)})], []),
+        ("packed window", [(3, {("k", 0, 1), ("q", 0, -1)})], [(-89, {("k", 0, 1), ("q", 0, -1)})]),
+    ],
+)
+def test_masks_that_need_offsets_are_taken_off(name: str, above: object, below: object) -> None:
+    found = packed(name)
+    for limits, wanted in ((found.above, above), (found.below, below)):
+        assert [(evaluate(one.constant, {}), set(one.starts)) for one in limits] == wanted
+    assert (found.q.pointer, found.k.pointer) == ((3, 3) if name == "packed causal" else (3, 4))
+
+
+def test_a_causal_mask_over_tokens_of_one_axis_needs_no_offsets() -> None:
+    made = planned(text("packed causal", "bf16"))
+    assert isinstance(made.plan, AttentionPlan)
+    assert Window.of(made.plan.problem, made.sizes) == Window(0, -FAR)
+
+
+def test_segments_that_tell_no_sequences_apart_are_refused() -> None:
+    program = text("packed", "bf16").replace("segment(S, k_starts)", "index(S)")
+    assert refused(program)[0] == "UC0304"
+    program = text("packed", "bf16").replace("segment(L, q_starts) ==", "segment(L, q_starts) <=")
+    assert refused(program)[0] == "UC0304"
+    program = text("packed", "bf16").replace("where(own, ", "where(not own, ")
+    assert refused(program)[0] == "UC0304"
+
+
+# --- few queries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "rows", "mode"),
+    [
+        ({"B": 1, "H": 8, "G": 8, "L": 1, "S": 8192}, 16, ["G", "L"], "m"),
+        ({"B": 1, "H": 8, "G": 8, "L": 64, "S": 8192}, 4, ["G", "L"], "m"),
+        ({"B": 1, "H": 8, "G": 8, "L": 65, "S": 300}, 1, ["L"], None),
+        ({"B": 32, "H": 8, "G": 8, "L": 1, "S": 8192}, 1, ["G", "L"], "m"),
+    ],
+)
+def test_few_queries_share_a_tile_and_split_their_keys(
+    sizes: dict[str, int], parts: int, rows: list[str], mode: str | None
+) -> None:
+    made = planned(text("grouped causal at the end", "bf16"), **sizes)
+    assert isinstance(made.plan, AttentionPlan)
+    kernel = frontend.kernel(frontend.read_text(text("grouped causal at the end", "bf16")))
+    problem = made.plan.problem
+    assert [list(kernel.dims)[i] for i in problem.scores.m] == rows
+    assert (problem.walk and problem.walk.mode) == mode
+    assert made.knob_values[1] == parts and made.plan.schedule.split is (parts > 1)
+
+
+def test_a_group_that_lies_apart_becomes_rows_where_there_is_one_query() -> None:
+    made = planned(text("rows first", "bf16"), B=1, H=2, G=16, L=1, S=300)
+    assert isinstance(made.plan, AttentionPlan)
+    kernel = frontend.kernel(frontend.read_text(text("rows first", "bf16")))
+    problem = made.plan.problem
+    assert [list(kernel.dims)[i] for i in problem.scores.m] == ["G"]
+    assert problem.walk is not None and problem.walk.mode == "batch"
 
 
 # --- what is refused -----------------------------------------------------------------------------

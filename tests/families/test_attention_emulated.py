@@ -14,10 +14,10 @@ from ucutlass.shapes import free_dims
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
-QUICK = {"causal at the end", "bias"}
+QUICK = {"causal at the end", "bias", "packed causal at the end"}
 """One of each way through the emitter; the others are slow tests, for their number."""
 
-SIZES = {"B": 1, "H": 2, "G": 2, "L": 70, "S": 150, "E": 72}
+SIZES = {"B": 1, "H": 2, "G": 2, "L": 70, "S": 150, "E": 72, "O": 6}
 
 
 def right(program: str, sizes: dict[str, int]) -> None:
@@ -39,6 +39,13 @@ def test_programs_compute_attention(name: str) -> None:
 def test_heads_compute_attention(name: str, head: int) -> None:
     """Several tiles a thread block, with the queries' place shared or not."""
     right(text(name, "f16", head), SIZES | {"H": 3, "L": 200})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("window", marks=pytest.mark.slow), "grouped causal at the end"]
+)
+def test_parts_of_keys_are_combined(name: str) -> None:
+    right(text(name, "bf16", 32), SIZES | {"L": 5, "S": 1700})
 
 
 @pytest.mark.slow
