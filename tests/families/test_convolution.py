@@ -147,6 +147,8 @@ def test_divided_positions_split_into_phases() -> None:
 def test_depthwise_slides() -> None:
     made = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
     assert made.schedule == DirectSchedule(8, 4, 3)
+    whole = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 28, "C": 64}, "sm90a"))
+    assert whole.schedule == DirectSchedule(8, 7, 3)
     taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
     free = _conv(plan(taps, {"N": 2, "H": 9, "W": 11, "C": 64, "R": 3, "S": 3}, "sm90a"))
     assert free.schedule == DirectSchedule(8, 4)
