@@ -65,6 +65,10 @@ def prepared_places(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProb
     how = places(ready)
     if isinstance(how, str):
         return how
+    # A forward convolution of few channels has this form too: its taps are summed.
+    stand = math.prod(sizes[s.place] for s in how.space)
+    if stand < math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim is not None):
+        return "fewer places are summed than windows have taps"
     return _too_far(ready, how, sizes) or (ready, how)
 
 
