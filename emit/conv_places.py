@@ -176,7 +176,9 @@ def _batched(problem: ConvProblem, dim: int) -> str:
 
 def _first(problem: ConvProblem, group: int | None, each: str) -> str:
     """The first channel or column of the block's group."""
-    return "0" if group is None else f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
+    if group is None:
+        return "0"
+    return f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
 
 
 def _columns(problem: ConvProblem, how: Places) -> str:

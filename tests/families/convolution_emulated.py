@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,17 @@ def plan(text: str, given: Mapping[str, int], arch: str = "sm80") -> AnyPlanned:
     return frontend.plan_kernel(checked, program, complete(program, given), arch).planned
 
 
-def judge(text: str, given: Mapping[str, int], seed: int = 0, arch: str = "sm80") -> list[str]:
-    """What is wrong with the kernel of a program for these extents."""
+def judge(
+    text: str,
+    given: Mapping[str, int],
+    seed: int = 0,
+    arch: str = "sm80",
+    change: Callable[[AnyPlanned], AnyPlanned] = lambda planned: planned,
+) -> list[str]:
+    """What is wrong with the kernel of a program for these extents, planned and then changed."""
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
-    planned = plan(text, given, arch)
+    planned = change(plan(text, given, arch))
     source = emit(planned.plan, "")
     folder = Path(tempfile.mkdtemp(prefix="convolution-"))
     try:

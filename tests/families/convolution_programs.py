@@ -94,6 +94,23 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             ),
             {"N": 2, "H": 5, "W": 4, "C": 3, "K": 7},
         ),
+        "weight gradient grouped": (
+            _kernel(
+                "x: f16[N, H, W, (G=3 C)], y: f16[N, P=H, Q=W, (G K)]",
+                "f32[G, K, C, R=3, S=3]",
+                "dot[N, P, Q](x[H = P + R - 1, W = Q + S - 1], y)",
+            ),
+            {"N": 2, "H": 7, "W": 12, "C": 24, "K": 40},
+        ),
+        # Operands exchanged, steps and dilations, one window turned round, names of the result lie apart.
+        "weight gradient exchanged": (
+            _kernel(
+                "x: bf16[N, H, W, C], y: bf16[N, P=(H+1)//2, Q=W-1, K], b: f32[C]",
+                "bf16[R=3, S=2, C, K]",
+                "dot[N, P, Q](y, x[H = 2*P + 2*R - 2, W = Q + 1 - S]) * 0.5 + b",
+            ),
+            {"N": 3, "H": 13, "W": 12, "C": 40, "K": 24},
+        ),
         "grouped": (
             _kernel(
                 "x: f16[N, H, W, (G=4 C)], w: f16[(G K), R=3, S=3, C], b: f32[(G K)]",

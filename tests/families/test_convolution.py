@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +11,12 @@ from tests.families.convolution_emulated import judge, plan
 from tests.families.convolution_programs import PROGRAMS
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
-from ucutlass.emit import conv_sm90, emit
+from ucutlass.emit import conv_places, conv_sm90, emit
 from ucutlass.families import ConvForm, GemmForm, SweepForm
 from ucutlass.hardware import ARCHES
 from ucutlass.plan import GemmPlan, Sm80Schedule
 from ucutlass.planned import AnyPlanned
-from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
+from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
 from ucutlass.plans.im2col import im2col
 from ucutlass.shapes import complete
 
@@ -144,9 +145,42 @@ def test_divided_positions_split_into_phases() -> None:
     assert isinstance(made.schedule, Im2colSchedule)
 
 
+def test_gradients_of_weights_are_summed_over_places() -> None:
+    text = PROGRAMS["weight gradient"][0]
+    deep = plan(text, {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128}, "sm90a")
+    made = _conv(deep)
+    assert isinstance(made.schedule, PlacesSchedule) and made.schedule.part == 64
+    assert deep.knob_values[2] > 4 and made.problem.a.pack is None and made.problem.b.pack is None
+    wide = plan(text, {"N": 8, "H": 7, "W": 7, "C": 1024, "K": 1024}, "sm90a")
+    assert wide.knob_values[2] == 1
+    exchanged = _conv(plan(*PROGRAMS["weight gradient exchanged"], "sm90a"))
+    assert isinstance(exchanged.schedule, PlacesSchedule)
+    assert [a.window is not None for a in exchanged.problem.a.axes] == [False, True, True, False]
+    first = text.replace("x: f16[N, H, W, C]", "x: f16[N, C, H, W]")
+    turned = _conv(plan(first, {"N": 2, "H": 9, "W": 9, "C": 64, "K": 64}, "sm90a"))
+    assert isinstance(turned.schedule, PlacesSchedule) and turned.problem.a.pack == (0, 2, 3, 1)
+    f32 = _conv(plan(text.replace("f16", "f32"), {"N": 2, "H": 9, "W": 9, "C": 64, "K": 64}, "sm90a"))
+    assert isinstance(f32.schedule, Sm80Schedule)
+
+
+def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
+    draw = random.Random(8)
+    for _ in range(60):
+        sizes = {"N": draw.choice((1, 3, 32)), "H": draw.randrange(3, 70), "W": draw.randrange(3, 70)}
+        sizes |= {"C": draw.randrange(1, 300), "K": draw.randrange(1, 300)}
+        made = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
+        assert isinstance(made.schedule, PlacesSchedule)
+        assert conv_places.check(made.problem, made.schedule) == ""
+        shared, arch = conv_places.shared_bytes(made.problem, made.schedule), ARCHES["sm90a"]
+        assert shared <= arch.shared_memory
+        assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
+
+
 def test_depthwise_slides() -> None:
     made = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
     assert made.schedule == DirectSchedule(8, 4, 3)
+    whole = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 28, "C": 64}, "sm90a"))
+    assert whole.schedule == DirectSchedule(8, 7, 3)
     taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
     free = _conv(plan(taps, {"N": 2, "H": 9, "W": 11, "C": 64, "R": 3, "S": 3}, "sm90a"))
     assert free.schedule == DirectSchedule(8, 4)
@@ -210,6 +244,38 @@ def test_values_on_the_host(name: str) -> None:
 def test_values_of_hopper_s_kernel_on_the_host(name: str) -> None:
     assert isinstance(_conv(plan(*PROGRAMS[name], "sm90a")).schedule, Im2colSchedule)
     assert judge(*PROGRAMS[name], arch="sm90a") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weight gradient",
+        pytest.param("weight gradient odd", marks=pytest.mark.slow),
+        pytest.param("weight gradient grouped", marks=pytest.mark.slow),
+        pytest.param("weight gradient exchanged", marks=pytest.mark.slow),
+    ],
+)
+def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
+    def in_parts(planned: AnyPlanned) -> AnyPlanned:
+        return replace(planned, knob_values=(0, 4, 3))
+
+    text, sizes = PROGRAMS[name]
+    assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, PlacesSchedule)
+    assert judge(text, {**sizes, "N": 5}, arch="sm90a", change=in_parts) == []
+    assert judge(text, sizes, arch="sm90a") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["f16 strided", "data gradient"])
+def test_values_of_three_warp_groups_on_the_host(name: str) -> None:
+    def wide(planned: AnyPlanned) -> AnyPlanned:
+        made = _conv(planned)
+        assert isinstance(made.schedule, Im2colSchedule)
+        tile = (192, 256, made.schedule.tile[2])
+        schedule = replace(made.schedule, tile=tile, groups=3, stages=3, blocks=1)
+        return replace(planned, plan=replace(made, schedule=schedule))
+
+    assert judge(*PROGRAMS[name], arch="sm90a", change=wide) == []
 
 
 @pytest.mark.parametrize("arch", ["sm80", "sm90a"])

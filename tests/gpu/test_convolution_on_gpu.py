@@ -39,6 +39,8 @@ LARGER: Mapping[str, Mapping[str, int]] = {
     "data gradient": {"N": 4, "P": 17, "Q": 14, "K": 96, "C": 64},
     "weight gradient": {"N": 8, "H": 28, "W": 23, "C": 64, "K": 128},
     "weight gradient odd": {"N": 5, "H": 33, "W": 31, "C": 3, "K": 67},
+    "weight gradient grouped": {"N": 16, "H": 30, "W": 17, "C": 72, "K": 136},
+    "weight gradient exchanged": {"N": 16, "H": 41, "W": 30, "C": 136, "K": 200},
     "grouped": {"N": 3, "H": 30, "W": 17, "C": 32, "K": 40},
     "three dimensions": {"N": 2, "D": 7, "H": 15, "W": 13, "C": 32, "K": 64},
     "one dimension": {"N": 5, "L": 331, "C": 128, "K": 72},

@@ -24,7 +24,10 @@ FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2
 """By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
 
 
-TILES = ((192, 256, 3), (192, 128, 3), (128, 192, 2), (128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1), (64, 128, 1), (64, 64, 1))
+TILES = (
+    (192, 256, 3), (192, 128, 3), (128, 192, 2), (128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1),
+    (64, 128, 1), (64, 64, 1),
+)  # fmt: skip
 """Tiles, M x N, and the warp groups that share them."""
 
 MOST_STAGES = 12

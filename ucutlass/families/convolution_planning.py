@@ -40,6 +40,9 @@ GATHERED = ("f16", "bf16", "tf32", "f32")
 MOST_TAPS = 7
 """Of a window whose weights a thread of the direct kernel holds in registers."""
 
+FEW_TAPS = 3
+"""Of a window along which a thread of the direct kernel holds more than four results."""
+
 COPY_BYTES = 4
 """The least that cp.async moves."""
 
@@ -151,12 +154,21 @@ def _direct(form: ConvForm, sizes: tuple[int, ...], aligned: tuple[bool, ...] | 
     if own > 0:
         schedule = DirectSchedule(width, width if width > 1 else 8, own, True)
     else:
-        rows = 4 if across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep" else 1
-        schedule = DirectSchedule(
-            width, rows, _taps(made, across_mode(made), sizes, fixed) if rows > 1 else 0
-        )
+        slides = across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep"
+        taps = _taps(made, across_mode(made), sizes, fixed) if slides else 0
+        schedule = DirectSchedule(width, _rows(made, taps, sizes) if slides else 1, taps)
     why = "one multiply-add for each product: no two results of a tile share both operands"
     return made, schedule, 1, (Note("", "direct", why),)
+
+
+def _rows(made: ConvProblem, taps: int, sizes: tuple[int, ...]) -> int:
+    """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
+    windows two apart 7), where they divide the results nearly."""
+    moving = slide(made, across_mode(made))
+    if moving is None or not 0 < taps <= FEW_TAPS or moving.along > 2:
+        return 4
+    rows, (dim,) = (8, 7)[moving.along - 1], made.batch[across_mode(made)]
+    return rows if math.ceil(sizes[dim] / rows) * rows <= 1.1 * sizes[dim] else 4
 
 
 def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
