@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from tests.pipeline.conftest import FIRST_EVENT, LAUNCH, RECORD, WAIT, Load, numbers
-from ucutlass.runtime.arguments import ExtentMismatch, Overlap, WrongCount, WrongDtype
+from ucutlass.runtime.arguments import (
+    EmptyExtent,
+    ExtentMismatch,
+    NotContiguous,
+    Overlap,
+    WrongCount,
+    WrongDtype,
+    WrongRank,
+)
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.series import TorchResultMismatch
 
@@ -116,6 +124,15 @@ def test_mistakes_are_those_of_kernels(load: Load) -> None:
     two = load(APART)
     with pytest.raises(ExtentMismatch):
         two.call(numbers(4, 4), numbers(4, 5))
+    with pytest.raises(WrongRank, match="apart: y has 1"):
+        two.call(numbers(4, 4), numbers(4))
+    with pytest.raises(NotContiguous):
+        two.call(numbers(4, 5), numbers(5, 4).t())
+    for shape in ((0, 4), (4, 0)):
+        with pytest.raises(EmptyExtent, match="apart"):
+            two.call(numbers(*shape), numbers(*shape))
+    made.trace()
+    assert not two.trace(), "nothing was launched"
 
 
 # --- branches ------------------------------------------------------------------------

@@ -27,9 +27,6 @@ Seconds: TypeAlias = Callable[[Step], float]
 MOST_ORDERS = 720
 """Orders of a buffer that are asked for: all of six axes; of more the first, which turn the inner ones."""
 
-TOGETHER = 4
-"""Orders of each buffer that are tried with those of all others."""
-
 ROUNDS = 3
 """Walks over the buffers at most: one buffer's order may ask for another of its neighbour."""
 
@@ -97,17 +94,19 @@ def type_words(type_: TensorType) -> str:
 
 def ordered(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Orders:
     """An order for every buffer that has none: at first what suits the maker alone, then buffer by buffer the
-    quickest with the others as they are. Where a reader has no kernel so, the makers' best few are tried
-    together. Raises ShapeError as `layout`."""
+    quickest with the others as they are. Where a stage has no kernel so, all that it touches are turned
+    together, each to the maker's best of every innermost axis. Raises ShapeError as `layout`."""
     if not pipeline.unordered:
         return {}
     search = _Search(pipeline, sizes, seconds)
-    chosen = {name: search.makers(name)[0] for name in pipeline.unordered}
-    chosen = search.settled(chosen)
-    if search.cost(chosen, search.all)[0]:
-        few = [search.makers(name)[:TOGETHER] for name in pipeline.unordered]
-        every = islice(product(*few), MOST_ORDERS)
-        trials = [dict(zip(pipeline.unordered, orders, strict=True)) for orders in every]
+    chosen = search.settled({name: search.makers(name)[0] for name in pipeline.unordered})
+    stuck = search.stuck(chosen)
+    few = [{order[-1]: order for order in reversed(search.makers(name))}.values() for name in stuck]
+    trials = [
+        {**chosen, **dict(zip(stuck, orders, strict=True))}
+        for orders in islice(product(*few), MOST_ORDERS if stuck else 0)
+    ]
+    if trials:
         chosen = search.settled(min(trials, key=lambda trial: search.cost(trial, search.all)))
     return chosen
 
@@ -152,6 +151,17 @@ class _Search:
         """A buffer's orders, the quickest to fill first."""
         own = frozenset(o for s in self.pipeline.stages if name in s.outputs for o in s.outputs)
         return sorted(self.every(name), key=lambda order: self.cost({name: order}, own))
+
+    def stuck(self, chosen: Orders) -> tuple[str, ...]:
+        """The buffers without an order that stages without a kernel touch."""
+        steps = layout(permuted(self.pipeline, chosen), self.sizes).steps
+        touched = {
+            name
+            for step in steps
+            if step.kernel is not None and self._step(step)[0]
+            for name in (*step.stage.outputs, *step.reads)
+        }
+        return tuple(name for name in self.pipeline.unordered if name in touched)
 
     def settled(self, chosen: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """One buffer's order after the other, until none changes."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ucutlass.ir import Program
+    from ucutlass.ir import Pipeline, Program
     from ucutlass.runtime.launch import Bound
     from ucutlass.runtime.verify.judge import Exposed
 
@@ -95,16 +95,22 @@ class _Loaded:
     """A built program, loaded from its libraries: what is judged are the very files that are kept."""
 
     program: Program
+    pipeline: Pipeline
+    """Where the program is one, with the orders that it was built with."""
 
     def __init__(self, kernel: Mapping[str, Any], device: str) -> None:
         import torch
 
         from ucutlass import frontend
+        from ucutlass.ir import Pipeline
+        from ucutlass.pipeline.orders import permuted
         from ucutlass.runtime.declaration import spec_of
 
         self.program = frontend.program(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
         self._spec = spec_of(self.program)
-        self._orders = {buffer: tuple(order) for buffer, order in kernel["orders"].items()}
+        if isinstance(self.program, Pipeline):
+            orders = {buffer: tuple(order) for buffer, order in kernel["orders"].items()}
+            self.pipeline = permuted(self.program, orders)
         self._bounds = [None if one is None else _bound(one) for one in kernel["stages"]]
         number = torch.cuda.current_device() if device == "cuda" else 0
         self._device = torch.device(device, number)
@@ -112,14 +118,12 @@ class _Loaded:
     def launch(self, extents: tuple[int, ...]) -> Exposed:
         """Raises LaunchError where a kernel does not serve the extents."""
         from ucutlass.ir import Pipeline
-        from ucutlass.pipeline.orders import permuted
         from ucutlass.runtime import bare
         from ucutlass.runtime.launch import alone
         from ucutlass.runtime.pipeline import rebound_series
 
         if isinstance(self.program, Pipeline):
-            turned = permuted(self.program, self._orders)
-            series = rebound_series(turned, self._bounds, extents, self._device)
+            series = rebound_series(self.pipeline, self._bounds, extents, self._device)
             return bare.exposed(self._spec, series)
         (bound,) = self._bounds
         assert bound is not None
