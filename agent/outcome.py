@@ -45,17 +45,19 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The audit's verdict on evidence that could not be believed."""
+    """The audit's verdict on evidence that could not be believed; `records` are ids in the store."""
 
     verdict: str
     words: str
+    records: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
     """Right, and believed. `seconds` is the median of one call; `low` and `high` bound the ratio of the
     baseline's time to it, `gain`, at 95 %. `joules` of one call, None where they were not measured.
-    `records` are ids in the evidence store, `advice` the interpreted findings for whoever proposes next."""
+    `records` are ids in the evidence store, `advice` the interpreted findings for whoever proposes next.
+    `first` is the search's own reading of what was confirmed afterwards."""
 
     seconds: float
     gain: float | None = None
@@ -64,6 +66,7 @@ class Timed:
     joules: float | None = None
     records: tuple[str, ...] = ()
     advice: str = ""
+    first: float | None = None
 
 
 Outcome: TypeAlias = Refused | Repeated | Failed | Wrong | Rejected | Timed

@@ -13,7 +13,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ucutlass.agent.session import State
+from ucutlass.agent.journal import Event
+from ucutlass.agent.session import State, advance, replayed
 from ucutlass.agent.spend import NOTHING, Budget, Spend
 from ucutlass.agent.stop import Standing, Stop, reason
 
@@ -21,28 +22,33 @@ from ucutlass.agent.stop import Standing, Stop, reason
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A session that ran on: seconds of each attempt in order, the problem's own program first (None: no
-    result), and what had been spent when each was judged."""
+    result), and what had been spent when each was judged. `ended` is why it ended, None where it did not."""
 
     problem: str
     seconds: tuple[float | None, ...]
     spends: tuple[Spend, ...]
     bound: float
     baseline: float | None
+    ended: str | None = None
 
 
 class NothingRecorded(ValueError):
     """No session has a result to be compared with."""
 
 
-def recorded(problem: str, states: Sequence[State]) -> Recorded:
-    """From the states of one session after each `judged` event. Raises NothingRecorded for none."""
-    if not states:
+def recorded(problem: str, events: Sequence[Event]) -> Recorded:
+    """From a session's events. Raises NotASession, and NothingRecorded where nothing was judged."""
+    last = replayed(events)
+    state = State()
+    spends: list[Spend] = []
+    for event in events:
+        advance(state, event)  # a state changes in place: its values are taken as they pass
+        if event.kind == "judged":
+            spends.append(state.spend)
+    if not spends:
         raise NothingRecorded(f"{problem}: nothing was judged")
-    last = states[-1]
     seconds = tuple(n.seconds for n in last.tree.nodes)
-    return Recorded(
-        problem, seconds, tuple(s.spend for s in states), last.scale.bound, last.scale.baseline
-    )  # fmt: skip
+    return Recorded(problem, seconds, tuple(spends), last.scale.bound, last.scale.baseline, last.ended)
 
 
 def cut(session: Recorded, stop: Stop) -> int:
@@ -107,3 +113,13 @@ def grid(sessions: Sequence[Recorded]) -> list[Saved]:
     """Every rule of the grid, the largest efficiency gain first."""
     found = [saved(sessions, Stop(eps, patience)) for eps in EPS for patience in PATIENCE]
     return sorted(found, key=lambda s: -s.gain)
+
+
+ENOUGH = 0.95
+"""Of the whole sessions' speed-up: what a rule is to retain (arXiv 2603.29010)."""
+
+
+def best_first(rules: Sequence[Saved]) -> list[Saved]:
+    """Rules that retain ENOUGH before all others, then by what they gain: the most efficient rule of all
+    is to give up at once."""
+    return sorted(rules, key=lambda s: (s.retained < ENOUGH, -s.gain, -s.retained))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Refused, Timed
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers.nominate import blindly, nominate
-from ucutlass.agent.run import Judged, opened, run
+from ucutlass.agent.run import Judged, Session, opened, run
 from ucutlass.agent.search import Name
 from ucutlass.agent.session import Ask, Settings, State, Written
 from ucutlass.agent.spend import Budget
@@ -91,15 +91,26 @@ class Course:
         return next((i + 1 for i, s in enumerate(self.shares) if s >= share), None)
 
 
-def course(table: Table, search: Name, seed: int, knows: Knows = "ranking") -> Course:
-    """A search without stop rules, until the table is empty or nothing is left to go on from."""
+def recording(
+    table: Table, search: Name, seed: int, knows: Knows = "ranking", attempts: int | None = None
+) -> tuple[Session, list[Event]]:
+    """A search without stop rules, with its events: for so many attempts, or until the table is empty or
+    nothing is left to go on from."""
     most = len(table.space.groups) - 1
-    settings = Settings(search, "single", Budget(most), Stop(None, None), seed, 1)
+    budget = Budget(most if attempts is None else min(most, attempts))
+    settings = Settings(search, "single", budget, Stop(None, None), seed, 1)
     start, _ = table.space.start
     if knows == "nothing":
         start = random.Random(f"{seed}:start:{table.shape}").randrange(len(table.space.groups))
-    session = opened(Kept(), {"text": str(start)}, settings, bound=table.space.bound, baseline=None)
+    kept = Kept()
+    session = opened(kept, {"text": str(start)}, settings, bound=table.space.bound, baseline=None)
     run(session, TableProposer(table, seed, knows), TableBench(table))
+    return session, kept.events
+
+
+def course(table: Table, search: Name, seed: int, knows: Knows = "ranking") -> Course:
+    """A search's way through all of a table."""
+    session, _ = recording(table, search, seed, knows)
     shares = [table.best / s for s in session.state.tree.best_so_far() if s is not None]
     return Course(table.shape, search, seed, tuple(shares))
 
@@ -119,14 +130,21 @@ class Compared:
 
 
 def compare(
-    tables: Sequence[Table], searches: Sequence[Name], seeds: int = SEEDS, knows: Knows = "ranking"
-) -> list[Compared]:
-    """Every search on every table with every seed. Raises ValueError without tables."""
+    tables: Sequence[Table], searches: Sequence[Name], seeds: int = SEEDS, knows: Knows = "ranking",
+    on_course: Callable[[], None] = lambda: None,
+) -> list[Compared]:  # fmt: skip
+    """Every search on every table with every seed; `on_course` hears when one is over. Raises ValueError
+    without tables."""
     if not tables:
         raise ValueError("there are no tables to search")
     found: list[Compared] = []
     for name in searches:
-        rows = [[_count(t, course(t, name, seed, knows)) for t in tables] for seed in range(seeds)]
+        rows: list[list[int]] = []
+        for seed in range(seeds):
+            rows.append([])
+            for table in tables:
+                rows[-1].append(_count(table, course(table, name, seed, knows)))
+                on_course()
         counts = sorted(float(c) for row in rows for c in row)
         found.append(
             Compared(

@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from ucutlass.agent.search.pick import Pick, Scale, broken, reward, usable
+from ucutlass.agent.search.pick import Pick, Scale, broken, open_nodes, reward, usable
 from ucutlass.agent.tree import ROOT, Node, Tree
 
 EXPLORE = 0.3
@@ -34,14 +34,15 @@ class _Count:
 
 
 def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
-    """Walks down by UCT and stops at the first node that may be widened. Of equals by chance."""
+    """Walks down by UCT and stops at the first node that may be widened. Of equals by chance. Where dead
+    ends close every node, the fastest that is not exhausted: the purse decides when to stop, not the caps."""
     if not tree.nodes:
         return None
     first = tree[ROOT].seconds or max((n.seconds or 0.0 for n in tree.nodes), default=0.0) or None
     counts = _counts(tree, first, scale)
     closed = _closed(tree)
     if ROOT in closed:
-        return None
+        return _any(tree)
     at = ROOT
     while True:
         node = tree[at]
@@ -53,6 +54,14 @@ def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
             return Pick(at, mend=broken(node)) if at not in tree.spent else None
         total = math.log(max(1, counts[at].visits))
         at = max(children, key=lambda c: (_worth(counts[c.id], total), chance.random())).id
+
+
+def _any(tree: Tree) -> Pick | None:
+    found = open_nodes(tree)
+    if not found:
+        return None
+    chosen = min(found, key=lambda n: math.inf if n.seconds is None else n.seconds)
+    return Pick(chosen.id, mend=broken(chosen))
 
 
 def _worth(count: _Count, log_total: float) -> float:

@@ -25,6 +25,8 @@ _COMMANDS = {
     "calibrate": "measure the ceilings that this very GPU reaches",
     "cache": "list, verify and clear built kernels",
     "results": "list, compare and carry the evidence of past runs",
+    "report": "write what an optimisation session brought as one HTML page",
+    "replay": "compare searches and stop rules on what was recorded, without a GPU",
 }
 """Subcommand to its line of help; the module of the same name is imported when it is needed."""
 

@@ -40,6 +40,11 @@ kernel_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
+journal_option = click.option(
+    "--journal", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="The sessions' journal, where it is not this user's own.",
+)  # fmt: skip
+
 
 def seconds_option(flag: str, default: float, words: str) -> Callable[[F], F]:
     """A time limit."""

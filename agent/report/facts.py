@@ -1,0 +1,334 @@
+"""What a session's journal says, as frozen values: everything that its report shows.
+
+Pure: events in, facts out. Nothing is measured, looked up or guessed here. A journal that says nothing of
+the program's work has no roofline, and a winner that was read once has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ucutlass.agent.journal import Event
+from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong, words
+from ucutlass.agent.report.texts import LINES, Excerpt, difference, excerpt, one_line
+from ucutlass.agent.session import NotASession, State, advance, replayed
+from ucutlass.agent.spend import Spend, spend_of_json
+from ucutlass.agent.tree import Node
+from ucutlass.hardware import device_named
+from ucutlass.sol.bounds import data_sheet, lane_rate
+
+Kind: TypeAlias = Literal["confirmed", "read", "wrong", "failed", "refused", "repeated", "rejected"]
+"""What became of a candidate: `confirmed` was timed in turns with the baseline and audited, `read` timed
+once."""
+
+KINDS: Mapping[Kind, str] = {
+    "confirmed": "right, timed against the baseline, audited",
+    "read": "right, timed once: not fast enough to be confirmed",
+    "wrong": "ran and was wrong",
+    "failed": "did not build or run",
+    "refused": "refused before it was built",
+    "repeated": "the same as one before",
+    "rejected": "rejected by the audit",
+}
+
+
+PAGE, FEWEST = 20_000, 20
+"""Lines of all differences together that a page shows, and at least of each: a page stays one that a
+browser opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One node of the tree. `at` is what had been spent when it was judged, `cost` what its own judgement
+    took. `share` is the bound's time over its own. `path`: it leads to the winner, or is it."""
+
+    id: int
+    parent: int | None
+    depth: int
+    kind: Kind
+    words: str
+    why: str
+    role: str
+    seconds: float | None
+    share: float | None
+    gain: float | None
+    low: float | None
+    high: float | None
+    joules: float | None
+    records: tuple[str, ...]
+    advice: str
+    change: Excerpt
+    at: Spend
+    cost: Spend
+    path: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What the session's winner is worth. `gain` is the baseline's time over its own, between `low` and
+    `high` at 95 %: None where it was not timed in turns with the baseline. `own` is the time of the
+    compiler's own choice over its own, of single readings. `shrinkage` is the share of the speed of the
+    search's reading that the confirmation did not find; None where the journal has no reading of each."""
+
+    candidate: int
+    seconds: float
+    share: float | None
+    gain: float | None
+    low: float | None
+    high: float | None
+    own: float | None
+    shrinkage: float | None
+    of: int
+    """Results that it is the best of."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is faster than the baseline at 95 %."""
+        return self.low is not None and self.low > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A ceiling of the device: `rate` operations per second, or bytes per second where it slopes."""
+
+    name: str
+    rate: float
+    slopes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """`operations` of `lane` and the compulsory `bytes` of one call, and the device's ceilings."""
+
+    device: str
+    lane: str
+    operations: float
+    bytes: float
+    roofs: tuple[Roof, ...]
+
+    @property
+    def intensity(self) -> float:
+        return self.operations / self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """One row of the budget. `most` is None where there is no limit."""
+
+    name: str
+    spent: float
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call to the proposer that ended in an error."""
+
+    call: int
+    words: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`best[i]` is the least seconds among the first i + 1 candidates. `ended` is None for a session that
+    is not over. `calls` are those to the proposer, `lost` those that never got an answer."""
+
+    session: str
+    name: str
+    file: str
+    lane: str
+    arch: str
+    settings: tuple[tuple[str, str], ...]
+    begun: str
+    last: str
+    ended: str | None
+    bound: float
+    baseline: float | None
+    gain: Gain | None
+    roofline: Roofline | None
+    candidates: tuple[Candidate, ...]
+    best: tuple[float | None, ...]
+    counts: tuple[tuple[Kind, int], ...]
+    purse: tuple[Purse, ...]
+    spend: Spend
+    calls: int
+    lost: int
+    failures: tuple[Failure, ...]
+    program: Excerpt
+    winner: Excerpt | None
+
+
+def facts(session: str, events: Sequence[Event]) -> Facts:
+    """Everything that the events say. Raises NotASession for events that no session wrote, and for none."""
+    state = replayed(events)
+    if not events:
+        raise NotASession("the session has no events")
+    opened = events[0].body
+    problem: Mapping[str, Any] = opened["problem"]
+    made = _candidates(events, state)
+    file, lane, arch = (one_line(str(problem.get(name, ""))) for name in ("file", "lane", "arch"))
+    return Facts(
+        session, _name(problem), file, lane, arch, _settings(state), events[0].at, events[-1].at, state.ended,
+        state.scale.bound, state.scale.baseline, _gain(state), _roofline(opened), made,
+        tuple(state.tree.best_so_far()), _counts(made), _purse(state), state.spend, state.calls,
+        int(state.asked is not None), _failures(events), excerpt(state.text), _winner_text(state),
+    )  # fmt: skip
+
+
+def winner(state: State) -> Node | None:
+    """The fastest that was confirmed; where none was, the fastest."""
+    sure = [n for n in state.tree.leaders(len(state.tree)) if _kind(n.outcome) == "confirmed"]
+    return sure[0] if sure else state.tree.best()
+
+
+def _name(problem: Mapping[str, Any]) -> str:
+    sizes = problem.get("sizes")
+    given = " ".join(f"{d}={n}" for d, n in sizes.items()) if isinstance(sizes, Mapping) else ""
+    return one_line(f"{problem.get('program', 'a program')} {given}".strip())
+
+
+def _settings(state: State) -> tuple[tuple[str, str], ...]:
+    s, stop = state.settings, state.settings.stop
+    near = "never" if stop.eps is None else f"within {stop.eps:.0%} of it"
+    idle = "never" if stop.patience is None else f"after {stop.patience} of no more than {stop.progress:.0%}"
+    return (
+        ("search", s.search), ("dialogue", s.dialogue), ("seed", str(s.seed)),
+        ("stops at the bound", near), ("stops for idle attempts", idle),
+    )  # fmt: skip
+
+
+# --- candidates ------------------------------------------------------------------
+
+
+def _candidates(events: Sequence[Event], state: State) -> tuple[Candidate, ...]:
+    best = winner(state)
+    path = {n.id for n in state.tree.path(best.id)} if best else set()
+    roles = {e.body["call"]: e.body["roles"][e.body["step"]] for e in events if e.kind == "asked"}
+    after = _after(events)
+    lines = max(FEWEST, min(LINES, PAGE // max(1, len(after))))
+    depths: list[int] = []
+    found: list[Candidate] = []
+    for node, (at, cost, call) in zip(state.tree.nodes, after, strict=True):
+        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+        role = roles.get(call, "the problem") if call is not None else "the problem"
+        found.append(_candidate(state, node, depths[-1], role, at, cost, node.id in path, lines))
+    return tuple(found)
+
+
+def _after(events: Sequence[Event]) -> list[tuple[Spend, Spend, int | None]]:
+    """By candidate: what had been spent once it was judged, what its judgement took, and the call that
+    proposed it. States change in place, so values are taken as they pass."""
+    state = State()
+    found: list[tuple[Spend, Spend, int | None]] = []
+    for event in events:
+        advance(state, event)
+        if event.kind == "judged":
+            found.append((state.spend, spend_of_json(event.body["spend"]), event.body["call"]))
+    return found
+
+
+def _candidate(
+    state: State, node: Node, depth: int, role: str, at: Spend, cost: Spend, path: bool, lines: int
+) -> Candidate:
+    timed = node.outcome if isinstance(node.outcome, Timed) else None
+    parent = "" if node.parent is None else state.tree[node.parent].text
+    records = node.outcome.records if isinstance(node.outcome, Timed | Rejected) else ()
+    change = excerpt(node.text, lines) if node.parent is None else difference(parent, node.text, lines)
+    return Candidate(
+        node.id, node.parent, depth, _kind(node.outcome), one_line(words(node.outcome), 600),
+        one_line(node.why, 400), role, node.seconds, _share(state.scale.bound, node.seconds),
+        timed.gain if timed else None, timed.low if timed else None, timed.high if timed else None,
+        timed.joules if timed else None, tuple(one_line(r, 80) for r in records),
+        one_line(timed.advice, 2000) if timed else "", change, at, cost, path,
+    )  # fmt: skip
+
+
+def _kind(outcome: Outcome) -> Kind:
+    match outcome:
+        case Refused():
+            return "refused"
+        case Repeated():
+            return "repeated"
+        case Failed():
+            return "failed"
+        case Wrong():
+            return "wrong"
+        case Rejected():
+            return "rejected"
+        case Timed():
+            return "read" if outcome.gain is None and not outcome.records else "confirmed"
+
+
+def _share(bound: float, seconds: float | None) -> float | None:
+    return bound / seconds if seconds and bound > 0 else None
+
+
+def _counts(made: Sequence[Candidate]) -> tuple[tuple[Kind, int], ...]:
+    counted = Counter(c.kind for c in made)
+    return tuple((kind, counted[kind]) for kind in KINDS if counted[kind])
+
+
+def _winner_text(state: State) -> Excerpt | None:
+    best = winner(state)
+    return None if best is None else excerpt(best.text)
+
+
+# --- what was gained -------------------------------------------------------------
+
+
+def _gain(state: State) -> Gain | None:
+    best = winner(state)
+    if best is None or not isinstance(best.outcome, Timed):
+        return None
+    found, first = best.outcome, state.tree[0].seconds
+    shrinkage = None if found.first is None else 1 - found.first / found.seconds
+    of = sum(n.seconds is not None for n in state.tree.nodes)
+    return Gain(
+        best.id, found.seconds, _share(state.scale.bound, found.seconds), found.gain, found.low, found.high,
+        first / found.seconds if first else None, shrinkage, of,
+    )  # fmt: skip
+
+
+# --- the roofline ----------------------------------------------------------------
+
+
+def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
+    """From the `sol` that a session was opened with, as `ucutlass.sol.report.row` writes it; None where
+    there is none, or where the program has no operations in a math lane."""
+    sol = opened.get("sol") or opened["problem"].get("sol")
+    try:
+        lane, moved = str(sol["lane"]), float(sol["work"]["bytes"])
+        operations = float(sol["intensity"]) * moved
+        device = device_named(str(sol["device"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    if device is None or not (0 < operations < math.inf and 0 < moved < math.inf):
+        return None
+    rates = data_sheet(device)
+    name, rate = lane_rate(lane, rates.flops)
+    roofs = (Roof("DRAM", rates.memory, True), Roof(name, rate, False))
+    return Roofline(device.name, lane, operations, moved, roofs)
+
+
+# --- what was spent --------------------------------------------------------------
+
+
+def _purse(state: State) -> tuple[Purse, ...]:
+    spend, most = state.spend, state.settings.budget
+    return (
+        Purse("attempts", spend.attempts, most.attempts), Purse("tokens", spend.tokens, most.tokens),
+        Purse("dollars", spend.dollars, most.dollars),
+        Purse("seconds of GPU", spend.gpu_seconds, most.gpu_seconds),
+        Purse("seconds of work", spend.seconds, most.seconds),
+    )  # fmt: skip
+
+
+def _failures(events: Sequence[Event]) -> tuple[Failure, ...]:
+    return tuple(
+        Failure(e.body["call"], one_line(e.body["words"], 600), e.at) for e in events if e.kind == "failed"
+    )

@@ -1,0 +1,92 @@
+"""The page: facts and charts through a template that escapes everything.
+
+Nothing in it runs and nothing is fetched: a Content-Security-Policy allows one style sheet, by its digest,
+and neither scripts, images, fonts, frames, forms nor connections.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from ucutlass.agent.report import pictures
+from ucutlass.agent.report.chart import LEFT, RIGHT, TOP, WIDTH
+from ucutlass.agent.report.facts import KINDS, Candidate, Facts
+from ucutlass.agent.report.texts import plain
+
+FOLDER = Path(__file__).parent
+
+INDENT = 8
+"""Generations by which the list of candidates indents at most: a search that always goes on from the
+fastest is as deep as it is long."""
+
+
+def page(facts: Facts) -> str:
+    """The whole HTML document."""
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return _environment().get_template("page.html.j2").render(
+        facts=facts, style=style, digest=digest, progress=pictures.progress(facts),
+        roofline=pictures.roofline(facts), tree=pictures.tree(facts), walk=walk(facts.candidates),
+        best=pictures.best_id(facts), kinds=KINDS, evidence=evidence(facts), indent=INDENT,
+        plot={"left": LEFT, "right": RIGHT, "top": TOP, "width": WIDTH},
+    )  # fmt: skip
+
+
+def walk(made: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates so that each stands right below its parent or its elder siblings' descendants."""
+    children: dict[int | None, list[Candidate]] = {}
+    for c in made:
+        children.setdefault(c.parent, []).append(c)
+    found: list[Candidate] = []
+    waiting = list(reversed(children.get(None, [])))
+    while waiting:
+        found.append(waiting.pop())
+        waiting.extend(reversed(children.get(found[-1].id, [])))
+    return found
+
+
+def evidence(facts: Facts) -> list[Candidate]:
+    """Candidates that the audit judged: the rejected, and those with records."""
+    return [c for c in facts.candidates if c.kind == "rejected" or c.records]
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters |= {"us": micro, "share": share, "times": times, "amount": amount, "moment": moment}
+    return made
+
+
+def micro(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e6:.4g} us"
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}x"
+
+
+def amount(value: float) -> str:
+    """A count, or a sum of money or seconds."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def moment(at: str) -> str:
+    """To the second; as it stands where it is no time."""
+    try:
+        return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        return plain(at)

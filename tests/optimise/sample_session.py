@@ -1,0 +1,152 @@
+"""A session as a live one writes it, of a recorded table, with every outcome that there is.
+
+    python -m tests.optimise.sample_session JOURNAL
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ucutlass import frontend
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Timed, Wrong
+from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
+from ucutlass.agent.proposers.nominate import blindly
+from ucutlass.agent.run import Judged, Session, Sink, opened, run
+from ucutlass.agent.session import Ask, Settings, State, Written
+from ucutlass.agent.spend import Budget, Spend
+from ucutlass.agent.stop import Stop
+from ucutlass.hardware import DEVICES
+from ucutlass.schedule import show
+from ucutlass.sol.bounds import bounds
+from ucutlass.sol.report import row
+from ucutlass.tune.recorded import Table, read
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16.json"
+SIZES = {"M": 4096, "N": 4096, "K": 4096}
+PLAIN = "kernel product(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K](x, w)\n"
+
+
+def table(shape: str = "square 4096") -> Table:
+    return next(t for t in read(DATA) if t.shape == shape)
+
+
+def text_of(made: Table, group: int) -> str:
+    return f"{PLAIN}\n  schedule sm90a {{\n    {show(made.space.groups[group].request)}\n  }}\n}}\n"
+
+
+@dataclass
+class Bench:
+    """Reads times from the table; some programs fail, by their number."""
+
+    table: Table
+    by_text: Mapping[str, int]
+    best: float = float("inf")
+
+    def key(self, text: str) -> str | Refused:
+        known = self.by_text.get(text)
+        return str(known) if known is not None else Refused("it has no program product", ("UC0001",))
+
+    def judge(self, text: str) -> Judged:
+        at = self.by_text[text]
+        return Judged(self._outcome(at), Spend(gpu_seconds=1.5 + at % 3, seconds=4.0 + at % 7))
+
+    def _outcome(self, at: int) -> Outcome:
+        chance = random.Random(at)
+        seconds = self.table.best_of(at)
+        match at % 11:
+            case 3:
+                return Failed("build", "ptxas: the kernel needs 264 registers a thread of 255")
+            case 7:
+                return Wrong("out[3, 17] is 0.52, the reference 0.49 +- 0.01")
+            case 9:
+                return Rejected("below-sol", "0.9 of the bound: no kernel is that fast", (digest(at),))
+        if seconds > 1.03 * self.best:
+            return Timed(seconds)
+        self.best = min(self.best, seconds)
+        gain = BASELINE / seconds
+        advice = "tensor cores wait 12 % of the time for shared memory: try stages 5"
+        return Timed(
+            seconds, gain, gain * 0.985, gain * 1.012, 0.14 * seconds / self.table.best,
+            (digest(at), digest(at + 1000)), advice, seconds * (1 - chance.uniform(0, 0.02)),
+        )  # fmt: skip
+
+
+BASELINE = 2.4e-4
+
+
+def digest(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+@dataclass
+class Proposer:
+    """Neighbours of the parent, with words and tokens as a model would spend them. `fails` is a call that
+    fails when it is first made."""
+
+    table: Table
+    numbers: Mapping[str, int]
+    fails: set[int] = field(default_factory=lambda: {4})
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+        chance = random.Random(ask.call)
+        if ask.call in self.fails:
+            self.fails.remove(ask.call)
+            on_spend(Spend(input=800, dollars=0.002))
+            raise ProposerFailed("the service answered 529 four times (overloaded)", "resume the session")
+        spend = Spend(input=900, cached=11_000, written=400, output=chance.randint(300, 2000), dollars=0.021)
+        if ask.role not in ("implement", "code", "debug"):
+            return Answer(note=f"{ask.role}: a larger tile along N, then stages to fit", spend=spend)
+        if chance.random() < 0.08:
+            return Answer([Written("Here is why I would rather not.", "")], spend=spend)
+        seen = {self.numbers[n.text]: n.seconds for n in state.tree.nodes if n.text in self.numbers}
+        parent = self.numbers.get(state.tree[ask.pick.parent].text, 0)
+        if chance.random() < 0.08:
+            return Answer([Written(state.tree[0].text, "the compiler's choice again")], spend=spend)
+        drawn = blindly(self.table.space, seen, parent, chance, 1)
+        why = "mend what broke" if ask.pick.mend else "another tile, since the last wave is half empty"
+        programs = [Written(text_of(self.table, at), why) for at in drawn]
+        return Answer(programs, spend=spend, exhausted=not drawn)
+
+
+def problem() -> dict[str, Any]:
+    program = frontend.kernel(frontend.read_text(PLAIN + "}\n"))
+    found = bounds(program, SIZES, DEVICES["H200"])
+    return {
+        "file": "product.ucu", "program": "product", "sizes": SIZES, "arch": "sm90a", "lane": "bf16",
+        "sol": row(found),
+    }  # fmt: skip
+
+
+def begun(sink: Sink, id: str = "5e551011", **settings: Any) -> tuple[Session, Proposer, Bench]:
+    made = table()
+    numbers = {text_of(made, at): at for at in range(len(made.space.groups))}
+    given = {"search": "epsilon", "dialogue": "stark", "budget": Budget(40, dollars=2.0)} | settings
+    chosen = Settings(**given, stop=Stop(None, None), seed=5)
+    start = text_of(made, 30)
+    told = problem()
+    session = opened(
+        sink, {"text": start, **told}, chosen, bound=told["sol"]["seconds"], baseline=BASELINE, id=id
+    )
+    return session, Proposer(made, numbers), Bench(made, numbers)
+
+
+def recorded(sink: Sink, **settings: Any) -> Session:
+    """A whole session with one failed call."""
+    session, proposer, bench = begun(sink, **settings)
+    while session.state.ended is None:
+        try:
+            run(session, proposer, bench)
+        except ProposerFailed:
+            continue
+    return session
+
+
+if __name__ == "__main__":
+    print(recorded(Journal.open(Path(sys.argv[1]))).id)

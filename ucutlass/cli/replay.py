@@ -1,0 +1,249 @@
+"""`ucc replay`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.replay.stops import (
+    NothingRecorded,
+    Recorded,
+    Saved,
+    best_first,
+    grid,
+    recorded,
+)
+from ucutlass.agent.replay.tables import CLOSE, SEEDS, Compared, Knows, compare, recording
+from ucutlass.agent.search import SEARCHES, Name
+from ucutlass.agent.session import NotASession
+from ucutlass.agent.stop import Stop
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import journal_option, json_option
+from ucutlass.tune.recorded import NotATable, Table, read
+
+ATTEMPTS = 40
+"""Of a session on a table to which stop rules are put: a session's default budget."""
+
+SHOWN = 12
+"""Stop rules that are printed; --json has all of them."""
+
+
+@click.command("replay")
+@click.argument("what", nargs=-1, required=True, metavar="SESSION...")
+@click.option("--tables", is_flag=True, help="The arguments are recordings: compare searches on them.")
+@click.option(
+    "--stops", is_flag=True,
+    help=f"With --tables: put stop rules to {ATTEMPTS} attempts of each search on each table.",
+)  # fmt: skip
+@click.option("--seeds", type=click.IntRange(min=1), default=SEEDS, show_default=True, help="Of each search.")
+@click.option(
+    "--search", "searches", multiple=True, type=click.Choice(tuple(SEARCHES)),
+    help="One to compare; may be repeated. By default all of them.",
+)  # fmt: skip
+@journal_option
+@json_option
+def command(
+    what: tuple[str, ...], tables: bool, stops: bool, seeds: int, searches: tuple[Name, ...],
+    journal: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Compare policies on what was recorded, without a GPU or a model.
+
+    Each SESSION is an id of the journal, or its first digits: stop rules are put to the sessions, and
+    what they would have saved and kept is printed, best first. With --tables each is a file of measured
+    schedules, as `benchmarks.record` writes it: the searches look for its fastest kernel, from the
+    compiler's choice with the tuner's ranking, and from a kernel drawn at random without it.
+    """
+    with reported(as_json):
+        if stops and not tables:
+            fail(Status.CALL, "--stops is of --tables; without it stop rules are what is replayed", as_json)
+        if tables:
+            replayed = _stops_on_tables if stops else _searches
+            replayed(_read([Path(w) for w in what], as_json), searches or tuple(SEARCHES), seeds, as_json)
+        else:
+            _stops(what, journal, as_json)
+
+
+# --- searches --------------------------------------------------------------------
+
+
+def _read(files: Sequence[Path], as_json: bool) -> list[Table]:
+    try:
+        tables = [table for file in files for table in read(file)]
+    except NotATable as problem:
+        fail(Status.CALL, str(problem), as_json)
+    if not tables:
+        fail(Status.CALL, "these files have no kernels of ours", as_json)
+    return tables
+
+
+def _searches(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
+    known = get_args(Knows)
+    with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
+        found: dict[Knows, list[Compared]] = {
+            knows: compare(tables, searches, seeds, knows, on_course=step) for knows in known
+        }
+    if as_json:
+        click.echo(json.dumps(_searches_json(tables, seeds, found), indent=2))
+        return
+    head = ("knows", "search", "mean", "spread of it", "median", "10th to 90th of 100", "sooner than flat")
+    rows = [(knows, *_searched(one, found[knows])) for knows in known for one in found[knows]]
+    click.echo(
+        f"candidates to {CLOSE:.0%} of the best: {len(tables)} tables, {seeds} seeds"
+        + (f", {sum(t.refused for t in tables)} rows left out" if any(t.refused for t in tables) else "")
+    )
+    show.table(head, rows if Console().is_terminal else [head, *rows])
+
+
+def _searched(one: Compared, others: Sequence[Compared]) -> tuple[str, ...]:
+    flat = next((o for o in others if o.search == "flat"), None)
+    sooner = "" if flat is None or one is flat else f"{_sooner(one, flat)} of {len(one.by_seed)} seeds"
+    return (
+        one.search, f"{one.mean:.2f}", f"{_spread(one):.2f}", f"{one.median:g}",
+        f"{one.low:g} to {one.high:g}", sooner,
+    )  # fmt: skip
+
+
+def _spread(one: Compared) -> float:
+    """The standard deviation over seeds of the mean over tables."""
+    return statistics.stdev(one.by_seed) if len(one.by_seed) > 1 else 0.0
+
+
+def _sooner(one: Compared, flat: Compared) -> int:
+    return sum(a < b for a, b in zip(one.by_seed, flat.by_seed, strict=True))
+
+
+def _searches_json(
+    tables: Sequence[Table], seeds: int, found: Mapping[Knows, Sequence[Compared]]
+) -> dict[str, Any]:
+    return {
+        "close": CLOSE, "seeds": seeds,
+        "tables": [
+            {"file": t.file, "shape": t.shape, "kernels": len(t.space.groups), "refused": t.refused}
+            for t in tables
+        ],
+        "knows": {
+            knows: [asdict(one) | {"spread": _spread(one)} for one in rows] for knows, rows in found.items()
+        },
+    }  # fmt: skip
+
+
+# --- stop rules ------------------------------------------------------------------
+
+
+def _stops(ids: Sequence[str], journal: Path | None, as_json: bool) -> None:
+    sessions = _sessions(ids, Journal.open(journal), as_json)
+    found = _rules(sessions, as_json)
+    if as_json:
+        rules = [asdict(one) for one in found]
+        click.echo(json.dumps({"sessions": [_session(s) for s in sessions], "rules": rules}, indent=2))
+        return
+    for session in sessions:
+        if session.ended is None or not session.ended.startswith("the budget"):
+            words = f"{session.problem} did not spend its budget ({session.ended or 'it is not over'})"
+            click.echo(f"ucc: {show.one_line(words)}: what it would have found is not known", err=True)
+    attempts = sum(len(s.seconds) for s in sessions)
+    click.echo(f"{len(sessions)} sessions, {attempts} candidates, {sum(_tokens(s) for s in sessions)} tokens")
+    _show_rules([_rule(one) for one in found], _HEAD)
+
+
+def _stops_on_tables(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
+    known = get_args(Knows)
+    found: list[tuple[Knows, Name, list[Saved]]] = []
+    with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
+        for knows in known:
+            for name in searches:
+                sessions: list[Recorded] = []
+                for table, seed in itertools.product(tables, range(seeds)):
+                    _, events = recording(table, name, seed, knows, ATTEMPTS)
+                    sessions.append(recorded(f"{table.shape}, seed {seed}", events))
+                    step()
+                found.append((knows, name, _rules(sessions, as_json)))
+    if as_json:
+        rows = [{"knows": k, "search": n, "rules": [asdict(one) for one in rules]} for k, n, rules in found]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    click.echo(f"{len(tables)} tables, {seeds} seeds, at most {ATTEMPTS} attempts a session")
+    for knows, name, rules in found:
+        _show_rules([(knows, name, *_rule(one)) for one in rules], ("knows", "search", *_HEAD))
+
+
+def _rules(sessions: Sequence[Recorded], as_json: bool) -> list[Saved]:
+    try:
+        return best_first(grid(sessions))
+    except NothingRecorded as problem:
+        fail(Status.PROGRAM, str(problem), as_json)
+
+
+_HEAD = ("stops at the bound", "stops for idle attempts", "attempts saved", "tokens saved", "speed-up kept",
+         "least of a session", "efficiency")  # fmt: skip
+
+
+def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
+    """Of rules that did the same everywhere, the first."""
+    words = len(head) - len(_HEAD) + 2
+    shown = list({row[words:]: row for row in reversed(rows)}.values())[::-1]
+    show.table(head, shown[:SHOWN] if Console().is_terminal else [head, *shown[:SHOWN]])
+    click.echo(f"{len(rows)} rules, {len(shown)} that differ in what they did; --json has all")
+
+
+def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[Recorded]:
+    found: list[Recorded] = []
+    for id in ids:
+        try:
+            full = journal.full_id(id)
+            found.append(recorded(full[:12], journal.events(full)))
+        except NoSuchSession as problem:
+            fail(Status.CALL, str(problem), as_json)
+        except NothingRecorded as problem:
+            fail(Status.PROGRAM, f"session {problem}", as_json)
+        except NotASession as problem:
+            fail(Status.MACHINE, f"session {id} of {journal.path} cannot be read: {problem}", as_json)
+    return found
+
+
+def _tokens(session: Recorded) -> int:
+    return session.spends[-1].tokens
+
+
+def _session(session: Recorded) -> dict[str, Any]:
+    return {
+        "session": session.problem, "candidates": len(session.seconds), "tokens": _tokens(session),
+        "ended": session.ended,
+    }  # fmt: skip
+
+
+def _rule(one: Saved) -> tuple[str, ...]:
+    return (
+        *_words(one.stop), f"{one.attempts:.0%}", "none spent" if one.tokens is None else f"{one.tokens:.0%}",
+        f"{one.retained:.1%}", f"{one.least:.1%}", f"{one.gain:.2f}",
+    )  # fmt: skip
+
+
+def _words(stop: Stop) -> tuple[str, str]:
+    near = "never" if stop.eps is None else f"within {stop.eps:.0%}"
+    return near, "never" if stop.patience is None else f"after {stop.patience}"
+
+
+@contextmanager
+def _progress(total: int, as_json: bool) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, else nothing."""
+    err = Console(stderr=True)
+    if as_json or not err.is_terminal:
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("searches", total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,61 @@
+"""`ucc report`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.report.facts import Facts, facts
+from ucutlass.agent.report.page import page
+from ucutlass.agent.session import NotASession
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.options import journal_option, json_option
+
+
+@click.command("report")
+@click.argument("id")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE",
+    help="Where to write it, - for standard output; by default ucc-report-ID.html here.",
+)  # fmt: skip
+@journal_option
+@json_option
+def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -> None:
+    """Write what an optimisation session brought as one HTML page.
+
+    ID is a session's, or its first digits. The page holds what was gained and how sure that is, the best
+    so far, a roofline, the search tree with the programs' differences, the audit's evidence and the
+    spend. It needs no network and runs no scripts. --json prints the same facts; a page is then written
+    only with -o.
+    """
+    with reported(as_json):
+        found = _facts(id, journal, as_json)
+        if as_json:
+            click.echo(json.dumps(asdict(found), indent=2))
+        if output is None and as_json:
+            return
+        target = output or Path(f"ucc-report-{re.sub(r'[^0-9A-Za-z_-]', '_', found.session[:12])}.html")
+        if str(target) == "-":
+            if as_json:
+                fail(Status.CALL, "--json and -o - would share standard output", as_json)
+            click.echo(page(found), nl=False)
+            return
+        target.write_text(page(found), encoding="utf-8")
+        if not as_json:
+            click.echo(str(target))
+
+
+def _facts(id: str, journal: Path | None, as_json: bool) -> Facts:
+    kept = Journal.open(journal)
+    try:
+        full = kept.full_id(id)
+        return facts(full, kept.events(full))
+    except NoSuchSession as problem:
+        fail(Status.CALL, str(problem), as_json)
+    except NotASession as problem:
+        fail(Status.MACHINE, f"session {id} of {kept.path} cannot be read: {problem}", as_json)
