@@ -231,11 +231,11 @@ def _tile(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
     step = 64 if isinstance(how, Im2col) and how.across else 16
     if m in GROUPS and n % step == 0 and step <= n <= 256 and k == depth:
         return None
-    rows = " or ".join(map(str, sorted(GROUPS)))
+    rows, near = " or ".join(map(str, sorted(GROUPS))), min(GROUPS, key=lambda r: abs(r - m))
     best = min(256, max(step, round(n / step) * step))
     return Finding(
         f"tile {m}x{n}x{k}: its rows are {rows}, its columns multiples of {step} up to 256, its K is "
-        f"{depth}, 128 bytes", f"use `tile {min(GROUPS, key=lambda r: abs(r - m))}x{best}x{depth}`", ("tile",), None,
+        f"{depth}, 128 bytes", f"use `tile {near}x{best}x{depth}`", ("tile",), None,
     )  # fmt: skip
 
 
