@@ -18,6 +18,7 @@ from tests.programs_attention import text as attention
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import attention as emitted
+from ucutlass.emit import emit
 from ucutlass.families.attention_schedule import shared_bytes
 from ucutlass.families.planning import kernels, plan_form
 from ucutlass.hardware import ARCHES
@@ -73,9 +74,10 @@ def test_a_space_begins_with_the_planners_choice_and_has_no_kernel_twice(name: s
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_what_a_space_yields_is_the_same_kernel_once_written_and_read(data: st.DataObject) -> None:
+def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(CASES)))
     one = data.draw(st.sampled_from(space(name)[2]))
+    assert emit(one.plan, "").entry
     again = _planned(_with(CASES[name][0], show(one.request)), one.sizes)
     assert (again.plan, again.knob_values, again.request) == (one.plan, one.knob_values, one.request)
     kept = {n: list(v) if isinstance(v, tuple) else v for n, v in one.request.given().items()}

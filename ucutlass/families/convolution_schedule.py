@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from ucutlass.case import warp_tile
 from ucutlass.elements import TF32
-from ucutlass.families.convolution_im2col import MOST_BLOCKS, _taps, stages_held
+from ucutlass.families.convolution_im2col import MOST_BLOCKS, TILES, _taps, stages_held
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import GemmProblem, Knobs, Sm80Schedule
 from ucutlass.plans.convolution import (
@@ -26,15 +27,15 @@ from ucutlass.rules import BY_CODE
 from ucutlass.rules.candidate import RASTER_WORD, Candidate, Shape, routes_of
 from ucutlass.rules.memory import stage_bytes
 from ucutlass.rules.violation import Finding, Violation, found_by
-from ucutlass.schedule import RASTERS, WORDS, Family, Request, Warps, served
+from ucutlass.schedule import RASTERS, WORDS, Family, Request, Warps, served, without
 
 KERNELS: tuple[Family, ...] = ("im2col", "gather", "direct")
 
 SWIZZLE = 4
 """Tiles side by side where the schedule says nothing."""
 
-MOST_GROUPS = 3
-"""Warp groups of 64 rows that share a tile."""
+GROUPS: Mapping[int, int] = MappingProxyType({rows: groups for rows, _, groups in TILES})
+"""By rows of a tile: the warp groups that share them."""
 
 SM80_STAGES = 4
 """As many as the planner takes at most by itself."""
@@ -96,6 +97,8 @@ def asked(room: Room, own: ConvSchedule, splits: int, request: Request) -> Made 
             knobs = (*knobs[:2], parts)
             wrong = _ruled(_candidate(room, gathered, knobs), _GATHER)
             return wrong or found_by(GATHER, (room, own, gathered)) or (gathered, knobs)
+    if not without(request, "warps", "raster", "swizzle").given():
+        return own, knobs
     said = "this kernel's tile, stages and blocks are the planner's"
     return (Violation("UC0481", said, "leave all but `warps`, `raster` and `swizzle` out",
                       tuple(request.given()), None),)  # fmt: skip
@@ -137,7 +140,7 @@ def _repeats(problem: ConvProblem, width: int) -> bool:
 
 def _im2col(room: Room, own: Im2colSchedule, r: Request) -> Im2colSchedule:
     tile = r.tile or own.tile
-    groups = max(1, min(MOST_GROUPS, tile[0] // 64))
+    groups = own.groups if tile[0] == own.tile[0] else GROUPS.get(tile[0], 1)
     held = {b: room_for(room, own, tile, groups, b) for b in range(1, MOST_BLOCKS + 1)}
     fits = [b for b in range(own.blocks, 0, -1) if held[b] > 0]
     blocks = r.blocks or next(iter(fits), own.blocks)
@@ -226,12 +229,13 @@ def _tile(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
     (m, n, k), depth = s.tile, own.tile[2]
     how = im2col(room.problem)
     step = 64 if isinstance(how, Im2col) and how.across else 16
-    if m in (64, 128, 192) and n % step == 0 and step <= n <= 256 and k == depth:
+    if m in GROUPS and n % step == 0 and step <= n <= 256 and k == depth:
         return None
+    rows, near = " or ".join(map(str, sorted(GROUPS))), min(GROUPS, key=lambda r: abs(r - m))
     best = min(256, max(step, round(n / step) * step))
     return Finding(
-        f"tile {m}x{n}x{k}: its rows are 64, 128 or 192, its columns multiples of {step} up to 256, its K is "
-        f"{depth}, 128 bytes", f"use `tile {max(1, min(MOST_GROUPS, round(m / 64))) * 64}x{best}x{depth}`", ("tile",), None,
+        f"tile {m}x{n}x{k}: its rows are {rows}, its columns multiples of {step} up to 256, its K is "
+        f"{depth}, 128 bytes", f"use `tile {near}x{best}x{depth}`", ("tile",), None,
     )  # fmt: skip
 
 
@@ -256,8 +260,8 @@ def _room(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
 
 def _width(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
     _, own, s = c
-    powers = all(x & (x - 1) == 0 for x in (s.width, s.rows))
-    if powers and s.width <= own.width and not (own.turned and own.width > 1 and s.width != s.rows):
+    apart = own.turned and own.width > 1 and s.width != s.rows
+    if s.width & (s.width - 1) == 0 and s.width <= own.width and not apart:
         return None
     side = "; the window lies along them, so `rows` are as many" if own.turned and own.width > 1 else ""
     return Finding(

@@ -81,7 +81,7 @@ def plan_sweep(
     held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
     room = Room(
         problem, arch, extent.rows, extent.columns, held,
-        max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes),
+        max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes), own.threads * own.rows,
     )  # fmt: skip
     schedule = asked(room, own, request)
     if isinstance(schedule, tuple):

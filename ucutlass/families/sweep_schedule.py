@@ -30,7 +30,7 @@ MOST_HELD = 256
 class Room:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
     many elements at a time, `widest` is the longest vector, `turn` what a square in shared memory would turn:
-    the mode, and the loads with their words."""
+    the mode, and the loads with their words; `largest` are the threads of the planner's own block."""
 
     problem: SweepProblem
     arch: Arch
@@ -39,6 +39,7 @@ class Room:
     held: Callable[[int], int]
     widest: int
     turn: tuple[int, tuple[tuple[int, int], ...]] | None
+    largest: int
 
     @property
     def scans(self) -> bool:
@@ -173,7 +174,8 @@ def _vector(c: Candidate) -> Finding | None:
 
 def _block(c: Candidate) -> Finding | None:
     room, s, _ = c
-    most = MOST_SCAN_THREADS if room.scans and not room.problem.across else MOST_THREADS
+    scans = room.scans and not room.problem.across
+    most = max(MOST_SCAN_THREADS, room.largest) if scans else MOST_THREADS
     size, what = s.threads * s.rows, f"{s.threads} threads x {s.rows} rows"
     if not room.problem.columns and s.threads != 1:
         return Finding(

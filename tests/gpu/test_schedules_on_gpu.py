@@ -1,0 +1,72 @@
+"""Schedules drawn from the spaces of every family but GEMM's, on a GPU against the float64 reference."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import ucutlass
+from tests.families.test_schedules import CASES, _with, space
+from ucutlass.backend import build_sources, source_of
+from ucutlass.planned import FamilyPlanned
+from ucutlass.reference import expect
+from ucutlass.runtime import verify
+from ucutlass.runtime.build import Artifact
+from ucutlass.runtime.inputs import generate
+from ucutlass.schedule import show
+from ucutlass.shapes import free_dims
+
+pytestmark = pytest.mark.gpu
+
+EACH = 15
+"""Kernels a family."""
+
+DRAWN = [(family, i) for family in ("sweep", "convolution", "products", "attention") for i in range(EACH)]
+
+
+@cache
+def drawn(family: str, number: int) -> tuple[str, FamilyPlanned]:
+    """A program's name and one of its kernels; another build than the planner's."""
+    draw = random.Random(f"{family} {number}")
+    while True:
+        name = draw.choice([n for n in CASES if n.startswith(family)])
+        found = space(name)[2]
+        others = [k for k in found if k.plan != found[0].plan]
+        if others:
+            return name, draw.choice(others)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    """Every kernel, built once and in parallel; the calls then find them in the cache."""
+    if not torch.cuda.is_available() or shutil.which("nvcc") is None:
+        pytest.skip("no NVIDIA GPU or no nvcc")
+    pairs = []
+    for family, number in DRAWN:
+        name, planned = drawn(family, number)
+        checked, kernel, _ = space(name)
+        pairs.append((source_of(checked, kernel, planned), planned.plan))
+    for made, case in zip(build_sources(pairs), DRAWN, strict=True):
+        assert isinstance(made, Artifact), f"{case} {show(drawn(*case)[1].request)}: {made}"
+
+
+@pytest.mark.parametrize("distribution", ["integer", "normal"])
+@pytest.mark.parametrize(("family", "number"), DRAWN)
+def test_schedules_agree_with_the_reference(family: str, number: int, distribution: Any) -> None:
+    name, planned = drawn(family, number)
+    text, sizes = CASES[name]
+    kernel = ucutlass.loads(_with(text, show(planned.request)), arch="sm90a")
+    program = kernel.program
+    extents = {d: sizes[d] for d in free_dims(program)}
+    arguments = generate(program, extents, distribution, seed=number, device="cuda")
+
+    def launch(given: Any, outputs: Any) -> None:
+        kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    verdict = verify.check(program, launch, arguments, expected=expect(program, arguments))
+    assert verdict.ok, f"{name}: {show(planned.request)}\n{verdict}"
