@@ -42,6 +42,13 @@ UNREACHED = {
 """Codes that no program earns, and why they stand in the tables."""
 
 
+PACKED = (
+    "kernel k(q: bf16[L, D], k: bf16[S=L, D], v: bf16[S, D], o: i32[E]) -> bf16[L, D] {\n"
+    "  own = segment(L, o) == segment(S, o)\n"
+    "  return dot[S](bf16(softmax[S](where(own, dot[D](q, k), -inf))), v)\n}\n"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A program, and the extents for which it is planned (none: it is only checked)."""
@@ -138,6 +145,7 @@ SHAPES = {
     ),
     "UC0466": Case(attention("bf16"), "H=8,L=1024,S=1024,D=512"),
     "UC0467": Case(attention("bf16"), "H=8,L=1024,S=1024,D=100"),
+    "UC0468": Case(PACKED, "L=1024,D=64,E=1"),
     "UC0601": Case(_PLAIN, "M=64"),
     "UC0602": Case(_PLAIN, "M=64,N=64,K=32"),
     "UC0603": Case(_PLAIN, "M=60,N=64"),
@@ -174,7 +182,7 @@ _SECTIONS = (
     (
         "Schedules", "UC04",
         "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
-        "convolutions, UC0465 to UC0467 are of attention; the others are "
+        "convolutions, UC0465 to UC0468 are of attention; the others are "
         "the rules of `ucutlass.rules`, asked for given extents.",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),

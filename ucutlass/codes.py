@@ -76,6 +76,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0465": "attention for an architecture without wgmma",
         "UC0466": "a head too wide for attention",
         "UC0467": "an operand of attention that TMA cannot address",
+        "UC0468": "packed sequences, of which there are none",
         "UC0501": "a stage's argument does not fit the callee",
         "UC0502": "a call must stand alone as a stage",
         "UC0503": "a stored binding outside a pipeline",

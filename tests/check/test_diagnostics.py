@@ -123,7 +123,8 @@ SIZED = {"UC0305", "UC0314"}
 """Codes of recognition that come once extents are there."""
 
 ELSEWHERE = {
-    "UC0315", "UC0332", "UC0333", "UC0460", "UC0465", "UC0466", "UC0467", "UC0601", "UC0602", "UC0603",
+    "UC0315", "UC0332", "UC0333", "UC0460", "UC0465", "UC0466", "UC0467", "UC0468", "UC0601", "UC0602",
+    "UC0603",
 }  # fmt: skip
 """Codes that need more than a text; their own tests have them."""
 
