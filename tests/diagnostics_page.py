@@ -42,6 +42,13 @@ UNREACHED = {
 """Codes that no program earns, and why they stand in the tables."""
 
 
+PACKED = (
+    "kernel k(q: bf16[L, D], k: bf16[S=L, D], v: bf16[S, D], o: i32[E]) -> bf16[L, D] {\n"
+    "  own = segment(L, o) == segment(S, o)\n"
+    "  return dot[S](bf16(softmax[S](where(own, dot[D](q, k), -inf))), v)\n}\n"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A program, and the extents for which it is planned (none: it is only checked)."""
@@ -159,12 +166,14 @@ SHAPES = {
     ),
     "UC0466": Case(attention("bf16"), "H=8,L=1024,S=1024,D=512"),
     "UC0467": Case(attention("bf16"), "H=8,L=1024,S=1024,D=100"),
+    "UC0468": Case(PACKED, "L=1024,D=64,E=1"),
     "UC0470": _softmax("vector 16"),
     "UC0471": _softmax("threads 96"),
     "UC0472": _softmax("keep registers  threads 32  items 1  cluster 1x1"),
     "UC0473": _softmax("cluster 1x3"),
     "UC0475": _attention("tile 128x100x64"),
     "UC0476": _attention("stages 9"),
+    "UC0477": _attention("split_k stream"),
     "UC0480": _convolution("warps multistage", w="f16[R=3, C]", over="R"),
     "UC0481": _convolution("tile 96x64x64"),
     "UC0482": _convolution("tile 128x256x64  blocks 3"),
@@ -201,9 +210,9 @@ _SECTIONS = (
     (
         "Schedules", "UC04",
         "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
-        "convolutions, UC0465 to UC0467 are of attention. Schedules are judged by rules, asked for given "
+        "convolutions, UC0465 to UC0468 are of attention. Schedules are judged by rules, asked for given "
         "extents: UC0410 to UC0454 of one product (`ucutlass.rules`; some of convolutions too), UC0332 of "
-        "pairs and groups, UC0470 to UC0473 of kernels without a dot, UC0475 and UC0476 of attention, UC0480 "
+        "pairs and groups, UC0470 to UC0473 of kernels without a dot, UC0475 to UC0477 of attention, UC0480 "
         "to UC0483 of convolutions (`ucutlass.families`).",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),

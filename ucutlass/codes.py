@@ -76,6 +76,7 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0465": "attention for an architecture without wgmma",
         "UC0466": "a head too wide for attention",
         "UC0467": "an operand of attention that TMA cannot address",
+        "UC0468": "packed sequences, of which there are none",
         "UC0470": "vectors that a sweep's tensors do not allow",
         "UC0471": "threads and rows that make no block of a sweep",
         "UC0472": "a row, or a square, that does not lie where the schedule says",

@@ -123,8 +123,9 @@ SIZED = {"UC0305", "UC0314"}
 """Codes of recognition that come once extents are there."""
 
 ELSEWHERE = {
-    "UC0332", "UC0333", "UC0334", "UC0460", "UC0465", "UC0466", "UC0467", "UC0470", "UC0471", "UC0472",
-    "UC0473", "UC0475", "UC0476", "UC0477", "UC0480", "UC0481", "UC0482", "UC0483", "UC0601", "UC0602",
+    "UC0332", "UC0333", "UC0334", "UC0460", "UC0465", "UC0466", "UC0467", "UC0468", "UC0470", "UC0471",
+    "UC0472", "UC0473", "UC0475", "UC0476", "UC0477", "UC0480", "UC0481", "UC0482", "UC0483", "UC0601",
+    "UC0602",
     "UC0603",
 }  # fmt: skip
 """Codes that need more than a text; their own tests have them."""

@@ -151,6 +151,11 @@ def test_segments_that_tell_no_sequences_apart_are_refused() -> None:
     assert refused(program)[0] == "UC0304"
 
 
+def test_offsets_of_no_sequence_are_refused() -> None:
+    assert refused(text("packed", "bf16"), O=1)[0] == "UC0468"
+    assert refused(text("packed causal", "bf16"), E=1)[0] == "UC0468"
+
+
 # --- few queries -----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests import programs_attention
 from tests.verify import candidates
 from ucutlass import frontend
 from ucutlass.runtime.distributions import MEANINGS
@@ -229,6 +230,14 @@ def test_extents_that_the_program_refuses_are_left_out() -> None:
     made = suite(program, SIZES, GRAIN, seed=1)
     assert all(c.sizes["N"] % 4 == 0 for c in made.cases)
     assert any("requirement 1" in one.why for one in made.left_out)
+
+
+def test_offsets_cut_one_sequence_at_least() -> None:
+    program = frontend.kernel(frontend.read_text(programs_attention.text("packed", "bf16")))
+    sizes = {"L": 70, "S": 90, "H": 2, "G": 1, "D": 64, "O": 9}
+    made = suite(program, sizes, Grain({"L": 64}, {"D": 8}, {}), seed=1)
+    found = {c.sizes["O"] for c in made.cases}
+    assert min(found) == 2 and len(found) > 2
 
 
 def test_distributions_can_be_chosen() -> None:

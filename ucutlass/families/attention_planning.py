@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ucutlass.extents import evaluate
 from ucutlass.families.attention import MOST_HEAD, AttentionForm
 from ucutlass.families.attention_problem import attention_problem, flops
 from ucutlass.families.attention_schedule import asked, request_of
@@ -34,7 +35,8 @@ def plan_attention(
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
     problem = attention_problem(form, sizes, aligned)
     foreign = foreign_to(request, ("attention",), "attention")
-    broken = [v for v in (foreign, _arch(arch), *_shapes(form, problem)) if v is not None]
+    found = (foreign, _arch(arch), *_shapes(form, problem), _sequences(problem, sizes))
+    broken = [v for v in found if v is not None]
     if broken:
         return tuple(broken)
     rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
@@ -177,6 +179,19 @@ def _shapes(form: AttentionForm, problem: AttentionProblem) -> list[Violation]:
     names = {"q": problem.scores.a, "k": problem.scores.b, "v": problem.results.b}
     found += [v for name, a in names.items() if (v := _aligned(name, a)) is not None]
     return found[:1]
+
+
+def _sequences(problem: AttentionProblem, sizes: tuple[int, ...]) -> Violation | None:
+    packed, named = problem.packed, {str(i): n for i, n in enumerate(sizes)}
+    if packed is None or min(evaluate(o.count, named) for o in (packed.q, packed.k)) > 1:
+        return None
+    return Violation(
+        "UC0468",
+        "1 offset: n sequences have n + 1, the first 0 and the last the number of tokens",
+        "pass the offset after the last sequence too",
+        (),
+        None,
+    )
 
 
 def _aligned(name: str, a: Access) -> Violation | None:
