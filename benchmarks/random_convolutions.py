@@ -2,9 +2,10 @@
 summed, lanes, odd channels, epilogues.
 
     python -m benchmarks.random_convolutions --first 0 --count 100 [--processes 2]
+    python -m benchmarks.random_convolutions --first 0 --count 100 --gpu
 
-Each accepted program's CUDA file runs on the host, emulated, and is judged against the float64 reference
-with its bounds.
+Each accepted program's CUDA file runs on the host, emulated, or is built and run on a GPU, and is judged
+against the float64 reference with its bounds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from benchmarks.emulated import Job, emulate
+from benchmarks.random_products import Program
 from benchmarks.random_sweeps import table
 
 LANES = ("f16", "f16", "bf16", "bf16", "tf32", "f32")
@@ -120,6 +122,12 @@ def _first(head: str, name: str, given: str) -> str:
     return head
 
 
+def program(seed: int) -> Program:
+    """The program of a seed."""
+    made = Maker(seed)
+    return Program(f"{made.kind} {made.lane}", made.text, made.sizes)
+
+
 def job(seed: int) -> Job:
     """The program of a seed, to be emulated."""
     made = Maker(seed)
@@ -133,8 +141,13 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--gpu", action="store_true", help="on a GPU, not emulated")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.count)
+    if options.gpu:
+        from benchmarks.random_products import run_gpu, show
+
+        sys.exit(show(list(run_gpu(seeds, program))))
     with ThreadPoolExecutor(options.processes) as pool:
         rows = list(pool.map(lambda seed: emulate(job(seed)), seeds))
     print(table(rows))

@@ -15,7 +15,7 @@ import argparse
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -190,7 +190,10 @@ def run_host(seeds: Sequence[int], processes: int) -> Iterator[tuple[Program, st
 # --- on a GPU ---------------------------------------------------------------------------
 
 
-def run_gpu(seeds: Sequence[int]) -> Iterator[tuple[Program, str, str]]:
+def run_gpu(
+    seeds: Sequence[int], make: Callable[[int], Program] = program
+) -> Iterator[tuple[Program, str, str]]:
+    """Builds every accepted program's planned kernel and judges it on a GPU."""
     import ucutlass
     from ucutlass import frontend
     from ucutlass.backend import build_sources, source_of
@@ -203,7 +206,7 @@ def run_gpu(seeds: Sequence[int]) -> Iterator[tuple[Program, str, str]]:
 
     ready, pairs = [], []
     for seed in seeds:
-        made = program(seed)
+        made = make(seed)
         try:
             checked = frontend.read_text(made.text)
             kernel = frontend.kernel(checked)
@@ -233,6 +236,16 @@ def run_gpu(seeds: Sequence[int]) -> Iterator[tuple[Program, str, str]]:
         yield made, "wrong" if wrong else "right", "\n".join(wrong)
 
 
+def show(rows: Sequence[tuple[Program, str, str]]) -> int:
+    """Prints how many of each kind were right, and all others; 1 if any was wrong or not built."""
+    for (kind, status), n in sorted(Counter((made.kind, status) for made, status, _ in rows).items()):
+        print(f"{kind:14} {status:12} {n}")
+    for made, status, detail in rows:
+        if status != "right":
+            print(f"\n{status}: {detail[:900]}\n{made.text}\n{made.sizes}")
+    return int(any(status not in ("right", "rejected") for _, status, _ in rows))
+
+
 def main() -> None:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=style)
@@ -243,12 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.count)
     rows = list(run_host(seeds, options.processes) if options.host else run_gpu(seeds))
-    for (kind, status), n in sorted(Counter((made.kind, status) for made, status, _ in rows).items()):
-        print(f"{kind:14} {status:12} {n}")
-    for made, status, detail in rows:
-        if status != "right":
-            print(f"\n{status}: {detail[:900]}\n{made.text}\n{made.sizes}")
-    sys.exit(any(status not in ("right", "rejected") for _, status, _ in rows))
+    sys.exit(show(rows))
 
 
 if __name__ == "__main__":

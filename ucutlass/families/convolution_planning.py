@@ -269,10 +269,11 @@ def vector(walk: Walk) -> int:
 def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
     """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
     the innermost contracted name. Operands of 16 bits that are read one by one, and what lies along
-    another contracted name than the other operand, are copied to the workspace: channels innermost and
+    another name than the innermost one of its rows or of the contracted, are copied to the workspace: channels innermost and
     padded where both have them summed, else widened to f32, whose tf32 products are exact."""
     walks = (made.a, made.b)
-    crossed = any(unit_dim(w) in made.k[:-1] and vector(w) > 1 for w in walks)
+    inner = [{*made.k[:-1], *rows[:-1]} for rows in (made.m, made.n)]
+    crossed = any(unit_dim(w) in names and vector(w) > 1 for w, names in zip(walks, inner, strict=True))
     if not crossed and all(vector(w) * w.read.bytes >= COPY_BYTES for w in walks):
         return made, ()
     channel = summed_channel(made, sizes)
