@@ -247,3 +247,19 @@ def test_four_bits_that_leave_half_a_byte_are_refused() -> None:
     with pytest.raises(ProgramError, match="UC0308"):
         form("kernel k(x: bf16[T, D], w: s4[F, D], u: s4[F, D]) -> bf16[T, F] "
              "{ return dot[D](x, bf16(w)) * dot[D](x, bf16(u)) }")  # fmt: skip
+
+
+def test_schedules_of_widened_weights_are_those_measured() -> None:
+    text = PRODUCTS["narrow weights"].text
+    few, many = plan(text, M=16, K=4096, N=14336).schedule, plan(text, M=8192, K=4096, N=8192).schedule
+    assert isinstance(few, WgmmaSchedule) and isinstance(many, WgmmaSchedule)
+    assert (few.tile, few.cluster) == ((128, 64, 128), (2, 1)) and many.tile == (128, 256, 64)
+    made = planned(PRODUCTS["weights of four bits, scales of parts"].text, M=128, G=112, J=128, N=4096)
+    assert isinstance(made.plan, ProductsPlan) and isinstance(made.plan.schedule, WgmmaSchedule)
+    assert made.plan.schedule.tile == (64, 64, 128)
+
+
+def test_row_gradients_take_narrow_bands() -> None:
+    gradient = planned(PRODUCTS["moe, gradient of rows"].text, T=4096, F=4096, D=2048, E=8)
+    forward = planned(MOE, T=4096, F=4096, D=2048, E=8)
+    assert (gradient.knob_values[0], forward.knob_values[0]) == (2, 8)

@@ -51,6 +51,8 @@ NARROW = (
     "tile 128x256x64  cluster 1x1  warps cooperative",
     "tile 64x128x64  cluster 1x2  warps pingpong",
     "tile 64x64x64  cluster 2x1  warps pingpong",
+    "tile 64x64x128  cluster 2x1  warps pingpong",
+    "tile 128x64x128  cluster 2x1  warps cooperative",
 )
 SCALED = ("tile 128x128x128  cluster 2x1  warps cooperative", "tile 64x64x128  cluster 1x2  warps pingpong")
 FOUR_BITS = (

@@ -29,6 +29,10 @@ BAND = 8
 """Clusters of tiles along M for which a column of B is taken before the next: A of so many, and B of as
 many columns as blocks run at a time, fit in L2."""
 
+ACROSS_BAND = 2
+"""Of ragged rows whose B lies across K, as row gradients' do: 1 % to 4 % faster than 8 in four of four
+comparisons on an H200."""
+
 WHOLE = 1024
 """A band that no group's tiles along M exceed in practice: `raster along_m`."""
 
@@ -52,6 +56,16 @@ operands together, alone and in clusters of 2x1 and of 1x2: measured on an H200 
 K of 2048 to 7168, those of pairs that are slower than others rounded from two shapes."""
 
 _UNKNOWN = (0.3, 0.3, 0.3)
+
+_WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyType(
+    {
+        ("pingpong", 64, 64): (0.32, 0.24), ("pingpong", 64, 128): (0.46, 0.36),
+        ("cooperative", 128, 64): (0.37, 0.29), ("cooperative", 128, 128): (0.55, 0.49),
+        ("cooperative", 128, 256): (0.73, 0.49),
+    }
+)  # fmt: skip
+"""The same where A is widened on its way, plain and with scaled parts: of 8 and of 4 bits, measured on an
+H200 in clusters of 2x1 over four shapes."""
 
 _BANDWIDTH = 0.9
 """Of the memory's, what loads that are far ahead reach."""
@@ -150,6 +164,14 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
     return ""
 
 
+def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> int:
+    """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
+    multipliers busy (scaled parts of 8 bits so deep were not measured)."""
+    deep = [d for d in depths(problem) if not why_unscaled(problem, (64, 64, d), sizes)]
+    measured = problem.scaled is None or problem.gemm.a.elem.packed > 1
+    return deep[-1] if deep and columns < 256 and measured else depths(problem)[0]
+
+
 def _no_tile(problem: ProductsProblem, sizes: tuple[int, ...]) -> str:
     reasons = [why_unscaled(problem, (64, n, k), sizes) for k in depths(problem) for n in (64, 128)]
     return "" if "" in reasons else reasons[0]
@@ -172,23 +194,22 @@ def _order(access: Access) -> str | None:
 def _candidates(
     problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request
 ) -> Iterator[Candidate]:
-    usual = [d for d in depths(problem) if d * problem.gemm.a.elem.bits <= 512] or depths(problem)[:1]
-    fits = [d for d in reversed(usual) if not why_unscaled(problem, (64, 64, d), sizes)]
     tiles = [request.tile] if request.tile else [
-        (m, n // problem.products, (fits or depths(problem))[0])
+        (m, n // problem.products, depth_of(problem, n, sizes))
         for m in (64, 128, 256) for n in (64, 128, 256)
     ]  # fmt: skip
     warps: tuple[Warps, ...] = ("pingpong", "cooperative")
+    clusters = sorted(_CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else _CLUSTERS  # as measured
     for kind in warps if request.warps is None else (request.warps,):
         if kind not in warps:
             continue
         for tile in tiles:
             if why_unscaled(problem, tile, sizes):
                 continue
-            for cluster in (request.cluster,) if request.cluster else _CLUSTERS:
+            for cluster in (request.cluster,) if request.cluster else clusters:
                 made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
                 if made is not None and (known(problem, made) or request.tile):
-                    yield Candidate(made, band(request), estimate(problem, made, sizes, device))
+                    yield Candidate(made, band(request, problem), estimate(problem, made, sizes, device))
 
 
 def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
@@ -239,16 +260,18 @@ def why_unscaled(problem: ProductsProblem, tile: tuple[int, int, int], sizes: tu
 
 def known(problem: ProductsProblem, schedule: WgmmaSchedule) -> bool:
     """Whether a main loop's rate is known."""
-    return (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products) in _SHARE
+    shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
+    return shape in (_WIDENED if problem.converts else _SHARE)
 
 
-def band(request: Request) -> int:
+def band(request: Request, problem: ProductsProblem) -> int:
     """The launch's band: see `ucutlass.plans.products`."""
     if request.raster == "along_m":
         return WHOLE
     if request.raster == "along_n":
         return request.swizzle or 1
-    return request.swizzle or BAND
+    rows = problem.ragged is not None and problem.ragged.mode == "m"
+    return request.swizzle or (ACROSS_BAND if rows and problem.gemm.b.contiguous != "k" else BAND)
 
 
 def _order_of(asked: Request, band_: int) -> dict[str, Any]:
@@ -273,14 +296,22 @@ def estimate(
     tiles = tiles_m * math.ceil(n / (tile_n * cluster_n)) * cluster_n
     waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if mode else math.ceil(tiles / device.sms))
     width = tile_n * problem.products
-    share = _SHARE.get((schedule.warps, tile_m, width), _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
-    if schedule.warps == "pingpong" and (promotes(gemm) or problem.scaled is not None):
-        share *= _ALONE
+    share = _share(problem, schedule)
     loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
     alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
     computed = waves * (loop + alone)
     moved = _bytes(problem, sizes) / device.bandwidth / _BANDWIDTH
     return device.launch_floor + max(computed, moved) + _SHOWN * min(computed, moved)
+
+
+def _share(problem: ProductsProblem, schedule: WgmmaSchedule) -> float:
+    shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
+    scaled = problem.scaled is not None
+    if problem.converts and shape in _WIDENED:
+        return _WIDENED[shape][scaled]
+    share = _SHARE.get(shape, _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
+    alone = schedule.warps == "pingpong" and (promotes(problem.gemm) or scaled)
+    return share * _ALONE if alone else share
 
 
 def _operations(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
