@@ -13,12 +13,14 @@ from ucutlass.agent.spend import NOTHING, Spend
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`programs` are complete texts. `exhausted`: nothing is left to propose below the candidate that was
-    asked about. `spend` is what the call cost and was not reported while it ran."""
+    asked about. `spend` is what the call cost and was not reported while it ran. `said` are words for
+    people: what was tried again, what is not counted."""
 
     programs: Sequence[Written] = ()
     note: str = ""
     spend: Spend = NOTHING
     exhausted: bool = False
+    said: tuple[str, ...] = ()
 
 
 OnSpend: TypeAlias = Callable[[Spend], None]

@@ -134,6 +134,7 @@ def tell(session: Session, ask: Ask, answer: Answer) -> None:
     session.write(
         "answered", call=ask.call, note=answer.note, exhausted=answer.exhausted,
         programs=[{"text": p.text, "why": p.why} for p in programs], spend=to_json(answer.spend),
+        said=list(answer.said),
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def programs(text: str, parent: str) -> tuple[Written, ...]:
     if not taken:
         taken = [w for b in found if not b.tag and (w := _untagged(b)) is not None]
     if not taken and not found and _LOOKS_LIKE.match(read):
-        taken = [_program(read.strip() + "\n", "")]
+        taken = [program(read.strip() + "\n", "")]
     if not taken and cut:
         words = f"the answer has {len(text)} characters and no program in the first {MOST_READ}"
         taken = [Written("", words)]
@@ -110,7 +110,7 @@ def _of_block(block: Block, parent: str) -> Written | None:
         case "ucu" if not block.closed:
             return Written("", "the answer ended inside a program")
         case "ucu":
-            return _program(block.text, block.lead)
+            return program(block.text, block.lead)
         case "json":
             return _edits(block, parent)
         case _:
@@ -123,7 +123,7 @@ def _untagged(block: Block) -> Written | None:
     return _of_block(Block("ucu", block.text, block.lead, block.closed), "")
 
 
-def _program(text: str, lead: str) -> Written:
+def program(text: str, lead: str) -> Written:
     if len(text) > MOST_PROGRAM:
         return Written("", f"a program of {len(text)} characters; at most {MOST_PROGRAM} are taken")
     if not text.strip():
@@ -161,7 +161,7 @@ def of_edits(value: Any, parent: str, why: Any) -> Written:
             return Written("", wrong)
         case edits:
             try:
-                return _program(edited(parent, edits), reason(why))
+                return program(edited(parent, edits), reason(why))
             except BadEdit as problem:
                 return Written("", f"the edits were not carried out: {bounded(plain(str(problem)), 400)}")
 

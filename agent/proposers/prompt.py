@@ -1,0 +1,185 @@
+"""What a model is told: a prefix that stays, and a turn that changes.
+
+    tools, guide and game     the same for every problem          \\  cached
+    problem                   the same for every turn of one      /
+    turn                      the role's window over the tree, earlier notes, what is asked
+
+Windows are STARK's (arXiv 2510.16996): a planner sees the candidate, the root, its children and the leaders;
+a writer also what was made of its siblings; a repairer its siblings. What the audit rejected is shown by its
+verdict alone: its program is to inspire nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ucutlass.agent.edits import BadEdit, addresses
+from ucutlass.agent.outcome import Rejected, Repeated, Timed, words
+from ucutlass.agent.proposers import triage
+from ucutlass.agent.proposers.game import ROLES, RULES
+from ucutlass.agent.proposers.quote import quoted, uncommented
+from ucutlass.agent.proposers.subject import Subject
+from ucutlass.agent.session import Ask, State
+from ucutlass.agent.tree import ROOT, Node, Tree
+from ucutlass.guide import guide
+
+LEADERS = 5
+MOST_NODES = 16
+"""Of a window, its own candidate and the root counted: some 6,000 tokens at most of ordinary programs."""
+
+MOST_PROBLEM = 24_000
+MOST_PROGRAM = 4_000
+MOST_OUTCOME = 1_200
+MOST_NOTE = 3_000
+
+
+def prefix() -> str:
+    """What is the same for every problem."""
+    return f"{RULES}\n# The language\n\n{guide()}"
+
+
+def problem(subject: Subject) -> str:
+    """What is the same for every turn of a problem."""
+    parts = [
+        "# The problem",
+        f"Program `{subject.program}`, for {subject.device} ({subject.arch}).",
+        quoted("the problem's program, candidate 0", subject.text, MOST_PROBLEM),
+        "\n".join(f"- {fact}" for fact in subject.facts),
+        _precision(subject),
+        "Speed of light, by computation:\n" + "\n".join(f"- {line}" for line in subject.bound),
+    ]
+    if subject.baseline:
+        parts.append(quoted("what is to be beaten", subject.baseline, 600))
+    if subject.memory:
+        listed = "\n".join(f"- {' '.join(m.split())}" for m in subject.memory)
+        parts.append(quoted("verified conclusions of earlier problems", listed, 4_000))
+    return "\n\n".join(parts) + "\n"
+
+
+def _precision(subject: Subject) -> str:
+    least = f"No candidate may work below {subject.lane}. " if subject.lane else ""
+    return (
+        f"{least}The reference evaluates the problem's program in float64. Of each element an error bound is "
+        "derived from the lane and the length of its sums, 0 where nothing rounds; one element beyond it is "
+        "wrong."
+    )
+
+
+# --- turns -----------------------------------------------------------------------
+
+
+def turn(ask: Ask, state: State, subject: Subject) -> str:
+    """What changes: a step of the search. The same for the same call of the same session."""
+    node = state.tree[ask.pick.parent]
+    shown = window(ask, state.tree)
+    parts = [f"# Step {ask.call}, role {ask.role}", _standing(state)]
+    parts += [_candidate(n) for n in shown]
+    parts += _notes(ask, state)
+    parts.append(f"The candidate named is candidate {node.id}.")
+    if ask.role in ("plan", "code", "debug", "implement", "phases"):
+        parts.append(_addressed(node))
+    parts.append(ROLES[ask.role])
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def window(ask: Ask, tree: Tree) -> list[Node]:
+    """The candidates that a role sees, by number: its own and the root, then as the role has it, at most
+    MOST_NODES, the latest of each kind first."""
+    node = tree[ask.pick.parent]
+    groups: list[Iterable[Node]]
+    match ask.role:
+        case "plan":
+            groups = [tree.leaders(LEADERS), _late(tree.children(node.id))]
+        case "code":
+            cousins = [c for s in tree.siblings(node.id) for c in tree.children(s.id)]
+            groups = [_late(tree.children(node.id)), _late(cousins)]
+        case "debug":
+            groups = [_late(tree.siblings(node.id))]
+        case "analyse" | "nominate" | "summarise" | "triage":
+            groups = [tree.leaders(LEADERS), _late(tree.nodes)]
+        case "implement" | "phases":
+            groups = [tree.leaders(LEADERS), _late(tree.children(node.id)), _late(tree.siblings(node.id))]
+    chosen = {node.id: node, ROOT: tree[ROOT]}
+    for found in (n for group in groups for n in group):
+        if len(chosen) >= MOST_NODES:
+            break
+        chosen.setdefault(found.id, found)
+    return [chosen[at] for at in sorted(chosen)]
+
+
+def _late(nodes: Sequence[Node]) -> list[Node]:
+    return list(nodes)[::-1]
+
+
+def _standing(state: State) -> str:
+    """Where the search stands, in numbers."""
+    tree, scale = state.tree, state.scale
+    best = tree.best()
+    right = sum(isinstance(n.outcome, Timed) for n in tree.nodes)
+    lines = [f"{len(tree)} candidates were judged, {right} of them right."]
+    if best is not None and best.seconds is not None:
+        far = triage.gap(state)
+        gap = "" if far is None else f", {far:.3g} times the bound"
+        lines.append(f"Best: candidate {best.id}, {_micro(best.seconds)}{gap}.")
+    if scale.bound > 0:
+        lines.append(f"Bound: {_micro(scale.bound)}.")
+    if scale.baseline is not None:
+        lines.append(f"To beat: {_micro(scale.baseline)}.")
+    left = state.settings.budget.attempts
+    if left is not None:
+        lines.append(f"Attempts left: {max(0, left - state.spend.attempts)}.")
+    return " ".join(lines)
+
+
+def _micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f} us"
+
+
+def _candidate(node: Node) -> str:
+    """What a role is shown of a candidate. An interval and interpreted advice, never raw counters."""
+    made = "the problem's own program" if node.parent is None else f"made from candidate {node.parent}"
+    parts = [f"## Candidate {node.id}, {made}"]
+    if node.why and node.parent is not None:
+        parts.append(quoted("its proposer's reason", node.why, 300))
+    parts.append(quoted("its outcome", _outcome(node), MOST_OUTCOME))
+    # The root's program stands in the prefix, and its comments are the problem's own.
+    if node.id != ROOT and node.text and not isinstance(node.outcome, Rejected | Repeated):
+        parts.append(quoted("its program", uncommented(node.text), MOST_PROGRAM))
+    if isinstance(node.outcome, Timed) and node.outcome.advice:
+        parts.append(quoted("advice", node.outcome.advice, MOST_OUTCOME))
+    return "\n".join(parts)
+
+
+def _outcome(node: Node) -> str:
+    said = words(node.outcome)
+    match node.outcome:
+        case Timed(low=float(low), high=float(high)):
+            return f"{said} ({low:.3f} to {high:.3f} at 95 %)"
+        case _:
+            return said
+
+
+def _notes(ask: Ask, state: State) -> list[str]:
+    """What earlier steps of this attempt answered, the hypothesis that is due, and for an in-prompt run its
+    own last words."""
+    notes = [n for n in ask.notes if n]
+    parts = [quoted(f"note of step {at} of this attempt", n, MOST_NOTE) for at, n in enumerate(notes, 1)]
+    if ask.role == "implement" and ask.pick.hypothesis is not None:
+        ranked = next((n.text for n in reversed(state.notes) if n.role == "triage"), "")
+        due = triage.chosen(ranked, ask.pick.hypothesis)
+        if due is not None:
+            parts.append(quoted("the hypothesis that this attempt belongs to", due, MOST_NOTE))
+    if not notes and ask.role in ("phases", "implement", "analyse"):
+        last = next((n.text for n in reversed(state.notes) if n.role in ("phases", "summarise")), "")
+        parts += [quoted("note of an earlier attempt", last, MOST_NOTE)] if last else []
+    return parts
+
+
+def _addressed(node: Node) -> str:
+    """What can be edited in a candidate."""
+    try:
+        found = addresses(node.text)
+    except BadEdit:
+        return f"Candidate {node.id} cannot be read as a program: edits are not possible, a program is."
+    lines = [f"{at} = {' '.join(text.split())}" for at, text in found]
+    return quoted(f"addresses in candidate {node.id}", "\n".join(lines), 3_000)

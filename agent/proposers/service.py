@@ -1,0 +1,73 @@
+"""What answers requests, an API or a record of one; requests and replies are the Messages API's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol, TypeAlias
+
+Request: TypeAlias = Mapping[str, Any]
+"""The keyword arguments of `client.messages.stream`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the API counts them: sent anew, read from its cache, written to it for five minutes or for
+    an hour, and answered."""
+
+    input: int = 0
+    cached: int = 0
+    written: int = 0
+    written_hour: int = 0
+    output: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Usage)))
+
+    def beyond(self, other: Usage) -> Usage:
+        """What this has more than the other."""
+        return Usage(*(max(0, getattr(self, f.name) - getattr(other, f.name)) for f in fields(Usage)))
+
+    @property
+    def prompt(self) -> int:
+        """All that was sent, wherever it was read from."""
+        return self.input + self.cached + self.written + self.written_hour
+
+
+OnUsage: TypeAlias = Callable[[str, Usage], None]
+"""Told of tokens as soon as they are known, each once, with the model that answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message, complete. `content` are its blocks as they must be sent back, `stop` why it ended, `detail`
+    the service's words about that. `seconds` from sending to its end, waits between tries not counted.
+    `said`: what was tried before."""
+
+    content: tuple[Mapping[str, Any], ...]
+    stop: str
+    model: str
+    usage: Usage
+    seconds: float = 0.0
+    detail: str = ""
+    said: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(str(b.get("text", "")) for b in self.content if b.get("type") == "text")
+
+
+class Service(Protocol):
+    """Raises `ucutlass.agent.proposer.ProposerFailed`. What was spent is told first."""
+
+    def send(self, request: Request, on_usage: OnUsage) -> Reply: ...
+
+
+def reply_to_json(reply: Reply) -> dict[str, Any]:
+    return asdict(reply)
+
+
+def reply_of_json(value: Mapping[str, Any]) -> Reply:
+    """Raises TypeError, KeyError for what is no reply."""
+    held = {**value, "usage": Usage(**value["usage"])}
+    return Reply(**{**held, "content": tuple(held["content"]), "said": tuple(held["said"])})

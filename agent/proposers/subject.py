@@ -1,0 +1,91 @@
+"""A problem as whoever proposes is told it: its program, its facts, its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ucutlass import frontend, ir
+from ucutlass.diagnostics import ProgramError
+from ucutlass.extents import evaluate
+from ucutlass.hardware import ARCHES, DEVICES, Device
+from ucutlass.planned import gemm_or_none
+from ucutlass.shapes import complete
+from ucutlass.sol import report
+from ucutlass.sol.bounds import bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`facts` and `bound` are lines of ours, numbers and all; `text`, `baseline` and `memory` are others'.
+    `lane` is the least precision that a candidate may work in, "" where nothing says. `memory` are verified
+    conclusions of earlier problems."""
+
+    text: str
+    program: str
+    sizes: Mapping[str, int]
+    arch: str
+    device: str
+    lane: str = ""
+    facts: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
+    baseline: str = ""
+    memory: tuple[str, ...] = ()
+
+    @property
+    def hardware(self) -> Device:
+        return DEVICES[self.device]
+
+
+def subject_of(
+    text: str, program: str | None, sizes: Mapping[str, int], arch: str, device: str, *,
+    lane: str = "", baseline: str = "", memory: Sequence[str] = (),
+) -> Subject:  # fmt: skip
+    """With what the compiler knows of it. `device` is a name in `ucutlass.hardware.DEVICES`. Raises
+    ProgramError, ShapeError, and KeyError for a device or target that is not there."""
+    checked = frontend.read_text(text, "problem")
+    found = frontend.program(checked, program)
+    extents = dict(zip(found.dims, complete(found, sizes), strict=True))
+    lines = bound_lines(checked, found, extents, ARCHES[arch].name, DEVICES[device])
+    return Subject(
+        text, found.name, dict(sizes), arch, device, lane, tuple(_facts(found, extents)), tuple(lines),
+        baseline, tuple(memory),
+    )  # fmt: skip
+
+
+def bound_lines(
+    checked: frontend.Checked, program: ir.Program, extents: Mapping[str, int], arch: str, device: Device
+) -> list[str]:
+    """What no kernel can beat, as `ucc sol` says it. Raises ShapeError."""
+    planned = None
+    if isinstance(program, ir.Kernel):
+        try:
+            chosen = frontend.plan_kernel(checked, program, tuple(extents.values()), arch, device)
+            planned = gemm_or_none(chosen.planned)
+        except ProgramError:
+            pass  # the bound of the fused program needs no plan
+    found = bounds(program, extents, device, planned=planned)
+    return [f"{name}: {words}" for name, words in report.lines(found)]
+
+
+def _facts(program: ir.Program, extents: Mapping[str, int]) -> list[str]:
+    given = ", ".join(f"{name}={n}" for name, n in extents.items())
+    lines = [f"extents: {given}"]
+    lines += [f"parameter {p.name}: {_shape(p.type, extents)}" for p in program.params]
+    match program:
+        case ir.Kernel():
+            results = [(r.name, r.type) for r in program.results]
+        case ir.Pipeline():
+            results = list(program.results)
+    lines += [f"result {name or '(unnamed)'}: {_shape(type_, extents)}" for name, type_ in results]
+    return lines
+
+
+def _shape(type_: ir.ParamType, extents: Mapping[str, int]) -> str:
+    match type_:
+        case ir.TensorType(elem, axes):
+            shape = [evaluate(axis.extent, extents) for axis in axes]
+            return f"{elem.name} of {' x '.join(map(str, shape)) or 'one element'}"
+        case _:
+            return "a number"
+

@@ -1,0 +1,216 @@
+"""Tools that a model may call while it answers: the compiler's own words, and the bench.
+
+Each is a function from a JSON object to text. They read programs and execute none of them; `measure` is the
+session's to give, and counts its attempts itself. Their words are quoted as data and bounded by whoever
+sends them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ucutlass import frontend, ir
+from ucutlass.advice import Advice, advise, facts_of
+from ucutlass.agent.proposers.quote import plain
+from ucutlass.agent.proposers.subject import Subject, bound_lines
+from ucutlass.codes import CODES
+from ucutlass.diagnostics import ProgramError, render
+from ucutlass.explain import Explanation, explain
+from ucutlass.guide import guide
+from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
+from ucutlass.planned import AnyPlanned, gemm_or_none
+from ucutlass.planner import Planned
+from ucutlass.rules import RULES
+from ucutlass.schedule import FIELDS, legal_values, show
+from ucutlass.shapes import ShapeError, complete
+from ucutlass.sol.bounds import bounds, micro
+
+Measure: TypeAlias = Callable[[str], str]
+"""Judges a program and says in words what became of it; whoever gives it counts what it costs."""
+
+MOST_PROGRAM = 50_000
+
+
+class ToolFailed(Exception):
+    """A call that a model got wrong; says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """`schema` is a JSON schema of its argument, an object."""
+
+    name: str
+    says: str
+    schema: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], str]
+
+
+def toolbox(subject: Subject, measure: Measure | None = None) -> tuple[Tool, ...]:
+    """In the order in which they are offered, which must stay: an API caches by it."""
+    found = [
+        _of_program("check", "Checks a program and its schedules for the problem's extents, as the judge "
+                    "will: every error with its place, the numbers and a mend. Free.",
+                    lambda text: check(subject, text)),
+        _of_program("explain", "Says how the compiler would run a program at the problem's extents: what it "
+                    "chose and why, waves, registers, shared memory, estimate, advice. Free.",
+                    lambda text: described(subject, text)),
+        _of_program("sol", "The speed-of-light bounds of a program at the problem's extents, with the terms "
+                    "of each. Free.", lambda text: speed_of_light(subject, text)),
+        Tool("guide", "Looks up the language guide: a diagnostic code (UC0404), a schedule field (cluster), "
+             "or words.", _object("about", "what to look up"), lambda v: look_up(_text(v, "about"))),
+    ]  # fmt: skip
+    if measure is not None:
+        found.append(
+            _of_program("measure", "Builds a program, verifies, times and audits it now. Costs an attempt: "
+                        "call it for what you would propose.", measure)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _of_program(name: str, says: str, call: Measure) -> Tool:
+    def called(value: Mapping[str, Any]) -> str:
+        text = _text(value, "program")
+        try:
+            return call(text)
+        except (ProgramError, ShapeError) as problem:
+            return words(problem)
+
+    return Tool(name, says, _object("program", "a complete program"), called)
+
+
+def _object(name: str, says: str) -> Mapping[str, Any]:
+    properties = {name: {"type": "string", "description": says}}
+    return {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
+
+
+def _text(value: Mapping[str, Any], name: str) -> str:
+    text = value.get(name) if isinstance(value, Mapping) else None
+    if not isinstance(text, str) or not text.strip():
+        raise ToolFailed(f"{name} must be a text that is not empty")
+    if len(text) > MOST_PROGRAM:
+        raise ToolFailed(f"{name} has {len(text)} characters; at most {MOST_PROGRAM} are read")
+    return text
+
+
+# --- what they say ---------------------------------------------------------------
+
+
+def check(subject: Subject, text: str) -> str:
+    _planned(_read(subject, text))
+    return "fine: it parses, its types agree, and its schedule is legal for these extents"
+
+
+def described(subject: Subject, text: str) -> str:
+    read = _read(subject, text)
+    planned = _planned(read)
+    if isinstance(planned, PipelinePlan):
+        return "\n".join(_stage(stage) for stage in planned.stages)
+    bound = bounds(read.program, read.extents, subject.hardware, planned=gemm_or_none(planned))
+    if not isinstance(planned, Planned):
+        kind = type(planned.plan).__name__.removesuffix("Plan").lower()
+        times = f"estimate {micro(planned.seconds)}, bound {micro(bound.fused.seconds)}"
+        reasons = [f"{n.value}: {n.reason}" for n in planned.notes]
+        return "\n".join([f"kernel of family {kind}, {times}", *reasons])
+    return "\n".join([*_explained(explain(planned, bound)), *_advised(advise(facts_of(planned)))])
+
+
+def speed_of_light(subject: Subject, text: str) -> str:
+    read = _read(subject, text)
+    return "\n".join(bound_lines(read.checked, read.program, read.extents, subject.arch, subject.hardware))
+
+
+def _explained(e: Explanation) -> list[str]:
+    return [
+        f"schedule: {e.schedule} ({'by the program' if not e.origin else e.origin})",
+        f"problem: M {e.m}, N {e.n}, K {e.k}, batch {e.batch}, lane {e.bound.lane}",
+        f"tiles: {e.tiles} on {e.slots} slots, {e.waves:.2f} waves, {e.quantisation:.0%} busy, "
+        f"{e.padding:.0%} of the multiplications useful, {e.k_steps} steps of K",
+        f"accumulators: {e.accumulators} registers a thread; shared memory {e.memory.total} of "
+        f"{e.memory_limit} bytes",
+        f"estimate: {micro(e.seconds)}, {e.bound_share:.0%} of the bound of {micro(e.bound.fused.seconds)}",
+        *(f"{n.field or 'kernel'} {n.value}: {n.reason}" for n in e.notes),
+    ]
+
+
+def _advised(advice: Advice) -> list[str]:
+    """The rules' words: evidence, what it means, what to do, and what may be expected."""
+    lines = [f"bottleneck: {advice.classified.bottleneck}, {advice.classified.reason}"]
+    for f in advice.findings:
+        lines.append(f"advice: {f.diagnosis} [{'; '.join(map(str, f.evidence))}]")
+        lines += [f"  try: {e.schedule} ({e.expected})" for e in f.edits]
+        lines += [f"  do: {f.act}"] if f.act else []
+    return lines
+
+
+def _stage(stage: StagePlan) -> str:
+    if stage.chosen is None:
+        return f"stage {stage.step.name}: torch, not looked into"
+    planned = stage.chosen.planned
+    how = show(planned.request) if isinstance(planned, Planned) else type(planned.plan).__name__
+    return f"stage {stage.step.name}: {how}, estimate {micro(planned.seconds)}"
+
+
+def words(problem: ProgramError | ShapeError) -> str:
+    """An error as a person reads it, with excerpts and mends."""
+    if isinstance(problem, ShapeError):
+        return str(problem)
+    return render(problem.diagnostics[:6], problem.source, "program")
+
+
+_MOST_LINES = 40
+
+
+def look_up(about: str) -> str:
+    """What the guide and the tables say of a code, a field or words."""
+    about = plain(about).strip()[:200]
+    code = about.upper()
+    if code in CODES:
+        rules = [f"{r.title}. {r.text} (from: {r.source})" for r in RULES if r.code == code]
+        return "\n".join([f"{code}: {CODES[code]}", *rules])
+    if about.lower() in FIELDS:
+        field = FIELDS[about.lower()]
+        return f"{field.name} {legal_values(field)}: {field.meaning}"
+    asked = _words(about)
+    lines = [line for line in guide().splitlines() if line.strip()]
+    best = max((len(asked & _words(line)) for line in lines), default=0)
+    if not best:
+        return f"the guide says nothing of {about!r}"
+    return "\n".join([line for line in lines if len(asked & _words(line)) == best][:_MOST_LINES])
+
+
+def _words(text: str) -> set[str]:
+    return {w for w in re.findall(r"\w+", text.lower()) if len(w) > 2}
+
+
+# --- reading ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A program of the problem's name at the problem's extents."""
+
+    subject: Subject
+    checked: frontend.Checked
+    program: ir.Program
+    extents: Mapping[str, int]
+
+
+def _read(subject: Subject, text: str) -> _Read:
+    """Raises ProgramError, ShapeError."""
+    checked = frontend.read_text(text, "program")
+    program = frontend.program(checked, subject.program)
+    extents = dict(zip(program.dims, complete(program, subject.sizes), strict=True))
+    return _Read(subject, checked, program, extents)
+
+
+def _planned(read: _Read) -> AnyPlanned | PipelinePlan:
+    """Raises ProgramError where no kernel is legal."""
+    arch, device, given = read.subject.arch, read.subject.hardware, tuple(read.extents.values())
+    match read.program:
+        case ir.Pipeline() as pipeline:
+            return plan_pipeline(read.checked, pipeline, given, arch, device)
+        case ir.Kernel() as kernel:
+            return frontend.plan_kernel(read.checked, kernel, given, arch, device).planned

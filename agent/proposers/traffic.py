@@ -1,0 +1,130 @@
+"""Recorded traffic of a model: replies by the digest of their requests, in a file of JSON lines.
+
+A replay is the same proposer over the same requests, so it answers bit for bit what was answered, without a
+key or a network. A request that was not recorded, because a prompt, a tool's words or a setting differ, is an
+error: nothing is answered that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ucutlass.agent.proposer import ProposerFailed
+from ucutlass.agent.proposers.service import (
+    OnUsage,
+    Reply,
+    Request,
+    Service,
+    Usage,
+    reply_of_json,
+    reply_to_json,
+)
+
+VERSION = 1
+
+
+def digest(request: Request) -> str:
+    """Of the request as JSON, whatever the order of its keys."""
+    return hashlib.sha256(_canonical(request).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+class NotTraffic(ValueError):
+    """A file that holds no recorded traffic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A service whose replies are written down before they are given. A line that a kill cut off is taken
+    away by the next one: its reply was never given."""
+
+    service: Service
+    path: Path
+
+    def send(self, request: Request, on_usage: OnUsage) -> Reply:
+        """Raises OSError where the file cannot be written."""
+        told: list[tuple[str, Usage]] = []
+
+        def tell(model: str, usage: Usage) -> None:
+            told.append((model, usage))
+            on_usage(model, usage)
+
+        reply = self.service.send(request, tell)
+        row = {
+            "version": VERSION, "digest": digest(request), "request": dict(request),
+            "reply": reply_to_json(reply), "told": [[m, asdict(u)] for m, u in told],
+        }  # fmt: skip
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as out:
+            out.truncate(_whole(self.path))
+            out.write(_canonical(row).encode() + b"\n")
+            out.flush()
+            os.fsync(out.fileno())
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A reply, and what was told of usage while it came: sums of dollars depend on the steps."""
+
+    reply: Reply
+    told: tuple[tuple[str, Usage], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """A service that knows only what was recorded. Of a request that was recorded twice (its first answer
+    was lost with its process) the last reply holds."""
+
+    path: Path
+    replies: Mapping[str, Recorded] = field(repr=False)
+
+    @staticmethod
+    def open(path: Path) -> Replaying:
+        """Raises NotTraffic, OSError."""
+        replies: dict[str, Recorded] = {}
+        lines = path.read_bytes()[: _whole(path)].splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if row["version"] != VERSION or row["digest"] != digest(row["request"]):
+                    raise ValueError("its digest is not that of its request")
+                told = tuple((str(model), Usage(**usage)) for model, usage in row["told"])
+                replies[row["digest"]] = Recorded(reply_of_json(row["reply"]), told)
+            except (ValueError, KeyError, TypeError) as problem:
+                raise NotTraffic(f"{path}:{number} is no recorded request: {problem!r}") from problem
+        return Replaying(path, replies)
+
+    def send(self, request: Request, on_usage: OnUsage) -> Reply:
+        key = digest(request)
+        found = self.replies.get(key)
+        if found is None:
+            raise ProposerFailed(
+                f"{self.path} has no reply to request {key[:12]}: it was not recorded",
+                "replay the session with the problem, settings and version that it was recorded with",
+            )
+        for model, usage in found.told:
+            on_usage(model, usage)
+        return found.reply
+
+
+def _whole(path: Path) -> int:
+    """Bytes of whole lines; behind them is what was being written when its process died."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if not size:
+            return 0
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) == b"\n":
+            return size
+        file.seek(0)
+        return file.read().rfind(b"\n") + 1

@@ -1,0 +1,32 @@
+"""A problem, and servers that speak the Messages API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.messages_api import Script, Server, serving
+from tests.optimise.proposers.talking import PROGRAM, SIZES
+from ucutlass.agent.proposers.subject import Subject, subject_of
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return subject_of(PROGRAM, None, SIZES, "sm90a", "H200", lane="bf16", baseline="torch.mm: 210 us")
+
+
+@pytest.fixture
+def at() -> Iterator[Callable[..., Server]]:
+    """Opens servers with scripts, and closes them."""
+    opened_here: list[Any] = []
+
+    def open_one(*scripts: Script) -> Server:
+        context = serving(*scripts)
+        opened_here.append(context)
+        return context.__enter__()
+
+    yield open_one
+    for context in opened_here:
+        context.__exit__(None, None, None)
