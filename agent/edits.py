@@ -28,6 +28,7 @@ from ucutlass.grammar.syntax import (
     Expr,
     Field,
     File,
+    Function,
     Item,
     Program,
     Return,
@@ -217,7 +218,18 @@ def _item(item: Item, placed: Sequence[_Placed]) -> list[Item]:
     for p in placed:
         if p.place.more:
             body += _parsed_statements(p.edit, (Schedule,))
+    if isinstance(item, Function) and not _is_expression(body):
+        return [replace(item, body=tuple(body), is_block=True)]
     return [replace(item, body=tuple(body))]
+
+
+def _is_expression(body: Sequence[Statement]) -> bool:
+    """Whether it may follow the `=` of an fn."""
+    match body:
+        case [Return((only,))]:
+            return only.name is None
+        case _:
+            return False
 
 
 Parts: TypeAlias = "tuple[type[Statement], ...]"

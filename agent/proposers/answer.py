@@ -124,11 +124,13 @@ def _untagged(block: Block) -> Written | None:
 
 
 def program(text: str, lead: str) -> Written:
+    """A candidate, or why it cannot be one."""
     if len(text) > MOST_PROGRAM:
         return Written("", f"a program of {len(text)} characters; at most {MOST_PROGRAM} are taken")
     if not text.strip():
         return Written("", "an empty program")
-    return Written(text, reason(lead))
+    # A lone surrogate cannot be written as UTF-8, and JSON can hold one.
+    return Written(text.encode("utf-8", "replace").decode(), reason(lead))
 
 
 def reason(text: Any) -> str:

@@ -22,7 +22,6 @@ from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 
 
-
 def scripts_of_a_session() -> list[Script]:
     sizes = ("64x128", "128x256", "256x128")
     made = [says(block(PROGRAM.replace("128x128", size))) for size in sizes]

@@ -1,0 +1,128 @@
+"""Any program as a proposer: what it is told, what it may answer, and every way in which it can go wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.optimise.proposers.talking import BETTER, PROGRAM, asked
+from ucutlass.agent.proposer import Answer, ProposerFailed
+from ucutlass.agent.proposers.command import CommandProposer
+from ucutlass.agent.proposers.subject import Subject
+from ucutlass.agent.spend import NOTHING, Spend
+from ucutlass.grammar.parse import grammar_text
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", "import json, sys, os, time\nasked = json.load(sys.stdin)\n" + code]
+
+
+def says(value: Any) -> list[str]:
+    return python(f"print({json.dumps(value)!r})")
+
+
+def answered(subject: Subject, command: list[str], role: str = "implement") -> tuple[Answer, Spend]:
+    spent: list[Spend] = []
+    ask, state = asked(role)
+    answer = CommandProposer(subject, command, 30.0).propose(ask, state, spent.append)
+    return answer, sum(spent, NOTHING)
+
+
+def failed(subject: Subject, command: list[str], limit: float = 30.0) -> tuple[ProposerFailed, Spend]:
+    spent: list[Spend] = []
+    ask, state = asked()
+    with pytest.raises(ProposerFailed) as caught:
+        CommandProposer(subject, command, limit).propose(ask, state, spent.append)
+    return caught.value, sum(spent, NOTHING)
+
+
+def test_programs_and_usage_are_taken(subject: Subject) -> None:
+    usage = {"input": 10, "cached": 20, "output": 3, "dollars": 0.5}
+    given = {"programs": [{"text": BETTER, "why": "wider"}], "usage": usage}
+    answer, spent = answered(subject, says(given))
+    assert [(p.text, p.why) for p in answer.programs] == [(BETTER, "wider")]
+    assert spent == Spend(input=10, cached=20, output=3, dollars=0.5) and answer.spend.tokens == 0
+
+
+def test_a_text_is_read_as_a_models(subject: Subject) -> None:
+    answer, _ = answered(subject, says({"text": f"so\n```ucu\n{BETTER}```"}))
+    assert [p.text for p in answer.programs] == [BETTER]
+    edits = json.dumps({"edits": [{"at": "linear.schedule[1].tile", "put": "auto"}]})
+    answer, _ = answered(subject, says({"text": f"```json\n{edits}\n```"}))
+    assert "tile auto" in answer.programs[0].text
+    answer, _ = answered(subject, says({"text": "a plan"}), "plan")
+    assert (answer.note, answer.programs) == ("a plan", ())
+    assert answered(subject, says({"programs": [], "exhausted": True}))[0].exhausted
+    assert not answered(subject, says({"text": BETTER, "exhausted": True}))[0].exhausted
+
+
+def test_it_is_told_what_it_needs(subject: Subject, tmp_path: Path) -> None:
+    seen = tmp_path / "seen.json"
+    answered(subject, python(f"json.dump(asked, open({str(seen)!r}, 'w')); print('{{\"note\": \"\"}}')"))
+    told = json.loads(seen.read_text())
+    assert told["grammar"] == grammar_text() and told["role"] == "implement" and told["writes"]
+    assert told["problem"]["text"] == PROGRAM and told["problem"]["sizes"] == subject.sizes
+    assert told["window"][0]["outcome"]["kind"] == "timed" and told["parent"] == {"id": 0, "text": PROGRAM}
+    assert "The language" in told["system"][0] and "Step 0" in told["turn"] and told["keep"] == 4
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("print('hello')", "answered what is not one JSON object: 'hello"),
+        ("print('{}'); print('{}')", "is not one JSON object"),
+        ("print('[1]')", "is not one JSON object"),
+        ("print('[' * 100000)", "is not one JSON object"),
+        ("pass", "answered nothing"),
+        ("print('{}')", "answered an object with nothing"),
+        ("print('{\"usage\": {}}')", "answered an object with usage"),
+        ("print('{\"answer\": 1}')", "answered an object with answer"),
+        ("print('{\"text\": 7}')", "answered a text"),
+        ("print('{\"programs\": {}}')", "programs that are no list"),
+        ("print('{\"programs\": [7]}')", "answered 7 as a program"),
+        ("print('{\"text\": \"\", \"usage\": {\"input\": -1}}')", "answered -1 as its usage's input"),
+        ("print('{\"text\": \"\", \"usage\": {\"input\": true}}')", "answered True"),
+        ("print('{\"text\": \"\", \"usage\": {\"dollars\": NaN}}')", "answered nan"),
+        ("print('{\"text\": \"\", \"usage\": {\"tokens\": 1}}')", "answered a usage that is not"),
+        ("sys.stderr.write('no model here'); sys.exit(3)", "ended with status 3; it said: no model here"),
+        ("os.kill(os.getpid(), 11)", "was ended by signal 11"),
+        ("sys.stdout.write('x' * 5_000_000); sys.stdout.flush(); time.sleep(60)", "more than 4000000 bytes"),
+    ],
+)
+def test_what_goes_wrong_is_said(code: str, words: str, subject: Subject) -> None:
+    failure, spent = failed(subject, python(code))
+    assert words in failure.what and "resume" in failure.mend and spent == NOTHING
+
+
+def test_usage_counts_whatever_comes_after_it(subject: Subject) -> None:
+    code = "print('{\"text\": \"\", \"usage\": {\"input\": 5}}'); sys.stdout.flush(); sys.exit(1)"
+    failure, spent = failed(subject, python(code))
+    assert "status 1" in failure.what and spent.input == 5
+
+
+def test_one_that_hangs_is_killed_with_its_children(subject: Subject, tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '600'])\n"
+        f"with open({str(child)!r}, 'w') as out: out.write(str(p.pid))\n"
+        "time.sleep(600)"
+    )
+    failure, _ = failed(subject, python(code), limit=3.0)
+    assert "did not answer within 3 s and was killed" in failure.what
+    stat = Path(f"/proc/{child.read_text()}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_one_that_reads_nothing_is_fine(subject: Subject) -> None:
+    answer, _ = answered(subject, [sys.executable, "-c", "print('{\"text\": \"prose\"}')"])
+    assert answer.programs == ()
+
+
+def test_one_that_is_not_there(subject: Subject) -> None:
+    for command in (["/no/such/program"], [], ["/etc/hostname"], ["a\0b"]):
+        failure, _ = failed(subject, command)
+        assert "cannot be started" in failure.what
