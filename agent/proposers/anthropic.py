@@ -30,6 +30,9 @@ TRIES = 5
 TIMEOUT = 600.0
 """Seconds without a byte of an answer; a model that thinks sends pings."""
 
+CONNECT = 10.0
+"""Seconds until a connection stands."""
+
 LONGEST_WAIT = 120.0
 """Seconds between two tries; a service that asks for a longer wait ends the call."""
 
@@ -49,7 +52,8 @@ def open_service(
         raise ProposerFailed(
             f"there is no API key: {KEY} is not set", f"set {KEY}, or use --proposer rules, which needs none"
         )
-    client = sdk.Anthropic(api_key=given.strip(), base_url=base_url, max_retries=0, timeout=timeout)
+    limits = sdk.Timeout(timeout, connect=min(timeout, CONNECT))
+    client = sdk.Anthropic(api_key=given.strip(), base_url=base_url, max_retries=0, timeout=limits)
     return AnthropicService(sdk, client, tries, sleep)
 
 
