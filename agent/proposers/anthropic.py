@@ -1,9 +1,9 @@
 """The Messages API through the official SDK.
 
 The SDK is imported when a service is opened. It retries nothing: what is tried again, how often, and that it
-was, is decided and said here. Only what may pass is tried again: 429, 5xx, an overload, a time-out or a lost
-connection before the answer began. An answer that breaks off may have cost what nobody knows, so it ends the
-call.
+was, is decided and said here. Only what may pass is tried again: 429, 5xx, an overload, a time-out (408 too)
+or a lost connection before the answer began. An answer that breaks off may have cost what nobody knows, so
+it ends the call.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class _Stream:
     def _refused(self, error: Any, request: Request) -> Exception:
         """What to do about an error status; within a stream it comes as an event, and is its `type`."""
         kind, status = str(error.type or ""), int(error.status_code)
-        if kind in _AGAIN or (kind not in _MENDS and (status == 429 or status >= 500)):
+        if kind in _AGAIN or (kind not in _MENDS and (status in (408, 429) or status >= 500)):
             return _Again(f"{_name(kind, status)}: {_words(error)}", _asked_wait(error))
         mend = _MENDS.get(kind) or _MENDS.get(str(status)) or "see the service's words"
         model = request["model"]

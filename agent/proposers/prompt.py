@@ -181,5 +181,7 @@ def _addressed(node: Node) -> str:
         found = addresses(node.text)
     except BadEdit:
         return f"Candidate {node.id} cannot be read as a program: edits are not possible, a program is."
+    if not found:
+        return f"Candidate {node.id} holds no program: edits are not possible, a program is."
     lines = [f"{at} = {' '.join(text.split())}" for at, text in found]
     return quoted(f"addresses in candidate {node.id}", "\n".join(lines), 3_000)

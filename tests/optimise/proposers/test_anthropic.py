@@ -243,6 +243,7 @@ def test_another_problem_shares_guide_and_game(at: Any, subject: Subject) -> Non
         fails(500, "api_error"),
         fails(529, "overloaded_error"),
         fails(503, ""),
+        fails(408, ""),
         breaks_with("overloaded_error", after=0),
         hangs,
     ],
