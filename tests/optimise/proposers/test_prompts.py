@@ -83,6 +83,13 @@ def test_a_turn_shows_outcomes_with_interpreted_advice(subject: Subject) -> None
     assert "rule 9: more stages" in said and "linear.schedule[1].tile = 128x256x64" in said
 
 
+def test_a_candidate_without_advice_comes_with_the_compilers_words(subject: Subject) -> None:
+    said = prompt.turn(ask("plan", 1), grown(), subject)
+    assert "how the compiler runs candidate 1, by its cost model" in said and "bottleneck: " in said
+    for role, parent in (("plan", 2), ("plan", 3), ("code", 1)):
+        assert "how the compiler runs" not in prompt.turn(ask(role, parent), grown(), subject)  # type: ignore
+
+
 def test_what_was_rejected_inspires_nothing(subject: Subject) -> None:
     said = prompt.turn(ask("code", 1), grown(), subject)
     assert "rejected (below-sol): too fast" in said and "256x128" not in said
