@@ -112,7 +112,7 @@ def events(
         "input_tokens": tokens.input, "cache_read_input_tokens": tokens.cached,
         "cache_creation_input_tokens": tokens.written, "output_tokens": 1,
     }  # fmt: skip
-    message = {
+    message: dict[str, Any] = {
         "id": "msg_1", "type": "message", "role": "assistant", "content": [],
         "model": model or request["model"], "stop_reason": None, "stop_sequence": None, "usage": usage,
     }  # fmt: skip
@@ -123,7 +123,8 @@ def events(
         size += len(json.dumps(full))
         yield from _block(index, full)
     tool = any(not isinstance(b, str) and b["type"] == "tool_use" for b in blocks)
-    delta = {"stop_reason": stop or ("tool_use" if tool else "end_turn"), "stop_sequence": None}
+    ended = stop or ("tool_use" if tool else "end_turn")
+    delta: dict[str, Any] = {"stop_reason": ended, "stop_sequence": None}
     delta |= {"stop_details": detail} if detail else {}
     yield _event("message_delta", {"delta": delta, "usage": {"output_tokens": 1 + size // 4}})
     yield _event("message_stop", {})
@@ -248,6 +249,7 @@ def serving(*scripts: Script) -> Iterator[Server]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # small writes one by one would each wait for an acknowledgement
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -270,9 +272,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             for chunk in scripted.chunks:
                 self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
-            self.wfile.flush()
-        match scripted.then:
-            case "end":
-                self.wfile.write(b"0\r\n\r\n")
-            case "hang":
-                server.closed.wait()
+        if scripted.then == "end":
+            self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+        if scripted.then == "hang":
+            server.closed.wait()

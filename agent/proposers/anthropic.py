@@ -1,9 +1,9 @@
 """The Messages API through the official SDK.
 
 The SDK is imported when a service is opened. It retries nothing: what is tried again, how often, and that it
-was, is decided and said here. Only what may pass is tried again: 429, 5xx, an overload, a time-out or a lost
-connection before the answer began. An answer that breaks off may have cost what nobody knows, so it ends the
-call.
+was, is decided and said here. Only what may pass is tried again: 429, 5xx, an overload, a time-out (408 too)
+or a lost connection before the answer began. An answer that breaks off may have cost what nobody knows, so
+it ends the call.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ TRIES = 5
 TIMEOUT = 600.0
 """Seconds without a byte of an answer; a model that thinks sends pings."""
 
+CONNECT = 10.0
+"""Seconds until a connection stands."""
+
 LONGEST_WAIT = 120.0
 """Seconds between two tries; a service that asks for a longer wait ends the call."""
 
@@ -49,7 +52,8 @@ def open_service(
         raise ProposerFailed(
             f"there is no API key: {KEY} is not set", f"set {KEY}, or use --proposer rules, which needs none"
         )
-    client = sdk.Anthropic(api_key=given.strip(), base_url=base_url, max_retries=0, timeout=timeout)
+    limits = sdk.Timeout(timeout, connect=min(timeout, CONNECT))
+    client = sdk.Anthropic(api_key=given.strip(), base_url=base_url, max_retries=0, timeout=limits)
     return AnthropicService(sdk, client, tries, sleep)
 
 
@@ -196,7 +200,7 @@ class _Stream:
     def _refused(self, error: Any, request: Request) -> Exception:
         """What to do about an error status; within a stream it comes as an event, and is its `type`."""
         kind, status = str(error.type or ""), int(error.status_code)
-        if kind in _AGAIN or (kind not in _MENDS and (status == 429 or status >= 500)):
+        if kind in _AGAIN or (kind not in _MENDS and (status in (408, 429) or status >= 500)):
             return _Again(f"{_name(kind, status)}: {_words(error)}", _asked_wait(error))
         mend = _MENDS.get(kind) or _MENDS.get(str(status)) or "see the service's words"
         model = request["model"]

@@ -28,7 +28,7 @@ from typing import IO, Any
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.outcome import Rejected, outcome_to_json
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
-from ucutlass.agent.proposers import answer, prompt
+from ucutlass.agent.proposers import answer, prompt, triage
 from ucutlass.agent.proposers.quote import bounded, plain
 from ucutlass.agent.proposers.subject import Subject
 from ucutlass.agent.session import Ask, State, Written
@@ -56,6 +56,8 @@ class CommandProposer:
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; usage that was answered is told before anything else is judged."""
+        if ask.role == "triage":
+            return triage.triaged(state)
         asked = json.dumps(request(ask, state, self.subject)).encode()
         started = time.monotonic()
         ran = _run(self.command, asked, self.limit_seconds)

@@ -19,7 +19,7 @@ from ucutlass.agent.proposers.service import Reply, Request, Service, Usage
 from ucutlass.agent.proposers.subject import Subject
 from ucutlass.agent.proposers.tools import Tool, ToolFailed
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.spend import Spend
+from ucutlass.agent.spend import Budget, Spend, exhausted
 
 Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 Thinking: TypeAlias = Literal["default", "adaptive", "off"] | int
@@ -59,7 +59,7 @@ class ModelProposer:
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; what was spent until then was told."""
         if ask.role == "triage":
-            return _triaged(ask, state)
+            return triage.triaged(state)
         meter = _Meter(self.chosen, state, on_spend)
         turn = prompt.turn(ask, state, self.subject)
         reply = self._talk([_user([_text(turn)])], meter)
@@ -77,8 +77,8 @@ class ModelProposer:
 
     def _talk(self, messages: list[dict[str, Any]], meter: _Meter) -> Reply:
         """The last reply, which asks for no tool."""
-        for turn in range(self.chosen.turns + 1):
-            last = turn == self.chosen.turns
+        turns, last = 0, self.chosen.turns < 1
+        while True:
             reply = meter.metered(self.service, self._request(messages, last))
             match reply.stop:
                 case "end_turn" | "stop_sequence":
@@ -87,11 +87,12 @@ class ModelProposer:
                     meter.said.append(f"the answer was cut off at {self.chosen.most_tokens} tokens")
                     return reply
                 case "tool_use" if not last:
+                    turns += 1
+                    last = turns >= self.chosen.turns or meter.short()
                     messages.append({"role": "assistant", "content": list(reply.content)})
-                    messages.append(_user(self._called(reply, turn)))
+                    messages.append(_user(self._called(reply, last)))
                 case _:
-                    raise _stopped(reply, self.chosen)
-        raise AssertionError("the last turn returns or raises")
+                    raise _stopped(reply, turns)
 
     def _request(self, messages: Sequence[Mapping[str, Any]], last: bool) -> Request:
         kept: dict[str, Any] = {"type": "ephemeral", **({"ttl": "1h"} if self.chosen.hour else {})}
@@ -118,11 +119,11 @@ class ModelProposer:
                 request["thinking"] = {"type": "enabled", "budget_tokens": tokens}
         return request
 
-    def _called(self, reply: Reply, turn: int) -> list[dict[str, Any]]:
-        """What the tools said, an answer for each call."""
+    def _called(self, reply: Reply, last: bool) -> list[dict[str, Any]]:
+        """What the tools said, an answer for each call; `last`: and that there will be no other."""
         calls = [b for b in reply.content if b.get("type") == "tool_use"]
         results = [self._result(call, number) for number, call in enumerate(calls)]
-        if turn == self.chosen.turns - 1:
+        if last:
             results.append(_text("That was the last call of tools: give your answer now."))
         return results
 
@@ -170,13 +171,7 @@ def _marked(messages: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]) -> l
     return marked
 
 
-def _triaged(ask: Ask, state: State) -> Answer:
-    """Computed from the nominations; costs nothing."""
-    nominated = next((n.text for n in reversed(state.notes) if n.role == "nominate"), "")
-    return Answer(note=triage.words(answer.nominations(nominated), triage.gap(state)))
-
-
-def _stopped(reply: Reply, chosen: Chosen) -> ProposerFailed:
+def _stopped(reply: Reply, turns: int) -> ProposerFailed:
     said = f" ({bounded(plain(reply.detail), 300)})" if reply.detail else ""
     match reply.stop:
         case "refusal":
@@ -191,7 +186,7 @@ def _stopped(reply: Reply, chosen: Chosen) -> ProposerFailed:
             )
         case "tool_use":
             return ProposerFailed(
-                f"{reply.model} went on calling tools after {chosen.turns} turns", "allow more turns"
+                f"{reply.model} went on calling tools after {turns} turns with them", "allow more turns"
             )
         case other:
             return ProposerFailed(
@@ -212,7 +207,7 @@ class _Meter:
         self._chosen = chosen
         self._on_spend = on_spend
         self._price = chosen.price or price_of(chosen.model)
-        self._limited = state.settings.budget.dollars is not None
+        self._state = state
         self._of_request = Usage()
         self._paid = 0.0
         if self._price is None:
@@ -224,6 +219,12 @@ class _Meter:
         self.seconds += reply.seconds
         self.said += reply.said
         return reply
+
+    def short(self) -> bool:
+        """Whether tokens or dollars are spent, which the session knows as they are told."""
+        budget = self._state.settings.budget
+        mine = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
+        return exhausted(mine, self._state.spend) is not None
 
     def _told(self, model: str, usage: Usage) -> None:
         """Spend is told before anything else can go wrong."""
@@ -245,6 +246,6 @@ class _Meter:
 
     def _unpriced(self, model: str) -> None:
         words = f"no price of {model} is known: dollars are not counted, tokens are"
-        if self._limited:
+        if self._state.settings.budget.dollars is not None:
             raise ProposerFailed(words, "give its price, or a budget in tokens instead of dollars")
         self.said.append(words)

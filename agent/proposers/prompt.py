@@ -19,9 +19,12 @@ from ucutlass.agent.proposers import triage
 from ucutlass.agent.proposers.game import ROLES, RULES
 from ucutlass.agent.proposers.quote import quoted, uncommented
 from ucutlass.agent.proposers.subject import Subject
+from ucutlass.agent.proposers.tools import described
 from ucutlass.agent.session import Ask, State
 from ucutlass.agent.tree import ROOT, Node, Tree
+from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import guide
+from ucutlass.shapes import ShapeError
 
 LEADERS = 5
 MOST_NODES = 16
@@ -30,6 +33,7 @@ MOST_NODES = 16
 MOST_PROBLEM = 24_000
 MOST_PROGRAM = 4_000
 MOST_OUTCOME = 1_200
+MOST_COMPILED = 2_400
 MOST_NOTE = 3_000
 
 
@@ -76,6 +80,8 @@ def turn(ask: Ask, state: State, subject: Subject) -> str:
     parts += [_candidate(n) for n in shown]
     parts += _notes(ask, state)
     parts.append(f"The candidate named is candidate {node.id}.")
+    if ask.role in ("plan", "implement", "phases", "analyse", "nominate"):
+        parts.append(_compiled(node, subject))
     if ask.role in ("plan", "code", "debug", "implement", "phases"):
         parts.append(_addressed(node))
     parts.append(ROLES[ask.role])
@@ -150,6 +156,17 @@ def _candidate(node: Node) -> str:
     return "\n".join(parts)
 
 
+def _compiled(node: Node, subject: Subject) -> str:
+    """What the compiler says of a candidate that is right and has no advice from measurements."""
+    if not isinstance(node.outcome, Timed) or node.outcome.advice:
+        return ""
+    try:
+        said = described(subject, node.text)
+    except (ProgramError, ShapeError):
+        return ""  # judged by another version or for another device: nothing to say
+    return quoted(f"how the compiler runs candidate {node.id}, by its cost model", said, MOST_COMPILED)
+
+
 def _outcome(node: Node) -> str:
     said = words(node.outcome)
     match node.outcome:
@@ -181,5 +198,7 @@ def _addressed(node: Node) -> str:
         found = addresses(node.text)
     except BadEdit:
         return f"Candidate {node.id} cannot be read as a program: edits are not possible, a program is."
+    if not found:
+        return f"Candidate {node.id} holds no program: edits are not possible, a program is."
     lines = [f"{at} = {' '.join(text.split())}" for at, text in found]
     return quoted(f"addresses in candidate {node.id}", "\n".join(lines), 3_000)

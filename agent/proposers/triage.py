@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ucutlass.agent.proposers.answer import Hypothesis, Nominated
+from ucutlass.agent.proposer import Answer
+from ucutlass.agent.proposers.answer import Hypothesis, Nominated, nominations
 from ucutlass.agent.search.mantis import HYPOTHESES
 from ucutlass.agent.session import State
 
@@ -46,6 +47,12 @@ def words(nominated: Nominated, gap: float | None) -> str:
         lines.append(f"{_MARK}{rank} (ROI {roi(h, gap):.3g}: {numbers}): {change}")
     lines += [f"not read: {' '.join(fault.split())}" for fault in nominated.faults]
     return "\n".join(lines)
+
+
+def triaged(state: State) -> Answer:
+    """The answer of the role, for every proposer; costs nothing."""
+    nominated = next((n.text for n in reversed(state.notes) if n.role == "nominate"), "")
+    return Answer(note=words(nominations(nominated), gap(state)))
 
 
 def chosen(triage: str, hypothesis: int) -> str | None:

@@ -10,14 +10,28 @@ from typing import Any
 import pytest
 
 from benchmarks.messages_api import Script, breaks_with, calls, cut, fails, hangs, raw, says, thinks
-from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, answered, asked, block, failed, proposer
+from tests.optimise.made_up import Mortal
+from tests.optimise.proposers.talking import (
+    BETTER,
+    PROGRAM,
+    SIZES,
+    Bench,
+    answered,
+    asked,
+    block,
+    failed,
+    proposer,
+)
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import Chosen
 from ucutlass.agent.proposers.prices import PRICES, Price, dollars, price_of
 from ucutlass.agent.proposers.service import Usage
 from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.run import opened, run
+from ucutlass.agent.session import Settings
 from ucutlass.agent.spend import NOTHING, Budget, Spend
+from ucutlass.agent.stop import Stop
 
 # --- answers ---------------------------------------------------------------------
 
@@ -151,6 +165,26 @@ def test_the_bench_is_a_tool_where_the_session_gives_it(at: Any, subject: Subjec
     assert "measure" not in [t["name"] for t in server.requests[0]["tools"]]
 
 
+def test_a_spent_budget_ends_the_calls_of_tools(at: Any, subject: Subject) -> None:
+    server = at(says(calls("guide", {"about": "tile"})), says(block(BETTER)))
+    chosen = Settings("flat", "single", Budget(5, tokens=100), Stop(None, None))
+    session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
+    state = run(session, proposer(server, subject, tools=True), Bench())
+    assert [r.get("tool_choice") for r in server.requests] == [None, {"type": "none"}]
+    assert state.ended == "the budget of 100 tokens is spent"
+
+
+def test_triage_asks_nobody(at: Any, subject: Subject) -> None:
+    nominated = says('```json\n{"hypotheses": [{"change": "widen", "S": 2, "R_impl": 1, "R_perf": 1}]}\n```')
+    server = at(says("memory"), nominated, says(block(BETTER)))
+    chosen = Settings("mantis", "mantis", Budget(1), Stop(None, None))
+    session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
+    state = run(session, proposer(server, subject), Bench())
+    assert [n.role for n in state.notes] == ["analyse", "nominate", "triage"] and not server.scripts
+    last = server.requests[-1]["messages"][0]["content"][0]["text"]
+    assert "hypothesis 1 (ROI 2: S 2, R_impl 1, R_perf 1): widen" in last and "role implement" in last
+
+
 def test_too_many_calls_at_once_are_not_carried_out(at: Any, subject: Subject) -> None:
     many = [calls("guide", {"about": "tile"}, f"c{i}") for i in range(10)]
     server = at(says(*many), says(block(BETTER)))
@@ -209,6 +243,7 @@ def test_another_problem_shares_guide_and_game(at: Any, subject: Subject) -> Non
         fails(500, "api_error"),
         fails(529, "overloaded_error"),
         fails(503, ""),
+        fails(408, ""),
         breaks_with("overloaded_error", after=0),
         hangs,
     ],

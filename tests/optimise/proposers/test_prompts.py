@@ -83,11 +83,25 @@ def test_a_turn_shows_outcomes_with_interpreted_advice(subject: Subject) -> None
     assert "rule 9: more stages" in said and "linear.schedule[1].tile = 128x256x64" in said
 
 
+def test_a_candidate_without_advice_comes_with_the_compilers_words(subject: Subject) -> None:
+    said = prompt.turn(ask("plan", 1), grown(), subject)
+    assert "how the compiler runs candidate 1, by its cost model" in said and "bottleneck: " in said
+    for role, parent in (("plan", 2), ("plan", 3), ("code", 1)):
+        assert "how the compiler runs" not in prompt.turn(ask(role, parent), grown(), subject)  # type: ignore
+
+
 def test_what_was_rejected_inspires_nothing(subject: Subject) -> None:
     said = prompt.turn(ask("code", 1), grown(), subject)
     assert "rejected (below-sol): too fast" in said and "256x128" not in said
     said = prompt.turn(ask("implement", 4), grown(), subject)
     assert "the same as candidate 1" in said and "192x128" not in said
+
+
+def test_a_candidate_without_a_program_is_named_as_such(subject: Subject) -> None:
+    empty, broken = (0, "", Refused("no program")), (0, "kernel (", Refused("cannot be read"))
+    state = state_of((None, PROGRAM, FAST), empty, broken)
+    assert "Candidate 1 holds no program" in prompt.turn(ask("debug", 1), state, subject)
+    assert "Candidate 2 cannot be read" in prompt.turn(ask("debug", 2), state, subject)
 
 
 def test_comments_of_candidates_are_not_shown(subject: Subject) -> None:

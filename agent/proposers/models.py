@@ -1,0 +1,82 @@
+"""Makers of proposers that are told a problem in words: a model, its recorded traffic, a command.
+
+Each gives a function from a problem, the device and the session's seed to its proposer, as
+`ucutlass.agent.optimize` keeps them. What can be wrong before anything is measured, a key that is missing or
+a file that is no traffic, is wrong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from ucutlass.agent.problem import Problem
+from ucutlass.agent.proposer import ProposerFailed
+from ucutlass.agent.proposers.anthropic import open_service
+from ucutlass.agent.proposers.command import CommandProposer
+from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
+from ucutlass.agent.proposers.service import Service
+from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.proposers.tools import Measure, toolbox
+from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
+from ucutlass.hardware import ARCHES, Device, default_device
+
+Model: TypeAlias = Callable[[Problem, Device | None, int], ModelProposer]
+Command: TypeAlias = Callable[[Problem, Device | None, int], CommandProposer]
+
+
+def subject(
+    problem: Problem, device: Device | None, baseline: str = "", memory: Sequence[str] = ()
+) -> Subject:
+    """A problem as it is told; without a device, for the target's usual one. Raises ProgramError and
+    ShapeError."""
+    known = device or default_device(ARCHES[problem.arch])
+    return subject_of(
+        problem.text, problem.program, problem.sizes, problem.arch, known.name, lane=problem.lane,
+        baseline=baseline, memory=memory,
+    )  # fmt: skip
+
+
+def model(
+    chosen: Chosen, *, key: str | None = None, base_url: str | None = None, record: Path | None = None,
+    baseline: str = "", memory: Sequence[str] = (), measure: Measure | None = None,
+) -> Model:  # fmt: skip
+    """A model over the Messages API; `record` is a file for its traffic. Raises ProposerFailed."""
+    service: Service = open_service(key, base_url=base_url)
+    if record is not None:
+        service = Recording(service, record)
+    return _of(service, chosen, baseline, memory, measure)
+
+
+def recorded(
+    path: Path, chosen: Chosen, *, baseline: str = "", memory: Sequence[str] = (),
+    measure: Measure | None = None,
+) -> Model:  # fmt: skip
+    """A model's recorded traffic, for a session with the same problem and settings. Raises ProposerFailed."""
+    try:
+        service = Replaying.open(path)
+    except (NotTraffic, OSError) as wrong:
+        raise ProposerFailed(f"the recorded traffic cannot be read: {wrong}", "name another file") from wrong
+    return _of(service, chosen, baseline, memory, measure)
+
+
+def _of(
+    service: Service, chosen: Chosen, baseline: str, memory: Sequence[str], measure: Measure | None
+) -> Model:
+    def make(problem: Problem, device: Device | None, seed: int = 0) -> ModelProposer:
+        told = subject(problem, device, baseline, memory)
+        return ModelProposer(told, service, chosen, toolbox(told, measure))
+
+    return make
+
+
+def command(
+    words: Sequence[str], limit_seconds: float = 600.0, *, baseline: str = "", memory: Sequence[str] = ()
+) -> Command:
+    """A program and its arguments."""
+
+    def make(problem: Problem, device: Device | None, seed: int = 0) -> CommandProposer:
+        return CommandProposer(subject(problem, device, baseline, memory), tuple(words), limit_seconds)
+
+    return make
