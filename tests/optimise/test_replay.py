@@ -27,6 +27,9 @@ from ucutlass.tune.recorded import Table, read
 PROBE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_probe.json"
 
 
+KNOWN = ("ranking", "nothing", "not even the past")
+
+
 @pytest.fixture(scope="module")
 def probe() -> tuple[Table, ...]:
     return read(PROBE)
@@ -64,6 +67,15 @@ def test_where_a_course_starts(probe: tuple[Table, ...]) -> None:
         assert {course(table, "flat", seed).shares[0] for seed in range(3)} == {own}
     drawn = {course(probe[0], "flat", seed, "nothing").shares[0] for seed in range(8)}
     assert len(drawn) > 2
+
+
+def test_a_proposer_that_forgets_proposes_again(table: Table) -> None:
+    """What it proposes again is no result, no ancestor, and an attempt."""
+    session, _ = recording(table, "flat", 0, "not even the past")
+    kinds = [type(n.outcome).__name__ for n in session.state.tree.nodes]
+    assert len(kinds) == len(table.space.groups) and 0 < kinds.count("Repeated") < len(kinds) - 1
+    texts = [n.text for n in session.state.tree.nodes if n.seconds is not None]
+    assert len(set(texts)) == len(texts)
 
 
 def test_candidates_to_a_share() -> None:
@@ -255,7 +267,7 @@ def test_searches_on_tables() -> None:
     assert status == 0
     assert lines[0] == "candidates to 95% of the best: 17 tables, 2 seeds"
     assert [line.split("\t")[:2] for line in lines[2:]] == [
-        [knows, search] for knows in ("ranking", "nothing") for search in ("flat", "mcts")
+        [knows, search] for knows in KNOWN for search in ("flat", "mcts")
     ]
 
 
@@ -274,8 +286,8 @@ def test_stop_rules_on_tables() -> None:
     assert "none spent" in out
     _, as_json, _ = ucc(*arguments, "--json")
     assert [(r["knows"], r["search"], len(r["rules"])) for r in json.loads(as_json)] == [
-        ("ranking", "flat", 42), ("nothing", "flat", 42),
-    ]  # fmt: skip
+        (knows, "flat", 42) for knows in KNOWN
+    ]
 
 
 @pytest.mark.parametrize(
