@@ -54,10 +54,12 @@ class TableBench:
         return Judged(Timed(self.table.best_of(int(text))))
 
 
-Knows: TypeAlias = Literal["ranking", "nothing"]
+Knows: TypeAlias = Literal["ranking", "nothing", "not even the past"]
 """What a proposer knows of a table: the tuner's ranking, or no more than which kernels are neighbours. With
 the ranking a search starts at the compiler's choice, without it at a kernel that the seed draws: so the
-first says what a session does, the second what the search adds."""
+first says what a session does, the second what the search adds. The last also does not know what was tried:
+it proposes again what it proposed, as a model may that sees its parent alone, and each time that costs an
+attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,11 @@ class TableProposer:
     knows: Knows = "ranking"
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
-        seen = {int(n.text): n.seconds for n in state.tree.nodes}
+        seen: dict[int, float | None] = {int(n.text): n.seconds for n in state.tree.nodes}
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
         parent = int(state.tree[ask.pick.parent].text)
+        if self.knows == "not even the past":
+            seen = {parent: None}
         draw = nominate if self.knows == "ranking" else blindly
         drawn = draw(self.table.space, seen, parent, chance, 1)
         programs = [Written(str(at), "") for at in drawn]
@@ -100,7 +104,7 @@ def recording(
     budget = Budget(most if attempts is None else min(most, attempts))
     settings = Settings(search, "single", budget, Stop(None, None), seed, 1)
     start, _ = table.space.start
-    if knows == "nothing":
+    if knows != "ranking":
         start = random.Random(f"{seed}:start:{table.shape}").randrange(len(table.space.groups))
     kept = Kept()
     session = opened(kept, {"text": str(start)}, settings, bound=table.space.bound, baseline=None)

@@ -172,11 +172,13 @@ def facts(session: str, events: Sequence[Event]) -> Facts:
     problem: Mapping[str, Any] = opened["problem"]
     made = _candidates(events, state)
     file, lane, arch = (one_line(str(problem.get(name, ""))) for name in ("file", "lane", "arch"))
+    ended = None if state.ended is None else one_line(state.ended)
     return Facts(
-        session, _name(problem), file, lane, arch, _settings(state), events[0].at, events[-1].at, state.ended,
-        state.scale.bound, state.scale.baseline, _gain(state), _roofline(opened), made,
-        tuple(state.tree.best_so_far()), _counts(made), _purse(state), state.spend, state.calls,
-        int(state.asked is not None), _failures(events), excerpt(state.text), _winner_text(state),
+        one_line(session), _name(problem), file, lane, arch, _settings(state), one_line(events[0].at),
+        one_line(events[-1].at), ended, state.scale.bound, state.scale.baseline, _gain(state),
+        _roofline(opened), made, tuple(state.tree.best_so_far()), _counts(made), _purse(state), state.spend,
+        state.calls, int(state.asked is not None), _failures(events), excerpt(state.text),
+        _winner_text(state),
     )  # fmt: skip
 
 
@@ -329,6 +331,5 @@ def _purse(state: State) -> tuple[Purse, ...]:
 
 
 def _failures(events: Sequence[Event]) -> tuple[Failure, ...]:
-    return tuple(
-        Failure(e.body["call"], one_line(e.body["words"], 600), e.at) for e in events if e.kind == "failed"
-    )
+    failed = [e for e in events if e.kind == "failed"]
+    return tuple(Failure(e.body["call"], one_line(e.body["words"], 600), one_line(e.at)) for e in failed)

@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ucutlass.agent.report import pictures
 from ucutlass.agent.report.chart import LEFT, RIGHT, TOP, WIDTH
 from ucutlass.agent.report.facts import KINDS, Candidate, Facts
-from ucutlass.agent.report.texts import plain
 
 FOLDER = Path(__file__).parent
 
@@ -89,4 +88,4 @@ def moment(at: str) -> str:
     try:
         return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S} UTC"
     except ValueError:
-        return plain(at)
+        return at

@@ -237,7 +237,7 @@ def tree(facts: Facts) -> Chart | None:
     return Chart(
         "tree", "The search tree", says, TOP + 12 + depth * step + BOTTOM / 2,
         y_ticks=tuple(Tick(TOP + 12 + d * step, str(d)) for d in range(0, depth + 1, max(1, depth // 12))),
-        up="generation", curves=curves, marks=marks, labels=labels,
+        up="generation" if depth * step > 80 else "", curves=curves, marks=marks, labels=labels,
     )  # fmt: skip
 
 

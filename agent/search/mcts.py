@@ -1,8 +1,8 @@
 """Monte Carlo tree search as KernelPro adapts it (arXiv 2606.26453): progressive widening, asymmetric
 branching, log-scaled reward, dead-end pruning.
 
-The paper's constants could not be found; these are this project's, chosen by `ucc replay` on recorded
-tables (docs/agent.md has the numbers).
+The paper's constants could not be found; these are this project's, chosen on half of a recording's tables
+by `benchmarks.search_constants` (docs/agent.md has the numbers of the other half).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from ucutlass.agent.search.pick import Pick, Scale, broken, open_nodes, reward, usable
 from ucutlass.agent.tree import ROOT, Node, Tree
 
-EXPLORE = 0.3
+EXPLORE = 0.1
 """Weight of exploration in UCT (Kocsis and Szepesvari, 2006), for rewards between 0 and 1."""
 
-WIDTH, POWER = 2.0, 0.5
+WIDTH, POWER = 1.0, 0.1
 """Progressive widening (Coulom, 2007): a node of v visits has at most WIDTH * v ** POWER children."""
 
-FAVOUR = 2.0
+FAVOUR = 1.5
 """Asymmetric branching: how many times as many children a node may have that improved on its parent."""
 
 DEAD = 3

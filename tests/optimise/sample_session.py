@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ SIZES = {"M": 4096, "N": 4096, "K": 4096}
 PLAIN = "kernel product(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K](x, w)\n"
 
 
+@cache
 def table(shape: str = "square 4096") -> Table:
     return next(t for t in read(DATA) if t.shape == shape)
 
@@ -115,6 +117,7 @@ class Proposer:
         return Answer(programs, spend=spend, exhausted=not drawn)
 
 
+@cache
 def problem() -> dict[str, Any]:
     program = frontend.kernel(frontend.read_text(PLAIN + "}\n"))
     found = bounds(program, SIZES, DEVICES["H200"])

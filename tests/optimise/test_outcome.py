@@ -46,7 +46,7 @@ def test_an_outcome_of_an_older_journal_is_read() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{}, {"kind": "perfect"}, {"kind": "timed"}, {"kind": "wrong", "words": "x", "by": 1}, {"kind": ["timed"]}],
+    [{}, {"kind": "perfect"}, {"kind": "timed"}, {"kind": ["timed"]}, {"kind": "wrong", "why": ""}],
 )
 def test_what_no_outcome_is_says_so(value: dict[str, object]) -> None:
     with pytest.raises(NotAnOutcome, match="no outcome reads"):
