@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.emit.text import over_extents
+from ucutlass.extents import Extent
 from ucutlass.plan import GemmProblem
 from ucutlass.plans.convolution import Axis, ConvProblem, Walk
 
@@ -90,17 +91,7 @@ def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) ->
 
 def spelled(extent: Extent) -> str:
     """An extent as C++ over the entry's extent array; dimensions are called by their positions."""
-    match extent:
-        case Fixed(value):
-            return str(value) if value >= 0 else f"({value})"
-        case Free(dim):
-            return f"e[{int(dim)}]"
-        case Combined("//", left, right):
-            return f"floor_divide({spelled(left)}, {spelled(right)})"
-        case Combined("%", left, right):
-            return f"floor_modulo({spelled(left)}, {spelled(right)})"
-        case Combined(op, left, right):
-            return f"({spelled(left)} {op} {spelled(right)})"
+    return over_extents(extent, "floor_divide", "floor_modulo")
 
 
 def _names(dims: Sequence[int]) -> dict[int, str]:

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from ucutlass.elements import Element
 from ucutlass.emit.arithmetic import KEEPING, coarse, computed, convert, kind_of, rounded, use_of
 from ucutlass.emit.functions import CPP, Use
-from ucutlass.emit.text import literal, product
-from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.emit.text import literal, over_extents, product
+from ucutlass.extents import Extent, Fixed
 from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Product, Round, ScalarKind
 from ucutlass.plans.sweep import (
     Along,
@@ -72,17 +72,7 @@ class Fields:
 
 def host_extent(extent: Extent) -> str:
     """An extent in the host's terms, of the array e; divisions round down."""
-    match extent:
-        case Fixed(value):
-            return str(value)
-        case Free(position):
-            return f"e[{position}]"
-        case Combined("//", left, right):
-            return f"floor_div({host_extent(left)}, {host_extent(right)})"
-        case Combined("%", left, right):
-            return f"floor_mod({host_extent(left)}, {host_extent(right)})"
-        case Combined(op, left, right):
-            return f"({host_extent(left)} {op} {host_extent(right)})"
+    return over_extents(extent, "floor_div", "floor_mod")
 
 
 # --- which forms ------------------------------------------------------------------

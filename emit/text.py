@@ -9,6 +9,7 @@ import struct
 from dataclasses import dataclass
 
 from ucutlass.emit.environment import templates
+from ucutlass.extents import Combined, Extent, Fixed, Free
 from ucutlass.plan import Product, ScalarKind
 
 PLACEHOLDER = "@ENTRY@"
@@ -57,6 +58,20 @@ def finish(code: str, header: str, arch: str) -> Source:
 def product(extents: Product, array: str = "e") -> str:
     """A product of extents as C++, over the entry's extent array: `e[0] * e[2]`, or `1`."""
     return " * ".join(f"{array}[{position}]" for position in extents) or "1"
+
+
+def over_extents(extent: Extent, divide: str, modulo: str) -> str:
+    """An extent as C++ over the entry's extent array, whose dimensions are called by their positions;
+    `divide` and `modulo` are functions that round down."""
+    match extent:
+        case Fixed(value):
+            return str(value) if value >= 0 else f"({value})"
+        case Free(position):
+            return f"e[{int(position)}]"
+        case Combined(op, left, right):
+            a, b = (over_extents(side, divide, modulo) for side in (left, right))
+            called = {"//": divide, "%": modulo}.get(op)
+            return f"({a} {op} {b})" if called is None else f"{called}({a}, {b})"
 
 
 def comment(text: str) -> str:

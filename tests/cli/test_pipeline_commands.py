@@ -85,6 +85,22 @@ def test_explain_proposes_what_a_family_would_fuse(ucc: Ucc, write: Any) -> None
     assert "without an element type" in cut["why"] and cut["saves_seconds"] > 0
 
 
+def test_explain_names_orders_that_were_chosen_and_ones_that_would_be(ucc: Ucc, write: Any) -> None:
+    text = (
+        "pipeline p(x: bf16[B, T, C], w: bf16[(H=8 D), C], v: bf16[H, D, E]) -> bf16[B, T, H, E] {\n"
+        "  q: bf16TYPE = dot[C](x, w)\n  return dot[D](q, v)\n}\n"
+    )
+    sizes = ("-s", "B=64,T=512,C=768,D=96,E=96")
+    path = write(text.replace("TYPE", ""))
+    assert ucc("check", path).out == f"{path}: fine\n"
+    (row,) = ucc("explain", path, *sizes, "--json").json["orders"]
+    assert row["chosen"] and row["buffer"] == "q" and row["order"].endswith("D]")
+    path = write(text.replace("TYPE", "[D, H, B, T]"))
+    (row,) = ucc("explain", path, *sizes, "--json").json["orders"]
+    assert not row["chosen"] and row["saves_seconds"] > 0
+    assert f"q\t{row['order']}\twould save about" in ucc("explain", path, *sizes).out
+
+
 def test_build_makes_every_stage_and_says_how_they_are_launched(ucc: Ucc, machine: Machine) -> None:
     out = machine.home / "out"
     result = ucc("build", MLP, *SIZES, "-o", out)

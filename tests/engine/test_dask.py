@@ -185,7 +185,8 @@ def test_a_worker_that_is_killed_loses_no_result(tmp_path: Path) -> None:
 def test_a_task_that_kills_its_workers_ends_in_a_typed_failure(tmp_path: Path) -> None:
     """And costs nobody else anything, though one worker is all there is."""
     bad, good = tmp_path / "bad", tmp_path / "good"
-    with cluster(tmp_path, workers=1) as engine:
+    # Four workers die here, and a busy machine takes a minute or more to start the next one.
+    with cluster(tmp_path, workers=1, patience_seconds=600.0) as engine:
         lost = engine.submit("killed", {"log": str(bad), "times": 1000})
         beside = [engine.submit("make", {"name": f"g{i}", "log": str(good)}) for i in range(4)]
         with pytest.raises(TaskLost, match=r"engine_fakes:killed was lost 3 times") as raised:
