@@ -36,8 +36,6 @@ from ucutlass.plans.sweep import (
     SweepSchedule,
     Window,
     beside,
-    brought,
-    held_ahead,
     phase_of,
     phases,
     reductions,
@@ -90,8 +88,7 @@ def render(plan: SweepPlan) -> str:
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
         workspace=made.workspace(),
-        ahead=sum(held_ahead(schedule, problem.loads[k]) for k in made.brought), resident=schedule.resident,
-        full=_filled(problem, schedule),
+        full=_filled(problem, schedule), once="load_once<" in body,
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
     )  # fmt: skip
@@ -170,34 +167,19 @@ class _Body:
         out = self.places.start()
         if self.plan.schedule.cluster > 1:
             out.append("cooperative_groups::this_cluster().sync();  // none writes to a block that is not there")
-        if not self.brought:
-            return [*out, *self.places.row(), *self._row(set())]
-        # A block's rows, one after another, each brought while the one before is computed.
-        out += ["extern __shared__ __align__(128) uint8_t shared[];", *self.loader.ahead()]
-        out += ["auto const bring_row = [&](int64_t const block) {", *self.places.row(), f"int const chunk = {self._part};"]
-        out += [*self.loader.bring(self.places.item()), "};", "bring_row(blockIdx.x);"]
-        out += ["for (int64_t block = blockIdx.x; block * kRows < p.rows; block += gridDim.x) {", *self.places.row()]
-        out += [self.loader.declared(k) for k in self.brought]
-        out += ["await_copies();", *self.loader.take()]
-        out += ["if ((block + gridDim.x) * kRows < p.rows) bring_row(block + gridDim.x);"]
-        return [*out, *self._row(set(self.brought)), "}"]
-
-    @property
-    def brought(self) -> tuple[int, ...]:
-        """The loads that come through shared memory."""
-        schedule = self.plan.schedule
-        return brought(self.problem, schedule.vector) if schedule.resident else ()
+        return [*out, *self.places.row(), *self._row()]
 
     @property
     def _part(self) -> str:
         """The chunk of a row that lies in registers."""
         return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
 
-    def _row(self, loaded: set[int]) -> list[str]:
-        """All that is done for a thread's row; `loaded` are the loads whose raws are there."""
+    def _row(self) -> list[str]:
+        """All that is done for a thread's row."""
         problem = self.problem
         split, keep = self.plan.schedule.splits > 1, self.plan.schedule.keep == "registers"
-        out = [self.loader.declared(k) for k in range(len(problem.loads)) if k not in loaded] if keep else []
+        out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
+        loaded: set[int] = set()
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]

@@ -30,8 +30,7 @@ from ucutlass.plans.sweep import (
     Window,
     arguments,
     beside,
-    brought,
-    held_ahead,
+    phases,
 )
 
 
@@ -66,48 +65,6 @@ class Loader:
         width = "kVector" if moves(self.plan, one) else "1"
         return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
 
-    # --- the next row, on its way through shared memory
-
-    def ahead(self) -> list[str]:
-        """The slots of shared memory of this thread, and `fetch`, which sends a block's row into them."""
-        lines, offset = [], 0
-        for k in self._brought():
-            one = self.problem.loads[k]
-            lines.append(
-                f"auto* const slots{k} = reinterpret_cast<{stored_cpp(one.elem)}*>(shared + {offset})"
-                f" + (threadIdx.y * blockDim.x + threadIdx.x) * {self._step(k)};"
-            )
-            offset += held_ahead(self.plan.schedule, one)
-        return lines
-
-    def bring(self, item: list[str]) -> list[str]:
-        """Sends the row at hand on its way; `item` are the lines of an item's place."""
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item]
-        for k in self._brought():
-            one = self.problem.loads[k]
-            lines += [
-                "{", *self.writer.address(one.axes, (), Names(None)),
-                f"bring<kVector, {one.align}>(slots{k} + {self._slot()}, p.t{one.pointer} + o, ok);", "}",
-            ]  # fmt: skip
-        return [*lines, "}"]
-
-    def take(self) -> list[str]:
-        """raw<k> of all items, as they came."""
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
-        for k in self._brought():
-            one = self.problem.loads[k]
-            lines.append(f"raw{k}[i] = take<kVector, {one.align}>(slots{k} + {self._slot()});")
-        return [*lines, "}"]
-
-    def _slot(self) -> str:
-        return "i * kThreads * kRows * kVector"
-
-    def _step(self, k: int) -> int:
-        return min(self.problem.loads[k].align, self.plan.schedule.vector)
-
-    def _brought(self) -> tuple[int, ...]:
-        return brought(self.plan.problem, self.plan.schedule.vector)
-
     def load(self, k: int, valid: str, names: Names, into: str = "raw") -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
@@ -121,7 +78,8 @@ class Loader:
             # Neighbours: one address for all.
             here = replace(names, vector=None)
             count, align = ("kVector", one.align) if moved else ("1", 1)
-            read = f"load<{count}, {align}>(p.t{one.pointer} + o)"
+            how = "load_once" if self._once(k) else "load"
+            read = f"{how}<{count}, {align}>(p.t{one.pointer} + o)"
             if cpp != stored_cpp(one.elem):
                 read = f"widen<{cpp}>({read})"
             return [
@@ -135,6 +93,14 @@ class Loader:
             *self.writer.address(one.axes, one.guards, here),
             f"{into}{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
         ]  # fmt: skip
+
+    def _once(self, k: int) -> bool:
+        """Whether the launch reads each element of a load once, and is to say so."""
+        problem, schedule = self.problem, self.plan.schedule
+        walked = set(range(len(problem.rows) + len(problem.columns)))
+        one = problem.loads[k]
+        passes = 1 if schedule.keep == "registers" else phases(problem) + any(o.whole for o in problem.outputs)
+        return schedule.once and passes == 1 and touched(self.plan, (*one.axes, *one.guards)) == walked
 
     def element(self) -> str:
         """The coordinate of the vector's element at hand."""
