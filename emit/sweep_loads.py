@@ -30,7 +30,6 @@ from ucutlass.plans.sweep import (
     Window,
     arguments,
     beside,
-    phases,
 )
 
 
@@ -78,8 +77,7 @@ class Loader:
             # Neighbours: one address for all.
             here = replace(names, vector=None)
             count, align = ("kVector", one.align) if moved else ("1", 1)
-            how = "load_once" if self._once(k) else "load"
-            read = f"{how}<{count}, {align}>(p.t{one.pointer} + o)"
+            read = f"load<{count}, {align}>(p.t{one.pointer} + o)"
             if cpp != stored_cpp(one.elem):
                 read = f"widen<{cpp}>({read})"
             return [
@@ -93,14 +91,6 @@ class Loader:
             *self.writer.address(one.axes, one.guards, here),
             f"{into}{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
         ]  # fmt: skip
-
-    def _once(self, k: int) -> bool:
-        """Whether the launch reads each element of a load once, and is to say so."""
-        problem, schedule = self.problem, self.plan.schedule
-        walked = set(range(len(problem.rows) + len(problem.columns)))
-        one = problem.loads[k]
-        passes = 1 if schedule.keep == "registers" else phases(problem) + any(o.whole for o in problem.outputs)
-        return schedule.once and passes == 1 and touched(self.plan, (*one.axes, *one.guards)) == walked
 
     def element(self) -> str:
         """The coordinate of the vector's element at hand."""

@@ -121,23 +121,17 @@ def schedule_of(
             items = TILE * TILE // vector // THREADS
             sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, across)]
             full = all(side % TILE == 0 for side in sides)
-            return SweepSchedule(
-                vector, 1, THREADS, max(1, items), "registers", 1, across, turned, full=full
-            )  # Words of 4 bytes: each line of 32 is read by one warp, and policies change nothing.
+            items = max(1, items)
+            return SweepSchedule(vector, 1, THREADS, items, "registers", 1, across, turned, full=full)
         items = _items(problem, extent, vector, device)
-        return SweepSchedule(vector, 1, THREADS, items, "registers", once=_once(extent, device))
+        return SweepSchedule(vector, 1, THREADS, items, "registers")
     made = (
         _across(problem, extent, vector, arch, device)
         if problem.across
         else _down(problem, extent, vector, device)
     )
     full = _full(made, extent.columns // (vector if problem.across else 1))
-    return replace(made, full=full, once=_once(extent, device))
-
-
-def _once(extent: Extent, device: Device) -> bool:
-    """Whether what is read cannot still lie in the L2 for what runs next."""
-    return extent.bytes > 2 * device.l2
+    return replace(made, full=full)
 
 
 def _full(s: SweepSchedule, columns: int) -> bool:

@@ -224,8 +224,7 @@ class SweepSchedule:
     `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
-    `full`: every thread has all its items of every row, so that none is asked for. `once`: the tensors
-    are larger than the L2, so what is read once leaves it first, and results stay there longer.
+    `full`: every thread has all its items of every row, so that none is asked for.
     """
 
     vector: int
@@ -238,7 +237,6 @@ class SweepSchedule:
     turned: tuple[tuple[int, int], ...] = ()
     cluster: int = 1
     full: bool = False
-    once: bool = False
 
 
 TILE = 64
