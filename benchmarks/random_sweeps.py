@@ -196,7 +196,8 @@ class Maker:
         match self.draw.choice(("scan", "scan of softmax", "pick", "centred")):
             case "scan":
                 options = "".join(f", {o}=true" for o in ("exclusive", "reverse") if self.draw.random() < 0.4)
-                return f"  v = {v}\n  return cumsum[{over}]((v - mean[{over}](v)){options}) * 0.25", self.names
+                body = f"  v = {v}\n  return cumsum[{over}]((v - mean[{over}](v)){options})"
+                return f"{body} * 0.25", self.names
             case "scan of softmax":
                 return f"  return cumsum[{over}](softmax[{over}]({v}))", self.names
             case "pick":

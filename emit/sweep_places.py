@@ -83,9 +83,9 @@ class Places:
         return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
 
     def _square(self) -> list[str]:
-        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that what
-        runs at a time reads long stretches too, then along the vector mode, then along the rest of the other
-        side, then along all other modes."""
+        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that
+        what runs at a time reads long stretches too, then along the vector mode, then along the rest of the
+        other side, then along all other modes."""
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None

@@ -166,17 +166,18 @@ class Writer:
     def of_row(self, targets: Iterable[int]) -> list[int]:
         """What of the targets is the same for a whole row, where another than such a value reads it: it is
         computed once a row."""
+        instructions, loads = self.plan.problem.instructions, self.plan.problem.loads
         live = self.live(targets)
         same: set[int] = set()
         for i in live:
-            one = self.plan.problem.instructions[i]
+            one = instructions[i]
             constant = isinstance(one, RowValue | HostScalar | Literal_ | ExtentValue)
-            below = arguments(one, self.plan.problem.loads)
-            if constant or (isinstance(one, Compute | Round) and same.issuperset(below)):
+            computed = isinstance(one, Compute | Round) and same.issuperset(arguments(one, loads))
+            if constant or computed:
                 same.add(i)
-        read = {a for i in live if i not in same for a in arguments(self.plan.problem.instructions[i], self.plan.problem.loads)}
+        read = {a for i in live if i not in same for a in arguments(instructions[i], loads)}
         wanted = (read | set(targets)) & same
-        return sorted(i for i in wanted if isinstance(self.plan.problem.instructions[i], Compute | Round))
+        return sorted(i for i in wanted if isinstance(instructions[i], Compute | Round))
 
     def line(self, i: int, names: Names) -> list[str]:
         one = self.plan.problem.instructions[i]

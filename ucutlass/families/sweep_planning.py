@@ -36,10 +36,10 @@ ROOMS: tuple[tuple[int, int, int], ...] = (
     (32, 256, 1), (64, 512, 1), (128, MOST_THREADS, 1), (128, MOST_THREADS, 2), (128, MOST_THREADS, 4),
     (128, MOST_THREADS, 8),
 )  # fmt: skip
-"""Bytes of a row that each thread keeps in registers, threads of a block at most, and blocks of a cluster that
-share the row, best first (measured on an H200 by `benchmarks.memory_bound`). A row's next row on its way
-through shared memory, in blocks that walk rows, was tried there: 3 to 10 % slower than a block a row. 8 is the largest cluster that every GPU with clusters
-runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+"""Bytes of a row that each thread keeps in registers, threads of a block at most, and blocks of a cluster
+that share the row, best first (measured on an H200 by `benchmarks.memory_bound`). The next row on its way
+through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
+largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
 
 PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:])
 """The rooms of argmax and argmin, whose meeting costs each warp more than its elements do."""
