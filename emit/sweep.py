@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import convert, kind_of, rounded
+from ucutlass.emit.arithmetic import coarse, convert, kind_of, rounded, tolerant
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places, scans_of
@@ -23,7 +23,6 @@ from ucutlass.emit.sweep_writer import (
     accumulator,
     host_extent,
     stored_cpp,
-    tolerant,
     touched,
 )
 from ucutlass.emit.text import product
@@ -37,6 +36,7 @@ from ucutlass.plans.sweep import (
     SweepProblem,
     SweepSchedule,
     Window,
+    arguments,
     beside,
     phase_of,
     phases,
@@ -59,7 +59,10 @@ _INCLUDES = (
 def render(plan: SweepPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     problem, schedule = plan.problem, plan.schedule
-    pen = Writer(plan, Fields(), {}, tolerant(plan))
+    exact = [o.value for o in problem.outputs if not coarse(o.elem)]
+    live, loads = range(len(problem.instructions)), problem.loads
+    fast = tolerant(problem.instructions, live, exact, lambda one: arguments(one, loads))
+    pen = Writer(plan, Fields(), {}, fast)
     hands = Loader(plan, pen)
     made = _Body(plan, pen, hands, Places(plan, pen, hands))
     body = "\n".join(_indented(made.lines()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ucutlass.elements import Element
-from ucutlass.emit.arithmetic import KEEPING, coarse, computed, convert, kind_of, rounded, use_of
+from ucutlass.emit.arithmetic import computed, convert, kind_of, rounded, use_of
 from ucutlass.emit.functions import CPP, Use
 from ucutlass.emit.text import literal, product
 from ucutlass.extents import Combined, Extent, Fixed, Free
@@ -83,28 +83,6 @@ def host_extent(extent: Extent) -> str:
             return f"floor_mod({host_extent(left)}, {host_extent(right)})"
         case Combined(op, left, right):
             return f"({host_extent(left)} {op} {host_extent(right)})"
-
-
-# --- which forms ------------------------------------------------------------------
-
-
-def tolerant(plan: SweepPlan) -> frozenset[int]:
-    """Instructions whose values only reach, through functions that keep relative errors, a rounding to
-    16 bits or fewer: there the fast forms serve."""
-    problem = plan.problem
-    strict = {o.value for o in problem.outputs if not coarse(o.elem)}
-    for i in reversed(range(len(problem.instructions))):
-        one = problem.instructions[i]
-        match one:
-            case Compute(function, args) if i in strict or function not in KEEPING:
-                strict.update(args)
-            case Round(arg, elem) if not coarse(elem) and (i in strict or elem.kind != "float"):
-                strict.add(arg)
-            case Compute() | Round():
-                pass
-            case _:
-                strict.update(arguments(one, problem.loads))
-    return frozenset(range(len(problem.instructions))) - strict
 
 
 # --- statements -------------------------------------------------------------------
