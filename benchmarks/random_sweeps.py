@@ -12,6 +12,7 @@ import argparse
 import random
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -35,6 +36,9 @@ MOST = 30_000
 """Elements of the largest tensor: what the emulator does in seconds."""
 
 KINDS = ("element-wise", "reduction", "normalisation", "softmax", "scan", "window", "gather", "pick")
+COMPOSED = ("of a window", "of a row", "results", "masked", "window sum")
+"""Compositions: a reduction, softmax or scan of a window's values, scans and picks of what a row's reductions
+give, results of several kinds, masks, weighted windows. (A window of windows takes two launches.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class Program:
 class Maker:
     """One program of a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kinds: Sequence[str] = KINDS) -> None:
+        self.kinds = kinds
         self.draw = random.Random(seed)
         self.names = list("ABCD"[: self.draw.randint(1, 4)])
         self.sizes: dict[str, int] = {}
@@ -60,15 +65,17 @@ class Maker:
             room //= self.sizes[name]
         self.params = [f"x: {self.draw.choice(ELEMENTS)}[{', '.join(self.names)}]"]
         self.leaves = ["x"]
+        self.results = ""
 
     def program(self) -> Program:
-        kind = self.draw.choice(KINDS)
+        kind = self.draw.choice(self.kinds)
         for name in ("y", "z"):
             if self.draw.random() < 0.5:
                 self.operand(name)
-        body, dims = getattr(self, "_" + kind.replace("-", "_"))()
+        body, dims = getattr(self, "_" + kind.replace("-", "_").replace(" ", "_"))()
         order = self.draw.sample(dims, len(dims)) if self.draw.random() < 0.3 else dims
         result = f"{'i64' if kind == 'pick' else self.draw.choice(ELEMENTS)}[{', '.join(order)}]"
+        result = self.results or result
         text = f"kernel k({', '.join(self.params)}) -> {result} {{\n{body}\n}}\n"
         return Program(kind, text, self.sizes)
 
@@ -151,14 +158,93 @@ class Maker:
         ]
 
 
-def program(seed: int) -> Program:
+    # --- compositions
+
+    def _windowed(self) -> tuple[str, str, str, list[str]]:
+        """A window's values, of a name; the name that it moves, and all names of the values."""
+        name, taps = self.draw.choice(self.names), self.draw.randint(2, 4)
+        low = self.draw.randint(0, taps - 1)
+        op = self.draw.choice(("max", "min", "sum", "mean"))
+        dims = [n if n != name else "P" for n in self.names]
+        inner = self.draw.choice(("x", "relu(x)", "(x * 0.5)"))
+        return f"{op}[R={taps}]({inner}[{name} = P + R - {low}])", name, f"P={name}", dims
+
+    def _of_a_window(self) -> tuple[str, list[str]]:
+        value, _, declared, dims = self._windowed()
+        over = self.draw.choice(dims)
+        shown = {"P": declared}
+        whole = [shown.get(d, d) for d in dims]
+        left = [shown.get(d, d) for d in dims if d != over]
+        name = shown.get(over, over)
+        self.leaves, self.params = ["x"], self.params[:1]
+        match self.draw.choice(("reduce", "softmax", "scan", "norm")):
+            case "reduce":
+                op = self.draw.choice(("sum", "mean", "max", "logsumexp"))
+                return f"  return tanh({op}[{name}]({value}))", left
+            case "softmax":
+                return f"  return softmax[{over}]({value})", whole
+            case "scan":
+                reverse = self.draw.choice(("", ", reverse=true"))
+                return f"  return cumsum[{over}]({value}{reverse}) * 0.5", whole
+            case _:
+                body = f"  v = {value}\n  d = v - mean[{over}](v)\n"
+                return f"{body}  return d * rsqrt(mean[{over}](d * d) + 0.1)", whole
+
+    def _of_a_row(self) -> tuple[str, list[str]]:
+        over = self.draw.choice(self.names)
+        v = self.expr(1, "x")
+        match self.draw.choice(("scan", "scan of softmax", "pick", "centred")):
+            case "scan":
+                options = "".join(f", {o}=true" for o in ("exclusive", "reverse") if self.draw.random() < 0.4)
+                body = f"  v = {v}\n  return cumsum[{over}]((v - mean[{over}](v)){options})"
+                return f"{body} * 0.25", self.names
+            case "scan of softmax":
+                return f"  return cumsum[{over}](softmax[{over}]({v}))", self.names
+            case "pick":
+                return f"  return {v} * f32(argmax[{over}](x))", self.names
+            case _:
+                spread = f"(max[{over}](v) - min[{over}](v) + 1)"
+                return f"  v = {v}\n  return (v - min[{over}](v)) / {spread}", self.names
+
+    def _results(self) -> tuple[str, list[str]]:
+        over = self.draw.choice(self.names)
+        left = [n for n in self.names if n != over]
+        elem = self.draw.choice(ELEMENTS)
+        v = self.expr(1, "x")
+        few = ", ".join(left)
+        self.results = f"(a: {elem}[{', '.join(self.names)}], b: f32[{few}], c: i64[{few}])"
+        return (
+            f"  v = {v}\n  return a = softmax[{over}](v), b = logsumexp[{over}](v), "
+            f"c = {self.draw.choice(('argmax', 'argmin'))}[{over}](x)"
+        ), self.names
+
+    def _masked(self) -> tuple[str, list[str]]:
+        over = self.draw.choice(self.names)
+        other = self.draw.choice(self.names)
+        mask = f"index({over}) <= index({other})" if other != over else f"index({over}) % 3 > 0"
+        op = self.draw.choice(("softmax", "log_softmax"))
+        if self.draw.random() < 0.5:
+            return f"  return cumsum[{over}](where({mask}, {self.expr(1, 'x')}, 0))", self.names
+        fill = "-inf" if op == "softmax" and other == over else "-30"
+        return f"  return {op}[{over}](where({mask}, {self.expr(1, 'x')}, {fill}))", self.names
+
+    def _window_sum(self) -> tuple[str, list[str]]:
+        name, taps = self.names[-1], self.draw.randint(2, 4)
+        rest = [n for n in self.names[:-1] if self.draw.random() < 0.6]
+        self.leaves = ["x"]
+        self.params = [self.params[0], f"w: {self.draw.choice(ELEMENTS)}[{', '.join([*rest, f'R={taps}'])}]"]
+        dims = [n if n != name else f"P={name}" for n in self.names]
+        return f"  return silu(sum[R](x[{name} = P + R - {taps - 1}] * w))", dims
+
+
+def program(seed: int, kinds: Sequence[str] = KINDS) -> Program:
     """The program of a seed."""
-    return Maker(seed).program()
+    return Maker(seed, kinds).program()
 
 
-def job(seed: int) -> Job:
+def job(seed: int, kinds: Sequence[str] = KINDS) -> Job:
     """It, to be emulated."""
-    made = program(seed)
+    made = program(seed, kinds)
     return Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed)
 
 
@@ -169,10 +255,12 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--composed", action="store_true", help="draw compositions alone")
     options = parser.parse_args()
+    kinds = COMPOSED if options.composed else KINDS
     seeds = range(options.first, options.first + options.count)
     with ThreadPoolExecutor(options.processes) as pool:
-        rows = list(pool.map(lambda seed: emulate(job(seed)), seeds))
+        rows = list(pool.map(lambda seed: emulate(job(seed, kinds)), seeds))
     print(table(rows))
     sys.exit(any(row.status not in ("right", "rejected") for row in rows))
 

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import convert, kind_of, rounded
+from ucutlass.emit.arithmetic import coarse, convert, kind_of, rounded, tolerant
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places, scans_of
+from ucutlass.emit.sweep_reductions import Reducer
+from ucutlass.emit.sweep_splits import Splits
 from ucutlass.emit.sweep_writer import (
     Fields,
     Names,
@@ -21,7 +23,6 @@ from ucutlass.emit.sweep_writer import (
     accumulator,
     host_extent,
     stored_cpp,
-    tolerant,
     touched,
 )
 from ucutlass.emit.text import product
@@ -35,9 +36,8 @@ from ucutlass.plans.sweep import (
     SweepProblem,
     SweepSchedule,
     Window,
+    arguments,
     beside,
-    brought,
-    held_ahead,
     phase_of,
     phases,
     reductions,
@@ -59,7 +59,10 @@ _INCLUDES = (
 def render(plan: SweepPlan) -> str:
     """The code of a plan, for `ucutlass.emit.text.finish`."""
     problem, schedule = plan.problem, plan.schedule
-    pen = Writer(plan, Fields(), {}, tolerant(plan))
+    exact = [o.value for o in problem.outputs if not coarse(o.elem)]
+    live, loads = range(len(problem.instructions)), problem.loads
+    fast = tolerant(problem.instructions, live, exact, lambda one: arguments(one, loads))
+    pen = Writer(plan, Fields(), {}, fast)
     hands = Loader(plan, pen)
     made = _Body(plan, pen, hands, Places(plan, pen, hands))
     body = "\n".join(_indented(made.lines()))
@@ -89,8 +92,7 @@ def render(plan: SweepPlan) -> str:
         block_threads=schedule.threads * schedule.rows,
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
-        workspace=made.workspace(),
-        ahead=sum(held_ahead(schedule, problem.loads[k]) for k in made.brought), resident=schedule.resident,
+        workspace=Splits(plan).workspace(),
         full=_filled(problem, schedule),
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
@@ -133,21 +135,6 @@ def _indented(lines: Iterable[str]) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
-    """How elements enter a reduction: the statements of a `first` pass over a chunk's, and of a `second` where
-    there is one, `backwards` or not; what is `declared` ahead of them, stands `between` them and `ends` them;
-    `counted` is once an item."""
-
-    first: tuple[str, ...]
-    declared: tuple[str, ...] = ()
-    counted: tuple[str, ...] = ()
-    between: tuple[str, ...] = ()
-    second: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    backwards: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class _Body:
     """The kernel's statements."""
 
@@ -165,39 +152,25 @@ class _Body:
         return phases(self.problem) + 1 if self.plan.schedule.splits > 1 else 1
 
     def lines(self) -> list[str]:
-        problem = self.problem
         self.places.totals()
         out = self.places.start()
         if self.plan.schedule.cluster > 1:
-            out.append("cooperative_groups::this_cluster().sync();  // none writes to a block that is not there")
-        if not self.brought:
-            return [*out, *self.places.row(), *self._row(set())]
-        # A block's rows, one after another, each brought while the one before is computed.
-        out += ["extern __shared__ __align__(128) uint8_t shared[];", *self.loader.ahead()]
-        out += ["auto const bring_row = [&](int64_t const block) {", *self.places.row(), f"int const chunk = {self._part};"]
-        out += [*self.loader.bring(self.places.item()), "};", "bring_row(blockIdx.x);"]
-        out += ["for (int64_t block = blockIdx.x; block * kRows < p.rows; block += gridDim.x) {", *self.places.row()]
-        out += [self.loader.declared(k) for k in self.brought]
-        out += ["await_copies();", *self.loader.take()]
-        out += ["if ((block + gridDim.x) * kRows < p.rows) bring_row(block + gridDim.x);"]
-        return [*out, *self._row(set(self.brought)), "}"]
-
-    @property
-    def brought(self) -> tuple[int, ...]:
-        """The loads that come through shared memory."""
-        schedule = self.plan.schedule
-        return brought(self.problem, schedule.vector) if schedule.resident else ()
+            # None writes to a block that is not there yet.
+            out.append("cooperative_groups::this_cluster().sync();")
+        return [*out, *self.places.row(), *self._row()]
 
     @property
     def _part(self) -> str:
         """The chunk of a row that lies in registers."""
         return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
 
-    def _row(self, loaded: set[int]) -> list[str]:
-        """All that is done for a thread's row; `loaded` are the loads whose raws are there."""
+    def _row(self) -> list[str]:
+        """All that is done for a thread's row."""
         problem = self.problem
-        split, keep = self.plan.schedule.splits > 1, self.plan.schedule.keep == "registers"
-        out = [self.loader.declared(k) for k in range(len(problem.loads)) if k not in loaded] if keep else []
+        splits, schedule = Splits(self.plan), self.plan.schedule
+        split, keep = schedule.splits > 1, schedule.keep == "registers"
+        out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
+        loaded: set[int] = set()
         for phase in range(phases(problem)):
             reductions = self._reductions(phase)
             out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
@@ -207,9 +180,9 @@ class _Body:
                 out += made
                 continue
             out += [f"if constexpr (kLaunch == {phase}) {{", *made]
-            out += [line for i, one in reductions for line in self._leave(i, one)]
+            out += [line for i, one in reductions for line in splits.leave(i, one)]
             out += ["return;", "} else {"]
-            out += [line for i, one in reductions for line in self._gather(i, one)]
+            out += [line for i, one in reductions for line in splits.gather(i, one)]
             out += ["}"]
         if any(o.whole for o in problem.outputs) or not problem.columns:
             out += self._results(loaded)
@@ -281,8 +254,8 @@ class _Body:
         self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = (),
         backwards: bool = False,
     ) -> list[str]:
-        """Over the elements of all items that are there: the targets, then the work on them. `backwards`: from
-        the largest coordinate on."""
+        """Over the elements of all items that are there: the targets, then the work on them. `backwards`:
+        from the largest coordinate on."""
         up, down = "int i = 0; i < kItems; ++i", "int i = kItems - 1; i >= 0; --i"
         vector = "int v = kVector - 1; v >= 0; --v" if backwards else "int v = 0; v < kVector; ++v"
         items = down if backwards and not self.places.reversed() else up
@@ -306,7 +279,8 @@ class _Body:
         targets = [one.arg for _, one in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
         lines = [*self._loads(targets, loaded, names), *once]
-        made = [self._reduction(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
+        reducer = Reducer(self.plan, self.loader, self.places)
+        made = [reducer.passes(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
         before = [line for m in made for line in m.counted]
         lines += [line for m in made for line in m.declared]
         lines += self._each(targets, [line for m in made for line in m.first], names, before)
@@ -318,54 +292,6 @@ class _Body:
                 work = [line for m, _ in again for line in m.second]
                 lines += self._each([one.arg for _, one in again], work, names, (), backwards)
         return self._chunks([*lines, *(line for m in made for line in m.ends)])
-
-    def _reduction(self, i: int, one: RowReduce, x: str) -> Passes:
-        """How a chunk's elements, each called x, enter reduction i."""
-        part, at = f"part{i}[{'0' if self.problem.across else 'v'}]", f"at{i}[{'0' if self.problem.across else 'v'}]"
-        lanes = f"for (int l = 0; l < {self._lanes}; ++l)"
-        merged = (f"{lanes} r{i}[l].merge(part{i}[l]);",)
-        match one.op:
-            case "logsumexp":
-                return Passes(
-                    (f"{part}.largest = extreme<true>({part}.largest, {x});",),
-                    (f"Exponentials part{i}[{self._lanes}];",),
-                    second=(f"{part}.about += exponential({x}, pivot({part}.largest));",), ends=merged,
-                )  # fmt: skip
-            case "moments":
-                apart = f"float const apart{i} = {x} - {part}.mean;"
-                count = "part{i}[0].count += float(kVector);" if self.problem.across else lanes + " part{i}[l].count += 1.0f;"
-                return Passes(
-                    (f"{part}.mean += {x};",), (f"Moments part{i}[{self._lanes}];",), (count.format(i=i),),
-                    (f"{lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
-                    (apart, f"{part}.squares = fmaf(apart{i}, apart{i}, {part}.squares);"), merged,
-                )  # fmt: skip
-            case "argmax" | "argmin":
-                # The extreme first, then where it stands: the last that is met, backwards, is the first.
-                code = "i * kVector + v" if self.problem.across else "i"
-                largest = "true" if one.op == "argmax" else "false"
-                kind = CPP[one.kind]
-                return Passes(
-                    (f"{part}.add({x});",),
-                    (f"Extreme<{kind}, {largest}> part{i}[{self._lanes}];", f"int at{i}[{self._lanes}];",
-                     f"{lanes} at{i}[l] = -1;"),
-                    second=(f"if (meets({x}, {part}.value)) {at} = {code};",), backwards=True,
-                    ends=(f"{lanes} {{", f"if (at{i}[l] >= 0) {{", *self._place(f"at{i}[l]"),
-                          f"Where<{kind}, {largest}> here;",
-                          f"here.best = part{i}[l].value, here.value = {self._count()};",
-                          f"r{i}[l].merge(here);", "}", "}"),
-                )  # fmt: skip
-            case _:
-                return Passes((f"r{i}[{'0' if self.problem.across else 'v'}].add({x});",))
-
-    def _place(self, code: str) -> list[str]:
-        """The coordinates of the element that a code names."""
-        if not self.problem.across:
-            return [f"int const i = {code};", *self.places.item()]
-        return [f"int const i = {code} / kVector, v = {code} % kVector;", *self.places.item(), self.loader.element()]
-
-    def _count(self) -> str:
-        """The coordinate along the one name that argmax and argmin take."""
-        return Names(self.problem.vector).at(len(self.problem.rows))
 
     def _results(self, loaded: set[int]) -> list[str]:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
@@ -478,49 +404,6 @@ class _Body:
             else:
                 lines += self._store(j, o)
         return [*lines, "}"]
-
-    # --- splits
-
-    def _sizes(self) -> list[tuple[int, RowReduce, str]]:
-        """Reductions with the offset of their partial results in the workspace."""
-        lanes = 1 if self.problem.across else self.plan.schedule.vector
-        found, before = [], "0"
-        for i, one in enumerate(self.problem.instructions):
-            if isinstance(one, RowReduce):
-                found.append((i, one, before))
-                count = lanes * self.plan.schedule.splits
-                before = f"{before} + p.rows * {count} * int64_t(sizeof({accumulator(one)}))"
-        return found
-
-    def workspace(self) -> str:
-        """Bytes of partial results, as the host computes them."""
-        if self.plan.schedule.splits == 1:
-            return "0"
-        lanes = 1 if self.problem.across else self.plan.schedule.vector
-        # An accumulator has 24 bytes at most.
-        count = len(self._sizes()) * lanes * self.plan.schedule.splits * 24
-        return f"uint64_t(p.rows) * {count}"
-
-    def _at(self, i: int, one: RowReduce) -> str:
-        offset = next(o for j, _, o in self._sizes() if j == i)
-        return f"reinterpret_cast<{accumulator(one)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
-
-    def _leave(self, i: int, one: RowReduce) -> list[str]:
-        leader = "threadIdx.x" if self.problem.across else "threadIdx.y"
-        return [
-            f"if (mine && {leader} == 0) {{", f"auto* const left = {self._at(i, one)};",
-            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = r{i}[l];", "}",
-        ]  # fmt: skip
-
-    def _gather(self, i: int, one: RowReduce) -> list[str]:
-        thread = "threadIdx.x" if self.problem.across else "threadIdx.y"
-        return [
-            "if (mine) {", f"auto const* const left = {self._at(i, one)};",
-            f"for (int l = 0; l < {self._lanes}; ++l) {{",
-            f"for (int part = {thread}; part < kSplits; part += kThreads) "
-            f"r{i}[l].merge(left[l * kSplits + part]);",
-            "}", "}", f"reduce(r{i}, turn);",
-        ]  # fmt: skip
 
 
 def _wide(o: Output) -> str:

@@ -30,8 +30,6 @@ from ucutlass.plans.sweep import (
     Window,
     arguments,
     beside,
-    brought,
-    held_ahead,
 )
 
 
@@ -65,48 +63,6 @@ class Loader:
         one = self.problem.loads[load]
         width = "kVector" if moves(self.plan, one) else "1"
         return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
-
-    # --- the next row, on its way through shared memory
-
-    def ahead(self) -> list[str]:
-        """The slots of shared memory of this thread, and `fetch`, which sends a block's row into them."""
-        lines, offset = [], 0
-        for k in self._brought():
-            one = self.problem.loads[k]
-            lines.append(
-                f"auto* const slots{k} = reinterpret_cast<{stored_cpp(one.elem)}*>(shared + {offset})"
-                f" + (threadIdx.y * blockDim.x + threadIdx.x) * {self._step(k)};"
-            )
-            offset += held_ahead(self.plan.schedule, one)
-        return lines
-
-    def bring(self, item: list[str]) -> list[str]:
-        """Sends the row at hand on its way; `item` are the lines of an item's place."""
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *item]
-        for k in self._brought():
-            one = self.problem.loads[k]
-            lines += [
-                "{", *self.writer.address(one.axes, (), Names(None)),
-                f"bring<kVector, {one.align}>(slots{k} + {self._slot()}, p.t{one.pointer} + o, ok);", "}",
-            ]  # fmt: skip
-        return [*lines, "}"]
-
-    def take(self) -> list[str]:
-        """raw<k> of all items, as they came."""
-        lines = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
-        for k in self._brought():
-            one = self.problem.loads[k]
-            lines.append(f"raw{k}[i] = take<kVector, {one.align}>(slots{k} + {self._slot()});")
-        return [*lines, "}"]
-
-    def _slot(self) -> str:
-        return "i * kThreads * kRows * kVector"
-
-    def _step(self, k: int) -> int:
-        return min(self.problem.loads[k].align, self.plan.schedule.vector)
-
-    def _brought(self) -> tuple[int, ...]:
-        return brought(self.plan.problem, self.plan.schedule.vector)
 
     def load(self, k: int, valid: str, names: Names, into: str = "raw") -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""

@@ -54,9 +54,8 @@ class Places:
     def start(self) -> list[str]:
         if self.plan.schedule.turned:
             return self._square()
-        block = [] if self.plan.schedule.resident else ["int64_t const block = blockIdx.x;"]
         if not self.problem.columns:
-            return block
+            return ["int64_t const block = blockIdx.x;"]
         return [
             "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
             f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
@@ -64,30 +63,29 @@ class Places:
             "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
             "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
             "[[maybe_unused]] int turn = 0;  // of the two buffers in which threads meet",
-            *block,
         ]
 
     def row(self) -> list[str]:
-        """The coordinates of the thread's row of block `block`. Where it has none, it does again what the last
+        """The coordinates of the thread's row. Where it has none, it does again what the last
         row's does, and stores nothing."""
         if not self.problem.columns:
             return []
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
         if self.plan.schedule.rows == 1:
             # A launch has no more blocks than rows.
-            lines = ["int64_t const row = block;", "[[maybe_unused]] constexpr bool mine = true;"]
+            lines = ["int64_t const row = blockIdx.x;", "[[maybe_unused]] constexpr bool mine = true;"]
         else:
             lines = [
-                f"int64_t const own_row = block * kRows + {row};",
+                f"int64_t const own_row = int64_t(blockIdx.x) * kRows + {row};",
                 "[[maybe_unused]] bool const mine = own_row < p.rows;",
                 "int64_t const row = mine ? own_row : p.rows - 1;",
             ]
         return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
 
     def _square(self) -> list[str]:
-        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that what
-        runs at a time reads long stretches too, then along the vector mode, then along the rest of the other
-        side, then along all other modes."""
+        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that
+        what runs at a time reads long stretches too, then along the vector mode, then along the rest of the
+        other side, then along all other modes."""
         problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
         vector = problem.vector
         assert vector is not None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ucutlass.elements import Element
-from ucutlass.emit.arithmetic import KEEPING, coarse, computed, convert, kind_of, rounded, use_of
+from ucutlass.emit.arithmetic import computed, convert, kind_of, rounded, use_of
 from ucutlass.emit.functions import CPP, Use
 from ucutlass.emit.text import literal, over_extents, product
 from ucutlass.extents import Extent, Fixed
@@ -75,28 +75,6 @@ def host_extent(extent: Extent) -> str:
     return over_extents(extent, "floor_div", "floor_mod")
 
 
-# --- which forms ------------------------------------------------------------------
-
-
-def tolerant(plan: SweepPlan) -> frozenset[int]:
-    """Instructions whose values only reach, through functions that keep relative errors, a rounding to
-    16 bits or fewer: there the fast forms serve."""
-    problem = plan.problem
-    strict = {o.value for o in problem.outputs if not coarse(o.elem)}
-    for i in reversed(range(len(problem.instructions))):
-        one = problem.instructions[i]
-        match one:
-            case Compute(function, args) if i in strict or function not in KEEPING:
-                strict.update(args)
-            case Round(arg, elem) if not coarse(elem) and (i in strict or elem.kind != "float"):
-                strict.add(arg)
-            case Compute() | Round():
-                pass
-            case _:
-                strict.update(arguments(one, problem.loads))
-    return frozenset(range(len(problem.instructions))) - strict
-
-
 # --- statements -------------------------------------------------------------------
 
 
@@ -156,17 +134,18 @@ class Writer:
     def of_row(self, targets: Iterable[int]) -> list[int]:
         """What of the targets is the same for a whole row, where another than such a value reads it: it is
         computed once a row."""
+        instructions, loads = self.plan.problem.instructions, self.plan.problem.loads
         live = self.live(targets)
         same: set[int] = set()
         for i in live:
-            one = self.plan.problem.instructions[i]
+            one = instructions[i]
             constant = isinstance(one, RowValue | HostScalar | Literal_ | ExtentValue)
-            below = arguments(one, self.plan.problem.loads)
-            if constant or (isinstance(one, Compute | Round) and same.issuperset(below)):
+            computed = isinstance(one, Compute | Round) and same.issuperset(arguments(one, loads))
+            if constant or computed:
                 same.add(i)
-        read = {a for i in live if i not in same for a in arguments(self.plan.problem.instructions[i], self.plan.problem.loads)}
+        read = {a for i in live if i not in same for a in arguments(instructions[i], loads)}
         wanted = (read | set(targets)) & same
-        return sorted(i for i in wanted if isinstance(self.plan.problem.instructions[i], Compute | Round))
+        return sorted(i for i in wanted if isinstance(instructions[i], Compute | Round))
 
     def line(self, i: int, names: Names) -> list[str]:
         one = self.plan.problem.instructions[i]

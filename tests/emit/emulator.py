@@ -33,7 +33,6 @@ _HOPPER = re.compile(r"// --- instructions -.*?(?=// --- tiles -)", re.DOTALL)
 _WINDOWS = re.compile(r"// --- windows: instructions -.*?(?=// --- main loop -)", re.DOTALL)
 _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#endif\n", re.DOTALL)
 """What of the convolution's kernel holds PTX, and what asks the driver."""
-_AWAIT = re.compile(r"__device__ void await_copies\(\) .*\n")
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
@@ -64,7 +63,6 @@ def _translated(text: str) -> str:
         "  emu::copy_async<kBytes>(target, source, valid);\n}\n",
         text,
     )
-    text = _AWAIT.sub("__device__ void await_copies() { emu::fence(); emu::wait(0); }\n", text)
     text = _HOPPER.sub(_hopper, text).replace(
         "extern __shared__ uint8_t dynamic[];", "uint8_t* const dynamic = emu::shared();"
     )

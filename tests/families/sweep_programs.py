@@ -29,6 +29,38 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"T": 3, "D": 4100},
             ({"T": 513, "D": 4096}, {"T": 7, "D": 131_075}, {"T": 2, "D": 2_000_000}),
         ),
+        "softmax of long rows": Sweep(
+            "kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x) }",
+            {"T": 2, "D": 2052},
+            ({"T": 300, "D": 8192}, {"T": 140, "D": 32_768}, {"T": 70, "D": 262_144}, {"T": 33, "D": 8191}),
+        ),
+        "norm of short groups": Sweep(
+            "kernel k(x: bf16[M, (G=4 C)], g: bf16[(G C)], b: bf16[(G C)]) -> bf16[M, (G C)] { "
+            + _NORM.format(o="C")
+            + " }",
+            {"M": 9, "C": 64},
+            ({"M": 1031, "C": 16}, {"M": 517, "C": 32}, {"M": 211, "C": 128}, {"M": 77, "C": 256}),
+        ),
+        "places of extremes": Sweep(
+            "kernel k(x: f16[A, L]) -> (p: i64[A], q: f16[A]) { return p = argmin[L](x), q = min[L](x) }",
+            {"A": 5, "L": 520},
+            ({"A": 77, "L": 8192}, {"A": 31, "L": 1009}, {"A": 9, "L": 100_000}),
+        ),
+        "places down": Sweep(
+            "kernel k(x: f32[B, L, C]) -> i64[B, C] { return argmax[L](x) }",
+            {"B": 2, "L": 37, "C": 36},
+            ({"B": 5, "L": 1000, "C": 300}, {"B": 3, "L": 64, "C": 129}),
+        ),
+        "scan down odd rows": Sweep(
+            "kernel k(x: f32[A, L, C]) -> f32[A, L, C] { return cumsum[L](x) }",
+            {"A": 2, "L": 33, "C": 77},
+            ({"A": 7, "L": 2048, "C": 1023}, {"A": 3, "L": 1009, "C": 513}, {"A": 4, "L": 512, "C": 1024}),
+        ),
+        "turned": Sweep(
+            "kernel k(x: bf16[A, L]) -> bf16[L, A] { return x * 2 }",
+            {"A": 128, "L": 192},
+            ({"A": 1024, "L": 4096}, {"A": 1030, "L": 514}, {"A": 517, "L": 263}),
+        ),
         "softmax of a middle name": Sweep(
             "kernel k(x: f32[A, D, C]) -> f32[A, D, C] { return softmax[D](x) }",
             {"A": 3, "D": 33, "C": 20},

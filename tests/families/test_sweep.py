@@ -239,6 +239,56 @@ def test_a_row_stays_in_registers_while_it_fits() -> None:
         assert planned(ROWS.format(e="bf16"), T=1024, D=extent).schedule.keep == keep
 
 
+@pytest.mark.parametrize(
+    ("elem", "extent", "threads", "items", "full"),
+    [("bf16", 16, 2, 1, True), ("bf16", 64, 4, 2, True), ("f32", 1024, 128, 2, True),
+     ("bf16", 4096, 256, 2, True), ("f32", 8192, 512, 4, True), ("f16", 32000, 512, 8, False),
+     ("f32", 32768, 1024, 8, True)],
+)  # fmt: skip
+def test_threads_of_a_row_grow_with_its_bytes(
+    elem: str, extent: int, threads: int, items: int, full: bool
+) -> None:
+    found = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
+    assert (found.threads, found.items, found.full, found.cluster) == (threads, items, full, 1)
+
+
+def test_lines_that_are_full_ask_for_no_element() -> None:
+    text = ROWS.format(e="bf16")
+    _, _, full = emitted(text, T=64, D=4096)
+    _, _, ragged = emitted(text, T=64, D=4104)
+    assert "constexpr bool ok = true" in full.code and "place < uint32_t(p.columns)" not in full.code
+    assert "place < uint32_t(p.columns)" in ragged.code
+    assert "if (!(p.columns == 512)) return 1;" in full.code
+
+
+def test_what_is_the_same_for_a_row_is_computed_once() -> None:
+    text = "kernel k(x: f32[T, D]) -> f32[T, D] { return x * rsqrt(mean[D](x * x) + 1e-5) }"
+    _, _, source = emitted(text, T=64, D=4096)
+    before, after = source.code.split("rsqrt", 1)[0], source.code.rsplit("wide0.value[v] =", 1)[0]
+    assert source.code.count("rsqrtf(") == 1 and "reduce(r" in before and "h" in after
+
+
+def test_a_pick_compares_numbers_and_then_finds_its_place() -> None:
+    plan, _, source = emitted("kernel k(x: f32[T, D]) -> i64[T] { return argmax[D](x) }", T=64, D=8192)
+    assert (plan.schedule.threads, plan.schedule.items) == (256, 8)
+    assert "Extreme<float, true> part" in source.code and "if (meets(" in source.code
+
+
+def test_a_scan_down_takes_wide_lines_however_odd() -> None:
+    text = "kernel k(x: f32[A, L, C]) -> f32[A, L, C] { return cumsum[L](x) }"
+    odd = planned(text, A=64, L=2048, C=4095).schedule
+    assert (odd.vector, odd.rows, odd.threads, odd.full) == (1, 512, 2, True)
+    even = planned(text, A=64, L=4096, C=1024).schedule
+    assert (even.vector, even.rows, even.threads, even.full) == (4, 64, 8, True)
+    assert planned(text, A=64, L=14 * 97, C=4095).schedule.full, "items are chosen to divide"
+
+
+def test_a_window_weighted_along_the_last_name_is_a_sweep() -> None:
+    body = "return sum[K](x[L = L + K - 3] * w)"
+    found = form(body, "x: bf16[B, C, L], w: bf16[C, K=4]", "bf16[B, C, L]")
+    assert found.windows == ("K",)
+
+
 def test_a_scan_reads_in_chunks_however_short_its_rows() -> None:
     text = "kernel k(x: f32[T, D]) -> f32[T, D] { return cumsum[D](x) }"
     assert planned(text, T=4096, D=256).schedule.keep == "reread"
@@ -339,6 +389,25 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
     assert launched(start, (2, 64)) == 0, "other extents of the same divisors are served"
     assert y.tolist()[:2] == [64.0] * 2 and torch.isnan(y[2])
     assert made.knob_values == ()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
+@pytest.mark.parametrize("order", ["[A, L]", "[L, A]"])
+def test_a_pick_is_the_first_of_equals_and_of_nans(order: str, tmp_path: Path) -> None:
+    entry, _ = _entry(f"kernel k(x: f32{order}) -> i64[A] {{ return argmax[L](x) }}", tmp_path, A=8, L=1024)
+    x = torch.randn(8, 1024)
+    x[0, [700, 3, 901]] = 9.0
+    x[1, [600, 77]] = float("nan")
+    x[2] = float("-inf")
+    x[3] = 0.5
+    x[4, [1023, 512]] = float("inf")
+    x[5, 1023] = float("nan")
+    x[6, :5], x[6, 5] = float("-inf"), 7.0
+    given = x if order == "[A, L]" else x.t().contiguous()
+    y = torch.full((8,), -7)
+    sizes = (8, 1024) if order == "[A, L]" else (1024, 8)
+    assert plan_reference.call(entry, [given.data_ptr(), y.data_ptr()], sizes, (), Knobs(), "cpu", 0) == 0
+    assert y.tolist() == [3, 77, 0, 0, 512, 1023, 5, int(x[7].argmax())]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")

@@ -35,10 +35,17 @@ THREADS = 256
 
 MOST_THREADS = 1024
 
-ROOMS: tuple[tuple[int, int], ...] = ((64, 1), (128, 1), (128, 2), (128, 4), (128, 8))
-"""Bytes of a row that each thread keeps in registers, and blocks of a cluster that share the row, best first
-(measured on an H200 by `benchmarks.memory_bound`). 8 is the largest cluster that every GPU with clusters
-runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+ROOMS: tuple[tuple[int, int, int], ...] = (
+    (32, 256, 1), (64, 512, 1), (128, MOST_THREADS, 1), (128, MOST_THREADS, 2), (128, MOST_THREADS, 4),
+    (128, MOST_THREADS, 8),
+)  # fmt: skip
+"""Bytes of a row that each thread keeps in registers, threads of a block at most, and blocks of a cluster
+that share the row, best first (measured on an H200 by `benchmarks.memory_bound`). The next row on its way
+through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
+largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+
+PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:])
+"""The rooms of argmax and argmin, whose meeting costs each warp more than its elements do."""
 
 HELD = 128
 """Bytes of a row that a thread keeps in registers at most: 32 of its registers, besides what it computes
@@ -125,16 +132,17 @@ def schedule_of(
             items = TILE * TILE // vector // THREADS
             sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, across)]
             full = all(side % TILE == 0 for side in sides)
-            return SweepSchedule(
-                vector, 1, THREADS, max(1, items), "registers", 1, across, turned, full=full
-            )
-        return SweepSchedule(vector, 1, THREADS, _items(problem, extent, vector, device), "registers")
+            items = max(1, items)
+            return SweepSchedule(vector, 1, THREADS, items, "registers", 1, across, turned, full=full)
+        items = _items(problem, extent, vector, device)
+        return SweepSchedule(vector, 1, THREADS, items, "registers")
     made = (
         _across(problem, extent, vector, arch, device)
         if problem.across
         else _down(problem, extent, vector, device)
     )
-    return replace(made, full=_full(made, extent.columns // (vector if problem.across else 1)))
+    full = _full(made, extent.columns // (vector if problem.across else 1))
+    return replace(made, full=full)
 
 
 def _full(s: SweepSchedule, columns: int) -> bool:
@@ -203,15 +211,16 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     held = _kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     row = vectors * held
-    for room, cluster in ROOMS:
-        fits = row <= room * cluster * MOST_THREADS
+    picks = any(isinstance(i, RowReduce) and i.op in ("argmax", "argmin") for i in problem.instructions)
+    for room, most, cluster in PICKING if picks else ROOMS:
+        fits = row <= room * cluster * most
         idle = cluster > 1 and extent.rows * cluster < device.sms
         if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
             continue
         share = math.ceil(vectors / cluster)
         threads = _power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
-        # A row of a warp or more is shared by whole warps, so that its lanes' sums meet in shuffles.
-        threads = min(MOST_THREADS, max(threads, min(32, _power(share))))
+        # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
+        threads = min(most, max(threads, _power(share) if share < 8 else min(32, _power(share) // 2)))
         items = math.ceil(share / threads)
         return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
@@ -225,23 +234,31 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     wide = max(1, extent.rows // vector)
     side = min(64, max(8, _power(wide) if wide < 64 else 64))
     held = _kept_bytes(problem, vector)
-    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
-    blocks = math.ceil(wide / side)
-    share = 1
-    while (
-        side * share < THREADS
-        and (blocks * side * share < device.sms * 1024 or not scans)
-        and share < extent.columns
-    ):
+    if any(isinstance(i, ScanAlong) for i in problem.instructions):
+        return _scan_down(extent, vector, held, wide)
+    blocks, share = math.ceil(wide / side), 1
+    while side * share < THREADS and share < extent.columns:
         share *= 2
-    while not scans and side * share < 1024 and extent.columns * held > share * HELD:
+    while side * share < 1024 and extent.columns * held > share * HELD:
         share *= 2
-    if not scans and extent.columns * held <= share * HELD:
+    if extent.columns * held <= share * HELD:
         return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
-    share = min(share, max(1, THREADS // side)) if not scans else share
+    share = min(share, max(1, THREADS // side))
     items = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
-    splits = 1 if scans else _splits(blocks, math.ceil(extent.columns / (share * items)), 8, device)
+    splits = _splits(blocks, math.ceil(extent.columns / (share * items)), 4, device)
     return SweepSchedule(vector, share, side, items, "reread", splits)
+
+
+def _scan_down(extent: Extent, vector: int, held: int, wide: int) -> SweepSchedule:
+    """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
+    have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
+    side = min(_power(wide), 64 if vector >= 4 else 512 // vector)
+    share = 1
+    while side * share < (512 if vector >= 4 else 1024) and share * 2 <= extent.columns:
+        share *= 2
+    most = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
+    whole = (n for n in range(most, most // 2, -1) if extent.columns % (share * n) == 0)
+    return SweepSchedule(vector, share, max(8, side), next(whole, most), "reread")
 
 
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:

@@ -224,9 +224,7 @@ class SweepSchedule:
     `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
-    `full`: every thread has all its items of every row, so that none is asked for. `resident`: so many
-    blocks of an SM walk rows, each with its next row on the way to shared memory while the present one is
-    computed in registers; 0: a block a row.
+    `full`: every thread has all its items of every row, so that none is asked for.
     """
 
     vector: int
@@ -239,7 +237,6 @@ class SweepSchedule:
     turned: tuple[tuple[int, int], ...] = ()
     cluster: int = 1
     full: bool = False
-    resident: int = 0
 
 
 TILE = 64
@@ -291,22 +288,3 @@ def beside(axes: Sequence[Along], mode: int | None) -> bool:
     moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
     plain = [a for a in moved if a.scale == 1 and a.extent is None and a.gathered is None]
     return len(moved) == len(plain) == 1 and plain[0].stride == () and plain[0].at.terms == ((mode, 1),)
-
-
-def brought(problem: SweepProblem, vector: int) -> tuple[int, ...]:
-    """The loads that can be on their way through shared memory, in words of 4, 8 or 16 bytes: those that
-    differ from row to row and along the vector, and that nothing bounds."""
-    return tuple(
-        k
-        for k, one in enumerate(problem.loads)
-        if not one.guards
-        and all(a.extent is None and a.gathered is None and a.scale == 1 for a in one.axes)
-        and beside(one.axes, problem.vector)
-        and any(m < len(problem.rows) for a in one.axes for m, _ in a.at.terms)
-        and min(one.align, vector) * one.elem.bytes in (4, 8, 16)
-    )
-
-
-def held_ahead(s: SweepSchedule, load: Load) -> int:
-    """Bytes of a block's shared memory for a load that is on its way."""
-    return s.threads * s.rows * s.items * s.vector * load.elem.bytes
