@@ -23,14 +23,14 @@ kernel's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
 
-from ucutlass.elements import F16, F32, I32, Element
+from ucutlass.elements import F32, I32, Element
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
 from ucutlass.emit.text import literal, product
+from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
     Accumulator,
@@ -195,36 +195,6 @@ def _live(program: Arithmetic) -> tuple[int, ...]:
     return tuple(sorted(needed))
 
 
-T = TypeVar("T")
-
-KEEPING = frozenset(
-    {"multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh"}
-    | {"relu", "leaky_relu", "sqrt", "rsqrt"}
-)
-"""Functions whose relative error is at most about the sum of their arguments': no sums, where a
-small relative error of a term may be a large one of the result."""
-
-
-def tolerant(
-    instructions: Sequence[T], live: Sequence[int], exact: Iterable[int], read: Callable[[T], Iterable[int]]
-) -> frozenset[int]:
-    """The live instructions whose values only ever reach, through functions that keep relative errors, a
-    rounding to a float of 16 bits or fewer: there the fast forms serve. `exact` are the results that are
-    stored wider, `read` what any other instruction reads."""
-    strict = set(exact)
-    for i in reversed(live):
-        match instructions[i]:
-            case Compute(function, args) if i in strict or function not in KEEPING:
-                strict.update(args)
-            case Round(arg, elem) if not coarse(elem) and (i in strict or elem.kind != "float"):
-                strict.add(arg)
-            case Compute() | Round():
-                pass
-            case one:
-                strict.update(read(one))
-    return frozenset(live) - strict
-
-
 def _tolerant(problem: GemmProblem, live: Sequence[int]) -> frozenset[int]:
     program = problem.arithmetic
     pairs = zip(program.results, problem.outputs, strict=True)
@@ -238,10 +208,6 @@ def _forgives(output: Output) -> bool:
             return coarse(access.elem)
         case Reduction(op, access):
             return op != "sum" and coarse(access.elem)
-
-
-def coarse(elem: Element) -> bool:
-    return elem.kind == "float" and elem.bits <= F16.bits
 
 
 # --- parameters ------------------------------------------------------------------

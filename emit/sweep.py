@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass.emit import text
-from ucutlass.emit.arithmetic import coarse, convert, kind_of, rounded, tolerant
+from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places, scans_of
@@ -26,6 +26,7 @@ from ucutlass.emit.sweep_writer import (
     touched,
 )
 from ucutlass.emit.text import product
+from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.plans.sweep import (
     TILE,
     Load,

@@ -61,6 +61,16 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"A": 128, "L": 192},
             ({"A": 1024, "L": 4096}, {"A": 1030, "L": 514}, {"A": 517, "L": 263}),
         ),
+        "softmax far below zero": Sweep(
+            "kernel k(x: f32[A, B], z: f32[A]) -> f32[A, B] { return softmax[A](x - abs(z) - 500) }",
+            {"A": 31, "B": 12},
+            ({"A": 1000, "B": 260}, {"A": 77, "B": 1001}),
+        ),
+        "logsumexp far below zero": Sweep(
+            "kernel k(x: f32[T, D]) -> f32[T] { return logsumexp[D](x - 500) }",
+            {"T": 5, "D": 520},
+            ({"T": 100, "D": 4096}, {"T": 3, "D": 300_000}),
+        ),
         "softmax of a middle name": Sweep(
             "kernel k(x: f32[A, D, C]) -> f32[A, D, C] { return softmax[D](x) }",
             {"A": 3, "D": 33, "C": 20},

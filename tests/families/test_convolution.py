@@ -59,7 +59,6 @@ def _conv(planned: AnyPlanned) -> ConvPlan:
         ("data gradient", "NHW", "C", "RSK", ""),
         ("grouped", "NPQ", "K", "RSC", "G"),
         ("depthwise", "NPQ", "", "RS", "C"),
-        ("depthwise channels first", "BL", "", "K", "C"),
         ("three dimensions", "NOPQ", "K", "TRSC", ""),
     ],
 )

@@ -12,7 +12,10 @@ from tests.families.sweep_programs import SWEEPS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
-QUICK = {"layer norm", "softmax of a middle name", "cross entropy", "reverse scan", "max pool, channels last"}
+QUICK = {
+    "layer norm", "softmax of a middle name", "cross entropy", "reverse scan", "softmax far below zero",
+    "max pool, channels last",
+}  # fmt: skip
 """One of each way through the emitter; the others are slow tests, for their number."""
 
 
