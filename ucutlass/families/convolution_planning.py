@@ -268,9 +268,9 @@ def vector(walk: Walk) -> int:
 
 def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
     """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
-    the innermost contracted name. Operands of 16 bits that are read one by one, and what lies along
-    another name than the innermost one of its rows or of the contracted, are copied to the workspace: channels innermost and
-    padded where both have them summed, else widened to f32, whose tf32 products are exact."""
+    the innermost contracted name. Operands of 16 bits that are read one by one, and what lies along another
+    name than the innermost one of its rows or of the contracted, are copied to the workspace: channels
+    innermost and padded where both have them summed, else widened to f32, whose tf32 products are exact."""
     walks = (made.a, made.b)
     inner = [{*made.k[:-1], *rows[:-1]} for rows in (made.m, made.n)]
     crossed = any(unit_dim(w) in names and vector(w) > 1 for w, names in zip(walks, inner, strict=True))
