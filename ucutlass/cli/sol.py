@@ -184,9 +184,7 @@ def _plan(
     except ProgramError as problem:
         first = problem.diagnostics[0]
         return None, f"none: {first.message} [{first.code}]"
-    fields = show_schedule(planned.request)
-    shown = f"{arch.name} {{ {fields} }}" if fields else f"{arch.name}, a kernel without schedule fields"
-    return gemm_or_none(planned), shown
+    return gemm_or_none(planned), f"{arch.name} {{ {show_schedule(planned.request)} }}"
 
 
 def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:
