@@ -105,6 +105,7 @@ def _bind(statement: syntax.Bind, draft: _Draft) -> None:
         and statement.targets[0].type.element
     ):
         (target,) = statement.targets
+        assert target.type is not None
         if target.type.axes is None:
             made = expressions.check(value, scope)
             type_ = _own_type(target.type, made)
