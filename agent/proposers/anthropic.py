@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.quote import bounded, plain
@@ -130,7 +130,7 @@ class _Stream:
         self._model = ""
         self._ended = False
         self._size = 0
-        self._message: Any = None
+        self._whole: _Whole | None = None
 
     def read(self, client: Anthropic, request: Request) -> Reply:
         """Raises ProposerFailed and _Again."""
@@ -138,14 +138,10 @@ class _Stream:
         with closing(self._events(client, request)) as events:
             for event in events:
                 self._take(event)
-        message = self._message
-        if not self._ended or message is None:
+        if self._whole is None:
             raise self._broken("it ended before the message did")
-        details = message.stop_details
-        said = "" if details is None else f"{details.category or ''} {details.explanation or ''}".strip()
-        content = tuple(b.to_dict(mode="json") for b in message.content)
-        seconds = time.monotonic() - started
-        return Reply(content, str(message.stop_reason), self._model, self._usage, seconds, said)
+        content, stop, detail = self._whole
+        return Reply(content, stop, self._model, self._usage, time.monotonic() - started, detail)
 
     def _events(self, client: Anthropic, request: Request) -> Generator[Any, None, None]:
         """The stream's events. What the SDK raises is told apart here, so that nothing which is raised by
@@ -154,7 +150,7 @@ class _Stream:
             with client.messages.stream(**request) as stream:
                 yield from stream
                 if self._ended:
-                    self._message = stream.get_final_message()
+                    self._whole = _whole(stream.get_final_message())
         except self._sdk.APIStatusError as error:
             raise self._refused(error, request) from error
         except (self._sdk.APIConnectionError, _transport()) as error:
@@ -164,7 +160,7 @@ class _Stream:
             raise _Again(_words(error)) from error
         except self._sdk.AnthropicError as error:
             raise ProposerFailed(f"the Anthropic SDK failed: {_words(error)}", "update the SDK") from error
-        except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
+        except _GARBLED as error:
             raise self._broken(f"what came is no message: {_words(error)}") from error
 
     def _take(self, event: Any) -> None:
@@ -226,6 +222,19 @@ _MENDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What helps, by the error's type, or by its status where it has none."""
+
+
+_GARBLED = (ValueError, RuntimeError, TypeError, LookupError, AttributeError, AssertionError)
+"""What the SDK raises over events that make no message: it builds them without looking."""
+
+_Whole: TypeAlias = tuple[tuple[Mapping[str, Any], ...], str, str]
+
+
+def _whole(message: Any) -> _Whole:
+    """A message's blocks, why it stopped, and the service's words about that."""
+    details = message.stop_details
+    said = "" if details is None else f"{details.category or ''} {details.explanation or ''}".strip()
+    return tuple(b.to_dict(mode="json") for b in message.content), str(message.stop_reason), said
 
 
 def _transport() -> type[Exception]:

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from benchmarks.messages_api import Script, breaks_with, calls, cut, fails, hangs, raw, says, thinks
+from benchmarks.messages_api import (
+    KEY,
+    Script,
+    Tokens,
+    breaks_with,
+    calls,
+    cut,
+    events,
+    fails,
+    hangs,
+    raw,
+    says,
+    thinks,
+)
 from tests.optimise.made_up import Mortal
 from tests.optimise.proposers.talking import (
     BETTER,
@@ -250,7 +265,9 @@ def test_another_problem_shares_guide_and_game(at: Any, subject: Subject) -> Non
 )
 def test_what_may_pass_is_tried_again_and_said(fault: Script, at: Any, subject: Subject) -> None:
     slept: list[float] = []
-    it = proposer(at(fault, says(block(BETTER))), subject, slept=slept, timeout=1.0)
+    # Short where it must run out, and long enough for a machine that is busy.
+    limit = 4.0 if fault is hangs else 60.0
+    it = proposer(at(fault, says(block(BETTER))), subject, slept=slept, timeout=limit)
     answer, _ = answered(it)
     assert len(answer.programs) == 1 and len(slept) == 1 and 0.7 < slept[0] <= 1
     assert len(answer.said) == 1 and answer.said[0].startswith("try 1 of 5: ")
@@ -293,7 +310,7 @@ def test_half_a_stream_ends_the_call_with_its_spend(after: int, then: str, at: A
 
 
 def test_a_stream_that_stalls_ends_the_call(at: Any, subject: Subject) -> None:
-    failure, spent = failed(proposer(at(cut(block(BETTER), after=3, then="hang")), subject, timeout=1.0))
+    failure, spent = failed(proposer(at(cut(block(BETTER), after=3, then="hang")), subject, timeout=4.0))
     assert "the answer broke off" in failure.what and spent.written > 0
 
 
@@ -310,6 +327,41 @@ def test_a_stream_that_stalls_ends_the_call(at: Any, subject: Subject) -> None:
 def test_what_is_no_message_ends_the_call(chunks: list[bytes], at: Any, subject: Subject) -> None:
     failure, _ = failed(proposer(at(raw(*chunks)), subject))
     assert "broke off" in failure.what
+
+
+def test_streams_that_were_damaged_end_in_words(at: Any) -> None:
+    server, chance = at(), random.Random(5)
+    service = open_service(KEY, base_url=server.url, tries=1)
+    request = {"model": "claude-opus-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": []}]}
+    blocks = [thinks("hm"), "hello", calls("check", {"program": "x"})]
+    whole = list(events(blocks, request, Tokens(1, 2, 3)))
+    ended: Counter[str] = Counter()
+    for _ in range(150):
+        server.scripts[:] = [raw(*damaged(whole, chance))]
+        try:
+            ended[service.send(request, lambda model, usage: None).stop] += 1
+        except ProposerFailed as failure:
+            ended[failure.what.split(":")[0]] += 1
+    assert ended["the answer broke off"] > 20 and ended["tool_use"] > 20
+
+
+def damaged(chunks: list[bytes], chance: random.Random) -> list[bytes]:
+    found = list(chunks)
+    for _ in range(chance.randint(1, 3)):
+        i = chance.randrange(len(found))
+        match chance.randrange(5):
+            case 0:
+                del found[i]
+            case 1:
+                found.insert(i, chance.choice(chunks))
+            case 2:
+                at = chance.randrange(len(found[i]))
+                found[i] = found[i][:at] + bytes([chance.randrange(256)]) + found[i][at + 1 :]
+            case 3:
+                found[i] = found[i][: chance.randrange(len(found[i]))] + b"\n\n"
+            case 4:
+                found[i] = found[i].replace(b'"usage": {', b'"usage": null, "other": {')
+    return found
 
 
 @pytest.mark.parametrize(
