@@ -68,13 +68,16 @@ class Session:
 
 def opened(
     journal: Sink, problem: Mapping[str, Any], settings: Settings, *,
-    bound: float, baseline: float | None, id: str | None = None,
+    bound: float, baseline: float | None, id: str | None = None, sol: Mapping[str, Any] | None = None,
 ) -> Session:
-    """A new session. `problem` has at least its `text`; `bound` and `baseline` in seconds."""
+    """A new session. `problem` has at least its `text`; `bound` and `baseline` in seconds; `sol` is what
+    `ucutlass.sol.report.row` says of the problem, kept for its report."""
     session = Session(id or uuid.uuid4().hex, journal)
+    more = {} if sol is None else {"sol": dict(sol)}
     session.write(
-        "opened", problem=dict(problem), settings=settings_to_json(settings), bound=bound, baseline=baseline
-    )
+        "opened", problem=dict(problem), settings=settings_to_json(settings), bound=bound,
+        baseline=baseline, **more,
+    )  # fmt: skip
     return session
 
 

@@ -117,14 +117,13 @@ class Proposer:
         return Answer(programs, spend=spend, exhausted=not drawn)
 
 
+PROBLEM = {"file": "product.ucu", "program": "product", "sizes": SIZES, "arch": "sm90a", "lane": "bf16"}
+
+
 @cache
-def problem() -> dict[str, Any]:
+def sol() -> dict[str, Any]:
     program = frontend.kernel(frontend.read_text(PLAIN + "}\n"))
-    found = bounds(program, SIZES, DEVICES["H200"])
-    return {
-        "file": "product.ucu", "program": "product", "sizes": SIZES, "arch": "sm90a", "lane": "bf16",
-        "sol": row(found),
-    }  # fmt: skip
+    return row(bounds(program, SIZES, DEVICES["H200"]))
 
 
 def begun(sink: Sink, id: str = "5e551011", **settings: Any) -> tuple[Session, Proposer, Bench]:
@@ -133,9 +132,8 @@ def begun(sink: Sink, id: str = "5e551011", **settings: Any) -> tuple[Session, P
     given = {"search": "epsilon", "dialogue": "stark", "budget": Budget(40, dollars=2.0)} | settings
     chosen = Settings(**given, stop=Stop(None, None), seed=5)
     start = text_of(made, 30)
-    told = problem()
     session = opened(
-        sink, {"text": start, **told}, chosen, bound=told["sol"]["seconds"], baseline=BASELINE, id=id
+        sink, {"text": start, **PROBLEM}, chosen, bound=sol()["seconds"], baseline=BASELINE, id=id, sol=sol()
     )
     return session, Proposer(made, numbers), Bench(made, numbers)
 

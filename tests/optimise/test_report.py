@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.optimise.made_up import Mortal
-from tests.optimise.sample_session import problem, recorded
+from tests.optimise.sample_session import recorded
 from tests.optimise.trees import AGAIN, BAD, CAUGHT, NOT, OFF, us
 from ucutlass.agent.journal import Event, Journal
 from ucutlass.agent.outcome import Outcome, Refused, Timed, outcome_to_json
@@ -378,7 +378,3 @@ def test_a_journal_of_something_else(tmp_path: Path) -> None:
     damaged.append("5e", 0, "opened", {"problem": {}})
     status, _, err = ucc("report", "5e", "--journal", tmp_path / "k")
     assert status == 3 and "cannot be read" in err
-
-
-def test_the_problem_of_the_sample_is_one() -> None:
-    assert problem()["sol"]["lane"] == "bf16"

@@ -108,7 +108,7 @@ def _searches(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_
 
 def _searched(one: Compared, others: Sequence[Compared]) -> tuple[str, ...]:
     flat = next((o for o in others if o.search == "flat"), None)
-    sooner = "" if flat is None or one is flat else f"{_sooner(one, flat)} of {len(one.by_seed)} seeds"
+    sooner = "-" if flat is None or one is flat else f"{_sooner(one, flat)} of {len(one.by_seed)} seeds"
     return (
         one.search, f"{one.mean:.2f}", f"{_spread(one):.2f}", f"{one.median:g}",
         f"{one.low:g} to {one.high:g}", sooner,
