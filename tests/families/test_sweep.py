@@ -433,7 +433,7 @@ def test_what_is_accepted_is_planned_and_emitted_without_a_name(seed: int) -> No
         frontend.check_schedules(checked, frontend.kernel(checked))
     except ProgramError:
         return
-    sizes = {d: made.sizes[d] for d in frontend.free_dims(frontend.kernel(checked))}
+    sizes = {d: made.sizes[d] for d in free_dims(frontend.kernel(checked))}
     plan, _, first = emitted(made.text, **sizes)
     again, _, second = emitted(made.text, **sizes)
     assert (plan, first.code, first.entry) == (again, second.code, second.entry)
