@@ -78,7 +78,7 @@ def confirmed(subject: Subject, how: How) -> Timed | Wrong | Failed | Rejected:
     kept = store.add(record_of(candidate, bundle, found, (bench, proof)))
     if not found.accepted:
         said = "; ".join(f"{f.rule}: {f.words}" for f in found.findings[:3])
-        return Rejected(found.verdict, said[:800])
+        return Rejected(found.verdict, said[:800], (proof.id, bench.id, kept))
     return _timed(row["regimes"][0], (proof.id, bench.id, kept))
 
 

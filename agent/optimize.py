@@ -17,12 +17,14 @@ from ucutlass.agent.session import Settings, State
 from ucutlass.engine.work import Engine
 from ucutlass.hardware import Device
 from ucutlass.shapes import complete
-from ucutlass.sol.bounds import bounds
+from ucutlass.sol.bounds import Bounds, bounds
+from ucutlass.sol.report import row
 
 ProposerOf = Callable[[Problem, Device | None, int], Proposer]
-"""Makes the proposer of a problem, by the session's seed."""
+"""Makes the proposer of a problem, by the session's seed: `rules`, or one of
+`ucutlass.agent.proposers.models`."""
 
-PROPOSERS: dict[str, ProposerOf] = {"rules": rules}
+__all__ = ["ProposerOf", "Where", "begin", "go_on", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +39,20 @@ class Where:
     wait: float = 600.0
 
 
-def bound_of(problem: Problem, device: Device | None) -> float:
-    """Seconds that no program can beat, with the launch floor; 0 where the device's facts are not known."""
-    if device is None:
-        return 0.0
+def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
+    """What no program can beat; `realistic` has the launch floor."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     sizes = dict(zip(program.dims, complete(program, problem.sizes), strict=True))
-    return bounds(program, sizes, device).realistic.seconds
+    return bounds(program, sizes, device)
 
 
 def begin(journal: Journal, problem: Problem, settings: Settings, device: Device | None) -> Session:
-    """A new session in the journal; nothing is measured yet."""
-    return opened(
-        journal, problem_to_json(problem), settings, bound=bound_of(problem, device), baseline=None
-    )  # fmt: skip
+    """A new session in the journal; nothing is measured yet. Without the device's facts no bound is known."""
+    told = problem_to_json(problem)
+    if device is None:
+        return opened(journal, told, settings, bound=0.0, baseline=None)
+    found = bounds_of_problem(problem, device)
+    return opened(journal, told, settings, bound=found.realistic.seconds, baseline=None, sol=row(found))
 
 
 def go_on(

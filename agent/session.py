@@ -72,7 +72,8 @@ Due: TypeAlias = Ask | Judge | End
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a session works. `keep` is how many programs of one answer are taken."""
+    """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked: a
+    session that is resumed goes on with the same."""
 
     search: search.Name = "epsilon"
     dialogue: dialogue.Name = "single"
@@ -80,6 +81,7 @@ class Settings:
     stop: Stop = field(default_factory=Stop)
     seed: int = 0
     keep: int = 4
+    proposer: str = "rules"
 
 
 @dataclass(frozen=True, slots=True)

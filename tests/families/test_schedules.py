@@ -27,7 +27,7 @@ from ucutlass.plans.attention import AttentionPlan
 from ucutlass.schedule import FIELDS, Request, request_of_json, show
 from ucutlass.shapes import complete, free_dims
 
-_ATTENTION = {"B": 2, "H": 4, "G": 2, "L": 2048, "S": 1024, "E": 64}
+_ATTENTION = {"B": 2, "H": 4, "G": 2, "L": 2048, "S": 1024, "E": 64, "O": 9}
 
 CASES: dict[str, tuple[str, dict[str, int]]] = {
     **{f"sweep, {n}": (s.text, dict(s.small)) for n, s in SWEEPS.items()},

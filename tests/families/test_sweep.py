@@ -27,7 +27,7 @@ from ucutlass.families.sweep import SweepForm
 from ucutlass.plan import Knobs
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.sweep import RowReduce, RowValue, ScanAlong, SweepPlan, Window, phases, reductions
-from ucutlass.shapes import complete
+from ucutlass.shapes import complete, free_dims
 
 
 def form(body: str, params: str, result: str) -> SweepForm:

@@ -84,7 +84,7 @@ def judged(live: Live, text: str = LINEAR) -> Outcome:
 
 def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
     live = bench([{"seconds": 2e-5, "words": ""}])
-    assert judged(live) == Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
+    assert judged(live) == Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
     assert live.best == 1e-5
     behind = judged(live, LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return"))
     assert behind == Timed(2e-5) and live.best == 1e-5

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +19,7 @@ from ucutlass.agent.dialogue import DIALOGUES
 from ucutlass.agent.integrity.precision import LaneUnknown
 from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.agent.outcome import Timed, words
-from ucutlass.agent.problem import problem_of
+from ucutlass.agent.problem import problem_of, problem_of_json
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.search import SEARCHES
@@ -38,10 +40,17 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.shapes import complete, parse_sizes
 
+if TYPE_CHECKING:
+    from ucutlass.agent.optimize import ProposerOf
+
 _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile target serves"
 
-PROPOSERS = ("rules",)
-"""As `ucutlass.agent.optimize.PROPOSERS`."""
+PROPOSERS = ("rules", "anthropic", "command")
+
+SEARCH: Mapping[str, search.Name] = {"rules": "flat", "anthropic": "epsilon", "command": "epsilon"}
+"""By proposer, where none is asked for: see docs/agent.md."""
+
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 
@@ -53,12 +62,20 @@ BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 @arch_option(None)
 @click.option("--resume", "id", metavar="ID", help="Go on with a session instead of FILE.")
 @click.option(
-    "--proposer", type=click.Choice(PROPOSERS), default="rules", show_default=True,
-    help="What makes candidates; rules needs no model.",
+    "--proposer", type=click.Choice(PROPOSERS),
+    help="What makes candidates: rules (the default) needs no model, anthropic is a model over the Messages "
+    "API, command any program.",
 )  # fmt: skip
+@click.option("--model", metavar="NAME", help="Which model of anthropic.")
+@click.option("--effort", type=click.Choice(EFFORTS), help="How hard the model works; by default its own.")
+@click.option("--command", "program", metavar="WORDS", help="The program of the proposer command.")
+@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Keep a model's traffic.")
+@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Answer from kept traffic instead of a model.")  # fmt: skip
+@click.option("--no-memory", is_flag=True, help="Tell a model nothing of earlier sessions.")
 @click.option(
-    "--search", "how", type=click.Choice(tuple(SEARCHES)), default="flat", show_default=True,
-    help="Which candidate to go on from.",
+    "--search", "how", type=click.Choice(tuple(SEARCHES)),
+    help="Which candidate to go on from; by default flat for rules, epsilon for others.",
 )  # fmt: skip
 @click.option(
     "--dialogue", "steps", type=click.Choice(tuple(DIALOGUES)), default="single", show_default=True,
@@ -85,8 +102,10 @@ BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 @json_option
 def command(
     file: Path | None, sizes: tuple[str, ...], name: str | None, arch: str | None, id: str | None,
-    proposer: str, how: search.Name, steps: dialogue.Name, attempts: int | None, tokens: int | None,
-    dollars: float | None, gpu_seconds: float | None, seconds: float | None, eps: float, patience: int,
+    proposer: str | None, model: str | None, effort: Any, program: str | None, record: Path | None,
+    replay: Path | None, no_memory: bool, how: search.Name | None, steps: dialogue.Name,
+    attempts: int | None, tokens: int | None, dollars: float | None, gpu_seconds: float | None,
+    seconds: float | None, eps: float, patience: int,
     never_stop: bool, lane: str | None, baseline: str, seed: int, output: Path | None,
     journal: Path | None, limit: float, wait: float, as_json: bool,
 ) -> None:  # fmt: skip
@@ -97,7 +116,6 @@ def command(
     verified on the whole suite, timed in turns with the baseline and audited. All of it is written down
     as it happens: --resume goes on where a session stopped, however it did.
     """
-    from ucutlass.agent.optimize import PROPOSERS as MAKERS
     from ucutlass.agent.optimize import Where, begin, go_on
 
     with reported(as_json):
@@ -122,14 +140,20 @@ def command(
                 fail(Status.MACHINE, _NO_GPU, as_json)
             stop = Stop(None, None) if never_stop else Stop(eps, patience)
             budget = replace(asked, attempts=40 if attempts is None else attempts)
-            session = begin(kept, problem, Settings(how, steps, budget, stop, seed), device)
+            chosen = proposer or ("command" if program else "anthropic" if model or replay else "rules")
+            wanted = Settings(how or SEARCH[chosen], steps, budget, stop, seed, proposer=chosen)
+            session = begin(kept, problem, wanted, device)
         if found is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
+        asking = _Asking(session.state.settings.proposer, model, effort, program, record, replay, no_memory)
+        if proposer not in (None, asking.proposer):
+            words_ = f"session {session.id[:12]} was begun with --proposer {asking.proposer}"
+            fail(Status.CALL, words_, as_json)
         click.echo(f"ucc: session {session.id}", err=True)
         with closing(LocalEngine(on_wait=_announce)) as engine:
             where = Where(engine, device, "" if baseline == "none" else baseline, limit, wait)
             try:
-                state = go_on(session, where, MAKERS[proposer], _progress(as_json))
+                state = go_on(session, where, _maker(asking, kept, session, as_json), _progress(as_json))
             except ProposerFailed as failure:
                 again = f"ucc optimize --resume {session.id[:12]}"
                 fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
@@ -139,6 +163,42 @@ def command(
     _report(session, state, as_json)
     if best is None:
         sys.exit(Status.PROGRAM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """What the options say of the proposer."""
+
+    proposer: str
+    model: str | None
+    effort: Any
+    program: str | None
+    record: Path | None
+    replay: Path | None
+    no_memory: bool
+
+
+def _maker(asking: _Asking, kept: Journal, session: Session, as_json: bool) -> ProposerOf:
+    """The maker of the session's proposer. Raises ProposerFailed for a key, a file or an SDK that lacks."""
+    from ucutlass.agent.memory import alike, conclusions
+    from ucutlass.agent.optimize import rules
+    from ucutlass.agent.proposers import models
+    from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, Chosen
+
+    if asking.proposer == "rules":
+        return rules
+    told = problem_of_json(session.state.problem)
+    known = [] if asking.no_memory else alike(conclusions(kept), told.lane, told.name)
+    memory = [one.words for one in known]
+    if asking.proposer == "command":
+        if not asking.program:
+            fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)
+        return models.command(shlex.split(asking.program), memory=memory)
+    chosen = Chosen(asking.model or DEFAULT_MODEL, asking.effort)
+    if asking.replay is not None:
+        return models.recorded(asking.replay, chosen, memory=memory)
+    click.echo(f"ucc: {chosen.model} proposes; its tokens cost money", err=True)
+    return models.model(chosen, record=asking.record, memory=memory)
 
 
 def _sizes(text: str, file: Path, name: str | None, given: tuple[str, ...]) -> dict[str, int]:

@@ -57,8 +57,9 @@ def shared_bytes(p: AttentionProblem, s: AttentionSchedule) -> int:
     (`emit.attention.shared_bytes` without a tile of its own)."""
     chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
     rows, keys = GROUP * s.groups * 128, s.keys * 128
-    tile = max(chunks * rows, chunks_v * rows if p.plain else 0)
-    return 1024 + tile + s.stages * (chunks + chunks_v) * keys + 16 * (1 + 2 * s.stages)
+    tile = max(chunks * rows, chunks_v * rows if p.plain and not s.split else 0)
+    notes = 0 if p.packed is None else 32 + 8 * GROUP * s.groups
+    return 1024 + tile + s.stages * (chunks + chunks_v) * keys + 16 * (1 + 2 * s.stages) + notes
 
 
 def most_stages(p: AttentionProblem, s: AttentionSchedule) -> int:
@@ -75,12 +76,12 @@ Candidate = tuple[AttentionProblem, AttentionSchedule, Request]
 def _tile(c: Candidate) -> Finding | None:
     problem, s, request = c
     rows, keys, head = request.tile or (GROUP * s.groups, s.keys, problem.head)
-    most = 2 if problem.factor is None else MOST_GROUPS
+    most = 2 if problem.factor is None or problem.packed is not None else MOST_GROUPS
     if head != problem.head:
         said = f"tile {rows}x{keys}x{head}: the last extent is the head's, {problem.head} here"
         return Finding(said, f"use `tile {rows}x{keys}x{problem.head}`", ("tile",), None)
     if rows % GROUP or not 1 <= rows // GROUP <= most:
-        why = " where the score has a function of its own" if most == 2 else ""
+        why = " where the score has a function of its own, or sequences are packed" if most == 2 else ""
         said = f"{rows} rows: a warp group takes {GROUP}, and 1 to {most} of them share a tile{why}"
         return Finding(said, f"use `tile {GROUP * min(most, max(1, rows // GROUP))}x{keys}x{head}`",
                        ("tile",), None)  # fmt: skip

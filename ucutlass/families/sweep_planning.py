@@ -93,6 +93,7 @@ def plan_sweep(
     schedule = asked(room, own, request)
     if isinstance(schedule, tuple):
         return schedule
+    schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
     moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
@@ -130,24 +131,20 @@ def schedule_of(
         if (turn := _turned(problem, sizes)) is not None:
             across, turned = turn
             items = TILE * TILE // vector // THREADS
-            sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, across)]
-            full = all(side % TILE == 0 for side in sides)
-            items = max(1, items)
-            return SweepSchedule(vector, 1, THREADS, items, "registers", 1, across, turned, full=full)
+            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
         items = _items(problem, extent, vector, device)
         return SweepSchedule(vector, 1, THREADS, items, "registers")
-    made = (
-        _across(problem, extent, vector, arch, device)
-        if problem.across
-        else _down(problem, extent, vector, device)
-    )
-    full = _full(made, extent.columns // (vector if problem.across else 1))
-    return replace(made, full=full)
+    if problem.across:
+        return _across(problem, extent, vector, arch, device)
+    return _down(problem, extent, vector, device)
 
 
-def _full(s: SweepSchedule, columns: int) -> bool:
-    """Whether every thread has all its items of every row, of so many vectors."""
-    line = s.threads * s.items
+def _full(problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], s: SweepSchedule) -> bool:
+    """Whether every thread has all its items of every row, or a square all its lines."""
+    if not problem.columns:
+        sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
+        return bool(s.turned) and all(side % TILE == 0 for side in sides)
+    columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
     return columns == line * s.cluster if s.keep == "registers" else columns % line == 0
 
 
