@@ -53,7 +53,10 @@ def check_program(text: str, given: dict[str, int], seed: int = 0) -> Lowered:
     try:
         checked = frontend.read_text(text)
         kernel = frontend.kernel(checked)
-        form = frontend.gemm_form(checked, kernel)
+        form = frontend.form(checked, kernel)
+        if not isinstance(form, frontend.GemmForm):
+            other = type(form).__name__
+            return Lowered(seed, text, given, "rejected", wrong=(f"another family serves it: {other}",))
         sizes = complete(kernel, given)
         pointers = len(form.kernel.results) + sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [r.random() < 0.9 for _ in range(pointers)]
