@@ -38,6 +38,8 @@ EXACT = {
     "negate": operator.neg, "not": operator.not_,
 }  # fmt: skip
 
+KEEPS_ZERO = ("divide", "relu", "abs", "silu", "gelu", "tanh")
+
 
 class Brute:
     """`elements` of every node that are needed, `products` of dots, `taken` by reductions."""
@@ -79,9 +81,11 @@ class Brute:
                 self.need(inner, at)
             case Dot(over=over, left=left, right=right):
                 for full in self.points(over, at):
-                    if self.known(left, full) != 0 and self.known(right, full) != 0:
+                    if self.sure(left, full, 0) and self.sure(right, full, 0):
                         self.products[id(node)].add(tuple(full[d] for d in (*node.dims, *over)))
-                        self.need(left, full), self.need(right, full)
+                    for one, other in ((left, right), (right, left)):
+                        if self.known(one, full) != 0 and self.sure(other, full, 0):
+                            self.need(one, full)
             case Reduce(op=op, over=over):
                 self.take(node, self.points(over, at), NEUTRAL.get(op))
             case Softmax(over=over):
@@ -109,8 +113,9 @@ class Brute:
     def take(self, node: Any, row: Iterator[dict[str, int]], neutral: float | None) -> None:
         for point in row:
             if neutral is None or self.known(node.value, point) != neutral:
-                self.taken[id(node)].add(tuple(point[d] for d in node.value.dims))
                 self.need(node.value, point)
+            if neutral is None or self.sure(node.value, point, neutral):
+                self.taken[id(node)].add(tuple(point[d] for d in node.value.dims))
 
     def place(self, node: Read, at: Point) -> dict[str, int] | None:
         found = dict(at)
@@ -148,6 +153,39 @@ class Brute:
             for d in reversed(after.dims):
                 flat, found[d] = divmod(flat, self.graph.extents[d])
         return found
+
+    def sure(self, node: Value, at: Point, neutral: float) -> bool:
+        """Whether no mask of data could make the value neutral; with `may` they make nothing so."""
+        if self.may:
+            return bool(self.known(node, at) != neutral)
+        match node:
+            case Constant(value=value):
+                return bool(value != neutral)
+            case Apply(function="where", args=(condition, a, b)):
+                truth = self.known(condition, at)
+                arms = (a, b) if truth is None else (a,) if truth else (b,)
+                return all(self.sure(arm, at, neutral) for arm in arms)
+            case Apply(function="multiply", args=args) if neutral == 0:
+                return all(self.sure(a, at, 0) for a in args)
+            case Apply(function="add", args=args) if neutral == -math.inf:
+                return all(self.sure(a, at, neutral) for a in args)
+            case Apply(function=word, args=args) if neutral == 0 and word in KEEPS_ZERO:
+                return self.sure(args[0], at, 0)
+            case Apply(function="exp", args=(a,)) if neutral == 0:
+                return self.sure(a, at, -math.inf)
+            case Cast(value=inner):
+                return self.sure(inner, at, neutral)
+            case Softmax(value=inner, log=False) if neutral == 0:
+                return self.sure(inner, at, -math.inf)
+            case Read(value=inner, fill=fill) if fill == neutral:
+                found = self.place(node, at)
+                return found is not None and self.sure(inner, found, neutral)
+            case ParamValue(index=index):
+                source = self.graph.sources[index]
+                made = self.graph.buffers.get(source.buffer)
+                if isinstance(made, Made) and isinstance(source.type, TensorType):
+                    return self.sure(made.value, self.moved(source.type, made.type, at), neutral)
+        return True
 
     # --- values that the text alone gives ---------------------------------------------
 

@@ -91,6 +91,9 @@ PROGRAMS = {
         y = cumsum[L](x, exclusive=true, reverse=true) return y[L = P + 3] }""",
     "masked_sum": "kernel k(x: f32[M, L]) -> f32[M] { return sum[L](where(index(L) < index(M), x, 0)) }",
     "max_by_data": "kernel k(x: f32[M, L], keep: bool[L]) -> f32[M] { return max[L](where(keep, x, -inf)) }",
+    "packed": """kernel k(q: bf16[L, D], v: bf16[S=L, D], o: i32[E]) -> bf16[L, D] {
+        p = softmax[S](where(segment(L, o) == segment(S, o) and index(S) <= index(L), dot[D](q, v), -inf))
+        return dot[S](bf16(p), v) }""",
     "gather_part": "kernel k(z: f32[T, V], t: i64[T]) -> f32[T] { return exp(z)[V = t] }",
     "gather_rows": "kernel k(z: f32[V, D], t: i64[B, T]) -> f32[B, T, D] { return z[V = t] }",
     "variance": "kernel k(x: f32[M, L]) -> f32[M] { return var[L](where(index(L) < 3, x, 0)) }",

@@ -60,12 +60,14 @@ WHOLE = frozenset(
 
 @dataclass(slots=True)
 class Demand:
-    """Regions by node and by buffer. `may`: with what data may ask for, else what it must. What a mask
-    of data might spare a reduction is counted either way."""
+    """Regions by node and by buffer. `may`: with what data may ask for, else what it must. `surely` says
+    what no data makes neutral: what a mask of data might spare is not counted, and not asked of the other
+    factor of a product, but the masked value is needed, or nobody would know the mask."""
 
     graph: Graph
     may: bool
     masks: Masks
+    surely: Masks
     nodes: dict[int, Region] = field(default_factory=dict)
     sources: dict[int, Region] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
@@ -80,12 +82,13 @@ class Demand:
 
     def terms(self, node: Dot) -> int:
         """Products of a dot whose sums are needed and neither of whose factors is known to be 0."""
-        dims = (*node.dims, *node.over)
-        return count(self._products(node), dims, self.graph.extents)
+        extents = self.graph.extents
+        factors = both(self.surely.differs(node.left, 0.0), self.surely.differs(node.right, 0.0), extents)
+        return count(both(self.of(node), factors, extents), (*node.dims, *node.over), extents)
 
     def reduced(self, node: Reduce | Softmax | Scan) -> int:
         """Elements of its value that a reduction, softmax or scan takes in."""
-        return count(self._taken(node), node.value.dims, self.graph.extents)
+        return count(self._taken(node, self.surely), node.value.dims, self.graph.extents)
 
     # --- from a node to its operands -------------------------------------------------
 
@@ -96,12 +99,13 @@ class Demand:
     def _project(self, region: Region, dims: Dims, keep: Dims) -> Region:
         return project(region, (d for d in dims if d not in keep), self.graph.extents)
 
-    def _products(self, node: Dot) -> Region:
+    def _factor(self, node: Dot, one: Value, other: Value) -> Region:
+        """Where a factor of a product is needed: not where it is 0, nor where the other may be."""
         extents = self.graph.extents
-        factors = both(self.masks.differs(node.left, 0.0), self.masks.differs(node.right, 0.0), extents)
-        return both(self.of(node), factors, extents)
+        both_ = both(self.masks.differs(one, 0.0), self.surely.differs(other, 0.0), extents)
+        return both(self.of(node), both_, extents)
 
-    def _taken(self, node: Reduce | Softmax | Scan) -> Region:
+    def _taken(self, node: Reduce | Softmax | Scan, masks: Masks) -> Region:
         extents, needed = self.graph.extents, self.of(node)
         match node:
             case Reduce(op="var"):
@@ -112,7 +116,7 @@ class Demand:
                 needed, kept = project(needed, over, extents), -math.inf
             case Scan(op=op, along=along):
                 needed, kept = self._scanned(node, needed, along), NEUTRAL[op]
-        return both(needed, self.masks.differs(node.value, kept), extents)
+        return both(needed, masks.differs(node.value, kept), extents)
 
     def _scanned(self, node: Scan, needed: Region, along: str) -> Region:
         """Every coordinate up to one that is needed (from there on, in reverse)."""
@@ -139,11 +143,11 @@ class Demand:
             case Cast(value=inner):
                 self._need(inner, needed)
             case Dot(left=left, right=right):
-                products = self._products(node)
-                for side in (left, right):
-                    self._need(side, self._project(products, (*node.dims, *node.over), side.dims))
+                for side, other in ((left, right), (right, left)):
+                    region = self._factor(node, side, other)
+                    self._need(side, self._project(region, (*node.dims, *node.over), side.dims))
             case Reduce(value=inner) | Softmax(value=inner) | Scan(value=inner):
-                self._need(inner, self._taken(node))
+                self._need(inner, self._taken(node, self.masks))
             case Read(value=inner):
                 self._need(inner, image(node, needed, extents))
             case Gather():
@@ -224,7 +228,8 @@ class Demand:
 
 def demand(graph: Graph, may: bool) -> Demand:
     """What the program's results need; all of them are needed whole."""
-    found = Demand(graph, may, Masks(graph))
+    masks = Masks(graph)
+    found = Demand(graph, may, masks, masks if may else Masks(graph, may=False))
     for name in graph.results:
         match graph.buffers[name]:
             case Made(value=value):
@@ -233,6 +238,7 @@ def demand(graph: Graph, may: bool) -> Demand:
                 found.torch(opaque)
     nodes = ordered(graph)
     found.masks.warm(reversed(nodes))
+    found.surely.warm(reversed(nodes))
     for node in nodes:
         found.spread(node)
     return found

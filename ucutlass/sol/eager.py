@@ -54,7 +54,8 @@ class _Eager:
 
     def stages(self) -> tuple[Work, ...]:
         nodes = tuple(reversed(ordered(self.graph)))
-        whole = Demand(self.graph, True, Masks(self.graph, deep=False))
+        masks = Masks(self.graph, deep=False)
+        whole = Demand(self.graph, True, masks, masks)
         whole.nodes |= {id(n): FULL for n in nodes}
         fixed, through = fixed_values(self.graph), self._through(nodes)
         made: dict[int, tuple[str, Made]] = {

@@ -55,10 +55,12 @@ _KEEPS_ZERO = frozenset({"negate", "abs", "relu", "leaky_relu", "silu", "gelu", 
 @dataclass(slots=True)
 class Masks:
     """Regions of one graph's values, each over the value's own dimensions. `deep`: masks are seen
-    through operators and buffers; else only windows that an operator reads through directly."""
+    through operators and buffers; else only windows that an operator reads through directly. `may`: a mask
+    of data hides nothing; else it hides whatever it could."""
 
     graph: Graph
     deep: bool = True
+    may: bool = True
     known: dict[tuple[int, float], Region] = field(default_factory=dict)
     conditions: dict[tuple[int, bool, bool], Region] = field(default_factory=dict)
     positions: dict[int, tuple[Linear, Region] | None] = field(default_factory=dict)
@@ -170,7 +172,8 @@ class Masks:
     # --- neutral values --------------------------------------------------------------
 
     def differs(self, value: Value, neutral: float) -> Region:
-        """Where a value may be other than `neutral`; elsewhere the text says that it is that."""
+        """Where a value may be other than `neutral`; elsewhere the text says that it is that, or without
+        `may` data may."""
         key = id(value), neutral
         if key not in self.known:
             self.known[key] = self._differs(value, neutral) if self.deep else self._window(value, neutral)
@@ -191,9 +194,12 @@ class Masks:
             case Cast(value=inner) if neutral == 0 or value.elem.name in ("f32", "f16", "bf16", "tf32"):
                 return self.differs(inner, neutral)
             case Apply(function="where", args=(condition, a, b)):
-                first = both(self.holds(condition, True, True), self.differs(a, neutral), extents)
-                second = both(self.holds(condition, False, True), self.differs(b, neutral), extents)
-                return either(first, second, extents)
+                arms = self.differs(a, neutral), self.differs(b, neutral)
+                first = both(self.holds(condition, True, self.may), arms[0], extents)
+                second = both(self.holds(condition, False, self.may), arms[1], extents)
+                # Where nobody knows which arm it is, both must differ.
+                known = either(first, second, extents)
+                return known if self.may else either(known, both(*arms, extents), extents)
             case Apply(function="multiply", args=(a, b)) if neutral == 0:
                 return both(self.differs(a, 0.0), self.differs(b, 0.0), extents)
             case Apply(function="add", args=(a, b)) if neutral == -math.inf:
