@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
@@ -59,25 +57,6 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 def problem_of_json(value: Mapping[str, Any]) -> Problem:
     """Raises TypeError for another's fields."""
     return Problem(**value)
-
-
-class NotAProblem(ValueError):
-    """A folder's list of problems cannot be read."""
-
-
-def problems_in(path: Path, arch: str, lane: str | None = None) -> list[Problem]:
-    """A list of problems: a JSON file `[{"file": "x.ucu", "sizes": {"M": 1}, "kernel": "k", "lane": "bf16"},
-    ..]`, its files relative to it. Raises NotAProblem, OSError, and as `problem_of`."""
-    try:
-        rows = json.loads(path.read_text())
-        wanted = [(path.parent / r["file"], r.get("kernel"), dict(r["sizes"]), r.get("lane")) for r in rows]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        words = f'{path} is no list of {{"file": .., "sizes": {{..}}}} ({error!r})'
-        raise NotAProblem(words[:300]) from error
-    return [
-        problem_of(frontend.decoded(file.read_bytes(), str(file)), str(file), name, sizes, arch, own or lane)
-        for file, name, sizes, own in wanted
-    ]
 
 
 # --- candidates ----------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Settings:
     """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked: a
     session that is resumed goes on with the same."""
 
-    search: search.Name = "epsilon"
+    search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
     budget: Budget = field(default_factory=Budget)
     stop: Stop = field(default_factory=Stop)

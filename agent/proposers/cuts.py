@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ucutlass import frontend
+from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
 from ucutlass.agent.session import Written
 from ucutlass.diagnostics import ProgramError
@@ -60,8 +60,10 @@ def estimate(text: str, problem: Problem, device: Device | None) -> float | None
     try:
         checked = frontend.read_text(text)
         pipeline = frontend.program(checked, problem.program)
+        if not isinstance(pipeline, ir.Pipeline):
+            return None
         sizes = complete(pipeline, problem.sizes)
-        made = plan_pipeline(checked, pipeline, sizes, problem.arch, device)  # type: ignore[arg-type]
+        made = plan_pipeline(checked, pipeline, sizes, problem.arch, device)
     except (ProgramError, ShapeError):
         return None
     return sum(s.chosen.planned.seconds for s in made.stages if s.chosen is not None)

@@ -38,6 +38,11 @@ pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
 """
 
 
+def took(seconds: float) -> dict[str, Any]:
+    """What an attempt that is right answers."""
+    return {"seconds": seconds, "words": "", "spent": 0.5}
+
+
 def problem(text: str = LINEAR) -> Problem:
     return problem_of(text, "p.ucu", None, SIZES, "sm90a")
 
@@ -83,12 +88,12 @@ def judged(live: Live, text: str = LINEAR) -> Outcome:
 
 
 def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
-    live = bench([{"seconds": 2e-5, "words": ""}])
+    live = bench([took(2e-5)])
     assert judged(live) == Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
     assert live.best == 1e-5
     behind = judged(live, LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return"))
     assert behind == Timed(2e-5) and live.best == 1e-5
-    near = bench([{"seconds": 1e-5 * LEADS, "words": ""}])
+    near = bench([took(1e-5 * LEADS)])
     near.best = 1e-5
     assert isinstance(judged(near), Timed) and judged(near).records  # type: ignore[union-attr]
 
@@ -96,7 +101,7 @@ def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        ({"seconds": None, "words": "normal: (0, 0) is off"}, Wrong),
+        ({"seconds": None, "words": "normal: (0, 0) is off", "spent": 0.5}, Wrong),
         (isolate.Crashed("SIGSEGV", ""), Failed),
         (isolate.TimedOut(3.0, ""), Failed),
         (isolate.Raised("LaunchError", "illegal address", "", ""), Failed),
@@ -109,12 +114,12 @@ def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: 
 
 
 def test_what_the_audit_rejects_does_not_lead() -> None:
-    live = bench([{"seconds": 1e-9, "words": ""}], lambda s, h: Rejected("below-sol", "too fast"))
+    live = bench([took(1e-9)], lambda s, h: Rejected("below-sol", "too fast"))
     assert isinstance(judged(live), Rejected) and live.best is None
 
 
 def test_a_build_that_fails_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    live = bench([{"seconds": 1.0, "words": ""}])
+    live = bench([took(1.0)])
 
     def fails(checked: Any, program: Any, *a: Any, **k: Any) -> Any:
         raise checked.error(live_module_diagnostic(program))
@@ -130,7 +135,7 @@ def live_module_diagnostic(program: Any) -> Any:
 
 
 def test_one_schedule_in_two_spellings_is_one_candidate() -> None:
-    live = bench([{"seconds": 1.0, "words": ""}])
+    live = bench([took(1.0)])
     one = LINEAR.replace("{ return", "{ schedule sm90a { tile 128x128x64 warps pingpong } return")
     two = LINEAR.replace("{ return", "{ schedule sm90a { warps pingpong\n tile 128x128x64 } # same\n return")
     assert live.key(one) == live.key(two) != live.key(LINEAR)
@@ -142,7 +147,7 @@ def test_an_illegal_schedule_is_refused_with_its_rule() -> None:
 
 
 def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
-    live = bench([{"seconds": 1.0, "words": ""}], of=CHAIN)
+    live = bench([took(1.0)], of=CHAIN)
     found = judged(live, CHAIN.replace("* 2", "* 3"))
     assert isinstance(found, Refused) and "something else" in found.words
     assert not live.engine.asked  # type: ignore[attr-defined]
@@ -154,7 +159,7 @@ def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
 def test_every_proposed_schedule_is_another_legal_candidate() -> None:
     made = rules(problem(), H200)
     assert isinstance(made, Schedules)
-    bench_ = bench([{"seconds": 3e-5, "words": ""}])
+    bench_ = bench([took(3e-5)])
     session = opened(
         Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(24), stop=Stop(None, None)),
         bound=0.0, baseline=None,
@@ -218,7 +223,7 @@ def test_a_pipeline_without_other_cuts_is_exhausted() -> None:
     both = "  h: bf16[M, N] = dot[K](x, w) + b\n  return gelu(h) * 2"
     one = CHAIN.replace(both, "  return dot[K](x, w) + b")
     session = opened(Mortal(), {"text": one}, Settings("flat"), bound=0.0, baseline=None)
-    state = run(session, rules(problem(one), H200), bench([{"seconds": 1.0, "words": ""}], of=one))
+    state = run(session, rules(problem(one), H200), bench([took(1.0)], of=one))
     assert state.ended == "no candidate is left to go on from"
 
 
@@ -228,7 +233,7 @@ def test_the_problem_s_own_mistakes_are_errors() -> None:
 
 
 def test_repeats_are_seen_through_spelling() -> None:
-    live = bench([{"seconds": 1.0, "words": ""}])
+    live = bench([took(1.0)])
 
     class Twice:
         def propose(self, ask: Any, state: Any, on_spend: Any) -> Any:

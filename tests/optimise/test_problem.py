@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,10 @@ from ucutlass.agent.outcome import Refused
 from ucutlass.agent.problem import (
     MOST_CHARACTERS,
     Candidate,
-    NotAProblem,
     candidate_of,
     problem_of,
     problem_of_json,
     problem_to_json,
-    problems_in,
 )
 from ucutlass.shapes import ShapeError
 from ucutlass.trials.same import same
@@ -114,13 +111,3 @@ def test_another_cut_computes_the_same() -> None:
 )
 def test_something_else_is_seen(change: tuple[str, str]) -> None:
     assert "differs at" in same(CHAIN, CHAIN.replace(*change), "chain", SIZES, 0)
-
-
-def test_a_list_of_problems(tmp_path: Path) -> None:
-    (tmp_path / "a.ucu").write_text(LINEAR)
-    listed = tmp_path / "problems.json"
-    listed.write_text(json.dumps([{"file": "a.ucu", "sizes": SIZES}, {"file": "a.ucu", "sizes": SIZES}]))
-    assert [p.program for p in problems_in(listed, "sm90a")] == ["linear", "linear"]
-    listed.write_text('[{"file": "a.ucu"}]')
-    with pytest.raises(NotAProblem, match="is no list"):
-        problems_in(listed, "sm90a")
