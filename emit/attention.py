@@ -282,27 +282,31 @@ def _score_body(problem: GemmProblem, made: ArithmeticText) -> str:
     )
 
 
-def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
+def _result_parts(problem: GemmProblem, made: ArithmeticText) -> tuple[list[str], list[str]]:
+    """What is read and pointed at before a row's outcomes, and what is done with each."""
     lines, values = _loads("result_in", problem.inputs, "p.rows", "p.columns")
     batch = [f"tile.batch[{i}]" for i in range(made.batch)]
     outs = [f"out{j}" for j in range(len(problem.outputs))]
     call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
     pointed, stores = _targets(problem)
+    declared = [f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)]
+    return [*lines, *pointed], [*declared, f"      result::{call};", *stores]
+
+
+def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    before, each = _result_parts(problem, made)
     return "\n".join(
         [
             "#pragma unroll",
             "  for (int r = 0; r < 2; ++r) {",
             "    int const m = row + 8 * r;",
             "    if (m >= p.rows) continue;",
-            *lines,
-            *pointed,
+            *before,
             "#pragma unroll",
             "    for (int i = 0; i < kOutcomes / 2; ++i) {",
             "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = column + column_of(at);",
             "      if (n_at >= p.columns) continue;",
-            *(f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)),
-            f"      result::{call};",
-            *stores,
+            *each,
             "    }",
             "  }",
         ]
@@ -311,22 +315,15 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
 
 def _combine_body(problem: GemmProblem, made: ArithmeticText) -> str:
     """As `_result_body`, of the one row m whose outcomes a warp has."""
-    lines, values = _loads("result_in", problem.inputs, "p.rows", "p.columns")
-    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
-    outs = [f"out{j}" for j in range(len(problem.outputs))]
-    call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
-    pointed, stores = _targets(problem)
+    before, each = _result_parts(problem, made)
     return "\n".join(
         [
-            *lines,
-            *pointed,
+            *before,
             "#pragma unroll",
             "  for (int at = 0; at < 4 * kPieces; ++at) {",
             "    int const n_at = at / 4 * 128 + 4 * lane + at % 4;",
             "    if (n_at >= p.columns) continue;",
-            *(f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)),
-            f"      result::{call};",
-            *stores,
+            *each,
             "  }",
         ]
     )
