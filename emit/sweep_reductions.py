@@ -62,10 +62,10 @@ class Reducer:
                 kind = CPP[one.kind]
                 return Passes(
                     (f"{part}.add({x});",),
-                    (f"Extreme<{kind}, {largest}> part{i}[{count}];", f"int at{i}[{count}];",
-                     f"{lanes} at{i}[l] = -1;"),
-                    second=(f"if (meets({x}, {part}.value)) at{i}[{lane}] = {code};",), backwards=True,
-                    ends=(f"{lanes} {{", f"if (at{i}[l] >= 0) {{", *self._place(f"at{i}[l]"),
+                    (f"Extreme<{kind}, {largest}> part{i}[{count}];", f"int seen{i}[{count}];",
+                     f"{lanes} seen{i}[l] = -1;"),
+                    second=(f"if (meets({x}, {part}.value)) seen{i}[{lane}] = {code};",), backwards=True,
+                    ends=(f"{lanes} {{", f"if (seen{i}[l] >= 0) {{", *self._place(f"seen{i}[l]"),
                           f"Where<{kind}, {largest}> here;",
                           f"here.best = part{i}[l].value, here.value = {self._count()};",
                           f"r{i}[l].merge(here);", "}", "}"),

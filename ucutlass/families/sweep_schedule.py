@@ -122,14 +122,15 @@ def _across(
     held, share = room.held(vector), math.ceil(room.line(vector) / cluster)
     if keep == "registers":
         wanted = math.ceil(share / r.items) if r.items else math.ceil(share * held / 64)
-        threads = r.threads or min(MOST_THREADS, max(power(wanted), min(32, power(share))))
+        least = 32 if cluster > 1 else min(32, power(share))
+        threads = r.threads or min(MOST_THREADS, max(power(wanted), least))
         items = r.items or max(1, math.ceil(share / threads))
     else:
         share = math.ceil(share / (r.split_k if isinstance(r.split_k, int) else 1))
         threads = r.threads or (own.threads if own.keep == keep else min(256, power(share)))
         fits = max(1, min(4, MOST_HELD // 2 // held, math.ceil(share / threads)))
         items = r.items or (min(own.items, fits) if own.keep == keep else fits)
-    return threads, r.rows or max(1, 128 // threads), items
+    return threads, r.rows or (1 if cluster > 1 else max(1, 128 // threads)), items
 
 
 def _down(
@@ -251,6 +252,12 @@ def _shared(c: Candidate) -> Finding | None:
             f"a cluster of {sides[0]}x{sides[1]}: 1x1, 1x2, 1x4 or 1x8 blocks of Hopper share a row that "
             "lies in their registers, along which vectors lie", "use `cluster 1x1`, or `split_k`",
             ("cluster", "keep"), None,
+        )  # fmt: skip
+    if s.cluster > 1 and (s.rows > 1 or s.threads % 32):
+        return Finding(
+            f"{s.threads} threads x {s.rows} rows: each block of a cluster holds its part of one row, with whole "
+            "warps of 32 threads", f"use `rows 1  threads {max(32, s.threads)}`, or `cluster 1x1`",
+            ("rows", "threads", "cluster"), None,
         )  # fmt: skip
     if r.split_k == "stream" or (s.splits > 1 and (room.scans or not room.problem.columns)):
         what = "stream-K is of dots" if r.split_k == "stream" else "a scan and a copy have no parts to add"
