@@ -76,7 +76,12 @@ def translated(text: str) -> str:
     text = _ASM.sub(_emulated, text)
     assert "asm " not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
     headers = "#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"
-    intrinsic = "unsigned __byte_perm(unsigned, unsigned, unsigned);\n"
+    intrinsic = (
+        "inline unsigned __byte_perm(unsigned x, unsigned y, unsigned select) {\n"
+        "  unsigned long long const both = x | (unsigned long long)(y) << 32;\n  unsigned made = 0;\n"
+        "  for (int i = 0; i < 4; ++i) made |= unsigned(both >> (select >> 4 * i & 7) * 8 & 0xff) << 8 * i;\n"
+        "  return made;\n}\n"
+    )
     return f'{intrinsic}{headers}#include "hopper.h"\n#include <cmath>\n{HOST_SHIM}{text}'
 
 
@@ -89,6 +94,9 @@ def _emulated(found: re.Match[str]) -> str:
         b = across[-1] if across else "0"
         a = across[0] if len(across) == 2 else "0"
         return f"hopper::wgmma(d, a, b, keeps, {made[1]}, hopper::Lane::{made[2]}, {a}, {b});"
+    if "lop3" in inside:  # (a & b) ^ c, of which there is but one
+        (made,), (a, b, c) = re.findall(r'"=r"\((\w+)\)', inside), re.findall(r' "r"\((.*?)\)(?:,|$)', inside)
+        return f"{made} = (({a}) & ({b})) ^ ({c});"
     if "stmatrix" in inside:
         return f"hopper::stmatrix({'true' if '.trans' in inside else 'false'}, to, r);"
     if "st.shared.b8" in inside:

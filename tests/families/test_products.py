@@ -253,7 +253,7 @@ def test_schedules_of_widened_weights_are_those_measured() -> None:
     text = PRODUCTS["narrow weights"].text
     few, many = plan(text, M=16, K=4096, N=14336).schedule, plan(text, M=8192, K=4096, N=8192).schedule
     assert isinstance(few, WgmmaSchedule) and isinstance(many, WgmmaSchedule)
-    assert (few.tile, few.cluster) == ((128, 64, 128), (2, 1)) and many.tile == (128, 256, 64)
+    assert (few.tile, few.cluster) == ((128, 32, 128), (2, 1)) and many.tile == (128, 256, 64)
     made = planned(PRODUCTS["weights of four bits, scales of parts"].text, M=128, G=112, J=128, N=4096)
     assert isinstance(made.plan, ProductsPlan) and isinstance(made.plan.schedule, WgmmaSchedule)
     assert made.plan.schedule.tile == (64, 64, 128)

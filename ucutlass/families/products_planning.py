@@ -59,13 +59,14 @@ _UNKNOWN = (0.3, 0.3, 0.3)
 
 _WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyType(
     {
-        ("pingpong", 64, 64): (0.32, 0.24), ("pingpong", 64, 128): (0.46, 0.36),
-        ("cooperative", 128, 64): (0.37, 0.29), ("cooperative", 128, 128): (0.55, 0.49),
-        ("cooperative", 128, 256): (0.73, 0.49),
+        ("pingpong", 64, 32): (0.2, 0.15), ("pingpong", 64, 64): (0.32, 0.24),
+        ("pingpong", 64, 128): (0.46, 0.36),
+        ("cooperative", 128, 32): (0.24, 0.19), ("cooperative", 128, 64): (0.37, 0.29),
+        ("cooperative", 128, 128): (0.55, 0.49), ("cooperative", 128, 256): (0.73, 0.49),
     }
 )  # fmt: skip
-"""The same where A is widened on its way, plain and with scaled parts: of 8 and of 4 bits, measured on an
-H200 in clusters of 2x1 over four shapes."""
+"""The same where A is widened on its way, plain and with scaled parts, in any cluster: of 8 and of 4 bits,
+measured on an H200 over four shapes (those of 32 columns are an estimate)."""
 
 _BANDWIDTH = 0.9
 """Of the memory's, what loads that are far ahead reach."""
@@ -166,10 +167,9 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
 
 def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> int:
     """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
-    multipliers busy (scaled parts of 8 bits so deep were not measured)."""
+    multipliers busy."""
     deep = [d for d in depths(problem) if not why_unscaled(problem, (64, 64, d), sizes)]
-    measured = problem.scaled is None or problem.gemm.a.elem.packed > 1
-    return deep[-1] if deep and columns < 256 and measured else depths(problem)[0]
+    return deep[-1] if deep and columns < 256 else depths(problem)[0]
 
 
 def _no_tile(problem: ProductsProblem, sizes: tuple[int, ...]) -> str:
@@ -196,7 +196,7 @@ def _candidates(
 ) -> Iterator[Candidate]:
     tiles = [request.tile] if request.tile else [
         (m, n // problem.products, depth_of(problem, n, sizes))
-        for m in (64, 128, 256) for n in (64, 128, 256)
+        for m in (64, 128, 256) for n in (32, 64, 128, 256)
     ]  # fmt: skip
     warps: tuple[Warps, ...] = ("pingpong", "cooperative")
     clusters = sorted(_CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else _CLUSTERS  # as measured
@@ -226,13 +226,13 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
     """Why a tile or a cluster cannot be, "" where it can."""
     (m, n, k), (cm, cn) = schedule.tile, schedule.cluster
     groups = 2 if schedule.warps == "cooperative" else 1
-    width = n * problem.products
+    width, columns = n * problem.products, 32 if problem.converts else 64
     registers = m // (64 * groups) * width // 2
     most = 64 if promotes(problem.gemm) or problem.scaled is not None else 128
     rules = [
         (m % (64 * groups) != 0,
          f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}"),
-        (n % 64 != 0, f"N of a tile is a multiple of 64, not {n}"),
+        (n % columns != 0, f"N of a tile is a multiple of {columns}, not {n}"),
         (k not in depths(problem), f"K of a tile is {' or '.join(map(str, depths(problem)))}, not {k}"),
         (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
         (m > 256, f"M of a tile is at most 256, not {m}"),
