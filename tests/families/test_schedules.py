@@ -7,12 +7,12 @@ import re
 from functools import cache
 
 import pytest
-from tests.families.convolution_programs import PROGRAMS as CONVOLUTIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.families.convolution_programs import PROGRAMS as CONVOLUTIONS
 from tests.families.product_programs import PRODUCTS
 from tests.families.sweep_programs import SWEEPS
-
 from tests.programs_attention import PROGRAMS as ATTENTIONS
 from tests.programs_attention import text as attention
 from ucutlass import frontend, ir

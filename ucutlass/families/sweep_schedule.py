@@ -255,8 +255,8 @@ def _shared(c: Candidate) -> Finding | None:
         )  # fmt: skip
     if s.cluster > 1 and (s.rows > 1 or s.threads % 32):
         return Finding(
-            f"{s.threads} threads x {s.rows} rows: each block of a cluster holds its part of one row, with whole "
-            "warps of 32 threads", f"use `rows 1  threads {max(32, s.threads)}`, or `cluster 1x1`",
+            f"{s.threads} threads x {s.rows} rows: each block of a cluster holds its part of one row, with "
+            "whole warps of 32 threads", f"use `rows 1  threads {max(32, s.threads)}`, or `cluster 1x1`",
             ("rows", "threads", "cluster"), None,
         )  # fmt: skip
     if r.split_k == "stream" or (s.splits > 1 and (room.scans or not room.problem.columns)):
