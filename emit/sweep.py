@@ -94,7 +94,7 @@ def render(plan: SweepPlan) -> str:
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
         workspace=Splits(plan).workspace(),
-        full=_filled(problem, schedule),
+        full=_filled(problem, schedule), retained="load_retained<" in body,
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
     )  # fmt: skip

@@ -77,7 +77,8 @@ class Loader:
             # Neighbours: one address for all.
             here = replace(names, vector=None)
             count, align = ("kVector", one.align) if moved else ("1", 1)
-            read = f"load<{count}, {align}>(p.t{one.pointer} + o)"
+            how = "load_retained" if self._retained(k) else "load"
+            read = f"{how}<{count}, {align}>(p.t{one.pointer} + o)"
             if cpp != stored_cpp(one.elem):
                 read = f"widen<{cpp}>({read})"
             return [
@@ -91,6 +92,12 @@ class Loader:
             *self.writer.address(one.axes, one.guards, here),
             f"{into}{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
         ]  # fmt: skip
+
+    def _retained(self, k: int) -> bool:
+        """Whether no two rows share an element of a load, and its lines are to leave the L2 last."""
+        walked = set(range(len(self.problem.rows) + len(self.problem.columns)))
+        one = self.problem.loads[k]
+        return self.plan.schedule.retain and touched(self.plan, (*one.axes, *one.guards)) == walked
 
     def element(self) -> str:
         """The coordinate of the vector's element at hand."""

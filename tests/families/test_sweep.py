@@ -460,3 +460,20 @@ def test_random_programs_are_mostly_accepted() -> None:
             continue
         accepted += 1
     assert accepted >= 80
+
+
+def test_rows_that_stream_stay_in_the_l2_longest() -> None:
+    text = "kernel k(x: bf16[T, D], g: bf16[D]) -> bf16[T, D] { return x * rsqrt(mean[D](x * x) + 1e-5) * g }"
+    _, _, large = emitted(text, T=131072, D=4096)
+    _, _, small = emitted(text, T=1024, D=4096)
+    assert "load_retained<kVector, 8>(p.t0" in large.code and "load<kVector, 8>(p.t1" in large.code
+    assert "load_retained" not in small.code
+
+
+def test_what_many_rows_share_is_not_counted_as_kept() -> None:
+    text = """kernel k(h: bf16[M, (G=64 C)], gain: bf16[(G C)], shift: bf16[(G C)]) -> bf16[M, (G C)] {
+  d = h - mean[C](h)
+  return d * rsqrt(mean[C](d * d) + 1e-5) * gain + shift
+}"""
+    found = planned(text, M=32768, C=64).schedule
+    assert (found.threads, found.items, found.full) == (4, 2, True)

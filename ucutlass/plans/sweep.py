@@ -224,7 +224,8 @@ class SweepSchedule:
     `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
-    `full`: every thread has all its items of every row, so that none is asked for.
+    `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
+    is read once stays in the L2 longest, so that results leave it while they come.
     """
 
     vector: int
@@ -237,6 +238,7 @@ class SweepSchedule:
     turned: tuple[tuple[int, int], ...] = ()
     cluster: int = 1
     full: bool = False
+    retain: bool = False
 
 
 TILE = 64
