@@ -150,7 +150,7 @@ class _Body:
 
     @property
     def launches(self) -> int:
-        return phases(self.problem) + 1 if self.plan.schedule.splits > 1 else 1
+        return phases(self.problem) + bool(self._scans) + 1 if self.plan.schedule.splits > 1 else 1
 
     def lines(self) -> list[str]:
         self.places.totals()
@@ -310,6 +310,8 @@ class _Body:
             early, lines = [], self._loads(targets, loaded, names)
         for i, s in scans:
             lines += self._scan(i, s, names)
+        if scans and self.plan.schedule.splits > 1:
+            early = [*self._totals([*early, *self._chunks(lines)]), *early]
         stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
         lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {"]
         lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
@@ -321,6 +323,15 @@ class _Body:
             return [*lines, "}", *stores, "}", "}"]
         lines += ["}", "if (mine) {", *stores, "}", "}", "}"]
         return [*once, *carries, *early, *self._chunks(lines)]
+
+    def _totals(self, scanned: Sequence[str]) -> list[str]:
+        """The launch that leaves each part's total of every scan, and what the next begins with."""
+        splits, scans = Splits(self.plan), self._scans
+        return [
+            f"if constexpr (kLaunch == {phases(self.problem)}) {{", *scanned,
+            *(line for i, s in scans for line in splits.leave(i, s)), "return;", "} else {",
+            *(line for i, s in scans for line in splits.carry(i, s)), "}",
+        ]  # fmt: skip
 
     def _following(
         self, targets: Sequence[int], loaded: set[int], names: Names

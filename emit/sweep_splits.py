@@ -1,12 +1,13 @@
-"""A sweep's rows shared by blocks: each leaves its part of a reduction in the workspace, and the next launch
-gathers them."""
+"""A sweep's rows shared by blocks: each leaves its part of a reduction, or its total of a scan, in the
+workspace, and the next launch gathers them, always in the same order, so that results repeat bit by bit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ucutlass.emit.functions import CPP
 from ucutlass.emit.sweep_writer import accumulator
-from ucutlass.plans.sweep import RowReduce, SweepPlan
+from ucutlass.plans.sweep import RowReduce, ScanAlong, SweepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +20,16 @@ class Splits:
     def _lanes(self) -> str:
         return "1" if self.plan.problem.across else "kVector"
 
-    def _sizes(self) -> list[tuple[int, RowReduce, str]]:
-        """Reductions with the offset of their partial results in the workspace."""
+    def _sizes(self) -> list[tuple[int, RowReduce | ScanAlong, str]]:
+        """Reductions and scans with the offset of their parts in the workspace."""
         lanes = 1 if self.plan.problem.across else self.plan.schedule.vector
         found, before = [], "0"
         for i, one in enumerate(self.plan.problem.instructions):
-            if isinstance(one, RowReduce):
+            if isinstance(one, RowReduce | ScanAlong):
                 found.append((i, one, before))
                 count = lanes * self.plan.schedule.splits
-                before = f"{before} + p.rows * {count} * int64_t(sizeof({accumulator(one)}))"
+                # Whole words of 8 bytes: what comes behind stays aligned.
+                before = f"{before} + p.rows * {count} * int64_t((sizeof({_part(one)}) + 7) / 8 * 8)"
         return found
 
     def workspace(self) -> str:
@@ -39,15 +41,16 @@ class Splits:
         count = len(self._sizes()) * lanes * self.plan.schedule.splits * 24
         return f"uint64_t(p.rows) * {count}"
 
-    def _at(self, i: int, one: RowReduce) -> str:
+    def _at(self, i: int, one: RowReduce | ScanAlong) -> str:
         offset = next(o for j, _, o in self._sizes() if j == i)
-        return f"reinterpret_cast<{accumulator(one)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
+        return f"reinterpret_cast<{_part(one)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
 
-    def leave(self, i: int, one: RowReduce) -> list[str]:
+    def leave(self, i: int, one: RowReduce | ScanAlong) -> list[str]:
         leader = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
+        name = f"r{i}" if isinstance(one, RowReduce) else f"carry{i}"
         return [
             f"if (mine && {leader} == 0) {{", f"auto* const left = {self._at(i, one)};",
-            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = r{i}[l];", "}",
+            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = {name}[l];", "}",
         ]  # fmt: skip
 
     def gather(self, i: int, one: RowReduce) -> list[str]:
@@ -59,3 +62,18 @@ class Splits:
             f"r{i}[l].merge(left[l * kSplits + part]);",
             "}", "}", f"reduce(r{i}, turn);",
         ]  # fmt: skip
+
+    def carry(self, i: int, one: ScanAlong) -> list[str]:
+        """The scan of the parts before this block's."""
+        op = "Add" if one.op == "sum" else "Multiply"
+        return [
+            "if (mine) {", f"auto const* const left = {self._at(i, one)};",
+            f"for (int l = 0; l < {self._lanes}; ++l) {{",
+            "#pragma unroll 16", "for (int part = 0; part < int(blockIdx.y); ++part) "
+            f"carry{i}[l] = {op}::apply(carry{i}[l], left[l * kSplits + part]);",
+            "}", "}",
+        ]  # fmt: skip
+
+
+def _part(one: RowReduce | ScanAlong) -> str:
+    return accumulator(one) if isinstance(one, RowReduce) else CPP[one.kind]

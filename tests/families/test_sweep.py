@@ -301,8 +301,6 @@ def test_few_long_rows_are_shared_by_blocks() -> None:
     assert few.schedule.splits > 1
     assert any("blocks a row" in note.value for note in made.notes)
     assert "p.partial" in source.code
-    scan = planned(text.replace("f32[T] ", "f32[T, D] ").replace("sum", "cumsum"), T=1, D=2**26)
-    assert scan.schedule.splits == 1
 
 
 def test_one_build_serves_other_extents_of_the_same_divisors() -> None:
@@ -477,3 +475,11 @@ def test_what_many_rows_share_is_not_counted_as_kept() -> None:
 }"""
     found = planned(text, M=32768, C=64).schedule
     assert (found.threads, found.items, found.full) == (4, 2, True)
+
+
+def test_few_long_rows_are_scanned_by_many_blocks() -> None:
+    text = "kernel k(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x) }"
+    few, _, source = emitted(text, A=2, L=1_000_000)
+    many = planned(text, A=200, L=1_000_000)
+    assert few.schedule.splits > 100 and many.schedule.splits == 1
+    assert source.code.count("cudaLaunchKernelEx(&config, sweep<") == 2

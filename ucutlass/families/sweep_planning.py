@@ -97,7 +97,9 @@ def plan_sweep(
     schedule = replace(schedule, full=full, retain=retain)
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
-    moved = extent.bytes * (1 + (phases(problem) if schedule.keep == "reread" else 0) / 2)
+    again = phases(problem) if schedule.keep == "reread" else 0
+    again += room.scans and schedule.splits > 1
+    moved = extent.bytes * (1 + again / 2)
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
@@ -230,7 +232,8 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
-    splits = 1 if scans else _splits(extent.rows, math.ceil(vectors / (threads * items)), 8, device)
+    chunks = math.ceil(vectors / (threads * items))
+    splits = _scan_splits(extent.rows, chunks, device) if scans else _splits(extent.rows, chunks, 8, device)
     return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
 
@@ -240,7 +243,7 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     side = min(64, max(8, _power(wide) if wide < 64 else 64))
     held = _kept_bytes(problem, vector)
     if any(isinstance(i, ScanAlong) for i in problem.instructions):
-        return _scan_down(extent, vector, held, wide)
+        return _scan_down(extent, vector, held, wide, device)
     blocks, share = math.ceil(wide / side), 1
     while side * share < THREADS and share < extent.columns:
         share *= 2
@@ -254,7 +257,7 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     return SweepSchedule(vector, share, side, items, "reread", splits)
 
 
-def _scan_down(extent: Extent, vector: int, held: int, wide: int) -> SweepSchedule:
+def _scan_down(extent: Extent, vector: int, held: int, wide: int, device: Device) -> SweepSchedule:
     """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
     have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
     side = min(_power(wide), 64 if vector >= 4 else 512 // vector)
@@ -263,7 +266,9 @@ def _scan_down(extent: Extent, vector: int, held: int, wide: int) -> SweepSchedu
         share *= 2
     most = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
     whole = (n for n in range(most, most // 2, -1) if extent.columns % (share * n) == 0)
-    return SweepSchedule(vector, share, max(8, side), next(whole, most), "reread")
+    items, side = next(whole, most), max(8, side)
+    splits = _scan_splits(math.ceil(wide / side), math.ceil(extent.columns / (share * items)), device)
+    return SweepSchedule(vector, share, side, items, "reread", splits)
 
 
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:
@@ -284,6 +289,12 @@ def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:
     if rows >= device.sms * 2 or chunks <= 4:
         return 1
     return max(1, min(chunks // 2, math.ceil(device.sms * blocks / max(1, rows)), 1024))
+
+
+def _scan_splits(blocks: int, chunks: int, device: Device) -> int:
+    """The same of a scan, whose parts are read once more for their totals: only where less than half of the
+    GPU would read otherwise."""
+    return _splits(blocks, chunks, 4, device) if 2 * blocks <= device.sms else 1
 
 
 def _power(value: int) -> int:

@@ -259,8 +259,8 @@ def _shared(c: Candidate) -> Finding | None:
             "whole warps of 32 threads", f"use `rows 1  threads {max(32, s.threads)}`, or `cluster 1x1`",
             ("rows", "threads", "cluster"), None,
         )  # fmt: skip
-    if r.split_k == "stream" or (s.splits > 1 and (room.scans or not room.problem.columns)):
-        what = "stream-K is of dots" if r.split_k == "stream" else "a scan and a copy have no parts to add"
+    if r.split_k == "stream" or (s.splits > 1 and not room.problem.columns):
+        what = "stream-K is of dots" if r.split_k == "stream" else "a copy has no parts to add"
         return Finding(what, "use `split_k 1`", ("split_k",), None)
     chunks = math.ceil(room.line(s.vector) / (s.threads * s.items))
     if s.splits > 1 and (s.keep == "registers" or s.splits > chunks):
