@@ -137,7 +137,7 @@ _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 6
         (SOFTMAX, _T4K, "cluster 2x1", "UC0473", "1x1, 1x2, 1x4 or 1x8"),
         (SOFTMAX, _T4K, "cluster 1x3", "UC0473", "1x1, 1x2, 1x4 or 1x8"),
         (DOWN, {"A": 5, "D": 100, "C": 1000}, "cluster 1x2", "UC0473", "along which vectors lie"),
-        (SCAN, {"A": 100, "L": 8192}, "split_k 10000", "UC0473", "chunks"),
+        (SCAN, {"A": 100, "L": 8192}, "split_k 1000", "UC0473", "chunks"),
         (SOFTMAX, _T4K, "split_k stream", "UC0473", "stream-K is of dots"),
         (SOFTMAX, _T4K, "split_k 1000", "UC0473", "chunks"),
         (attention("plain", "bf16", 64), _ATTENTION, "tile 128x128x128", "UC0475", "64 here"),
