@@ -69,13 +69,14 @@ def compare(
     name: str = "",
     overflows: Tensor | None = None,
     free: Tensor | None = None,
+    scale: float = 0.0,
 ) -> Comparison:
     """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
 
     NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
     `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
     `free` (`Expected.free`) everything passes.
-    `tile` gives the tile's extents along the last two axes. Raises ValueError where the shapes differ.
+    `tile` gives the tile's extents along the last two axes; `scale` as in `useless`. Raises ValueError where the shapes differ.
     """
     if not out.shape == reference.shape == bound.shape:
         raise ValueError(
@@ -105,7 +106,7 @@ def compare(
         rms=_rms(ratio, bound),
         varies=_varies(out),
         reference_varies=_varies(reference),
-        useless=int(useless(reference, bound).sum()),
+        useless=int(useless(reference, bound, scale).sum()),
     )
 
 
@@ -113,10 +114,15 @@ FLUSHED = 2.0**-110
 """What a few operations make of numbers that f32 flushes to 0: a bound below this always says something."""
 
 
-def useless(reference: Tensor, bound: Tensor) -> Tensor:
+NOUGHT = 2.0**-40
+"""Of the arguments' size: a result no larger is 0 whatever they are, such as a maximum less itself."""
+
+
+def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
     """Where a bound says nothing: it is larger than the reference's number there and than the standard
     deviation of all its finite numbers (than their root mean square where there are fewer than FEWEST).
-    A result that is 0, another row's, or of the other sign may then pass. Of a bool any bound but 0."""
+    A result that is 0, another row's, or of the other sign may then pass. Of a bool any bound but 0. Where
+    the result is 0 whatever the arguments are, of magnitude `scale`, that is what counts."""
     if reference.dtype == torch.bool:
         return bound > 0
     size = reference.to(torch.float64).abs()
@@ -125,6 +131,8 @@ def useless(reference: Tensor, bound: Tensor) -> Tensor:
         spread = float(finite.std(correction=0))
     else:
         spread = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    if spread <= NOUGHT * scale:
+        spread = scale
     return (bound != 0) & ~(bound <= size.clamp(min=max(spread, FLUSHED)))
 
 

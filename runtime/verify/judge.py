@@ -71,6 +71,7 @@ def judged(
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
     wanted = tuple(expected) if expected is not None else expect(program, arguments)
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+    scale = max((_size(a) for a in arguments), default=0.0)
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
     differs: list[bool] = []
@@ -86,7 +87,7 @@ def judged(
             compared += [
                 compare(
                     o.result, e.reference, e.bound,
-                    tile=t, name=e.name, overflows=e.overflows, free=e.free,
+                    tile=t, name=e.name, overflows=e.overflows, free=e.free, scale=scale,
                 )
                 for e, o, t in zip(wanted, outputs, tiles, strict=True)
             ]
@@ -98,6 +99,14 @@ def judged(
         problems += _unsteady(wanted, runs, differs, isinstance(launch, Exposed) and launch.workspace > 0)
     verdict = Verdict(tuple(compared), tuple(dict.fromkeys(problems)))
     return verdict, tuple(o.result for o in runs[0])
+
+
+def _size(argument: Argument) -> float:
+    """The largest finite magnitude of a float tensor's numbers."""
+    if not isinstance(argument, Tensor) or not argument.is_floating_point() or not argument.numel():
+        return 0.0
+    wide = argument if argument.element_size() > 1 else argument.to(torch.float32)  # no extremes of 8 bits
+    return max(map(abs, map(float, wide.nan_to_num(0.0, 0.0, 0.0).aminmax())))
 
 
 def _pattern(number: int) -> tuple[int, int]:
