@@ -76,7 +76,8 @@ def compare(
     NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
     `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
     `free` (`Expected.free`) everything passes.
-    `tile` gives the tile's extents along the last two axes; `scale` as in `useless`. Raises ValueError where the shapes differ.
+    `tile` gives the tile's extents along the last two axes; `scale` as in `useless`. Raises ValueError where
+    the shapes differ.
     """
     if not out.shape == reference.shape == bound.shape:
         raise ValueError(
