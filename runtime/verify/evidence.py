@@ -101,6 +101,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
         "comparisons": plain(compared),
         "stages": plain(result.verdict.stages if result.verdict else ()),
         "missing": result.verdict.missing if result.verdict else "",
+        "rests_on_stages": result.verdict.rests_on_stages if result.verdict else False,
         "message": result.message,
         "seconds": result.seconds,
     }

@@ -70,6 +70,11 @@ class Verdict:
         return "right" if whole == "right" or stages == {"right"} else "undecided"
 
     @property
+    def rests_on_stages(self) -> bool:
+        """Whether it is right by its stages alone: end to end nothing is proven."""
+        return self.ok and bool(self.missing or not all(c.decided for c in self.comparisons))
+
+    @property
     def ok(self) -> bool:
         """Whether it is right, and something was proven."""
         return self.state == "right"
@@ -101,7 +106,7 @@ class Verdict:
         idle = _share(self.comparisons)
         if not idle:
             return "so is the whole, end to end"
-        rests = "" if all(c.decided for c in self.comparisons) else ": this rests on the stages"
+        rests = ": this rests on the stages" if self.rests_on_stages else ""
         return f"end to end the bound says nothing of {idle:.2%} of the elements{rests}"
 
 

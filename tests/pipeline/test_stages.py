@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +19,9 @@ from ucutlass.reference import evaluate
 from ucutlass.reference.interpreter import run_stage, stage_arguments
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import Staged, Verdict, check
-from ucutlass.runtime.verify.evidence import plain, verdict_of
+from ucutlass.runtime.verify.batch import as_json, judge_all, read_journal
+from ucutlass.runtime.verify.evidence import evidence_of, plain, verdict_of
+from ucutlass.runtime.verify.suite import suite
 from ucutlass.shapes import complete
 
 Spoil = Mapping[int, Callable[[Tensor], Tensor]]
@@ -190,6 +194,26 @@ def test_what_follows_a_wrong_stage_is_left_where_no_reference_takes_it() -> Non
     assert verdict.state == "wrong" and len(verdict.stages) == 1
     assert "cannot be judged on what a wrong stage stored" in verdict.missing
     assert verdict.missing in str(verdict)
+
+
+@pytest.mark.parametrize("alone, outcome", [(True, "undecided"), (False, "right")])
+def test_a_suite_counts_no_undecided_case_as_right(alone: bool, outcome: str, tmp_path: Path) -> None:
+    made = staged(DEEP, SMALL)
+    asked = suite(made.layout.pipeline, SMALL, seed=1, distributions=("normal",), most=1)
+    journal = tmp_path / "journal"
+    seconds = signal.getitimer(signal.ITIMER_REAL)
+    judge_all(
+        made.layout.pipeline, lambda _: made.whole if alone else made, [as_json(c) for c in asked.cases],
+        str(journal), tile={}, device="cpu", case_seconds=60.0,
+    )  # fmt: skip
+    signal.setitimer(signal.ITIMER_REAL, *seconds)
+    results, _ = read_journal(journal, asked.cases)
+    evidence = evidence_of(asked, [results[0]])
+    assert results[0].outcome == outcome and evidence.ok == (outcome == "right")
+    (case,) = evidence.to_json()["cases"]
+    assert case["rests_on_stages"] == (not alone) and len(case["stages"]) == (0 if alone else DEPTH)
+    if alone:
+        assert "undecided: result: within the bound, which says nothing of" in evidence.failures()[0]
 
 
 @pytest.mark.parametrize("spoil", [{}, {1: off}])
