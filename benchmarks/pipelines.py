@@ -4,16 +4,22 @@
     python -m benchmarks.pipelines --plan            # no GPU: which plan, and what stops the others
 
 Every kernel of every pipeline is built at once, in the rows' order, while rows whose kernels are there are
-made. A row is verified at the benchmark's own shape against the float64 reference, each element within its
-derived bound, then timed in turns with its twin and what torch.compile makes of that, all in CUDA graphs over
-rotated buffers. `torch_share` is what torch functions take of its stages' time, `overlap` the stages one
-after the other over the pipeline as it runs. A row is made in a process that may be lost with it, and lies in
-pipelines.jsonl as soon as it is known. The same command goes on where it stopped.
+made. A row is verified at the benchmark's own shape stage by stage, each launch on what the ones before it
+stored, every element within its derived bound of the stage's float64 reference; the pipeline must give the
+same bits, and is held against the reference of the whole beside (`ucutlass.runtime.verify.stages`). `stages`
+and `end_to_end` have the worst error over its bound, and of how many elements the bound says nothing. `error`
+and `theirs` need no bound: the Euclidean norm of the error over the result's, of ours and of eager torch in
+the same lane, against the twin in float64. Then it is timed in turns with its twin and what torch.compile
+makes of that, all in CUDA graphs over rotated buffers. `torch_share` is what torch functions take of its
+stages' time, `overlap` the stages one after the other over the pipeline as it runs. A row is made in a
+process that may be lost with it, and lies in pipelines.jsonl as soon as it is known. The same command goes on
+where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +38,7 @@ from ucutlass.api import LoadedPipeline
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
-from ucutlass.reference.errors import UnsupportedError
 from ucutlass.runtime import system, verify
-from ucutlass.runtime.bench.workload import far
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.stage_times import torch_share
@@ -136,21 +140,44 @@ def _row(item: relay.Item) -> Row:
 
 
 def _judged(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> Row:
-    """Held against the float64 reference, or, where that has no bound or no room, against the twin."""
-
-    def launch(args: Sequence[Any], outs: Sequence[torch.Tensor]) -> None:
-        ours(*args, out=outs[0])
-
+    """Stage by stage and end to end, and by norms."""
     start = time.monotonic()
-    try:
-        verdict = verify.check(ours.program, launch, given)
-        judged, ok = str(verdict), verdict.ok
-    except (UnsupportedError, torch.OutOfMemoryError) as problem:
-        torch.cuda.empty_cache()
-        words = far(ours(*given), case.twin(*(g.float() for g in given)))
-        judged, ok = f"{type(problem).__name__}: against the twin: {words or 'near'}", not words
+    verdict = verify.check(ours.program, ours.judged(*given), given)
     torch.cuda.empty_cache()
-    return {"ok": ok, "judged": judged[:400], "judged_seconds": round(time.monotonic() - start, 1)}
+    row = stated(verdict) | {"judged_seconds": round(time.monotonic() - start, 1)}
+    row |= norms(case, ours(*given), given)
+    torch.cuda.empty_cache()
+    return row
+
+
+def stated(verdict: verify.Verdict) -> Row:
+    """A verdict as a row has it: strict JSON, so an infinite ratio is a string."""
+    stages = [
+        {"name": s.name, "state": s.state, "torch": s.torch} | _bounded(s.comparisons) for s in verdict.stages
+    ]
+    return {
+        "ok": verdict.ok, "state": verdict.state, "judged": str(verdict)[:600],
+        "end_to_end": {"missing": verdict.missing} | _bounded(verdict.comparisons), "stages": stages,
+    }  # fmt: skip
+
+
+def _bounded(compared: Sequence[verify.Comparison]) -> Row:
+    worst = max((c.worst for c in compared), default=None)
+    return {
+        "worst": worst if worst is None or math.isfinite(worst) else str(worst),
+        "useless": sum(c.useless for c in compared), "unbounded": sum(c.unbounded for c in compared),
+        "elements": sum(c.elements for c in compared),
+    }  # fmt: skip
+
+
+def norms(case: Case, result: torch.Tensor, given: Sequence[torch.Tensor]) -> Row:
+    """`error` and `theirs`, the errors' norms over the result's against the twin in float64."""
+    with torch.no_grad():
+        theirs = case.twin(*given)
+        wanted = case.twin(*(g.double() for g in given))
+    error, other = (float((y.double().reshape(wanted.shape) - wanted).norm() / wanted.norm())
+                    for y in (result, theirs))
+    return {"error": error, "theirs": other}
 
 
 # --- all of them ---------------------------------------------------------------------
@@ -221,8 +248,10 @@ def _words(row: Mapping[str, Any]) -> str:
     if "us" not in row:
         return f"{row['name']:57} {row['error']}: {row['detail'][:100]}"
     times = "  ".join(f"{n} {t:.1f}" for n, t in row["us"].items())
-    verdict = "right" if row["ok"] else f"WRONG {row['judged'][:80]}"
-    return f"{row['name']:57} {times}  x{row['of_best']:.2f}  torch {row['torch_share']:.0%}  {verdict}"
+    verdict = "right" if row["ok"] else f"{row['state'].upper()} {row['judged'][:160]}"
+    errors = f"error {row['error']:.2e} theirs {row['theirs']:.2e}"
+    share = f"torch {row['torch_share']:.0%}"
+    return f"{row['name']:57} {times}  x{row['of_best']:.2f}  {share}  {errors}  {verdict}"
 
 
 def plans(wanted: Sequence[Task]) -> str:

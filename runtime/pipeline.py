@@ -14,9 +14,9 @@ from ucutlass.pipeline.lanes import Lanes
 from ucutlass.pipeline.layout import Layout, Step, layout
 from ucutlass.pipeline.memory import Memory
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
-from ucutlass.runtime.bare import rebound
+from ucutlass.runtime.bare import exposed, rebound
 from ucutlass.runtime.declaration import dtype_of, spec_of
-from ucutlass.runtime.launch import Bound
+from ucutlass.runtime.launch import Bound, alone
 from ucutlass.runtime.series import (
     Foreign,
     Held,
@@ -29,6 +29,7 @@ from ucutlass.runtime.series import (
     Where,
     torch_function,
 )
+from ucutlass.runtime.verify.stages import Staged
 
 
 def series_of(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Series:
@@ -48,9 +49,20 @@ def series_of(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Se
     )  # fmt: skip
 
 
-def rebound_series(
+def staged(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Staged:
+    """The pipeline's launch on its one workspace, and each step's alone, for the judge."""
+    apart = [
+        None if bound is None or step.kernel is None
+        else exposed(spec_of(step.kernel), alone(spec_of(step.kernel), step.sizes, bound))
+        for step, bound in zip(found.steps, bounds, strict=True)
+    ]
+    whole = exposed(spec_of(found.pipeline), series_of(found, lanes, bounds))
+    return Staged(whole, found, tuple(apart))
+
+
+def rebound_all(
     pipeline: ir.Pipeline, bounds: Sequence[Bound | None], extents: Sequence[int], device: torch.device
-) -> Series:
+) -> Staged:
     """The same kernels for other extents of the pipeline, in the order of its `dims`. Raises ShapeError as
     `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at launch."""
     found = layout(pipeline, extents)
@@ -59,7 +71,7 @@ def rebound_series(
         else rebound(spec_of(step.kernel), bound, step.sizes, device)
         for step, bound in zip(found.steps, bounds, strict=True)
     ]
-    return series_of(found, workspace.lanes_of(found), again)
+    return staged(found, workspace.lanes_of(found), again)
 
 
 def _events(lanes: Lanes) -> Mapping[int, int]:

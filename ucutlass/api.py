@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ucutlass.runtime.launch import Bound, Choose, Request
     from ucutlass.runtime.series import Series
     from ucutlass.runtime.stage_times import StageTime
+    from ucutlass.runtime.verify import Launch, Staged
     from ucutlass.tune.origin import Origin
 
 
@@ -128,6 +129,14 @@ class Loaded:
         results = evaluate(self.program, arguments)
         return results[0] if len(results) == 1 else results
 
+    def judged(self, *arguments: Tensor | float | int) -> Launch | Staged:
+        """What `ucutlass.runtime.verify.check` takes: calls of this program, a pipeline's with the launches
+        of its stages for these arguments' extents beside them. Raises as a call does."""
+        return self._called
+
+    def _called(self, arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
+        self(*arguments, out=results[0] if len(results) == 1 else tuple(results))
+
     def graph(self, *arguments: Tensor | float | int) -> Graph:
         """The call captured into a CUDA graph whose inputs are these very tensors: see
         `ucutlass.runtime.graph.Graph`. Raises as a call does."""
@@ -188,6 +197,13 @@ class LoadedPipeline(Loaded):
         )  # fmt: skip
         self.built = MappingProxyType(built)
         return self
+
+    def judged(self, *arguments: Tensor | float | int) -> Staged:
+        from ucutlass.assembly import bind_stages
+
+        self(*arguments)  # plans and builds where no call did
+        request, _, _ = self._request_of(*arguments)
+        return replace(bind_stages(self.built[request]), whole=self._called)
 
     def stage_times(self, *arguments: Tensor | float | int, repeats: int = 20) -> Sequence[StageTime]:
         """The time of each stage on the device, one after the other. Raises as a call does."""

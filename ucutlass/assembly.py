@@ -20,7 +20,9 @@ from ucutlass.runtime.switches import Stage as HowBuilt
 from ucutlass.schedule import show
 
 if TYPE_CHECKING:
+    from ucutlass.runtime.launch import Bound
     from ucutlass.runtime.series import Series
+    from ucutlass.runtime.verify import Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,18 @@ def bind_pipeline(made: BuiltPipeline, lanes: Lanes | None = None) -> Series:
     these. Raises as `bind`."""
     from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second
 
-    bounds = [
+    return series_of(made.plan.layout, lanes or made.plan.lanes, _bounds(made))
+
+
+def bind_stages(made: BuiltPipeline) -> Staged:
+    """The pipeline as the judge takes it: whole, and each stage alone. Raises as `bind`."""
+    from ucutlass.runtime.pipeline import staged
+
+    return staged(made.plan.layout, made.plan.lanes, _bounds(made))
+
+
+def _bounds(made: BuiltPipeline) -> list[Bound | None]:
+    return [
         None if built is None else bind(built, stage.step.name)
         for stage, built in zip(made.plan.stages, made.built, strict=True)
     ]
-    return series_of(made.plan.layout, lanes or made.plan.lanes, bounds)

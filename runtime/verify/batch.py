@@ -19,17 +19,19 @@ from torch import Tensor
 from ucutlass.ir import Program
 from ucutlass.runtime.entry_codes import BAD_ARGUMENTS, CUTLASS_BASE, CUTLASS_STATUS, LaunchError
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify.evidence import CaseResult, Outcome, plain, verdict_of
+from ucutlass.runtime.verify.evidence import CaseResult, plain, verdict_of
 from ucutlass.runtime.verify.guards import shifted
 from ucutlass.runtime.verify.jitter import copies
-from ucutlass.runtime.verify.judge import Exposed, Launch, Verdict, check
+from ucutlass.runtime.verify.judge import Exposed, Launch
+from ucutlass.runtime.verify.stages import Staged, check
 from ucutlass.runtime.verify.suite import Case
+from ucutlass.runtime.verify.verdict import Verdict
 from ucutlass.shapes import complete
 
 _SHIFT = 16
 """Bytes: the alignment that kernels may count on (`Access.align`), and no more."""
 
-Make: TypeAlias = Callable[[tuple[int, ...]], "Launch | Exposed"]
+Make: TypeAlias = Callable[[tuple[int, ...]], "Launch | Exposed | Staged"]
 """The launch for every extent in the program's order. May raise LaunchError."""
 
 
@@ -54,7 +56,10 @@ def judge_case(program: Program, make: Make, case: Case, tile: Mapping[str, int]
                     assert isinstance(new, Tensor)
                     old.copy_(new)
             again = check(program, launch, arguments, tile=tile, repeats=case.repeats)
-            return Verdict(first.comparisons + again.comparisons, first.problems + again.problems)
+            return Verdict(
+                first.comparisons + again.comparisons, first.problems + again.problems,
+                first.stages + again.stages, first.missing or again.missing,
+            )  # fmt: skip
         case "shifted":
             moved = [shifted(a, _SHIFT) if isinstance(a, Tensor) else a for a in arguments]
             return check(program, make(extents), moved, tile=tile, repeats=case.repeats, offset=_SHIFT)
@@ -161,5 +166,4 @@ def _result(case: Case, made: Mapping[str, Any] | None, raised: str, seconds: fl
     if made is None:
         return CaseResult(case, "lost", None, raised, seconds)
     verdict = verdict_of(made)
-    outcome: Outcome = "right" if verdict.ok else "wrong"
-    return CaseResult(case, outcome, verdict, "", seconds)
+    return CaseResult(case, verdict.state, verdict, "", seconds)

@@ -23,6 +23,7 @@ class Comparison:
     to be equal, `unbounded` those whose bound is infinite: they must only be finite. `rms` is the
     root mean square of error over bound where both are finite, None where all must be exact or
     there are fewer than FEWEST. `varies` and `reference_varies` tell whether not all elements are equal.
+    `useless` counts elements of which the bound says nothing (`useless`), the unbounded ones too.
     """
 
     name: str
@@ -40,11 +41,19 @@ class Comparison:
     rms: float | None = None
     varies: bool = True
     reference_varies: bool = True
+    useless: int = 0
+
+    @property
+    def decided(self) -> bool:
+        """Whether the bounds of at least half of the elements say something."""
+        return 2 * self.useless <= self.elements
 
     def __str__(self) -> str:
         place = f"at {list(self.index)}" + (f", tile position {self.in_tile}" if self.in_tile else "")
         beyond = f"{self.bad} of {self.elements} elements beyond the bound"
         verdict = "within the bound" if self.ok else beyond
+        if self.useless:
+            verdict += f", which says nothing of {self.useless} of {self.elements} elements"
         return (
             f"{self.name or 'result'}: {verdict}; worst error is {self.worst:.3g} of the bound {place}: "
             f"{self.out:.9g}, reference {self.reference:.9g} +- {self.bound:.3g}"
@@ -60,13 +69,15 @@ def compare(
     name: str = "",
     overflows: Tensor | None = None,
     free: Tensor | None = None,
+    scale: float = 0.0,
 ) -> Comparison:
     """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
 
     NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
     `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
     `free` (`Expected.free`) everything passes.
-    `tile` gives the tile's extents along the last two axes. Raises ValueError where the shapes differ.
+    `tile` gives the tile's extents along the last two axes; `scale` as in `useless`. Raises ValueError where
+    the shapes differ.
     """
     if not out.shape == reference.shape == bound.shape:
         raise ValueError(
@@ -96,7 +107,34 @@ def compare(
         rms=_rms(ratio, bound),
         varies=_varies(out),
         reference_varies=_varies(reference),
+        useless=int(useless(reference, bound, scale).sum()),
     )
+
+
+FLUSHED = 2.0**-110
+"""What a few operations make of numbers that f32 flushes to 0: a bound below this always says something."""
+
+
+NOUGHT = 2.0**-40
+"""Of the arguments' size: a result no larger is 0 whatever they are, such as a maximum less itself."""
+
+
+def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
+    """Where a bound says nothing: it is larger than the reference's number there and than the standard
+    deviation of all its finite numbers (than their root mean square where there are fewer than FEWEST).
+    A result that is 0, another row's, or of the other sign may then pass. Of a bool any bound but 0. Where
+    the result is 0 whatever the arguments are, of magnitude `scale`, that is what counts."""
+    if reference.dtype == torch.bool:
+        return bound > 0
+    size = reference.to(torch.float64).abs()
+    finite = reference[size.isfinite()].to(torch.float64)
+    if finite.numel() >= FEWEST:
+        spread = float(finite.std(correction=0))
+    else:
+        spread = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    if spread <= NOUGHT * scale:
+        spread = scale
+    return (bound != 0) & ~(bound <= size.clamp(min=max(spread, FLUSHED)))
 
 
 def _rms(ratio: Tensor, bound: Tensor) -> float | None:

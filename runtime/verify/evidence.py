@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias
 
 from ucutlass.runtime.sanitize import Report
 from ucutlass.runtime.verify.comparison import Comparison
-from ucutlass.runtime.verify.judge import Problem, Verdict
 from ucutlass.runtime.verify.suite import Case, LeftOut, Suite
+from ucutlass.runtime.verify.verdict import Problem, StageVerdict, State, Verdict
 
-Outcome: TypeAlias = Literal["right", "wrong", "lost", "not run"]
+Outcome: TypeAlias = State | Literal["lost", "not run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class CaseResult:
 
     @property
     def worst(self) -> Comparison | None:
-        """The comparison with the largest error over its bound."""
-        found = self.verdict.comparisons if self.verdict else ()
+        """The comparison with the largest error over its bound, of the whole or of a stage."""
+        found = self.verdict.every if self.verdict else ()
         return max(found, key=lambda c: c.worst, default=None)
 
 
@@ -85,19 +85,23 @@ class Evidence:
 
 
 def _case_json(result: CaseResult) -> dict[str, Any]:
-    """A case with its verdict. `worst` and `rms` are the largest of its comparisons; whether the
-    output and the reference vary is said of all of them."""
+    """A case with its verdict. `worst` and `rms` are the largest of its comparisons, those of stages too;
+    whether the output and the reference vary is said of all results."""
     compared = result.verdict.comparisons if result.verdict else ()
+    every = result.verdict.every if result.verdict else ()
     case: dict[str, Any] = plain(result.case)
     return case | {
         "outcome": result.outcome,
         "ok": result.outcome == "right",
-        "worst": plain(max((c.worst for c in compared), default=None)),
-        "rms": plain(max((c.rms for c in compared if c.rms is not None), default=None)),
+        "worst": plain(max((c.worst for c in every), default=None)),
+        "rms": plain(max((c.rms for c in every if c.rms is not None), default=None)),
         "varies": all(c.varies for c in compared),
         "reference_varies": all(c.reference_varies for c in compared),
         "problems": [str(p) for p in (result.verdict.problems if result.verdict else ())],
         "comparisons": plain(compared),
+        "stages": plain(result.verdict.stages if result.verdict else ()),
+        "missing": result.verdict.missing if result.verdict else "",
+        "rests_on_stages": result.verdict.rests_on_stages if result.verdict else False,
         "message": result.message,
         "seconds": result.seconds,
     }
@@ -106,7 +110,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
 def _words(verdict: Verdict | None) -> str:
     if verdict is None:
         return "no verdict"
-    return "; ".join([*map(str, verdict.problems), *(str(c) for c in verdict.comparisons if not c.ok)])
+    return str(verdict).replace("\n", "; ")
 
 
 def evidence_of(
@@ -138,9 +142,16 @@ def plain(value: object) -> Any:
 
 def verdict_of(made: Mapping[str, Any]) -> Verdict:
     """The verdict that `plain` made this of."""
-    return Verdict(
-        tuple(_comparison(c) for c in made["comparisons"]), tuple(Problem(**p) for p in made["problems"])
+    stages = (
+        StageVerdict(s["name"], _comparisons(s), tuple(Problem(**p) for p in s["problems"]), s["torch"])
+        for s in made["stages"]
     )
+    problems = tuple(Problem(**p) for p in made["problems"])
+    return Verdict(_comparisons(made), problems, tuple(stages), made["missing"])
+
+
+def _comparisons(made: Mapping[str, Any]) -> tuple[Comparison, ...]:
+    return tuple(_comparison(c) for c in made["comparisons"])
 
 
 def _comparison(made: Mapping[str, Any]) -> Comparison:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from ucutlass.reference.rounding import outer_dtype
 from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.verify.comparison import Comparison, compare, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded
+from ucutlass.runtime.verify.verdict import Problem, Verdict
 
 Launch: TypeAlias = Callable[[Sequence[Argument], Sequence[Tensor]], None]
 """Runs the program's kernels on arguments and fills the given results, in program order. It may
@@ -40,38 +41,12 @@ Jitter: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """What goes on around the run of that number, such as copies on another stream."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something wrong with a run besides its numbers."""
-
-    kind: Literal["unwritten", "overrun", "input changed", "not repeatable", "reads poison"]
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`ok` is true where every comparison is and there is no problem."""
-
-    comparisons: tuple[Comparison, ...]
-    problems: tuple[Problem, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems and all(c.ok for c in self.comparisons)
-
-    def __str__(self) -> str:
-        return "\n".join([*map(str, self.problems), *map(str, self.comparisons)])
-
-
 _PATTERNS = ((0, 0), (1, 1), (0, 1), (1, 0))
 """Which of POISONS outputs and workspace hold, run by run; later runs repeat the first. The
 third and fourth tell whether a difference between the first two came from either."""
 
 
-def check(
+def judged(
     program: Program,
     launch: Launch | Exposed,
     arguments: Sequence[Argument],
@@ -82,9 +57,9 @@ def check(
     repeats: int = 2,
     jitter: Jitter | None = None,
     offset: int = 0,
-) -> Verdict:
+) -> tuple[Verdict, tuple[Tensor, ...]]:
     """Runs `launch` `repeats` times (at least 2), on outputs and, where it is Exposed, a workspace
-    poisoned with NaN and with a finite pattern, and judges all runs.
+    poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
 
     `deterministic=False` allows the runs to differ (atomic sums): each must then be within the bound.
     `tile` locates the worst error: extents along a result's last two axes, or by dimension's name.
@@ -96,6 +71,7 @@ def check(
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
     wanted = tuple(expected) if expected is not None else expect(program, arguments)
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+    scale = max((_size(a) for a in arguments), default=0.0)
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
     differs: list[bool] = []
@@ -111,7 +87,7 @@ def check(
             compared += [
                 compare(
                     o.result, e.reference, e.bound,
-                    tile=t, name=e.name, overflows=e.overflows, free=e.free,
+                    tile=t, name=e.name, overflows=e.overflows, free=e.free, scale=scale,
                 )
                 for e, o, t in zip(wanted, outputs, tiles, strict=True)
             ]
@@ -121,7 +97,16 @@ def check(
         problems += _unwritten(e, first, second)
     if deterministic and not problems and any(differs):
         problems += _unsteady(wanted, runs, differs, isinstance(launch, Exposed) and launch.workspace > 0)
-    return Verdict(tuple(compared), tuple(dict.fromkeys(problems)))
+    verdict = Verdict(tuple(compared), tuple(dict.fromkeys(problems)))
+    return verdict, tuple(o.result for o in runs[0])
+
+
+def _size(argument: Argument) -> float:
+    """The largest finite magnitude of a float tensor's numbers."""
+    if not isinstance(argument, Tensor) or not argument.is_floating_point() or not argument.numel():
+        return 0.0
+    wide = argument if argument.element_size() > 1 else argument.to(torch.float32)  # no extremes of 8 bits
+    return max(map(abs, map(float, wide.nan_to_num(0.0, 0.0, 0.0).aminmax())))
 
 
 def _pattern(number: int) -> tuple[int, int]:
@@ -171,14 +156,15 @@ def _changed(program: Program, arguments: Sequence[Argument], snapshot: Sequence
     found: list[Problem] = []
     for decl, now, before in zip(program.params, arguments, snapshot, strict=True):
         if isinstance(now, Tensor) and isinstance(before, Tensor):
-            differs = (_raw(now) != _raw(before)).nonzero()
+            differs = (raw(now) != raw(before)).nonzero()
             if differs.numel():
                 at = int(differs[0, 0])
                 found.append(Problem("input changed", f"{decl.name} changed, first at byte {at}"))
     return found
 
 
-def _raw(tensor: Tensor) -> Tensor:
+def raw(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, in a row."""
     # Axes of length 1 may have any stride, which a view as bytes would refuse.
     dense = tensor.contiguous()
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)

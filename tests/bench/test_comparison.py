@@ -40,6 +40,9 @@ class Stand:
             to.copy_(one)
         return out
 
+    def judged(self, *arguments: Any) -> Any:
+        return lambda args, outs: self(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
+
 
 class Stale(Stand):
     """Answers every call with the result of its first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 
 from benchmarks import budget, pipelines, relay
 from benchmarks.pipeline_cases import CASES, LANES, PROGRAMS, Case, arguments, checked, in_lane
+from tests.pipeline.test_stages import staged
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.reference import evaluate
+from ucutlass.runtime import verify
 
 IDS = [case.name for case in CASES]
 NEAR = {"bf16": 6e-2, "f16": 1e-2, "tf32": 4e-3, "f32": 1e-5}
@@ -55,6 +58,30 @@ def test_attention_in_f32_is_cut_at_its_scores() -> None:
     assert stages == {"bf16": 9, "f16": 9, "tf32": 11, "f32": 11}
 
 
+@pytest.mark.parametrize("lane", ["bf16", "f32"])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_norms_are_small_for_what_is_right_and_tell_what_is_not(case: Case, lane: str) -> None:
+    _, program = checked(case, lane)
+    given = arguments(program, case.small, "cpu", seed=7)
+    (result,) = evaluate(program, given)
+    row = pipelines.norms(case, result, given)
+    assert row["error"] < NEAR[lane] and row["theirs"] < NEAR[lane]
+    assert pipelines.norms(case, result * 1.1, given)["error"] > 0.05
+
+
+def test_a_row_says_what_of_the_verdict_is_proven() -> None:
+    (case,) = (c for c in CASES if c.name.startswith("l3_03"))
+    sizes = {"M": 16, "A": 32, "D": 64, "N": 48}
+    _, program = checked(case, "bf16")
+    made = staged(case.text, sizes, {8: lambda x: x * 1.02})
+    row = pipelines.stated(verify.check(program, made, arguments(program, sizes, "cpu")))
+    assert not row["ok"] and row["state"] == "wrong" and row["judged"].startswith("wrong: 16 of 17 stages")
+    assert [s["name"] for s in row["stages"] if s["state"] != "right"] == ["h8 = layer"]
+    assert row["end_to_end"]["useless"] > row["end_to_end"]["elements"] / 2
+    assert row["end_to_end"]["worst"] < 1 < float(row["stages"][8]["worst"])
+    json.loads(json.dumps(row, allow_nan=False))
+
+
 def test_seeds_differ() -> None:
     _, program = checked(CASES[0], "bf16")
     a, b = (arguments(program, CASES[0].small, "cpu", seed=s) for s in (1, 2))
@@ -67,7 +94,7 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
     wanted = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
     made = {
         "us": {"ours": 10.0, "eager": 20.0}, "ok": True, "judged": "", "of_eager": 2.0, "of_best": 2.0,
-        "torch_share": 0.25,
+        "torch_share": 0.25, "error": 2e-3, "theirs": 3e-3,
     }  # fmt: skip
 
     def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
@@ -90,4 +117,5 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
     assert lane[1]["of_eager"]["least"] == pytest.approx(2.0) and lane[1]["of_compile"] is None
     assert lane[1]["torch_share"] == 0.25
     words = pipelines.table(report)
-    assert "x2.00" in words and "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words
+    assert "x2.00" in words and "error 2.00e-03 theirs 3.00e-03" in words
+    assert "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words

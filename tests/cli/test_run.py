@@ -64,12 +64,22 @@ def test_a_lost_kernel_is_one_json_object(run: Run, candidate: str) -> None:
     assert row["ran"] == "GPU" and row["kernel"] == "linear_gelu"
 
 
+def test_what_is_undecided_is_not_right_and_says_where(run: Run) -> None:
+    result = run("undecided")
+    assert result.status == 1
+    lines = dict(line.split("\t", 1) for line in result.out.splitlines())
+    assert lines["stage"] == "stage h = layer: .. says nothing"
+    assert lines["verdict"].startswith("undecided: 1 of 2 stages")
+    assert "time" not in lines
+
+
 def test_a_right_kernel_is_timed_against_the_bound(run: Run) -> None:
     result = run("right")
     assert result.status == 0
     lines = dict(line.split("\t", 1) for line in result.out.splitlines())
     assert lines["ran on"] == "NVIDIA H200"
     assert lines["time"] == "12.50 us, spread 1.0%"
+    assert lines["verdict"] == "right"
     assert lines["result"] == "largest error 0.25 of the bound"
     assert "% of H200's bound" in lines["speed of light"]
 

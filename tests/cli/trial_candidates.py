@@ -37,11 +37,23 @@ def wrong(**_: Any) -> dict[str, Any]:
     return _answer(False, None)
 
 
+def undecided(**_: Any) -> dict[str, Any]:
+    """A pipeline whose bounds say nothing."""
+    words = "stage h = layer: .. says nothing"
+    stage = {"name": "h = layer", "state": "undecided", "torch": False, "words": words}
+    proof = "undecided: 1 of 2 stages are right on what they were given"
+    more = {"state": "undecided", "judged_stages": [stage], "proof": proof, "problems": []}
+    return _answer(False, None) | more
+
+
 def _answer(ok: bool, microseconds: float | None) -> dict[str, Any]:
     words = "result: largest error 0.25 of the bound" if ok else "result: 3 of 64 elements beyond the bound"
     return {
         "device": "NVIDIA H200",
         "ok": ok,
+        "state": "right" if ok else "wrong",
+        "proof": "",
+        "judged_stages": [],
         "comparisons": [{"name": "", "words": words}],
         "problems": [] if ok else ["memory beyond the result was written"],
         "microseconds": microseconds,

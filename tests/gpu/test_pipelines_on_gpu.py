@@ -13,9 +13,9 @@ import torch
 import ucutlass
 from ucutlass import frontend, ir
 from ucutlass.api import LoadedPipeline
-from ucutlass.assembly import bind_pipeline
+from ucutlass.assembly import bind_stages
 from ucutlass.diagnostics import ProgramError
-from ucutlass.runtime import bare, switches, verify
+from ucutlass.runtime import switches, verify
 from ucutlass.runtime.arguments import NotContiguous, Overlap, WrongDevice
 from ucutlass.runtime.inputs import generate
 
@@ -77,11 +77,10 @@ def drawn(k: LoadedPipeline, sizes: Mapping[str, int], kind: Any = "normal", see
 
 
 def judged(k: LoadedPipeline, arguments: Sequence[Any]) -> verify.Verdict:
-    """On poisoned, guarded results and workspace."""
+    """On poisoned, guarded results and workspace, stage by stage and as a whole."""
     k(*arguments)
     request, _, _ = k._request_of(*arguments)
-    launch = bare.exposed(k.spec, bind_pipeline(k.built[request]))
-    return verify.check(k.program, launch, arguments, repeats=4)
+    return verify.check(k.program, bind_stages(k.built[request]), arguments, repeats=4)
 
 
 @pytest.mark.parametrize("kind", ["normal", "integer", "uniform"])
@@ -197,6 +196,32 @@ def test_threads_on_streams_of_their_own(name: str) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+DEEP = ROOT / "benchmarks" / "programs" / "l3_03_deep_narrow_mlp.ucu"
+
+
+def test_a_deep_pipeline_is_right_by_its_stages() -> None:
+    """End to end the bound is wider than the results; the stages' own are not."""
+    k = load(DEEP.read_text())
+    first, *rest = drawn(k, {"M": 192, "A": 512, "D": 256, "N": 320}, seed=2)
+    arguments = [first, *(w * (2 / w.shape[-1]) ** 0.5 if w.dim() == 2 else w for w in rest)]
+    verdict = judged(k, arguments)
+    assert verdict.ok, str(verdict)
+    assert len(verdict.stages) == 17 and all(s.state == "right" for s in verdict.stages)
+    assert not any(c.decided for c in verdict.comparisons)
+    assert all(c.useless == 0 for s in verdict.stages for c in s.comparisons)
+    alone = verify.check(k.program, k.judged(*arguments).whole, arguments)
+    assert alone.state == "undecided"
+
+
+def test_a_call_is_judged_with_its_stages() -> None:
+    """The public call, through the native launcher, gives the bits of its stages one after the other."""
+    k = load(WITH_TORCH)
+    arguments = drawn(k, SIZES["mixed"][1])
+    verdict = verify.check(k.program, k.judged(*arguments), arguments)
+    assert verdict.ok, str(verdict)
+    assert [s.torch for s in verdict.stages] == [True, False, False]
 
 
 def test_stages_are_timed_and_torch_is_marked() -> None:

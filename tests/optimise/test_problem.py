@@ -16,6 +16,7 @@ from ucutlass.agent.problem import (
     problem_to_json,
 )
 from ucutlass.shapes import ShapeError
+from ucutlass.trials import same as asked
 from ucutlass.trials.same import same
 
 LINEAR = """
@@ -97,6 +98,31 @@ def test_a_lane_below_the_declared_one() -> None:
 def test_extents_that_do_not_fit() -> None:
     with pytest.raises(ShapeError):
         problem_of(LINEAR, "p.ucu", None, {"M": 1, "N": 1}, "sm90a")
+
+
+DEEP = (
+    "kernel layer(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return relu(dot[K](x, w))\n}\n"
+    "pipeline deep(x: bf16[M, D], "
+    + ", ".join(f"w{i}: bf16[D{i}=D, D]" for i in range(12))
+    + ") -> bf16[M, D11] {\n  h0 = layer(x, w0)\n"
+    + "".join(f"  h{i} = layer(h{i - 1}, w{i})\n" for i in range(1, 11))
+    + "  return layer(h10, w11)\n}\n"
+)
+
+
+def test_something_else_is_seen_where_bounds_allow_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part in a thousand in the middle of many stages; bounds alone see nothing of it."""
+    monkeypatch.setattr(asked, "DRAWS", ("normal",))
+    sizes = {"M": 8, "D": 64}
+    other = DEEP.replace("h6 = layer(h5, w6)", "h6: bf16[M, D6] = relu(dot[D](h5[D5 = D], w6)) * 1.001")
+    assert other != DEEP and "differs at" in same(DEEP, other, "deep", sizes, 0)
+    monkeypatch.setattr(asked, "NEAR", 1e9)
+    assert same(DEEP, other, "deep", sizes, 0) == ""
+    monkeypatch.undo()
+    cut = DEEP.replace("h6 = layer(h5, w6)", "h6: f32[M, D6] = relu(dot[D](h5[D5 = D], w6))").replace(
+        "h7 = layer(h6, w7)", "h7: bf16[M, D7] = relu(dot[D](bf16(h6[D6 = D]), w7))"
+    )
+    assert cut != DEEP and same(DEEP, cut, "deep", sizes, 0) == ""
 
 
 def test_another_cut_computes_the_same() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.pipeline.test_series import ADD, CHAIN, TWO
 from ucutlass import frontend
 from ucutlass.runtime.verify.batch import judge_case
-from ucutlass.runtime.verify.judge import Verdict
 from ucutlass.runtime.verify.suite import suite
+from ucutlass.runtime.verify.verdict import Verdict
 from ucutlass.trials.verify import _Loaded, facts
 
 MIXED = ADD + TWO + """
@@ -29,7 +29,7 @@ def judged(text: str, stages: Sequence[tuple[str, str, tuple[int, ...]] | None])
     loaded = _Loaded(facts(text, "p.ucu", program.name, stages), "cpu")
     asked = suite(program, {"A": 9, "B": 17}, seed=5, distributions=("integer", "normal"), most=12)
     return [
-        (case.name, judge_case(program, loaded.launch, case, {}, "cpu"))
+        (case.name, judge_case(program, loaded.judged, case, {}, "cpu"))
         for case in asked.cases
         if case.kind != "repeats"  # beside which another CUDA stream copies
     ]

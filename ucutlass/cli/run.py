@@ -181,6 +181,8 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         lines.append(("ran on", row["device"]))
         lines += [(c["name"] or "result", c["words"].partition(": ")[2]) for c in row["comparisons"]]
         lines += [("problem", p) for p in row["problems"]]
+        lines += [("stage", s["words"]) for s in row["judged_stages"] if s["state"] != "right"]
+        lines.append(("verdict", row["proof"] or row["state"]))
         if row["microseconds"] is not None:
             lines.append(("time", f"{row['microseconds']:.2f} us, spread {row['spread']:.1%}"))
             lines.append(

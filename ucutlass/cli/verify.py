@@ -165,21 +165,29 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
     lines += [
         ("kernel", f"{row['kernel']} {row['arch']}: {row['schedule']}"),
         ("ran on", row["device"]),
-        ("verdict", f"{verdict}: {right} of {len(row['cases'])} cases right"),
+        ("verdict", f"{verdict}: {right} of {len(row['cases'])} cases right{_by_stages(row['cases'])}"),
         ("repeat with", f"--seed {row['seed']}"),
         ("record", row["record"][:16]),
     ]
     show.table(("", ""), lines)
 
 
+def _by_stages(cases: Sequence[dict[str, Any]]) -> str:
+    resting = sum(case["rests_on_stages"] for case in cases)
+    words = f", {resting} of them by their stages: end to end the bound is useless there"
+    return words if resting else ""
+
+
 def _line(case: dict[str, Any]) -> Sequence[str]:
     kind = "" if case["kind"] in ("values", "edge") else f"{case['kind']} "
     extents = " ".join(f"{d}={n}" for d, n in case["sizes"].items())
-    worst = max(case["comparisons"], key=lambda c: float(c["worst"]), default=None)
+    within = [(stage["name"], c) for stage in case["stages"] for c in stage["comparisons"]]
+    every = [*(("", c) for c in case["comparisons"]), *within]
+    stage, worst = max(every, key=lambda one: float(one[1]["worst"]), default=("", None))
     if worst is None:
         ending = "refused" if case["ok"] else case["outcome"]
         return f"{kind}{case['distribution']}", extents, "-", "-", "-", ending
-    place = ",".join(map(str, worst["index"]))
+    place = ",".join(map(str, worst["index"])) + (f" of {stage}" if stage else "")
     tile = "-" if worst["in_tile"] is None else ",".join(map(str, worst["in_tile"]))
     error = f"{float(worst['worst']):.3g}"
     return f"{kind}{case['distribution']}", extents, error, place, tile, case["outcome"]

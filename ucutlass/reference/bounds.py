@@ -43,6 +43,7 @@ from ucutlass.reference.accumulation import dot_radius
 from ucutlass.reference.contract import Operand
 from ucutlass.reference.forms import FAST_UNITS
 from ucutlass.reference.interpreter import operand
+from ucutlass.reference.lowest import lowest
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import Call, step, unwrapped
 from ucutlass.reference.radius import UNIT, Bounded, settle
@@ -66,6 +67,10 @@ TURNS: Mapping[str, float] = MappingProxyType(
 )
 """Where a function of its first argument turns: the zero of its derivative, or its kink. A
 digit missing here moves the value there by its square only."""
+
+
+STEEP: frozenset[str] = frozenset({"divide", "log", "log1p", "pow", "power", "rsqrt", "sqrt"})
+"""Functions with an edge, at which an interval ends where its argument does (`ucutlass.reference.lowest`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +190,8 @@ def _moved_by(
             reach = torch.as_tensor(_zero(radii[0]) + _zero(radii[1]))
             return ((difference(args[0], args[1]) <= reach) & (reach > 0)).to(torch.float64)
         case "divide" | "floor_divide" | "modulo":
-            crosses = args[1].abs() <= _zero(radii[1]) if radii[1] is not None else None
+            positive = lowest(node.args[1]) > 0
+            crosses = args[1].abs() <= _zero(radii[1]) if radii[1] is not None and not positive else None
             modulo = node.function == "modulo"
             worst = _modulo(args, radii) if modulo else _corners(node, args, radii, centre)
             return worst if crosses is None else worst.masked_fill(crosses, torch.inf)
@@ -214,6 +220,8 @@ def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
             choices.append([arg])
             continue
         ends = list(_ends(arg, radius))
+        if node.function in STEEP and arg.dtype == torch.float64:
+            ends[0] = torch.minimum(arg, ends[0].clamp(min=lowest(node.args[i])))
         if i == 0 and node.function in TURNS:
             ends.append(torch.full_like(arg, TURNS[node.function]).maximum(ends[0]).minimum(ends[1]))
         choices.append(ends)

@@ -57,6 +57,18 @@ def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, .
             return _pipeline(program, arguments)
 
 
+def expect_stage(
+    stage: Stage, arguments: Sequence[Argument], sizes: Mapping[str, int]
+) -> tuple[Expected, ...]:
+    """What one stage of a pipeline must store of these very arguments (`interpreter.stage_arguments`), none
+    of which is inexact; `sizes` are the pipeline's extents. A torch function's own result is exact. Raises
+    as `evaluate` does."""
+    if isinstance(stage.call, Kernel):
+        return _kernel(stage.call, arguments, [None] * len(arguments), sizes)
+    (result,) = run_stage(stage, arguments, sizes)
+    return (exactly(stage.outputs[0], stage.call.result, result),)
+
+
 def _kernel(
     kernel: Kernel, arguments: Sequence[Argument], radii: Sequence[Tensor | None], around: Mapping[str, int]
 ) -> tuple[Expected, ...]:
@@ -150,7 +162,7 @@ def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expect
             known[name] = expected
     kinds = dict(pipeline.results)
     return tuple(
-        known[name] if name in known else _given(name, kinds[name], buffers[name])
+        known[name] if name in known else exactly(name, kinds[name], buffers[name])
         for name, _ in pipeline.results
     )
 
@@ -164,7 +176,7 @@ def _stage(
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
     (result,) = run_stage(stage, arguments, sizes)
-    given = _given(stage.outputs[0], stage.call.result, result)
+    given = exactly(stage.outputs[0], stage.call.result, result)
     if all(r is None for r in radii):
         return [given]
     made = inputs[0].elem if inputs and inputs[0] is not None else None
@@ -201,7 +213,8 @@ def _through_torch(
     return replace(given, bound=moved.to(torch.float64))
 
 
-def _given(name: str, kind: TensorType, value: Argument) -> Expected:
+def exactly(name: str, kind: TensorType, value: Argument) -> Expected:
+    """A tensor of a type as what must be given, bit by bit."""
     assert isinstance(value, Tensor)
     exact = cast(value, kind.elem)
     return Expected(name, kind.elem, exact, torch.zeros_like(exact, dtype=torch.float64))

@@ -40,9 +40,10 @@ def _flat(part: Bounded, over: Dims) -> tuple[Tensor, Tensor]:
 
 
 def _sum(x: Tensor, e: Tensor, exact: bool) -> Tensor:
-    """A sum along the last axis: its terms' radii and its own rounding."""
+    """A sum along the last axis: its terms' radii and its own rounding, of one addition fewer than terms
+    (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2)."""
     size = (x.abs() + e).sum(dim=-1)
-    own = growth(x.shape[-1], size.numel()) * UNIT * size
+    own = growth(max(x.shape[-1] - 1, 0), size.numel()) * UNIT * size
     if exact:
         own = torch.where(x.abs().sum(dim=-1) <= 2.0**24 * granule(x), torch.zeros_like(own), own)
     return e.sum(dim=-1) + own
@@ -84,9 +85,9 @@ def _mean(x: Tensor, e: Tensor, exact: bool) -> Tensor:
     """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before, which no longer
     add exactly: at most two roundings of each term more, none if n is a power of two."""
     n = x.shape[-1]
-    exact = exact and n & (n - 1) == 0
-    total = _sum(x, e, exact) / n
-    return total if exact else total + 2 * UNIT * (x.abs() + e).mean(dim=-1)
+    whole = n & (n - 1) == 0
+    total = _sum(x, e, exact and whole) / n
+    return total if whole else total + 2 * UNIT * (x.abs() + e).mean(dim=-1)
 
 
 def _variance(x: Tensor, e: Tensor) -> Tensor:

@@ -6,10 +6,7 @@ Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any, Literal
 
 ROUNDS = 7
 """Of the candidate alone: enough to tell whether it may lead. Who leads is measured by `ucc bench`'s
@@ -38,13 +35,9 @@ def tried(
     checked = frontend.read_text(text, "candidate")
     kernel = loaded(checked, frontend.program(checked, name), arch)
     wanted = frontend.program(frontend.read_text(problem), name)
-
-    def launch(args: Sequence[Any], outs: Sequence[Tensor]) -> None:
-        kernel(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
-
     for number, case in enumerate(CASES):
         arguments = generate(wanted, sizes, case, seed=seed + number, device="cuda", drawn="cuda")
-        verdict = verify.check(wanted, launch, arguments)
+        verdict = verify.check(wanted, kernel.judged(*arguments), arguments)
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}", "spent": time.monotonic() - start}
     del arguments

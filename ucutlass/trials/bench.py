@@ -11,8 +11,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ucutlass.api import LoadedKernel, LoadedPipeline
     from ucutlass.runtime.bench.gpu import Gpu
     from ucutlass.runtime.bench.outcome import Candidate, Failed
@@ -97,11 +95,8 @@ def _verified(
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
 
-    def launch(args: Sequence[Any], outs: Sequence[Tensor]) -> None:
-        kernel(*args, out=_out(outs))
-
     arguments = generate(kernel.program, sizes, distribution, seed=seed, device=device)
-    verdict = verify.check(kernel.program, launch, arguments)
+    verdict = verify.check(kernel.program, kernel.judged(*arguments), arguments)
     return {"case": distribution, "ok": verdict.ok, "words": str(verdict)}
 
 

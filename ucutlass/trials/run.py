@@ -5,12 +5,8 @@ Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any
 
 
 def on_gpu(
@@ -18,7 +14,8 @@ def on_gpu(
 ) -> dict[str, Any]:
     """Runs, verifies against the float64 reference, then times over rotated buffers.
 
-    Returns `comparisons` and `problems` of the verdict, `ok`, `device`, and `microseconds` a launch
+    Returns `comparisons` and `problems` of the verdict, `ok` and `state`, of a pipeline `proof` in words and
+    `judged_stages`, `device`, and `microseconds` a launch
     with its `spread` (None where the result is wrong: a wrong kernel has no speed), and `torch_share`, what
     torch functions take of a pipeline's time.
     """
@@ -33,16 +30,17 @@ def on_gpu(
     checked = frontend.read_text(text, file)
     k = loaded(checked, frontend.program(checked, name), arch)
     arguments = generate(k.program, sizes, "normal", seed=seed, device="cuda")
-
-    def launch(args: Sequence[Any], outs: Sequence[Tensor]) -> None:
-        k(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
-
-    verdict = verify.check(k.program, launch, arguments)
+    verdict = verify.check(k.program, k.judged(*arguments), arguments)
     timing = _time(k, sizes, seed) if verdict.ok else None
     share = torch_share(k.stage_times(*arguments)) if timing and isinstance(k, LoadedPipeline) else 0.0
     return {
         "device": torch.cuda.get_device_name(0),
         "ok": verdict.ok,
+        "state": verdict.state,
+        "proof": verdict.proof() if verdict.stages else "",
+        "judged_stages": [
+            {"name": s.name, "state": s.state, "torch": s.torch, "words": str(s)} for s in verdict.stages
+        ],
         "comparisons": [asdict(c) | {"words": str(c)} for c in verdict.comparisons],
         "problems": [str(p.message) for p in verdict.problems],
         "microseconds": timing.median if timing else None,

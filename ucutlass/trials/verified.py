@@ -159,7 +159,7 @@ def protocol(plan: Plan, case_seconds: float) -> dict[str, Any]:
     """How it was verified, for the record."""
     return {
         "seed": plan.suite.seed,
-        "reference": "float64 interpreter, component-wise derived bounds",
+        "reference": "float64 interpreter, component-wise derived bounds; pipelines stage by stage",
         "poisons": list(POISONS),
         "guard_bytes": GUARD,
         "tile": dict(plan.grain.tile),

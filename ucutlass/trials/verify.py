@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ucutlass.ir import Pipeline, Program
     from ucutlass.runtime.launch import Bound
-    from ucutlass.runtime.verify.judge import Exposed
+    from ucutlass.runtime.verify import Exposed, Staged
 
 START_SECONDS = 300.0
 """What a process may take before its first case."""
@@ -36,7 +36,7 @@ def judged(
 
     loaded = _Loaded(kernel, device)
     return judge_all(
-        loaded.program, loaded.launch, cases, journal, tile=tile, device=device, case_seconds=case_seconds
+        loaded.program, loaded.judged, cases, journal, tile=tile, device=device, case_seconds=case_seconds
     )
 
 
@@ -116,15 +116,23 @@ class _Loaded:
         self._device = torch.device(device, number)
 
     def launch(self, extents: tuple[int, ...]) -> Exposed:
-        """Raises LaunchError where a kernel does not serve the extents."""
+        """Of the whole program. Raises LaunchError where a kernel does not serve the extents."""
+        from ucutlass.runtime.verify import Exposed, Staged
+
+        found = self.judged(extents)
+        whole = found.whole if isinstance(found, Staged) else found
+        assert isinstance(whole, Exposed)
+        return whole
+
+    def judged(self, extents: tuple[int, ...]) -> Exposed | Staged:
+        """What the judge takes: a pipeline with its stages. Raises as `launch`."""
         from ucutlass.ir import Pipeline
         from ucutlass.runtime import bare
         from ucutlass.runtime.launch import alone
-        from ucutlass.runtime.pipeline import rebound_series
+        from ucutlass.runtime.pipeline import rebound_all
 
         if isinstance(self.program, Pipeline):
-            series = rebound_series(self.pipeline, self._bounds, extents, self._device)
-            return bare.exposed(self._spec, series)
+            return rebound_all(self.pipeline, self._bounds, extents, self._device)
         (bound,) = self._bounds
         assert bound is not None
         again = bare.rebound(self._spec, bound, extents, self._device)

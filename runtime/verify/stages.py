@@ -1,0 +1,139 @@
+"""A pipeline judged stage by stage: each launch against the reference of that one stage, on the very numbers
+that it was given.
+
+A bound that goes from stage to stage grows with each: after ten layers it is wider than the results, and
+after a division infinite. The bound of one stage on known inputs stays as tight as a kernel's. What is
+carried from stage to stage is what the launches stored, poisoned, guarded and in memory of its own; the
+pipeline itself, on its one workspace, must then give the same bits. So it is right as a whole where every
+stage is right: each stage's inputs are what the stages before it stored. (An a-posteriori, or running,
+error analysis; Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 3.3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ucutlass.ir import Program
+from ucutlass.pipeline.layout import Layout, Step
+from ucutlass.pipeline.names import outer_names
+from ucutlass.reference import Expected, exactly, expect, expect_stage
+from ucutlass.reference.errors import CallError, UnsupportedError
+from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
+from ucutlass.runtime.verify.comparison import unravel
+from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch, judged, raw
+from ucutlass.runtime.verify.verdict import Problem, StageVerdict, Verdict
+
+Tile = tuple[int, int] | Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Staged:
+    """A pipeline's launch, and beside it that of each step of `layout` alone, on memory of its own: None for
+    a torch function."""
+
+    whole: Launch | Exposed
+    layout: Layout
+    steps: tuple[Launch | Exposed | None, ...]
+
+
+def check(
+    program: Program,
+    launch: Launch | Exposed | Staged,
+    arguments: Sequence[Argument],
+    *,
+    tile: Tile = None,
+    deterministic: bool = True,
+    expected: Sequence[Expected] | None = None,
+    repeats: int = 2,
+    jitter: Jitter | None = None,
+    offset: int = 0,
+) -> Verdict:
+    """As `ucutlass.runtime.verify.judge.judged`; a Staged pipeline stage by stage too, and then a reference
+    of the whole that has no bound, or does not fit into the device's memory, raises nothing.
+
+    `expected` is of the whole: what the program should compute, where that is another text's to say.
+    """
+    if not isinstance(launch, Staged):
+        return judged(
+            program, launch, arguments, tile=tile, deterministic=deterministic, expected=expected,
+            repeats=repeats, jitter=jitter, offset=offset,
+        )[0]  # fmt: skip
+    stages, stored, cut = _each(launch, arguments, tile, deterministic, offset)
+    if cut:
+        return Verdict((), (), tuple(stages), cut)
+    kinds = launch.layout.pipeline.results
+    missing, wanted = "", tuple(exactly(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+    try:
+        wanted = tuple(expected) if expected is not None else expect(program, arguments)
+    except (UnsupportedError, torch.OutOfMemoryError) as problem:
+        missing = f"{type(problem).__name__}: {problem}"[:200]
+    found, results = judged(
+        program, launch.whole, arguments, tile=tile, deterministic=deterministic,
+        expected=wanted, repeats=repeats, jitter=jitter, offset=offset,
+    )  # fmt: skip
+    problems = list(found.problems)
+    if deterministic:
+        for (name, _), mine, its in zip(kinds, stored, results, strict=True):
+            problems += _apart(name, mine, its)
+    return Verdict(() if missing else found.comparisons, tuple(problems), tuple(stages), missing)
+
+
+def _each(
+    staged: Staged, arguments: Sequence[Argument], tile: Tile, deterministic: bool, offset: int
+) -> tuple[list[StageVerdict], list[Tensor], str]:
+    """Every stage's verdict, the results as the stages stored them, and why not all stages were judged: a
+    stage that is wrong ends it where no reference takes what it stored."""
+    found = staged.layout
+    buffers = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
+    made: list[StageVerdict] = []
+    for number, (step, launch) in enumerate(zip(found.steps, staged.steps, strict=True)):
+        given = stage_arguments(step.stage, buffers)
+        try:
+            verdict, outputs = _one(found, step, launch, given, tile, deterministic, offset)
+        except CallError as problem:
+            if all(m.state != "wrong" for m in made):
+                raise
+            return made, [], f"stage {step.name} cannot be judged on what a wrong stage stored: {problem}"
+        made.append(verdict)
+        buffers |= dict(zip(step.stage.outputs, outputs, strict=True))
+        for name in [n for n in buffers if n in found.inner and max(found.readers(n), default=-1) <= number]:
+            del buffers[name]
+    stored = [buffers[name] for name in found.results]
+    return made, [t for t in stored if isinstance(t, Tensor)], ""
+
+
+def _one(
+    found: Layout, step: Step, launch: Launch | Exposed | None, given: Sequence[Argument], tile: Tile,
+    deterministic: bool, offset: int,
+) -> tuple[StageVerdict, Sequence[Tensor]]:  # fmt: skip
+    if launch is None:
+        # As the series stores it.
+        outputs = [r.contiguous() for r in run_stage(step.stage, given, found.sizes)]
+        return StageVerdict(step.name, torch=True), outputs
+    kernel = step.kernel
+    assert kernel is not None
+    own = tile
+    if isinstance(tile, Mapping):
+        own = {d: tile[outer] for d, outer in outer_names(found, step).items() if outer in tile}
+    verdict, results = judged(
+        kernel, launch, given, tile=own, deterministic=deterministic, offset=offset,
+        expected=expect_stage(step.stage, given, found.sizes),
+    )  # fmt: skip
+    return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
+
+
+def _apart(name: str, stored: Tensor, result: Tensor) -> list[Problem]:
+    """Where the pipeline's result has other bits than its stages, one after the other, stored."""
+    size = result.element_size()
+    differs = (raw(stored).view(-1, size) != raw(result).view(-1, size)).any(dim=1)
+    count = int(differs.sum())
+    if not count:
+        return []
+    at = list(unravel(int(differs.to(torch.uint8).argmax()), result.shape))
+    where = f"{count} of {result.numel()} elements of {name or 'the result'}, first {at}"
+    words = f"{where}, are not what its stages store one after the other"
+    return [Problem("not its stages'", words)]

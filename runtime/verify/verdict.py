@@ -1,0 +1,121 @@
+"""What the judge says of a launch, and on what it rests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.runtime.verify.comparison import Comparison
+
+State: TypeAlias = Literal["right", "wrong", "undecided"]
+"""`undecided`: nothing is wrong, but most bounds are so wide that nothing could have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a run besides its numbers."""
+
+    kind: Literal[
+        "unwritten", "overrun", "input changed", "not repeatable", "reads poison", "not its stages'"
+    ]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageVerdict:
+    """One launch of a pipeline on the very numbers that it was given, against the reference of that stage
+    alone. `torch`: a torch function, whose own result is taken as given; it has no comparison."""
+
+    name: str
+    comparisons: tuple[Comparison, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    torch: bool = False
+
+    @property
+    def state(self) -> State:
+        return _state(self.comparisons, self.problems)
+
+    def __str__(self) -> str:
+        if self.torch:
+            return f"stage {self.name}: torch's own result, taken as given"
+        return "\n".join(f"stage {self.name}: {one}" for one in (*self.problems, *self.comparisons))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`comparisons` hold the results against the reference of the whole program; `missing` says why there
+    are none. `stages` are a pipeline's, in order: where each is right on its own inputs, and the whole gives
+    bit by bit what they give one after the other, the whole is right, whatever the bound end to end."""
+
+    comparisons: tuple[Comparison, ...]
+    problems: tuple[Problem, ...]
+    stages: tuple[StageVerdict, ...] = ()
+    missing: str = ""
+
+    @property
+    def every(self) -> tuple[Comparison, ...]:
+        """The comparisons of the whole, then those of the stages."""
+        return (*self.comparisons, *(c for stage in self.stages for c in stage.comparisons))
+
+    @property
+    def state(self) -> State:
+        stages = {stage.state for stage in self.stages}
+        whole: State = "undecided" if self.missing else _state(self.comparisons, self.problems)
+        if self.problems or "wrong" in stages | {whole}:
+            return "wrong"
+        return "right" if whole == "right" or stages == {"right"} else "undecided"
+
+    @property
+    def rests_on_stages(self) -> bool:
+        """Whether it is right by its stages alone: end to end nothing is proven."""
+        return self.ok and bool(self.missing or not all(c.decided for c in self.comparisons))
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is right, and something was proven."""
+        return self.state == "right"
+
+    def __str__(self) -> str:
+        lines = [self.proof()] if self.stages else []
+        lines += [str(p) for p in self.problems]
+        lines += [f"end to end, {c}" if self.stages else str(c) for c in self.comparisons]
+        return "\n".join([*lines, *(str(s) for s in self.stages if s.state != "right")])
+
+    def proof(self) -> str:
+        """What is proven of a pipeline, and by what: one line."""
+        judged = [s for s in self.stages if not s.torch]
+        compared = [(c.worst, s.name) for s in judged for c in s.comparisons]
+        worst, where = max(compared, default=(0.0, ""))
+        by_stages = (
+            f"{sum(s.state == 'right' for s in judged)} of {len(judged)} stages are right on what they were "
+            f"given, the worst error is {worst:.3g} of its bound{f', in {where}' if worst else ''}"
+        )
+        given = [s.name for s in self.stages if s.torch]
+        torch = f", torch's own results are taken as given ({', '.join(given)})" if given else ""
+        loose = _share([c for s in judged for c in s.comparisons])
+        idle = f", bounds say nothing of {loose:.2%} of their elements" if loose else ""
+        return f"{self.state}: {by_stages}{idle}{torch}; {self._end_to_end()}"
+
+    def _end_to_end(self) -> str:
+        if self.missing:
+            return f"there is no bound end to end: {self.missing}"
+        idle = _share(self.comparisons)
+        if not idle:
+            return "so is the whole, end to end"
+        rests = ": this rests on the stages" if self.rests_on_stages else ""
+        return f"end to end the bound says nothing of {idle:.2%} of the elements{rests}"
+
+
+def _state(comparisons: Sequence[Comparison], problems: Sequence[Problem]) -> State:
+    if problems or not all(c.ok for c in comparisons):
+        return "wrong"
+    return "right" if all(c.decided for c in comparisons) else "undecided"
+
+
+def _share(comparisons: Sequence[Comparison]) -> float:
+    """Of all elements, those whose bound says nothing."""
+    return sum(c.useless for c in comparisons) / max(1, sum(c.elements for c in comparisons))

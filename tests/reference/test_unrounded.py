@@ -1,0 +1,44 @@
+"""A program without its roundings is what torch computes in float64."""
+
+from __future__ import annotations
+
+import torch
+
+from ucutlass import frontend
+from ucutlass.reference import evaluate
+from ucutlass.reference.unrounded import unrounded
+
+TEXT = """
+kernel layer(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return gelu(dot[K](x, w)) }
+pipeline p(x: bf16[M, K], w: bf16[N, K], v: bf16[P, N], i: i32[M]) -> (y: bf16[M, P], z: i32[M]) {
+  h = layer(x, w)
+  f: bf16[M, N] = torch.flip(h, dims=0)
+  y = layer(f, v)
+  return y = y, z = i32(f32(i) * 1.5)
+}
+kernel casts(x: f16[M, K], w: f16[N, K]) -> e4m3[M, N] {
+  return bf16(dot[K](e5m2(x), e5m2(w))) * f16(0.1)
+}
+"""
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_a_pipeline_keeps_every_digit_between_its_stages_and_its_integers() -> None:
+    program = unrounded(frontend.program(frontend.read_text(TEXT), "p"))
+    x, w, v = (drawn(*s).bfloat16() for s in ((4, 8), (6, 8), (5, 6)))
+    y, z = evaluate(program, [x, w, v, torch.tensor([1, 2, 3, 5], dtype=torch.int32)])
+    gelu = torch.nn.functional.gelu
+    wanted = gelu(gelu(x.double() @ w.double().t()).flip(0) @ v.double().t())
+    assert y.dtype == torch.float64 and z.dtype == torch.int32
+    torch.testing.assert_close(y, wanted, rtol=1e-13, atol=1e-13)
+    assert z.tolist() == [2, 3, 4, 8]
+
+
+def test_casts_between_floats_fall_away() -> None:
+    program = unrounded(frontend.program(frontend.read_text(TEXT), "casts"))
+    x, w = (drawn(*s).half() for s in ((4, 8), (6, 8)))
+    (y,) = evaluate(program, [x, w])
+    torch.testing.assert_close(y, x.double() @ w.double().t() * 0.1, rtol=1e-13, atol=1e-13)

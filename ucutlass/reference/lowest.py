@@ -1,0 +1,74 @@
+"""Numbers that a value cannot lie below, whatever it is computed from.
+
+An interval about the mean of squares may reach below 0 where it is wide, and the square root of its end is
+then no number; but no kernel computes such a mean: rounding is monotone, so a sum of numbers that are not
+negative, each rounded, is not negative, and x + c, rounded, is at least c where x is not negative (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd edition, section 2.1; IEEE 754's roundings are monotone).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ucutlass.elements import F32
+from ucutlass.ir import Apply, Cast, Constant, Read, Reduce, Softmax, Value
+from ucutlass.reference.rounding import round_float
+
+_NEVER_NEGATIVE = frozenset({"abs", "relu", "exp", "sqrt", "rsqrt", "sigmoid", "softplus"})
+
+
+def lowest(node: Value) -> float:
+    """What neither the node's reference nor an honest kernel's number for it lies below; -inf where nothing
+    is known. NaN may always be."""
+    known: dict[Value, float] = {}
+
+    def visit(node: Value) -> float:
+        if node not in known:
+            known[node] = _lowest(node, visit)
+        return known[node]
+
+    return visit(node)
+
+
+def _lowest(node: Value, visit: Callable[[Value], float]) -> float:
+    match node:
+        case Constant(value=value):
+            return _below(float(value))
+        case Apply(function="multiply", args=(a, b)) if a is b:
+            return 0.0
+        case Apply(function="power" | "pow", args=(_, Constant(value=2))):
+            return 0.0
+        case Apply(function="multiply" | "divide", args=(a, b)):
+            return _never_negative(visit(a), visit(b))
+        case Apply(function="add", args=(a, b)):
+            return _below(visit(a) + visit(b))
+        case Apply(function="max", args=(a, b)):
+            return max(visit(a), visit(b))
+        case Apply(function="min", args=(a, b)):
+            return min(visit(a), visit(b))
+        case Apply(function=function) if function in _NEVER_NEGATIVE:
+            return 0.0
+        case Reduce(op="var") | Softmax(log=False):
+            return 0.0
+        case Reduce(op="sum" | "mean", value=inner) | Cast(value=inner):
+            return _never_negative(visit(inner))
+        case Reduce(op="max" | "min", value=inner):
+            return visit(inner)
+        case Read(value=inner, fill=fill):
+            return min(visit(inner), fill)
+        case _:
+            return -math.inf
+
+
+def _never_negative(*parts: float) -> float:
+    return 0.0 if min(parts) >= 0 else -math.inf
+
+
+def _below(value: float) -> float:
+    """The lower of a number and what f32 makes of it."""
+    if not math.isfinite(value):
+        return -math.inf
+    return min(value, float(round_float(torch.tensor(value, dtype=torch.float64), F32)))
