@@ -38,7 +38,8 @@ def planned(text: str, **sizes: int) -> tuple[frontend.Checked, ir.Pipeline, Pip
     checked = frontend.read_text(text, "p.ucu")
     pipeline = frontend.program(checked)
     assert isinstance(pipeline, ir.Pipeline)
-    return checked, pipeline, plan_pipeline(checked, pipeline, complete(pipeline, {**SIZES, **sizes}), "sm90a")
+    extents = complete(pipeline, {**SIZES, **sizes})
+    return checked, pipeline, plan_pipeline(checked, pipeline, extents, "sm90a")
 
 
 def number(plan: PipelinePlan, name: str) -> int:

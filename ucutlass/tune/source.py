@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ucutlass import frontend, ir
+from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
@@ -53,10 +54,8 @@ def with_schedules(
     again = frontend.read_text(text, checked.file)
     kernel = frontend.kernel(again, program.name)
     for sizes, winner in winners:
-        arch = winner.plan.arch
-        _check_same(
-            checked, winner, frontend.plan_kernel(again, kernel, complete(kernel, sizes), arch, device).planned
-        )
+        chosen = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device)
+        _check_same(checked, winner, chosen.planned)
     return text
 
 
@@ -83,7 +82,10 @@ def with_stage_schedule(
     again = frontend.read_text(text, checked.file)
     found = frontend.program(again, pipeline.name)
     assert isinstance(found, ir.Pipeline)
-    chosen = plan_pipeline(again, found, plan.sizes, winner.plan.arch, device).stages[number].chosen
+    try:
+        chosen = plan_pipeline(again, found, plan.sizes, winner.plan.arch, device).stages[number].chosen
+    except ProgramError as problem:
+        raise NotWritten(f"{checked.file}: with the schedule the pipeline does not plan: {problem}") from None
     _check_same(checked, winner, None if chosen is None else chosen.planned)
     return text
 
