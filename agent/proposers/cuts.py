@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
-from ucutlass.agent.proposers.looked import Look
+from ucutlass.agent.problem import Problem
+from ucutlass.agent.proposers.looked import Look, look
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
+from ucutlass.hardware import Device
 from ucutlass.runtime.subject import algorithm_digest
 
 Body: TypeAlias = tuple[syntax.Statement, ...]
@@ -32,13 +34,14 @@ class Cut:
     seconds: float
 
 
-def neighbours(text: str, own: str, name: str, look: Look) -> list[Cut]:
-    """Every text of the pipeline `name` that differs in one cut and plans, the best estimate first. Cuts that
-    are put back are those of the problem's own text. Raises ProgramError for a text that is no program."""
-    found: dict[str, Cut] = {}
-    for made, why in (*_fused(text, name), *_stored(text, own, name)):
+def neighbours(text: str, problem: Problem, device: Device | None, known: Look | None = None) -> list[Cut]:
+    """Every text that differs in one cut and plans, the best estimate first. Cuts that are put back are those
+    of the problem's own text. `known` remembers how texts are planned. Raises SyntaxProblem and ProgramError
+    for a text that is no program."""
+    name, found = problem.program, dict[str, Cut]()
+    for made, why in (*_fused(text, name), *_stored(text, problem.text, name)):
         kept = _scheduled(made, text, name)
-        planned = None if kept is None else look(kept)
+        planned = None if kept is None else known(kept) if known is not None else look(kept, problem, device)
         if planned is not None and planned.text not in found:
             found[planned.text] = Cut(planned.text, why, planned.seconds)
     return sorted(found.values(), key=lambda cut: cut.seconds)

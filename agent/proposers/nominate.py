@@ -18,7 +18,8 @@ from ucutlass.tune.policy import Seen, neighbours, predictions
 from ucutlass.tune.space import Space
 
 PROGRAMS = 4
-"""Of one answer: as many as compile side by side."""
+"""Of one answer, where nothing else is said: as many as compile side by side on a small machine. More of
+them fill more cores, and know less of what was measured."""
 
 NEIGHBOUR = 8.0
 """How many times as likely a neighbour of the parent is drawn as another kernel of the same estimate."""
@@ -60,14 +61,6 @@ def predicted(space: Space, at: int) -> str:
     return f"predicted {space.groups[at].estimate * 1e6:.2f} us"
 
 
-def at_random(
-    space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int
-) -> Sequence[int]:
-    """Random legal search: every group that nobody looked at is as likely."""
-    left = [at for at in range(len(space.groups)) if at not in seen]
-    return chance.sample(left, min(count, len(left)))
-
-
 def nominate(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
     """A `Draw` by the tuner's ranking, without replacement."""
     predicted = predictions(space, seen)
@@ -95,6 +88,13 @@ def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count:
         del weights[drawn]
         found.append(drawn)
     return found
+
+
+def uniformly(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
+    """As `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What a
+    ranking and a search are held against."""
+    left = [at for at in range(len(space.groups)) if at not in seen]
+    return chance.sample(left, min(count, len(left)))
 
 
 def _weight(space: Space, at: int, ratio: float, parent: int | None) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, at_random, drawn, nominate, predicted
+from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, predicted, uniformly
 from ucutlass.agent.proposers.stages import Stages
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.tree import Node
@@ -20,6 +20,7 @@ from ucutlass.shapes import complete
 from ucutlass.tune.source import NotWritten, with_schedule
 from ucutlass.tune.space import Space, explore
 
+__all__ = ["PROGRAMS", "Draw", "Schedules", "Stages", "rules"]
 
 @dataclass(slots=True)
 class Schedules:
@@ -81,16 +82,13 @@ class Schedules:
         return next((i for i, g in enumerate(self._space.groups) if g.plan == made.plan), None)
 
 
-def rules(problem: Problem, device: Device | None, seed: int = 0, knowing: bool = True) -> Schedules | Stages:
-    """The proposer for a problem. Not `knowing` it is random legal search, which `rules` is compared with:
-    of the same spaces and cuts, without estimates and measurements. Raises ProgramError and ShapeError."""
+def rules(
+    problem: Problem, device: Device | None, seed: int = 0, draw: Draw = nominate, count: int = PROGRAMS
+) -> Schedules | Stages:
+    """The proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By `uniformly` it is
+    random legal search: of a pipeline every stage and cut is as likely too. Raises ProgramError and
+    ShapeError."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
-    draw = nominate if knowing else at_random
     if isinstance(program, ir.Pipeline):
-        return Stages(problem, device, seed, draw, knowing)
-    return Schedules(problem, device, seed, draw)
-
-
-def legal_at_random(problem: Problem, device: Device | None, seed: int = 0) -> Schedules | Stages:
-    """`rules` without knowledge, as `go_on` takes a proposer."""
-    return rules(problem, device, seed, knowing=False)
+        return Stages(problem, device, seed, draw, draw is not uniformly, count)
+    return Schedules(problem, device, seed, draw, count)

@@ -116,7 +116,7 @@ class _Turn:
     def _options(self) -> dict[Option, float]:
         """With what each weighs: a stage its share of the time, all of them together as much as a cut that
         is estimated to take as long."""
-        found = cuts.neighbours(self.here.text, self.of.problem.text, self.of.problem.program, self.of.look)
+        found = cuts.neighbours(self.here.text, self.of.problem, self.of.device, self.of.look)
         stages = [i for i, place in enumerate(self.here.places) if place is not None]
         if not self.of.knowing:
             return dict.fromkeys((*found, *stages), 1.0)

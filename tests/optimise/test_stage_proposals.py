@@ -17,9 +17,8 @@ from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed
 from ucutlass.agent.problem import Problem, problem_of
 from ucutlass.agent.proposers import cuts, stages
 from ucutlass.agent.proposers.looked import Looked, look, stage_times
-from ucutlass.agent.proposers.nominate import at_random, drawn
-from ucutlass.agent.proposers.rules import legal_at_random, rules
-from ucutlass.agent.proposers.stages import Stages
+from ucutlass.agent.proposers.nominate import Draw, drawn, nominate, uniformly
+from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import Judged, Session, opened, run
 from ucutlass.agent.search import Pick
 from ucutlass.agent.session import Ask, Settings, State, replayed
@@ -101,14 +100,14 @@ class MadeUp:
         return Judged(Timed(sum(e * f for e, f in zip(one.estimates, drawn_, strict=True))))
 
 
-def session(of: Problem, attempts: int, seed: int = 0, knowing: bool = True, sink: Any = None) -> State:
+def session(of: Problem, attempts: int, seed: int = 0, draw: Draw = nominate, sink: Any = None) -> State:
     sink = sink or Mortal()
     if sink.events:
         held = Session("s", sink, replayed(sink.events))
     else:
         settings = Settings("epsilon", budget=Budget(attempts), stop=Stop(None, None), seed=seed)
         held = opened(sink, {"text": of.text}, settings, bound=0.0, baseline=None, id="s")
-    return run(held, rules(of, H200, seed, knowing), MadeUp(of))
+    return run(held, rules(of, H200, seed, draw), MadeUp(of))
 
 
 def ask(state: State, parent: int, call: int = 1) -> Any:
@@ -126,7 +125,7 @@ def tree_of(*nodes: tuple[int | None, str, Outcome]) -> State:
 
 
 def near(text: str, own: str = CHAIN) -> list[cuts.Cut]:
-    return cuts.neighbours(text, own, "chain", lambda made: look(made, problem(), H200))
+    return cuts.neighbours(text, problem(own), H200)
 
 
 def test_cuts_are_taken_away_and_put_back() -> None:
@@ -159,9 +158,9 @@ def test_schedules_stay_with_the_stages_that_compute_what_they_did() -> None:
 # --- sessions ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("knowing", [True, False])
-def test_every_proposal_is_another_legal_candidate_of_cuts_and_of_stages(knowing: bool) -> None:
-    state = session(problem(), 24, knowing=knowing)
+@pytest.mark.parametrize("draw", [nominate, uniformly])
+def test_every_proposal_is_another_legal_candidate_of_cuts_and_of_stages(draw: Draw) -> None:
+    state = session(problem(), 24, draw=draw)
     assert len(state.tree) == 25 and all(isinstance(n.outcome, Timed) for n in state.tree.nodes)
     assert len({n.key for n in state.tree.nodes}) == 25
     whys = [n.why for n in state.tree.nodes[1:]]
@@ -211,21 +210,20 @@ def test_what_takes_longer_is_varied_more_often_as_far_as_anything_is_known() ->
     state = tree_of((None, CHAIN, Timed(10e-6)))
     assert planned(CHAIN).estimates[0] > 1.8 * planned(CHAIN).estimates[1]
 
-    def counted(knowing: bool) -> tuple[int, int]:
-        proposer = rules(problem(), H200, knowing=knowing)
-        proposer.count = 90
+    def counted(draw: Draw) -> tuple[int, int]:
+        proposer = rules(problem(), H200, draw=draw, count=90)
         made = proposer.propose(ask(state, 0), state, lambda _: None).programs
         return sum(w.why.startswith("h: ") for w in made), sum(w.why.startswith("return: ") for w in made)
 
-    h, returned = counted(True)
+    h, returned = counted(nominate)
     assert h > 1.4 * returned
-    h, returned = counted(False)
+    h, returned = counted(uniformly)
     assert h < 1.4 * returned and returned < 1.4 * h
 
 
-@pytest.mark.parametrize("knowing", [True, False])
-def test_a_pipeline_of_which_all_was_tried_is_exhausted(few: None, knowing: bool) -> None:
-    state = session(problem(), 400, knowing=knowing)
+@pytest.mark.parametrize("draw", [nominate, uniformly])
+def test_a_pipeline_of_which_all_was_tried_is_exhausted(few: None, draw: Draw) -> None:
+    state = session(problem(), 400, draw=draw)
     assert state.ended == "no candidate is left to go on from"
     points = {planned(n.text).point for n in state.tree.nodes}
     assert len(points) == len(state.tree) > 7, "each once: two stages, three groups each, and the cut's"
@@ -275,15 +273,13 @@ def test_the_quickest_of_each_stage_are_put_together_and_only_once() -> None:
     state.tree.add(1, "3", first.text, "", Timed(8.6e-6))
     again = proposer.propose(ask(state, 1, 2), state, lambda _: None).programs
     assert again and not any(w.why.startswith("the quickest") for w in again)
-    unknowing = legal_at_random(problem(), H200).propose(ask(state, 2), state, lambda _: None).programs
-    assert not any(w.why.startswith("the quickest") for w in unknowing)
+    random_ = rules(problem(), H200, draw=uniformly).propose(ask(state, 2), state, lambda _: None).programs
+    assert not any(w.why.startswith("the quickest") for w in random_)
 
 
 def test_a_kernel_that_failed_is_not_proposed_for_its_stage_again(few: None) -> None:
     """Of three groups one is the compiler's own; whichever of the others failed, only the third is left."""
-    proposer = rules(problem(), H200)
-    assert isinstance(proposer, Stages)
-    proposer.count = 12
+    proposer = rules(problem(), H200, count=12)
     state = tree_of((None, CHAIN, Timed(10e-6)))
     every = proposer.propose(ask(state, 0), state, lambda _: None).programs
     failed = next(w.text for w in every if w.why.startswith("h: "))
@@ -316,16 +312,16 @@ def test_what_cannot_be_written_is_drawn_anew(space: Space) -> None:
     def write(at: int) -> str | None:
         return str(at) if at in left else None
 
-    found = drawn(at_random, write, space, {}, None, random.Random(0), 4)
+    found = drawn(uniformly, write, space, {}, None, random.Random(0), 4)
     assert {at for at, _ in found} == left
-    assert drawn(at_random, write, space, dict.fromkeys(left), None, random.Random(0), 4) == []
+    assert drawn(uniformly, write, space, dict.fromkeys(left), None, random.Random(0), 4) == []
 
 
 def test_random_legal_search_takes_every_group_as_likely(space: Space) -> None:
     small = replace(space, groups=space.groups[:5])
     counts = dict.fromkeys(range(5), 0)
     for seed in range(2000):
-        (at,) = at_random(small, {}, 0, random.Random(seed), 1)
+        (at,) = uniformly(small, {}, 0, random.Random(seed), 1)
         counts[at] += 1
     assert all(330 < n < 470 for n in counts.values())
-    assert sorted(at_random(small, {1: 1.0, 2: None}, 0, random.Random(0), 9)) == [0, 3, 4]
+    assert sorted(uniformly(small, {1: 1.0, 2: None}, 0, random.Random(0), 9)) == [0, 3, 4]
