@@ -153,9 +153,7 @@ class _Turn:
 
     def _with(self, one: Looked, stage: int, winner: AnyPlanned) -> str | None:
         try:
-            return with_stage_schedule(
-                one.checked, one.pipeline, one.plan, stage, winner, self.of.device
-            )
+            return with_stage_schedule(one.checked, one.pipeline, one.plan, stage, winner, self.of.device)
         except NotWritten:
             return None
 
@@ -187,7 +185,10 @@ class _Turn:
             if self.here.places[stage] is None or min(timed)[0] > QUICKER * took:
                 continue
             _, node, other = min(timed)
-            text = self._with(one, stage, self.known[node].kernel(other))
+            quickest = self.known[node].kernel(other)
+            if one.kernel(stage).plan == quickest.plan:  # another stage that calls this kernel brought it
+                continue
+            text = self._with(one, stage, quickest)
             then = None if text is None else self.of.look(text)
             if then is not None and then.places == self.here.places:
                 one, changed = then, [*changed, self.here.plan.stages[stage].step.name]

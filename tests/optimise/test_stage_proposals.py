@@ -233,7 +233,8 @@ def test_a_pipeline_of_which_all_was_tried_is_exhausted(few: None, draw: Draw) -
 
 
 def with_block(text: str, block: str) -> str:
-    return text.replace("\n}\n", f"\n  {block}\n}}\n")
+    """In the last program of a text."""
+    return f"{text.removesuffix('}' + chr(10))}  {block}\n}}\n"
 
 
 H_BLOCK, R_BLOCK = "schedule sm90a for h { tile 128x64x64 }", "schedule sm90a for return { vector 4 }"
@@ -255,6 +256,34 @@ def test_what_a_candidate_gains_on_its_parent_is_the_changed_stages() -> None:
     one = planned(both)
     assert times[3] == pytest.approx(tuple(8e-6 * e / one.seconds for e in one.estimates)), "two changes"
     assert times[4] == pytest.approx((7e-6,)) and 5 not in times
+
+
+TWICE = """\
+kernel layer(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
+  return relu(dot[K](x, w))
+}
+
+pipeline twice(x: bf16[T, D], a: bf16[D2=D, D], b: bf16[D2, D], c: bf16[D2, D]) -> bf16[T, D] {
+  g = layer(x, a)
+  h = layer(g, b)
+  e: bf16[T, D] = x * 2
+  return layer(h, c)
+}
+"""
+
+
+def test_stages_that_call_one_kernel_change_together_and_share_what_that_gains() -> None:
+    of = problem(TWICE, {"T": 512, "D": 512})
+    quick = TWICE.replace("w))", "w))\n  schedule sm90a { tile 64x64x64 }")
+    slow = with_block(TWICE, "schedule sm90a for e { vector 2 }")
+    state = tree_of((None, TWICE, Timed(10e-6)), (0, quick, Timed(7e-6)), (0, slow, Timed(9.9e-6)))
+    times = stage_times(state.tree, lambda text: look(text, of, H200))
+    layers = [i for i, s in enumerate(planned(TWICE, of).plan.stages) if s.step.name != "e"]
+    assert [times[0][i] - times[1][i] for i in layers] == pytest.approx([1e-6] * 3)
+    first = rules(of, H200).propose(ask(state, 2), state, lambda _: None).programs[0]
+    assert first.why == "the quickest kernels that were seen of g = layer"
+    assert planned(first.text, of).point[0][1] == planned(quick, of).point[0][1]
+    assert "for e" in first.text
 
 
 def test_a_gain_of_more_than_the_stage_took_leaves_it_some_time() -> None:
