@@ -59,10 +59,11 @@ _SPACES: dict[object, Space] = {}
 def explored(
     checked: frontend.Checked, kernel: ir.Kernel, sizes: tuple[int, ...], *more: Any, free: bool
 ) -> Space:
-    """`explore`, each space once for all tests: it takes seconds."""
+    """`explore`, each space once for all tests and its first groups alone: it takes seconds."""
     key = algorithm_digest(kernel), sizes
     if key not in _SPACES:
-        _SPACES[key] = explore(checked, kernel, sizes, *more, free=free)
+        found = explore(checked, kernel, sizes, *more, free=free)
+        _SPACES[key] = replace(found, groups=found.groups[:80])
     return _SPACES[key]
 
 
@@ -211,7 +212,7 @@ def test_what_takes_longer_is_varied_more_often_as_far_as_anything_is_known() ->
     assert planned(CHAIN).estimates[0] > 1.8 * planned(CHAIN).estimates[1]
 
     def counted(draw: Draw) -> tuple[int, int]:
-        proposer = rules(problem(), H200, draw=draw, count=90)
+        proposer = rules(problem(), H200, draw=draw, count=60)
         made = proposer.propose(ask(state, 0), state, lambda _: None).programs
         return sum(w.why.startswith("h: ") for w in made), sum(w.why.startswith("return: ") for w in made)
 
