@@ -5,6 +5,7 @@
     linear.h.type                   the type with which h is stored; empty: h is not stored
     linear.return                   the return statement
     linear.schedule[2]              a schedule block, counted from 1; empty removes it
+    linear.schedule[2].for          the stage of a pipeline that it is for
     linear.schedule[2].when         its condition; empty: it always holds
     linear.schedule[2].tile         a field's alternatives; empty leaves the field out
     linear.schedule[+]              further schedule blocks, behind the last
@@ -33,6 +34,7 @@ from ucutlass.grammar.syntax import (
     Program,
     Return,
     Schedule,
+    StageName,
     Statement,
     Target,
     TypeExpr,
@@ -94,7 +96,7 @@ _ADDRESS = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Place:
     """`item` is None for `+`; `statement` None for the whole item, and for blocks to be added `more`.
-    `part` is a schedule's field or `when`; `target` counts the names that a statement binds."""
+    `part` is a schedule's field, `for` or `when`; `target` counts the names that a statement binds."""
 
     item: int | None
     statement: int | None = None
@@ -199,6 +201,7 @@ def _addresses(item: Item) -> list[tuple[str, str]]:
                 blocks += 1
                 at = f"{item.name}.schedule[{blocks}]"
                 found.append((at, _shown(statement)))
+                found += [(f"{at}.for", statement.stage.words)] if statement.stage is not None else []
                 found += [(f"{at}.{f.name}", _alternatives(f)) for f in statement.fields]
     return found
 
@@ -252,6 +255,8 @@ def _statement(statement: Statement, placed: Sequence[_Placed]) -> list[Statemen
 def _part(block: Schedule, name: str, edit: Edit) -> Schedule:
     if name == "when":
         return replace(block, when=_parsed_when(edit))
+    if name == "for":
+        return replace(block, stage=_parsed_stage(edit))
     there = [i for i, f in enumerate(block.fields) if f.name == name]
     if len(there) > 1:
         raise BadEdit(f"{edit.at} is given {len(there)} times in this block; edit the whole block")
@@ -308,6 +313,13 @@ def _parsed_when(edit: Edit) -> Expr | None:
     if block.fields:
         raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no condition")
     return block.when
+
+
+def _parsed_stage(edit: Edit) -> StageName:
+    match _parsed_block(edit, f"schedule sm90a for {edit.put}\n{{ }}"):
+        case Schedule(when=None, fields=(), stage=StageName() as stage):
+            return stage
+    raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no stage: the name of a stored binding, or `return`")
 
 
 def _parsed_block(edit: Edit, text: str) -> Schedule:

@@ -45,6 +45,7 @@ from ucutlass.grammar.syntax import (
     Schedule,
     ShapeValue,
     Span,
+    StageName,
     Statement,
     Target,
     TypeExpr,
@@ -196,9 +197,14 @@ class Build(Transformer[Token, File]):
 
     def schedule(self, c: Children) -> Schedule:
         arch = c[1]
-        when = c[2].items[0] if isinstance(c[2], _Group) else None
+        stage = next((x for x in c if isinstance(x, StageName)), None)
+        when = next((x.items[0] for x in c if isinstance(x, _Group)), None)
         fields = tuple(x for x in c if isinstance(x, Field))
-        return Schedule(arch.value, when, fields, arch_span=span_of(arch), span=_across(c))
+        return Schedule(arch.value, when, fields, arch_span=span_of(arch), span=_across(c), stage=stage)
+
+    def stage(self, c: Children) -> StageName:
+        name = c[-1].value if c[-1].type == "NAME" else None
+        return StageName(name, c[1].type == "RETURN", Span(_start(c[1]), _end(c[-1])))
 
     def when(self, c: Children) -> _Group:
         return _Group((c[1],), _across(c))

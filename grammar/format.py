@@ -149,8 +149,9 @@ def _statement(statement: Statement) -> list[str]:
         case Require(condition):
             return [f"require {_expr(condition)}"]
         case Schedule(arch, when, fields, closing):
+            of = "" if statement.stage is None else f" for {statement.stage.words}"
             guard = "" if when is None else f" when {_expr(when)}"
-            return _schedule(f"schedule {arch}{guard}", fields, closing)
+            return _schedule(f"schedule {arch}{of}{guard}", fields, closing)
 
 
 def _schedule(head: str, fields: Sequence[Field], closing: Sequence[str]) -> list[str]:

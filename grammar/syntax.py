@@ -253,8 +253,23 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
+class StageName:
+    """A stage of a pipeline: the binding `h`, or a result, `return` (`name` None) and `return y`."""
+
+    name: str | None
+    returned: bool = False
+    span: Span = _span()
+
+    @property
+    def words(self) -> str:
+        """As a text has it."""
+        return " ".join(word for word in ("return" if self.returned else None, self.name) if word)
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
-    """`schedule sm90a when M <= 64 { .. }`; `arch_span` and `when` place its diagnostics."""
+    """`schedule sm90a when M <= 64 { .. }`; `arch_span` and `when` place its diagnostics. In a pipeline
+    `schedule sm90a for h { .. }` says of which stage."""
 
     arch: str
     when: Expr | None
@@ -263,6 +278,7 @@ class Schedule:
     comments: Comments = Comments()
     arch_span: Span = _span()
     span: Span = _span()
+    stage: StageName | None = None
 
 
 Statement: TypeAlias = Bind | Return | Require | Schedule

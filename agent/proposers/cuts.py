@@ -2,25 +2,27 @@
 
 A binding with an element type is stored between launches. Taken away, the families are asked whether one
 launch can do both; put back, two do. The rounding of what was stored stays, as a cast, so every cut computes
-the same numbers up to the accuracy of f32.
+the same numbers up to the accuracy of f32. Schedules stay with the stages that stay; a stage that computes
+something else, or is none any more, loses its.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
-from ucutlass.agent.session import Written
+from ucutlass.agent.proposers.looked import Look, look
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.hardware import Device
-from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.shapes import ShapeError, complete
+from ucutlass.runtime.subject import algorithm_digest
+
+Body: TypeAlias = tuple[syntax.Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,66 +34,45 @@ class Cut:
     seconds: float
 
 
-def neighbours(text: str, problem: Problem, device: Device | None) -> list[Cut]:
-    """Every legal text that differs in one cut, the best estimate first. Cuts that are put back are those
-    of the problem's own text."""
-    found: dict[str, Cut] = {}
-    for made, why in (*_fused(text, problem.program), *_stored(text, problem)):
-        seconds = estimate(made, problem, device)
-        if seconds is not None and made not in found:
-            found[made] = Cut(made, why, seconds)
+def neighbours(text: str, problem: Problem, device: Device | None, known: Look | None = None) -> list[Cut]:
+    """Every text that differs in one cut and plans, the best estimate first. Cuts that are put back are those
+    of the problem's own text. `known` remembers how texts are planned. Raises SyntaxProblem and ProgramError
+    for a text that is no program."""
+    name, found = problem.program, dict[str, Cut]()
+    for made, why in (*_fused(text, name), *_stored(text, problem.text, name)):
+        kept = _scheduled(made, text, name)
+        planned = None if kept is None else known(kept) if known is not None else look(kept, problem, device)
+        if planned is not None and planned.text not in found:
+            found[planned.text] = Cut(planned.text, why, planned.seconds)
     return sorted(found.values(), key=lambda cut: cut.seconds)
-
-
-def drawn(found: Sequence[Cut], chance: random.Random, count: int) -> list[Written]:
-    """At most so many, the better the estimate the likelier first: the inverse square of it weighs."""
-    left = list(found)
-    chosen: list[Written] = []
-    while left and len(chosen) < count:
-        weights = [1 / max(cut.seconds, 1e-9) ** 2 for cut in left]
-        (one,) = chance.choices(left, weights)
-        left.remove(one)
-        chosen.append(Written(one.text, one.why))
-    return chosen
-
-
-def estimate(text: str, problem: Problem, device: Device | None) -> float | None:
-    """Seconds of all launches by the cost models, a torch function's aside; None where it does not plan."""
-    try:
-        checked = frontend.read_text(text)
-        pipeline = frontend.program(checked, problem.program)
-        if not isinstance(pipeline, ir.Pipeline):
-            return None
-        sizes = complete(pipeline, problem.sizes)
-        made = plan_pipeline(checked, pipeline, sizes, problem.arch, device)
-    except (ProgramError, ShapeError):
-        return None
-    return sum(s.chosen.planned.seconds for s in made.stages if s.chosen is not None)
 
 
 # --- the edits -----------------------------------------------------------------------
 
 
-def _fused(text: str, name: str) -> Iterator[tuple[str, str]]:
-    for at, bind in _bindings(parse(text), name):
-        if len(bind.targets) == 1 and (type_ := bind.targets[0].type) is not None:
+def _fused(text: str, name: str) -> Iterator[tuple[syntax.File, str]]:
+    file = parse(text)
+    for at, bind in _bindings(file, name):
+        type_ = bind.targets[0].type
+        if len(bind.targets) == 1 and type_ is not None and type_.element is not None:
             bare = replace(bind, targets=(syntax.Target(bind.targets[0].name),), value=_rounded(bind, type_))
-            yield _with(text, name, at, bare), f"fuse {bind.targets[0].name} into what reads it"
+            yield _with(file, name, at, bare), f"fuse {bind.targets[0].name} into what reads it"
 
 
-def _stored(text: str, problem: Problem) -> Iterator[tuple[str, str]]:
+def _stored(text: str, problem: str, name: str) -> Iterator[tuple[syntax.File, str]]:
     """Bindings that the problem's text stores and this one does not, as they were."""
-    own = {b.targets[0].name: b for _, b in _bindings(parse(problem.text), problem.program)}
-    for at, bind in _bindings(parse(text), problem.program):
+    file = parse(text)
+    own = {b.targets[0].name: b for _, b in _bindings(parse(problem), name)}
+    for at, bind in _bindings(file, name):
         target = bind.targets[0]
         was = own.get(target.name)
         if target.type is None and was is not None and was.targets[0].type is not None:
-            yield _with(text, problem.program, at, was), f"store {target.name}"
+            yield _with(file, name, at, was), f"store {target.name}"
 
 
 def _rounded(bind: syntax.Bind, type_: syntax.TypeExpr) -> syntax.Expr:
     """The value, rounded as its storage would have."""
-    if type_.element in (None, "f32"):
+    if type_.element == "f32":
         return bind.value
     return syntax.Call(str(type_.element), None, (syntax.Argument(bind.value),))
 
@@ -104,12 +85,43 @@ def _bindings(file: syntax.File, name: str) -> Iterator[tuple[int, syntax.Bind]]
                     yield at, statement
 
 
-def _with(text: str, name: str, at: int, bind: syntax.Bind) -> str:
-    file = parse(text)
+def _with(file: syntax.File, name: str, at: int, bind: syntax.Bind) -> syntax.File:
+    return _changed(file, name, lambda body: (*body[:at], bind, *body[at + 1 :]))
 
-    def placed(item: syntax.Item) -> syntax.Item:
-        if not (isinstance(item, syntax.Program) and item.name == name):
-            return item
-        return replace(item, body=(*item.body[:at], bind, *item.body[at + 1 :]))
 
-    return format_file(replace(file, items=tuple(map(placed, file.items))))
+# --- schedules -----------------------------------------------------------------------
+
+
+def _scheduled(made: syntax.File, before: str, name: str) -> str | None:
+    """A file with another cut and the schedules of those stages alone that compute what they did; None where
+    it is no program."""
+    try:
+        was, now = _stages(before, name), _stages(format_file(_kept(made, name, frozenset())), name)
+    except ProgramError:
+        return None
+    same = frozenset(stage for stage, digest in now.items() if was.get(stage) == digest)
+    return format_file(_kept(made, name, same))
+
+
+def _kept(file: syntax.File, name: str, stages: Set[str]) -> syntax.File:
+    """The file without the schedules of other stages than these."""
+
+    def stays(s: syntax.Statement) -> bool:
+        return not isinstance(s, syntax.Schedule) or (s.stage is not None and s.stage.words in stages)
+
+    return _changed(file, name, lambda body: tuple(filter(stays, body)))
+
+
+def _stages(text: str, name: str) -> Mapping[str, str]:
+    """By what a stage fills, the digest of its computation."""
+    program = frontend.program(frontend.read_text(text), name)
+    stages = program.stages if isinstance(program, ir.Pipeline) else ()
+    return {" ".join(s.outputs): algorithm_digest(s.call) for s in stages if isinstance(s.call, ir.Kernel)}
+
+
+def _changed(file: syntax.File, name: str, change: Callable[[Body], Body]) -> syntax.File:
+    def item(one: syntax.Item) -> syntax.Item:
+        mine = isinstance(one, syntax.Program) and one.name == name
+        return replace(one, body=change(one.body)) if mine else one
+
+    return replace(file, items=tuple(map(item, file.items)))

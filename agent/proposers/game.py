@@ -18,8 +18,9 @@ you at the next step. The goal is the least time, with the physical bound as the
 # The game
 
 - The algorithm is fixed: a candidate has the problem's program with its name, parameters and results, and
-  computes the same. What you may change is how it runs: schedules, and for a pipeline where it is cut into
-  launches (which bindings have a stored type, which kernels it calls).
+  computes the same. What you may change is how it runs: schedules (in a pipeline `schedule sm90a for h {..}`
+  of each stage that calls no kernel), and for a pipeline where it is cut into launches (which bindings have a
+  stored type, which kernels it calls).
 - No dot and no stored value may work below the precision that the problem allows.
 - Text is parsed, never executed. Every legal schedule gives the right result, so there is nothing to win by
   being wrong: an element beyond its derived bound, a time below the bound or a result that depends on what
@@ -46,7 +47,7 @@ Or give edits of the candidate that you go on from; what you do not address stay
 {"why": "one line", "edits": [{"at": "NAME.schedule[1].tile", "put": "128x256x64"}]}
 ```
 
-Addresses: `NAME.schedule[1].FIELD` (empty `put` leaves the field out), `NAME.schedule[1].when`,
+Addresses: `NAME.schedule[1].FIELD` (empty `put` leaves the field out), `NAME.schedule[1].when` and `.for`,
 `NAME.schedule[1]` (empty removes the block), `NAME.schedule[+]` (adds blocks), `NAME.BINDING` (one or more
 statements in its place), `NAME.BINDING.type` (the stored type; empty: not stored), `NAME.return`, `NAME`, `+`
 (adds kernels or functions). Blocks count from 1. Several blocks in an answer are several candidates; give one

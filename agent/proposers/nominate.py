@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from ucutlass.tune.correct import distance
 from ucutlass.tune.policy import Seen, neighbours, predictions
 from ucutlass.tune.space import Space
+
+PROGRAMS = 4
+"""Of one answer, where nothing else is said: as many as compile side by side on a small machine. More of
+them fill more cores, and know less of what was measured."""
 
 NEIGHBOUR = 8.0
 """How many times as likely a neighbour of the parent is drawn as another kernel of the same estimate."""
@@ -26,9 +32,37 @@ STEEP = 3.0
 """Without estimates: a kernel of twice the tile's area (distance 0.5) is drawn exp(-1.5) times as often."""
 
 
+Draw: TypeAlias = Callable[[Space, Seen, int | None, random.Random, int], Sequence[int]]
+"""Numbers of at most so many groups that nobody looked at, each once; () where all were tried. The third is
+the group to go on from, None where the search has none."""
+
+Write: TypeAlias = Callable[[int], str | None]
+"""A group as a program's text; None where it cannot be written, or would be no other candidate."""
+
+
+def drawn(
+    draw: Draw, write: Write, space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int
+) -> list[tuple[int, str]]:
+    """At most `count` groups with their texts, as `draw` has it: what cannot be written is drawn anew. Empty
+    where nothing is left."""
+    left = dict(seen)
+    made: list[tuple[int, str]] = []
+    while len(made) < count and (found := draw(space, left, parent, chance, count - len(made))):
+        for at in found:
+            left[at] = None
+            text = write(at)
+            if text is not None:
+                made.append((at, text))
+    return made
+
+
+def predicted(space: Space, at: int) -> str:
+    """What the cost model says of a group, in words."""
+    return f"predicted {space.groups[at].estimate * 1e6:.2f} us"
+
+
 def nominate(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
-    """Numbers of at most `count` groups that nobody looked at, drawn without replacement. `parent` is the
-    group to go on from, None where the search has none. Empty where all were tried."""
+    """A `Draw` by the tuner's ranking, without replacement."""
     predicted = predictions(space, seen)
     found: list[int] = []
     while predicted and len(found) < count:
@@ -54,6 +88,13 @@ def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count:
         del weights[drawn]
         found.append(drawn)
     return found
+
+
+def uniformly(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
+    """As `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What a
+    ranking and a search are held against."""
+    left = [at for at in range(len(space.groups)) if at not in seen]
+    return chance.sample(left, min(count, len(left)))
 
 
 def _weight(space: Space, at: int, ratio: float, parent: int | None) -> float:

@@ -1,21 +1,17 @@
-"""The proposer without a model: for a kernel other schedules, for a pipeline other cuts.
-
-Schedules come from the tuner's space, drawn as `nominate` says, those first that an advice rule names for
-the candidate at hand. Cuts come from the text: a stored binding that a family can do without is fused, one
-that was fused is stored again.
+"""The proposer without a model: for a kernel other schedules, for a pipeline other cuts and other schedules
+of its stages. Schedules come from the tuner's space, drawn as `nominate` says.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.proposers import cuts
-from ucutlass.agent.proposers.nominate import nominate
+from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, predicted, uniformly
+from ucutlass.agent.proposers.stages import Stages
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.tree import Node
 from ucutlass.diagnostics import ProgramError
@@ -24,11 +20,7 @@ from ucutlass.shapes import complete
 from ucutlass.tune.source import NotWritten, with_schedule
 from ucutlass.tune.space import Space, explore
 
-PROGRAMS = 4
-"""Of one answer: as many as compile side by side."""
-
-Draw = Callable[[Space, Mapping[int, float | None], int | None, random.Random, int], Sequence[int]]
-
+__all__ = ["PROGRAMS", "Draw", "Schedules", "Stages", "rules"]
 
 @dataclass(slots=True)
 class Schedules:
@@ -59,18 +51,18 @@ class Schedules:
                 seen[at] = node.seconds
         parent = self._group(state.tree[ask.pick.parent])
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        drawn = self.draw(self._space, seen, parent, chance, self.count)
-        programs = [w for at in drawn if (w := self._written(at)) is not None]
+        found = drawn(self.draw, self._written, self._space, seen, parent, chance, self.count)
+        programs = [Written(text, predicted(self._space, at)) for at, text in found]
         return Answer(programs, exhausted=not programs)
 
-    def _written(self, at: int) -> Written | None:
+    def _written(self, at: int) -> str | None:
         winner = self._space.groups[at].members[0]
         try:
             text = with_schedule(self._checked, self._kernel, self.problem.sizes, winner, self.device)
         except NotWritten:
             return None
         self._groups[text] = at
-        return Written(text, f"predicted {self._space.groups[at].estimate * 1e6:.2f} us")
+        return text
 
     def _group(self, node: Node) -> int | None:
         """The group that a candidate belongs to; None for one of another proposer's that is in no group,
@@ -90,30 +82,13 @@ class Schedules:
         return next((i for i, g in enumerate(self._space.groups) if g.plan == made.plan), None)
 
 
-@dataclass(slots=True)
-class Cuts:
-    """Proposes cuts of a pipeline."""
-
-    problem: Problem
-    device: Device | None
-    seed: int = 0
-    count: int = PROGRAMS
-
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
-        parent = state.tree[ask.pick.parent].text or self.problem.text
-        known = {node.text for node in state.tree.nodes}
-        found = [
-            one for one in cuts.neighbours(parent, self.problem, self.device) if one.text not in known
-        ]
-        if not found:
-            return Answer(exhausted=True)
-        chance = random.Random(f"{self.seed}:{ask.call}:propose")
-        return Answer(cuts.drawn(found, chance, self.count))
-
-
-def rules(problem: Problem, device: Device | None, seed: int = 0) -> Schedules | Cuts:
-    """The proposer for a problem. Raises ProgramError and ShapeError."""
+def rules(
+    problem: Problem, device: Device | None, seed: int = 0, draw: Draw = nominate, count: int = PROGRAMS
+) -> Schedules | Stages:
+    """The proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By `uniformly` it is
+    random legal search: of a pipeline every stage and cut is as likely too. Raises ProgramError and
+    ShapeError."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     if isinstance(program, ir.Pipeline):
-        return Cuts(problem, device, seed)
-    return Schedules(problem, device, seed)
+        return Stages(problem, device, seed, draw, draw is not uniformly, count)
+    return Schedules(problem, device, seed, draw, count)

@@ -149,8 +149,8 @@ def _stage(stage: StagePlan) -> str:
     if stage.chosen is None:
         return f"stage {stage.step.name}: torch, not looked into"
     planned = stage.chosen.planned
-    how = show(planned.request) if isinstance(planned, Planned) else type(planned.plan).__name__
-    return f"stage {stage.step.name}: {how}, estimate {micro(planned.seconds)}"
+    kind = type(planned.plan).__name__.removesuffix("Plan").lower()
+    return f"stage {stage.step.name}: {kind}, {show(planned.request)}, estimate {micro(planned.seconds)}"
 
 
 def words(problem: ProgramError | ShapeError) -> str:

@@ -29,6 +29,13 @@ def attention(lane: str, over: str = "S", v: str = "H, S, D") -> str:
 
 MM = "return dot[K](x, w)"
 
+STAGES = (
+    "kernel k(x: f32[M]) -> f32[M] { return x + 1 }\n"
+    "pipeline p(x: f32[M]) -> f32[M] {\n"
+    "  a = k(x)\n  h: f32[M] = a * 2\n  return h - a\n  %s\n}\n"
+)
+"""A stage that calls a kernel, one in place, and the returned one."""
+
 CHECKED: dict[str, str] = {
     "UC0101": kernel("return dot[K](x, v)"),
     "UC0102": kernel("return dot[K](x, w) * rsqrt(K)"),
@@ -78,6 +85,9 @@ CHECKED: dict[str, str] = {
     "UC0502": "kernel f(x: f32[M]) -> f32[M] { return x + 1 }\n"
     "kernel g(x: f32[M]) -> f32[M] { return f(x) * 2 }\n",
     "UC0503": kernel("h: bf16[M, N] = dot[K](x, w)  return h"),
+    "UC0505": STAGES % "schedule sm90a { vector 4 }",
+    "UC0506": STAGES % "schedule sm90a for g { vector 4 }",
+    "UC0507": STAGES % "schedule sm90a for a { vector 4 }",
     "UC0504": "pipeline p(x: f32[M]) -> f32[M] { h = torch.sort(x)  return h }\n",
 }
 

@@ -58,6 +58,25 @@ def test_an_illegal_schedule_of_a_called_kernel_is_found(ucc: Ucc, write: Any) -
     assert len(found) == len(set(found)), "said once, though two stages and the kernel itself have it"
 
 
+def test_an_illegal_schedule_of_a_stage_is_found_with_and_without_extents(ucc: Ucc, write: Any) -> None:
+    text = BRANCHES.removesuffix("}\n") + "  schedule sm90a for return when T <= 64 { tile %s }\n}\n"
+    path = write(text % "100x64x64")
+    for sizes in ((), ("-s", "T=48,D=64,F=64")):
+        (row,) = ucc("check", path, *sizes, "--json").json["diagnostics"]
+        assert (row["code"], row["span"]["line"]) == ("UC0441", 12)
+    assert ucc("check", path, "-s", "T=128,D=64,F=64").status == 0, "its condition does not hold"
+    assert ucc("check", write(text % "64x64x64")).status == 0
+
+
+def test_explain_says_what_the_text_gives_of_a_stages_schedule(ucc: Ucc, write: Any) -> None:
+    block = "  schedule sm90a for return { tile 64x128x64  stages 3 }\n}\n"
+    path = write(BRANCHES.removesuffix("}\n") + block)
+    stages = ucc("explain", path, "-s", "T=128,D=64,F=64", "--json").json["stages"]
+    assert [s["given"] for s in stages] == [[], [], [], ["tile", "stages"]]
+    assert "tile 64x128x64" in stages[3]["schedule"]
+    assert "(given: tile stages)" in ucc("explain", path, "-s", "T=128,D=64,F=64").out
+
+
 def test_explain_says_stages_streams_workspace_and_cuts(ucc: Ucc, write: Any) -> None:
     path = write(BRANCHES)
     row = ucc("explain", path, "-s", "T=64,D=64,F=128", "--json").json

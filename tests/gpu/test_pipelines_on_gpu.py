@@ -53,12 +53,26 @@ pipeline mixed(x: f32[M, K], w: f32[N, K], v: f32[N, P]) -> f32[M, P] {
 }
 """
 
-TEXTS = {"mlp": MLP, "calls": CALLS, "branches": BRANCHES, "mixed": WITH_TORCH}
+STAGED = """
+pipeline staged(x: bf16[T, D], up: bf16[F, D], down: bf16[D, F]) -> (y: bf16[T, D], p: bf16[T, F]) {
+  h: bf16 = silu(dot[D](x, up))
+  s: bf16[T, F] = softmax[F](h)
+  return y = dot[F](h, down), p = s
+
+  schedule sm90a for h when T > 300 { warps pingpong  tile 64x128x64 }
+  schedule sm90a for h { warps multistage  tile 64x64x64 }
+  schedule sm90a for s { threads 64  rows 2 }
+  schedule sm90a for return y { tile 128x64x64 or 64x64x64 }
+}
+"""
+
+TEXTS = {"mlp": MLP, "calls": CALLS, "branches": BRANCHES, "mixed": WITH_TORCH, "staged": STAGED}
 
 SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "mlp": ({"T": 512, "D": 256, "F": 1024}, {"T": 257, "D": 104, "F": 136}, {"T": 1, "D": 8, "F": 24}),
     "calls": ({"T": 384, "D": 256, "F": 512}, {"T": 131, "D": 72, "F": 61}),
     "branches": ({"T": 256, "D": 128, "E": 192}, {"T": 193, "D": 40, "E": 56}),
+    "staged": ({"T": 384, "D": 256, "F": 512}, {"T": 131, "D": 72, "F": 136}),
     "mixed": ({"M": 256, "N": 128, "K": 64, "P": 96}, {"M": 97, "N": 36, "K": 20, "P": 52}),
 }
 

@@ -26,5 +26,6 @@ def dump(node: Any) -> str:
         if not isinstance(value := getattr(node, field.name), Span)
         and field.name not in ("text", "closing")
         and value != Comments()
+        and (field.name, value) != ("stage", None)
     ]
     return f"{type(node).__name__}({', '.join(parts)})"

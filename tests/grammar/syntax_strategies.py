@@ -38,6 +38,7 @@ from ucutlass.grammar.syntax import (
     ReturnItem,
     Schedule,
     ShapeValue,
+    StageName,
     Statement,
     Target,
     TypeExpr,
@@ -51,6 +52,7 @@ KEYWORDS = frozenset(
         "pipeline",
         "fn",
         "schedule",
+        "for",
         "when",
         "or",
         "and",
@@ -120,9 +122,13 @@ values = st.one_of(
     st.builds(WordValue, names),
 )
 fields = st.builds(Field, names, _some(values), comments)
-schedules = st.builds(
-    Schedule, names, st.none() | expressions, _some(fields, least=0, most=5), comment_lines, comments
+stage_names = st.one_of(
+    st.builds(StageName, names), st.builds(StageName, st.none() | names, st.just(True))
 )
+schedules = st.builds(
+    Schedule, names, st.none() | expressions, _some(fields, least=0, most=5), comment_lines, comments,
+    stage=st.none() | stage_names,
+)  # fmt: skip
 statements: st.SearchStrategy[Statement] = st.one_of(binds, returns, requires, schedules)
 
 results = st.one_of(

@@ -86,6 +86,9 @@ KERNEL = "kernel f(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { %s }"
         KERNEL % "return x schedule sm90a { tile 1x1 | 2x2 }",
         KERNEL % "return x schedule sm90a { tile 1x1, stages 2 }",
         KERNEL % "return x schedule sm90a { stream_k }",
+        KERNEL % "return x schedule sm90a for { }",
+        KERNEL % "return x schedule sm90a for h y { }",
+        KERNEL % "return x schedule sm90a when M > 1 for h { }",
         (KERNEL % "return x")[:-1],
     ],
 )

@@ -86,6 +86,10 @@ pipeline many(first_parameter: bf16[B, (H G=4), L, D], second_parameter: bf16[B,
 -> f32[M] {
 schedule sm90a { tile 128x256x64 or 256x128x64
 cluster 2x1 stages 3 warps cooperative raster along_m swizzle 2 or 4 }
+schedule sm90a for h when M<=64{tile 64x64x64}schedule sm80 for  return{}
+schedule sm90a for return
+y{ # why
+tile 64x64x64}
 }
 kernel results(x: f32) ->
 (first_result: bf16[B, (H G), L, D], second_result: bf16[B, (H G), L, D], third: f32[B]) {}

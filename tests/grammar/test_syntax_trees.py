@@ -168,6 +168,12 @@ def test_type(text: str, tree: str) -> None:
             "Field(tile, (ShapeValue((64, 64, 128)), ShapeValue((128, 128, 64)))), "
             "Field(stages, (IntValue(4), WordValue(auto))), Field(cluster, (ShapeValue((2, 1))))))",
         ),
+        ("schedule sm90a for h {}", "Schedule(sm90a, None, (), StageName(h, False))"),
+        ("schedule sm90a for return {}", "Schedule(sm90a, None, (), StageName(None, True))"),
+        (
+            "schedule sm90a for return y when M > 1 { stages 4 }",
+            "Schedule(sm90a, Binary(>, M, 1), (Field(stages, (IntValue(4)))), StageName(y, True))",
+        ),
     ],
 )
 def test_statement(text: str, tree: str) -> None:
@@ -181,6 +187,12 @@ def test_statements_need_no_separators() -> None:
     )
     assert [type(s).__name__ for s in program.body] == ["Bind", "Bind", "Bind", "Return", "Bind", "Require"]
     assert program.kind == "pipeline"
+
+
+def test_a_stages_span_is_its_name() -> None:
+    source = "pipeline p(x: f32) -> f32 { schedule sm90a for h {} schedule sm80 for return  y when M > 1 {} }"
+    stages = [s.stage for s in _program(source).body if isinstance(s, Schedule)]
+    assert [source[s.span.start : s.span.end] for s in stages if s] == ["h", "return  y"]
 
 
 def test_named_results() -> None:

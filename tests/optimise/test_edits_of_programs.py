@@ -50,6 +50,27 @@ def changed(at: str, put: str) -> list[tuple[str, str]]:
 # --- what changes ----------------------------------------------------------------
 
 
+STAGED = "pipeline p(x: f32[M]) -> f32[M] {\n  h: f32[M] = x * 2\n  return h + 1\n  %s\n}\n"
+
+
+def test_a_stages_schedule_is_addressed_like_any_other_and_its_stage_too() -> None:
+    text = STAGED % "schedule sm90a for h when M > 4 { vector 8 }"
+    assert ("p.schedule[1].for", "h") in addresses(text)
+    assert one("p.schedule[1].for", "return", text) == format_file(
+        parse(STAGED % "schedule sm90a for return when M > 4 { vector 8 }")
+    )
+    assert "for h when M > 4 { vector 4 }" in one("p.schedule[1].vector", "4", text)
+    assert "schedule sm90a for return { vector 2 }" in one(
+        "p.schedule[+]", "schedule sm90a for return { vector 2 }", text
+    )
+
+
+@pytest.mark.parametrize("put", ["", "h when M > 4", "h { vector 1 } schedule sm80", "2", "return y z"])
+def test_a_stage_is_a_name_and_nothing_else(put: str) -> None:
+    with pytest.raises(BadEdit):
+        one("p.schedule[1].for", put, STAGED % "schedule sm90a for h { vector 8 }")
+
+
 def test_a_field_changes_alone() -> None:
     assert changed("linear.schedule[2].tile", "128x128x64") == [
         ("schedule sm90a { tile 128x256x64 or 256x128x64  cluster 2x1 }",

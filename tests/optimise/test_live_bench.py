@@ -16,8 +16,7 @@ from ucutlass.agent.evidence import How
 from ucutlass.agent.live import LEADS, Live
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
 from ucutlass.agent.problem import Problem, problem_of
-from ucutlass.agent.proposers import cuts
-from ucutlass.agent.proposers.rules import Cuts, Schedules, rules
+from ucutlass.agent.proposers.rules import Schedules, rules
 from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Settings, replayed
 from ucutlass.agent.spend import Budget
@@ -206,25 +205,6 @@ class _Drawn:
         from ucutlass.agent.run import Judged
 
         return Judged(Timed(random.Random(text).uniform(1e-5, 2e-5)))
-
-
-def test_cuts_are_taken_away_and_put_back() -> None:
-    made = rules(problem(CHAIN), H200)
-    assert isinstance(made, Cuts)
-    (fused,) = cuts.neighbours(CHAIN, problem(CHAIN), H200)
-    assert "h = bf16(dot[K](x, w) + b)" in fused.text and fused.why == "fuse h into what reads it"
-    whole = cuts.estimate(CHAIN, problem(CHAIN), H200)
-    assert whole is not None and fused.seconds < whole
-    (back,) = cuts.neighbours(fused.text, problem(CHAIN), H200)
-    assert back.why == "store h" and "h: bf16[M, N] = dot[K](x, w) + b" in back.text
-
-
-def test_a_pipeline_without_other_cuts_is_exhausted() -> None:
-    both = "  h: bf16[M, N] = dot[K](x, w) + b\n  return gelu(h) * 2"
-    one = CHAIN.replace(both, "  return dot[K](x, w) + b")
-    session = opened(Mortal(), {"text": one}, Settings("flat"), bound=0.0, baseline=None)
-    state = run(session, rules(problem(one), H200), bench([took(1.0)], of=one))
-    assert state.ended == "no candidate is left to go on from"
 
 
 def test_the_problem_s_own_mistakes_are_errors() -> None:

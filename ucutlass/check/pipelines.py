@@ -9,6 +9,7 @@ from ucutlass.check import expressions, programs, types
 from ucutlass.check.graph import Graph, GraphTooLarge
 from ucutlass.check.programs import Findings, Names
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope
+from ucutlass.check.stages import Scheduling
 from ucutlass.check.unify import settle, substitute, unify
 from ucutlass.extents import Extent, Fixed, Free, agree, show
 from ucutlass.extents import names as extent_names
@@ -43,6 +44,7 @@ def check_pipeline(
         return None
     draft = _Draft(scope, kernels, {p.name: p.type for p in params})
     returned: list[syntax.Return] = []
+    blocks: list[syntax.Schedule] = []
     for statement in program.body:
         try:
             match statement:
@@ -50,25 +52,28 @@ def check_pipeline(
                     _bind(statement, draft)
                 case syntax.Return():
                     returned.append(statement)
-                case _:
+                case syntax.Schedule():
+                    blocks.append(statement)
+                case syntax.Require():
                     raise Reject(
-                        "UC0501",
-                        "a pipeline holds bindings and one return; schedules and requirements belong to "
-                        "kernels",
-                        statement.span,
+                        "UC0501", "a pipeline has no requirements; they belong to kernels", statement.span
                     )
         except (Reject, Cascade, GraphTooLarge) as problem:
             _record(problem, statement, draft, findings)
     _return(program, declared, returned, draft, findings)
+    results = tuple((_result_buffer(name), type_) for name, (type_, _) in declared.items())
+    inner = tuple(
+        (n, t) for n, t in draft.buffers.items()
+        if isinstance(t, TensorType) and n not in {p.name for p in params}
+    )  # fmt: skip
+    scheduling = Scheduling(scope, kernels, draft.stages, inner, results, draft.unordered)
+    stages = scheduling.stages_with(blocks, findings.reject)
     programs.finish(None, (), scope, findings)
     if len(findings.diagnostics) > before:
         return None
-    inner = {n: t for n, t in draft.buffers.items() if isinstance(t, TensorType)}
-    results = tuple((_result_buffer(name), type_) for name, (type_, _) in declared.items())
     return ir.Pipeline(
-        program.name, dict(scope.dims.extents), params, results,
-        tuple((n, t) for n, t in inner.items() if n not in {p.name for p in params}),
-        tuple(draft.stages), program.name_span, tuple(draft.unordered),
+        program.name, dict(scope.dims.extents), params, results, inner, stages, program.name_span,
+        tuple(draft.unordered),
     )  # fmt: skip
 
 

@@ -55,15 +55,27 @@ def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> i
     declared = check_results(program, scope, findings)
     returned, requires = _body(program, scope, findings)
     results = _results(program, declared, returned, scope, findings)
-    blocks = schedules.check_blocks(
-        [s for s in program.body if isinstance(s, syntax.Schedule)], scope, findings.reject
-    )
+    blocks = schedules.check_blocks(_own_schedules(program, findings), scope, findings.reject)
     finish(params, [r.value for r in results or ()], scope, findings)
     if len(findings.diagnostics) > before or params is None or results is None:
         return None
     return ir.Kernel(
         program.name, dict(scope.dims.extents), params, results, tuple(requires), blocks, program.name_span
     )
+
+
+def _own_schedules(program: syntax.Program, findings: Findings) -> list[syntax.Schedule]:
+    """A kernel's blocks; one for a stage is a pipeline's."""
+    found: list[syntax.Schedule] = []
+    for block in (s for s in program.body if isinstance(s, syntax.Schedule)):
+        if block.stage is None:
+            found.append(block)
+            continue
+        problem = Reject(
+            "UC0505", "a kernel is one launch and has no stages", block.stage.span, "leave `for` out"
+        )
+        findings.reject(problem)
+    return found
 
 
 def finish(

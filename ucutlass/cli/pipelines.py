@@ -79,9 +79,10 @@ def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
 
 def _kernel(stage: StagePlan) -> dict[str, Any]:
     if stage.chosen is None:
-        return {"kernel": "torch", "schedule": "", "seconds": None}
-    planned = stage.chosen.planned
+        return {"kernel": "torch", "schedule": "", "given": [], "seconds": None}
+    planned, block = stage.chosen.planned, stage.chosen.block
     return {
+        "given": [] if block is None else [choice.field for choice in block.choices],
         "kernel": type(planned.plan).__name__.removesuffix("Plan").lower(),
         "schedule": show_schedule(planned.request), "seconds": planned.seconds,
     }  # fmt: skip
@@ -129,12 +130,20 @@ def _stage_line(stage: Mapping[str, Any]) -> Sequence[str]:
     return (
         stage["name"],
         "torch: not looked into" if stage["torch"] else " ".join(stage["operators"]) or "copy",
-        f"{stage['kernel']}: {stage['schedule']}" if stage["schedule"] else stage["kernel"],
+        _schedule_words(stage),
         short(sum(stage["reads"].values())),
         short(sum(stage["writes"].values())),
         f"{stage['stream']}{waits}",
         "" if stage["seconds"] is None else f"{stage['seconds'] * 1e6:.2f} us",
     )
+
+
+def _schedule_words(stage: Mapping[str, Any]) -> str:
+    """The kernel, its schedule, and which fields the text gives."""
+    if not stage["schedule"]:
+        return str(stage["kernel"])
+    given = f" (given: {' '.join(stage['given'])})" if stage["given"] else ""
+    return f"{stage['kernel']}: {stage['schedule']}{given}"
 
 
 def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:

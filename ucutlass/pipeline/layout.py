@@ -9,6 +9,7 @@ from math import prod
 from ucutlass import inference, ir
 from ucutlass.extents import show
 from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
+from ucutlass.pipeline.copies import copies
 from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
 
 
@@ -172,33 +173,15 @@ def _words(kernel: Kernel, problem: inference.Problem) -> str:
 def without_copies(pipeline: Pipeline) -> Pipeline:
     """The pipeline without stages that only copy a stored buffer into a result of its very type:
     the buffer is that result. One that is returned twice, or a parameter, is still copied."""
-    stored = dict(pipeline.buffers)
-    kinds = dict(pipeline.results)
-    renamed: dict[str, str] = {}
-    kept: list[Stage] = []
-    for stage in pipeline.stages:
-        copied = _copied(stage)
-        if copied in stored and copied not in renamed and kinds.get(stage.outputs[0]) == stored[copied]:
-            renamed[copied] = stage.outputs[0]
-        else:
-            kept.append(stage)
+    renamed = copies(pipeline.stages, pipeline.buffers, pipeline.results)
     if not renamed:
         return pipeline
+    kept = [s for s in pipeline.stages if s.outputs[0] not in renamed.values()]
     return replace(
         pipeline,
         buffers=tuple((n, t) for n, t in pipeline.buffers if n not in renamed),
         stages=tuple(_renamed(stage, renamed) for stage in kept),
     )
-
-
-def _copied(stage: Stage) -> str:
-    """The buffer whose copy a stage's only result is; "" where it computes anything."""
-    match stage:
-        case Stage(call=Kernel(params=(param,), results=(result,)), arguments=(str(name),)):
-            value = result.value
-            if isinstance(value, ir.ParamValue) and param.type == result.type:
-                return name
-    return ""
 
 
 def _renamed(stage: Stage, names: Mapping[str, str]) -> Stage:

@@ -1,11 +1,13 @@
-"""A stage's dimensions in the pipeline's names."""
+"""A stage's dimensions in the pipeline's names, and its own name in the text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
+from ucutlass.pipeline.copies import copies
 from ucutlass.pipeline.layout import Layout, Step
+from ucutlass.pipeline.orders import Orders, permuted
 
 
 def outer_names(found: Layout, step: Step) -> Mapping[str, str]:
@@ -32,3 +34,12 @@ def stage_names(pipeline: Pipeline, stage: Stage) -> Mapping[str, str]:
                 for dim, outer in zip(here.dims, there.dims, strict=True):
                     known.setdefault(dim, outer)
     return known
+
+
+def written_stage(pipeline: Pipeline, orders: Orders, step: Step) -> Stage:
+    """The stage of the text that a step of the pipeline's layout in these orders is: a step that fills a
+    result may be the one that stores what is returned as it is."""
+    whole = permuted(pipeline, orders)
+    stored = {result: name for name, result in copies(whole.stages, whole.buffers, whole.results).items()}
+    wanted = {stored.get(output, output) for output in step.stage.outputs}
+    return next(stage for stage in pipeline.stages if wanted & {*stage.outputs})

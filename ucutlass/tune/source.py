@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from ucutlass import frontend, ir
+from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.hardware import Device
+from ucutlass.pipeline.names import written_stage
+from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.planned import AnyPlanned
 from ucutlass.schedule import Request, Value
 from ucutlass.shapes import complete, free_dims
@@ -47,12 +50,70 @@ def with_schedules(
 
     Each winner's extents are its free dimensions by name, no shape twice. Raises NotWritten.
     """
-    names = free_dims(program)
+    text = _rewritten(checked, program.name, None, free_dims(program), winners)
+    again = frontend.read_text(text, checked.file)
+    kernel = frontend.kernel(again, program.name)
+    for sizes, winner in winners:
+        chosen = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device)
+        _check_same(checked, winner, chosen.planned)
+    return text
+
+
+def with_stage_schedule(
+    checked: frontend.Checked, pipeline: ir.Pipeline, plan: PipelinePlan, number: int, winner: AnyPlanned,
+    device: Device | None,
+) -> str:  # fmt: skip
+    """As `with_schedule`, for the stage of this number in a plan of the pipeline, at the plan's extents: a
+    block for the stage, or where it calls a kernel of the file a block of that kernel.
+
+    Raises NotWritten; also for a torch function, and where the memory orders that the text leaves to the
+    compiler would be chosen otherwise, so that the stage became another kernel.
+    """
+    step = plan.layout.steps[number]
+    if step.kernel is None:
+        raise NotWritten(f"{checked.file}: {step.name} is a torch function, which has no schedule")
+    stage = written_stage(pipeline, plan.orders, step)
+    names = free_dims(step.kernel)
+    winners = [(dict(zip(step.kernel.dims, step.sizes, strict=True)), winner)]
+    if any(stage.call is program for program in checked.module.programs):
+        text = _rewritten(checked, step.kernel.name, None, names, winners)
+    else:
+        text = _rewritten(checked, pipeline.name, _named(stage.outputs[0]), names, winners)
+    again = frontend.read_text(text, checked.file)
+    found = frontend.program(again, pipeline.name)
+    assert isinstance(found, ir.Pipeline)
+    try:
+        chosen = plan_pipeline(again, found, plan.sizes, winner.plan.arch, device).stages[number].chosen
+    except ProgramError as problem:
+        raise NotWritten(f"{checked.file}: with the schedule the pipeline does not plan: {problem}") from None
+    _check_same(checked, winner, None if chosen is None else chosen.planned)
+    return text
+
+
+def _named(output: str) -> syntax.StageName:
+    """The stage that fills a buffer, as the pipeline's own text names it."""
+    first, _, rest = output.partition(" ")
+    return syntax.StageName(rest or None, True) if first == "return" else syntax.StageName(output)
+
+
+def _check_same(checked: frontend.Checked, winner: AnyPlanned, found: AnyPlanned | None) -> None:
+    if found is None or found.request != winner.request or found.plan != winner.plan:
+        raise NotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
+
+
+def _rewritten(
+    checked: frontend.Checked, program: str, stage: syntax.StageName | None, names: Sequence[str],
+    winners: Sequence[tuple[Sizes, AnyPlanned]],
+) -> str:  # fmt: skip
+    """The file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
+    dimensions that tell calls apart."""
     groups: dict[Request, list[tuple[Sizes, AnyPlanned]]] = {}
     for sizes, winner in winners:
         groups.setdefault(winner.request, []).append(({name: sizes[name] for name in names}, winner))
     blocks = tuple(
-        syntax.Schedule(part[0][1].plan.arch, _guard([sizes for sizes, _ in part]), _fields(request))
+        syntax.Schedule(
+            part[0][1].plan.arch, _guard([sizes for sizes, _ in part]), _fields(request), stage=stage
+        )
         for request, mine in groups.items()
         for part in (mine[at : at + MOST_IN_GUARD] for at in range(0, len(mine), MOST_IN_GUARD))
     )
@@ -60,17 +121,10 @@ def with_schedules(
     tree = parse(checked.source)
 
     def scheduled(item: syntax.Item) -> syntax.Item:
-        mine = isinstance(item, syntax.Program) and item.name == program.name
+        mine = isinstance(item, syntax.Program) and item.name == program
         return replace(item, body=_placed(item.body, blocks, names, shapes)) if mine else item
 
-    text = format_file(replace(tree, items=tuple(map(scheduled, tree.items))))
-    again = frontend.read_text(text, checked.file)
-    kernel = frontend.kernel(again, program.name)
-    for sizes, winner in winners:
-        found = frontend.plan_kernel(again, kernel, complete(kernel, sizes), winner.plan.arch, device).planned
-        if found.request != winner.request or found.plan != winner.plan:
-            raise NotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
-    return text
+    return format_file(replace(tree, items=tuple(map(scheduled, tree.items))))
 
 
 def _placed(
@@ -79,10 +133,10 @@ def _placed(
 ) -> tuple[syntax.Statement, ...]:  # fmt: skip
     """Before every other block, since the first condition that holds wins. What no call could reach any
     more goes: a block for some of these shapes alone, and where there are no dimensions to tell calls
-    apart, every other one of the architecture."""
+    apart, every other one of the architecture and the stage."""
 
     def reached(s: syntax.Statement) -> bool:
-        if not isinstance(s, syntax.Schedule) or s.arch != blocks[0].arch:
+        if not isinstance(s, syntax.Schedule) or (s.arch, s.stage) != (blocks[0].arch, blocks[0].stage):
             return True
         if not names:
             return False

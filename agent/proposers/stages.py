@@ -1,0 +1,197 @@
+"""Proposals for a pipeline: other cuts, and other schedules of its stages.
+
+Each proposal changes one thing of the candidate that the search goes on from: where it is cut, or how one
+stage runs, by a schedule from the space of that stage's kernel as it stands there. Cuts and stages are drawn
+by what they weigh in seconds. What was measured is put together again: the quickest kernel that each stage
+was seen with, whoever had it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ucutlass.agent.problem import Problem
+from ucutlass.agent.proposer import Answer, OnSpend
+from ucutlass.agent.proposers import cuts
+from ucutlass.agent.proposers.cuts import Cut
+from ucutlass.agent.proposers.looked import Looked, Place, Point, Times, look, stage_times
+from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, predicted
+from ucutlass.agent.session import Ask, State, Written
+from ucutlass.hardware import Device
+from ucutlass.planned import AnyPlanned
+from ucutlass.plans import Plan
+from ucutlass.schedule import show
+from ucutlass.tune.policy import Seen
+from ucutlass.tune.source import NotWritten, with_stage_schedule
+from ucutlass.tune.space import Space, explore
+
+QUICKER = 0.99
+"""What a stage's kernel must take at most, of the time of the one that stands there, to be put in its place:
+two readings of one kernel differ by a per cent."""
+
+
+@dataclass(slots=True)
+class Stages:
+    """Proposes cuts of a pipeline and schedules of its stages; no cut with the same kernels twice.
+
+    `knowing`: estimates and measured times weigh, and what was measured is put together. Else everything
+    that is legal is as likely, as `draw` should have it then.
+    """
+
+    problem: Problem
+    device: Device | None
+    seed: int = 0
+    draw: Draw = nominate
+    knowing: bool = True
+    count: int = PROGRAMS
+    _looked: dict[str, Looked | None] = field(default_factory=dict)
+    _spaces: dict[Place, Space] = field(default_factory=dict)
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+        parent = ask.pick.parent
+        here = self.look(state.tree[parent].text)
+        if here is None:  # no pipeline, or none that plans: nothing of it can be varied
+            return Answer(exhausted=True)
+        known = {n.id: one for n in state.tree.nodes if (one := self.look(n.text)) is not None}
+        chance = random.Random(f"{self.seed}:{ask.call}:propose")
+        tried = {one.point for one in known.values()}
+        programs = _Turn(
+            self, parent, here, known, stage_times(state.tree, self.look), chance, tried
+        ).programs()  # fmt: skip
+        return Answer(programs, exhausted=not programs)
+
+    def look(self, text: str) -> Looked | None:
+        if text not in self._looked:
+            self._looked[text] = look(text, self.problem, self.device)
+        return self._looked[text]
+
+    def space(self, here: Looked, stage: int) -> Space:
+        """What the stage, which is no torch function, may run by as it stands."""
+        place, step = here.places[stage], here.plan.stages[stage].step
+        assert place is not None and step.kernel is not None
+        if place not in self._spaces:
+            bare = replace(step.kernel, schedules=())  # the place's, whichever candidate is met first
+            self._spaces[place] = explore(
+                here.checked, bare, step.sizes, self.problem.arch, self.device, free=True
+            )
+        return self._spaces[place]
+
+
+LEAST = 1e-9
+"""Seconds that anything is taken to last."""
+
+Option: TypeAlias = Cut | int
+"""What a proposal may change: a cut, or how the stage of this number runs."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One answer: from candidate `here`, number `parent` of the tree. `tried` grows with what is proposed."""
+
+    of: Stages
+    parent: int
+    here: Looked
+    known: Mapping[int, Looked]
+    times: Times
+    chance: random.Random
+    tried: set[Point]
+
+    def programs(self) -> list[Written]:
+        """At most so many as an answer has; none where nothing is left."""
+        made = [one for one in [self._together() if self.of.knowing else None] if one is not None]
+        options = self._options()
+        while options and len(made) < self.of.count:
+            (option,) = self.chance.choices(list(options), list(options.values()))
+            one = self._cut(option) if isinstance(option, Cut) else self._varied(option)
+            if one is None:
+                del options[option]
+            else:
+                made.append(one)
+        return made
+
+    def _options(self) -> dict[Option, float]:
+        """With what each weighs: a stage its share of the time, all of them together as much as a cut that
+        is estimated to take as long."""
+        found = cuts.neighbours(self.here.text, self.of.problem, self.of.device, self.of.look)
+        stages = [i for i, place in enumerate(self.here.places) if place is not None]
+        if not self.of.knowing:
+            return dict.fromkeys((*found, *stages), 1.0)
+        times = self.times.get(self.parent, self.here.estimates)
+        whole = math.fsum(times[i] for i in stages)
+        weights: dict[Option, float] = {c: (self.here.seconds / max(c.seconds, LEAST)) ** 2 for c in found}
+        return weights | {i: times[i] / max(whole, LEAST) for i in stages}
+
+    def _cut(self, cut: Cut) -> Written | None:
+        return Written(cut.text, cut.why) if self._new(cut.text) else None
+
+    def _new(self, text: str) -> bool:
+        """Whether it plans to what was not tried; then it is."""
+        one = self.of.look(text)
+        if one is None or one.point in self.tried:
+            return False
+        self.tried.add(one.point)
+        return True
+
+    def _varied(self, stage: int) -> Written | None:
+        space = self.of.space(self.here, stage)
+        groups = {group.plan: at for at, group in enumerate(space.groups)}
+
+        def write(at: int) -> str | None:
+            made = self._with(self.here, stage, space.groups[at].members[0])
+            return made if made is not None and self._new(made) else None
+
+        own = groups.get(self.here.kernel(stage).plan)
+        found = drawn(self.of.draw, write, space, self._seen(stage, groups), own, self.chance, 1)
+        for at, text in found:
+            name = self.here.plan.stages[stage].step.name
+            return Written(text, f"{name}: {show(space.groups[at].request)}, {predicted(space, at)}")
+        return None
+
+    def _with(self, one: Looked, stage: int, winner: AnyPlanned) -> str | None:
+        try:
+            return with_stage_schedule(one.checked, one.pipeline, one.plan, stage, winner, self.of.device)
+        except NotWritten:
+            return None
+
+    def _seen(self, stage: int, groups: Mapping[Plan, int]) -> Seen:
+        """The groups that a stage of this place was tried with, in whichever candidate."""
+        found: dict[int, float | None] = {}
+        for node, other, took in self._at(self.here.places[stage]):
+            at = groups.get(self.known[node].kernel(other).plan)
+            before = None if at is None else found.get(at)
+            if at is not None and (took is not None or at not in found):
+                found[at] = took if before is None or took is None else min(before, took)
+        return found
+
+    def _at(self, place: Place | None) -> Iterator[tuple[int, int, float | None]]:
+        """Every stage of a place: the candidate, the stage's number there, and what it took."""
+        for node, one in self.known.items():
+            for stage, other in enumerate(one.places):
+                if other == place:
+                    yield node, stage, self.times[node][stage] if node in self.times else None
+
+    def _together(self) -> Written | None:
+        """The candidate with the quickest kernel that each stage was measured with, where that is another."""
+        if self.parent not in self.times:
+            return None
+        one = self.here
+        changed: list[str] = []
+        for stage, took in enumerate(self.times[self.parent]):
+            timed = [(s, n, i) for n, i, s in self._at(self.here.places[stage]) if s is not None]
+            if self.here.places[stage] is None or min(timed)[0] > QUICKER * took:
+                continue
+            _, node, other = min(timed)
+            quickest = self.known[node].kernel(other)
+            if one.kernel(stage).plan == quickest.plan:  # another stage that calls this kernel brought it
+                continue
+            text = self._with(one, stage, quickest)
+            then = None if text is None else self.of.look(text)
+            if then is not None and then.places == self.here.places:
+                one, changed = then, [*changed, self.here.plan.stages[stage].step.name]
+        if not changed or not self._new(one.text):
+            return None
+        return Written(one.text, f"the quickest kernels that were seen of {', '.join(changed)}")
