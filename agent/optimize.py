@@ -62,11 +62,12 @@ def go_on(
     then, as after a kill."""
     problem = problem_of_json(session.state.problem)
     seed = session.state.settings.seed
-    how = How(
-        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit, wait=where.wait
-    )  # fmt: skip
-    bench = Live(problem, where.engine, how, where.limit)
+    how = How(problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit)
+    bench = Live(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.best()
     bench.best = None if best is None else best.seconds
-    return run(session, proposer_of(problem, where.device, seed), bench, on_event)
+    try:
+        return run(session, proposer_of(problem, where.device, seed), bench, on_event)
+    finally:
+        where.engine.leave(bench.near)
 
