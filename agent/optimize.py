@@ -10,9 +10,9 @@ from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
 from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
-from ucutlass.agent.proposer import Proposer
+from ucutlass.agent.proposer import Measuring, Proposer
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.run import OnEvent, Session, opened, run
+from ucutlass.agent.run import OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
 from ucutlass.engine.work import Engine
 from ucutlass.hardware import Device
@@ -30,13 +30,15 @@ __all__ = ["ProposerOf", "Where", "begin", "go_on", "rules"]
 @dataclass(frozen=True, slots=True)
 class Where:
     """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
-    against (`baseline`, a name of `ucc bench`), and limits in seconds."""
+    against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
+    have programs measured while it answers."""
 
     engine: Engine
     device: Device | None
     baseline: str = "eager"
     limit: float = 300.0
     wait: float = 600.0
+    measures: bool = True
 
 
 def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
@@ -67,7 +69,10 @@ def go_on(
     best = session.state.tree.best()
     bench.best = None if best is None else best.seconds
     try:
-        return run(session, proposer_of(problem, where.device, seed), bench, on_event)
+        proposer = proposer_of(problem, where.device, seed)
+        if where.measures and isinstance(proposer, Measuring):
+            proposer = proposer.measuring(measurer(session, bench))
+        return run(session, proposer, bench, on_event)
     finally:
         where.engine.leave(bench.near)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.journal import Event, Journal
-from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json
-from ucutlass.agent.proposer import Answer, Proposer, ProposerFailed
+from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json, words
+from ucutlass.agent.proposer import Answer, Measure, Proposer, ProposerFailed
 from ucutlass.agent.session import (
     Ask,
     End,
@@ -25,7 +26,8 @@ from ucutlass.agent.session import (
     replayed,
     settings_to_json,
 )
-from ucutlass.agent.spend import NOTHING, Budget, Spend, to_json
+from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted, to_json
+from ucutlass.agent.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,25 +147,59 @@ def _judge(session: Session, judge: Judge, bench: Bench) -> None:
     if not judge.text:
         judged, key = Judged(Refused(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
-        judged, key = _looked_at(session.state, judge, bench)
+        judged, key = _looked_at(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
     told(session, judge, judged, key)
 
 
 def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
     """Takes an outcome, wherever it was measured."""
-    one = Spend(attempts=0 if judge.call is None else 1)
+    again = judged.outcome.of if isinstance(judged.outcome, Repeated) else None
+    # What a call had measured it may answer with: that attempt was counted.
+    paid = judge.call is None or again in session.state.measured
+    one = Spend(attempts=0 if paid else 1)
     session.write(
         "judged", call=judge.call, index=judge.index, key=key,
         outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + one),
     )  # fmt: skip
 
 
-def _looked_at(state: State, judge: Judge, bench: Bench) -> tuple[Judged, str]:
-    key = bench.key(judge.text)
+def _looked_at(state: State, text: str, name: str, bench: Bench) -> tuple[Judged, str]:
+    """What becomes of a program, and its key; `name` tells one that has none apart."""
+    key = bench.key(text)
     if isinstance(key, Refused):
-        return Judged(key), f"refused:{judge.call}:{judge.index}"
+        return Judged(key), f"refused:{name}"
     before = state.tree.find(key)
     if before is not None:
         return Judged(Repeated(before.id)), key
-    return bench.judge(judge.text), key
+    return bench.judge(text), key
+
+
+def measurer(session: Session, bench: Bench) -> Measure:
+    """What a proposer may call while it is asked: judges a program as any other, writes it down and says
+    what became of it. It is an attempt; where the budget is spent, nothing is measured."""
+
+    def measure(text: str) -> str:
+        state, ask = session.state, session.state.asked
+        if ask is None:
+            raise RuntimeError("a program can be measured only while a proposer is asked")
+        over = exhausted(state.settings.budget, state.spend)
+        if over is not None:
+            return f"not measured: {over}; give your answer"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        judged, key = _looked_at(state, text, f"{ask.call}:{digest}", bench)
+        before = state.tree.find(key)
+        if before is not None and before.id in state.measured:
+            # This call had it measured, perhaps before a death: it is no other attempt.
+            return _said(before)
+        session.write(
+            "measured", call=ask.call, text=text, why="measured while it was asked", key=key,
+            outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + Spend(attempts=1)),
+        )  # fmt: skip
+        return _said(state.tree[len(state.tree) - 1])
+
+    return measure
+
+
+def _said(node: Node) -> str:
+    return f"candidate {node.id}: {words(node.outcome)}"
 

@@ -105,7 +105,7 @@ class Note:
 class State:
     """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
     was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
-    error, in words."""
+    error, in words. `measured` are the candidates that the latest call had measured while it was answered."""
 
     problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -121,6 +121,7 @@ class State:
     ended: str | None = None
     calls: int = 0
     number: int = 0
+    measured: set[int] = field(default_factory=set)
 
 
 class NotASession(ValueError):
@@ -156,6 +157,7 @@ def advance(state: State, event: Event) -> None:
             state.ended = None
         case "asked":
             state.asked = _ask_of_json(body)
+            state.measured = set()
             state.calls = max(state.calls, state.asked.call + 1)
         case "spent":
             state.spend += spend_of_json(body["spend"])
@@ -165,6 +167,8 @@ def advance(state: State, event: Event) -> None:
             _answered(state, body)
         case "judged":
             _judged(state, body)
+        case "measured":
+            _measured(state, body)
         case "ended":
             state.ended = body["why"]
         case other:
@@ -199,6 +203,17 @@ def _judged(state: State, body: Mapping[str, Any]) -> None:
     if judged.parent is None and isinstance(outcome, Timed) and outcome.gain is not None:
         # Measured in turns with the problem's own program: what every candidate is to beat.
         state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
+
+
+def _measured(state: State, body: Mapping[str, Any]) -> None:
+    """A candidate that a proposer had measured before it answered: a node as any other."""
+    ask = state.asked
+    if ask is None or ask.call != body["call"]:
+        raise ValueError("nobody asked")
+    outcome = outcome_of_json(body["outcome"])
+    node = state.tree.add(ask.pick.parent, body["key"], body["text"], body["why"], outcome)
+    state.measured.add(node.id)
+    state.spend += spend_of_json(body["spend"])
 
 
 # --- what is due -----------------------------------------------------------------
@@ -262,5 +277,10 @@ def _ask_of_json(value: Mapping[str, Any]) -> Ask:
     )  # fmt: skip
 
 
-Kind: TypeAlias = Literal["opened", "changed", "asked", "spent", "failed", "answered", "judged", "ended"]
+Kind: TypeAlias = Literal[
+    "opened", "changed", "asked", "spent", "failed", "measured", "answered", "judged", "ended"
+]
 """Of events, in the order in which a session may meet them first."""
+
+OUTCOMES: frozenset[str] = frozenset({"measured", "judged"})
+"""Events that are a node of the tree each, in its order."""

@@ -7,17 +7,17 @@ and the conversation so far.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.dialogue import WRITERS
-from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
+from ucutlass.agent.proposer import Answer, Measure, OnSpend, ProposerFailed
 from ucutlass.agent.proposers import answer, prompt, triage
 from ucutlass.agent.proposers.prices import Price, dollars, price_of, undated
 from ucutlass.agent.proposers.quote import bounded, plain, quoted
 from ucutlass.agent.proposers.service import Reply, Request, Service, Usage
 from ucutlass.agent.proposers.subject import Subject
-from ucutlass.agent.proposers.tools import Tool, ToolFailed
+from ucutlass.agent.proposers.tools import Tool, ToolFailed, toolbox
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import Budget, Spend, exhausted
 
@@ -55,6 +55,10 @@ class ModelProposer:
     service: Service
     chosen: Chosen = field(default_factory=Chosen)
     tools: tuple[Tool, ...] = ()
+
+    def measuring(self, measure: Measure) -> ModelProposer:
+        """With a tool that measures programs, beside those of the compiler."""
+        return replace(self, tools=toolbox(self.subject, measure))
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; what was spent until then was told."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.advice import Advice, advise, facts_of
+from ucutlass.agent.proposer import Measure
 from ucutlass.agent.proposers.quote import plain
 from ucutlass.agent.proposers.subject import Subject, bound_lines
 from ucutlass.codes import CODES
@@ -27,9 +28,6 @@ from ucutlass.rules import RULES
 from ucutlass.schedule import FIELDS, legal_values, show
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds, micro
-
-Measure: TypeAlias = Callable[[str], str]
-"""Judges a program and says in words what became of it; whoever gives it counts what it costs."""
 
 MOST_PROGRAM = 50_000
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong, words
 from ucutlass.agent.report.texts import LINES, Excerpt, difference, excerpt, one_line
-from ucutlass.agent.session import NotASession, State, advance, replayed
+from ucutlass.agent.session import OUTCOMES, NotASession, State, advance, replayed
 from ucutlass.agent.spend import Spend, spend_of_json
 from ucutlass.agent.tree import Node
 from ucutlass.hardware import device_named
@@ -229,7 +229,7 @@ def _after(events: Sequence[Event]) -> list[tuple[Spend, Spend, int | None]]:
     found: list[tuple[Spend, Spend, int | None]] = []
     for event in events:
         advance(state, event)
-        if event.kind == "judged":
+        if event.kind in OUTCOMES:
             found.append((state.spend, spend_of_json(event.body["spend"]), event.body["call"]))
     return found
 
