@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ucutlass import ir
+from ucutlass.agent.advising import Advisor
 from ucutlass.agent.evidence import How, Subject, artifacts_of, confirmed
 from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
@@ -55,6 +56,7 @@ class Live:
     wait: float = 600.0
     confirm: Confirm = confirmed
     best: float | None = None
+    advisor: Advisor = field(default_factory=Advisor)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _known: dict[str, Candidate] = field(default_factory=dict)
 
@@ -85,15 +87,22 @@ class Live:
         first = self._tried(text, built, lanes)
         if not isinstance(first, Timed):
             return first
+        said = self.advisor.static(candidate, self.problem, self.how.device, first.seconds)
+        first = replace(first, advice=said)
         if self.best is not None and first.seconds > LEADS * self.best:
             return first
         extents = complete(candidate.program, self.problem.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
-        found = self.confirm(Subject(candidate.checked, candidate.program, built, sizes), self.how, lanes)
-        if isinstance(found, Timed):
-            found = replace(found, first=first.seconds)
-            self.best = found.seconds if self.best is None else min(self.best, found.seconds)
-        return found
+        subject = Subject(candidate.checked, candidate.program, built, sizes)
+        found = self.confirm(subject, self.how, lanes)
+        if not isinstance(found, Timed):
+            return found
+        if self.best is not None and found.seconds >= self.best:
+            return replace(found, first=first.seconds, advice=first.advice)
+        self.best = found.seconds
+        if self.advisor.depth == "profiled":
+            said = self.advisor.profiled(subject, self.problem, lanes, self.how.seed, found.seconds)
+        return replace(found, first=first.seconds, advice=said)
 
     def _other(self, candidate: Candidate, text: str) -> str:
         """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of

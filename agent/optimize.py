@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ucutlass import frontend
+from ucutlass.agent.advising import advisor_of
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
@@ -68,6 +69,7 @@ def go_on(
     bench = Live(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.best()
     bench.best = None if best is None else best.seconds
+    bench.advisor = advisor_of(session.state, where.limit)
     try:
         proposer = proposer_of(problem, where.device, seed)
         if where.measures and isinstance(proposer, Measuring):

@@ -70,10 +70,14 @@ Due: TypeAlias = Ask | Judge | End
 # --- what is known ---------------------------------------------------------------
 
 
+Depth: TypeAlias = Literal["none", "static", "profiled"]
+"""How far candidates are looked into for advice: not at all, by counting, and leaders by the profiler too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked: a
-    session that is resumed goes on with the same."""
+    """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked,
+    `advice` how far candidates are looked into: a session that is resumed goes on with the same."""
 
     search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
@@ -82,6 +86,7 @@ class Settings:
     seed: int = 0
     keep: int = 4
     proposer: str = "rules"
+    advice: Depth = "static"
 
 
 @dataclass(frozen=True, slots=True)

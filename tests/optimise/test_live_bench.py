@@ -12,6 +12,7 @@ import pytest
 
 from tests.optimise.made_up import Mortal
 from ucutlass.agent import live as live_module
+from ucutlass.agent.advising import Advisor
 from ucutlass.agent.evidence import How
 from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.live import LEADS, Live
@@ -75,7 +76,8 @@ def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> Live
         return Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
 
     how = How("sm90a", H200, None)
-    return Live(problem(of), Engine(list(answers)), how, confirm=confirm or agreed)
+    advisor = Advisor("none")
+    return Live(problem(of), Engine(list(answers)), how, confirm=confirm or agreed, advisor=advisor)
 
 
 @pytest.fixture(autouse=True)

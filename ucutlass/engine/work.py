@@ -44,6 +44,8 @@ TABLE: Table = MappingProxyType(
         "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
         "verified": Row("ucutlass.trials.verified:on_gpu", "gpu", "fresh"),
         "compared": Row("ucutlass.trials.bench:on_gpu", "gpu", "fresh"),
+        "profiled": Row("ucutlass.trials.profile:timed", "gpu", "fresh"),
+        "counted": Row("ucutlass.trials.counted:counted", "gpu", "fresh"),
     }
 )
 """All that can be asked for, by name."""

@@ -13,6 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.advice.facts import Timing
+
 if TYPE_CHECKING:
     from ucutlass import ir
     from ucutlass.api import LoadedKernel
@@ -69,6 +71,21 @@ def timed(
         "copy_bandwidth": _copy_bandwidth(),
     }
     return found | (_energy(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
+
+
+def timing_of(answer: Mapping[str, Any]) -> Timing:
+    """The facts in what `timed` returned."""
+    energy = answer.get("energy") or {}
+    return Timing(
+        seconds=answer["microseconds"] / 1e6,
+        spread=answer["spread"],
+        wall_seconds=answer["wall_microseconds"] / 1e6,
+        copy_bandwidth=answer["copy_bandwidth"],
+        clock=energy.get("clock"),
+        start_clock=energy.get("start_clock"),
+        joules=energy.get("joules"),
+        power_capped="software power cap" in energy["throttled"] if energy else None,
+    )
 
 
 def compared(
