@@ -16,12 +16,14 @@ from typing import Any
 
 from ucutlass import ir
 from ucutlass.agent.advising import Advisor
+from ucutlass.agent.energy import Meter
 from ucutlass.agent.evidence import How, Subject, artifacts_of, confirmed
 from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.run import Judged
 from ucutlass.agent.spend import Spend
+from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import Engine
@@ -47,7 +49,8 @@ Confirm = Callable[[Subject, How, Lanes], Outcome]
 class Live:
     """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it. `limit`
     bounds a process that launches, `wait` the wait for a lane, in seconds. All launches are on one GPU of
-    the engine, whose token is `near`: times of two GPUs do not compare."""
+    the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
+    that are as fast as the best, where that is asked for."""
 
     problem: Problem
     engine: Engine
@@ -57,6 +60,7 @@ class Live:
     confirm: Confirm = confirmed
     best: float | None = None
     advisor: Advisor = field(default_factory=Advisor)
+    meter: Meter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _known: dict[str, Candidate] = field(default_factory=dict)
 
@@ -73,11 +77,12 @@ class Live:
 
     def judge(self, text: str) -> Judged:
         start, lanes = time.monotonic(), Lanes(self.engine, self.near, self.wait)
-        outcome = self._judged(self._known[text], text, lanes)
+        said: list[str] = []
+        outcome = self._judged(self._known[text], text, lanes, said)
         took = time.monotonic() - start - lanes.waited
-        return Judged(outcome, Spend(gpu_seconds=lanes.held, seconds=took))
+        return Judged(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
 
-    def _judged(self, candidate: Candidate, text: str, lanes: Lanes) -> Outcome:
+    def _judged(self, candidate: Candidate, text: str, lanes: Lanes, words: list[str]) -> Outcome:
         other = self._other(candidate, text)
         if other:
             return Refused(f"it computes something else than the problem: {other}")
@@ -97,6 +102,10 @@ class Live:
         found = self.confirm(subject, self.how, lanes)
         if not isinstance(found, Timed):
             return found
+        if self.meter is not None and (self.best is None or found.seconds <= TIED * self.best):
+            joules, missing = self.meter.joules(subject, lanes)
+            found = replace(found, joules=joules)
+            words += [missing] if missing else []
         if self.best is not None and found.seconds >= self.best:
             return replace(found, first=first.seconds, advice=first.advice)
         self.best = found.seconds

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ucutlass import frontend
 from ucutlass.agent.advising import advisor_of
+from ucutlass.agent.energy import meter_of
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
@@ -67,9 +68,10 @@ def go_on(
     seed = session.state.settings.seed
     how = How(problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit)
     bench = Live(problem, where.engine, how, where.limit, where.wait)
-    best = session.state.tree.best()
+    best = session.state.tree.fastest()
     bench.best = None if best is None else best.seconds
     bench.advisor = advisor_of(session.state, where.limit)
+    bench.meter = meter_of(session.state, problem.arch, where.limit)
     try:
         proposer = proposer_of(problem, where.device, seed)
         if where.measures and isinstance(proposer, Measuring):

@@ -32,10 +32,12 @@ from ucutlass.agent.tree import Node
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a judge says of a program. `spend` has its seconds; the attempt itself is counted here."""
+    """What a judge says of a program. `spend` has its seconds; the attempt itself is counted here. `said` are
+    words of the machine, for people, each said once."""
 
     outcome: Outcome
     spend: Spend = NOTHING
+    said: tuple[str, ...] = ()
 
 
 class Bench(Protocol):
@@ -159,7 +161,7 @@ def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
     one = Spend(attempts=0 if paid else 1)
     session.write(
         "judged", call=judge.call, index=judge.index, key=key,
-        outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + one),
+        outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + one), said=list(judged.said),
     )  # fmt: skip
 
 
@@ -194,6 +196,7 @@ def measurer(session: Session, bench: Bench) -> Measure:
         session.write(
             "measured", call=ask.call, text=text, why="measured while it was asked", key=key,
             outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + Spend(attempts=1)),
+            said=list(judged.said),
         )  # fmt: skip
         return _said(state.tree[len(state.tree) - 1])
 

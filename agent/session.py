@@ -25,7 +25,7 @@ from ucutlass.agent.outcome import Rejected, Timed, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Pick, Scale
 from ucutlass.agent.spend import Budget, Spend, spend_of_json
 from ucutlass.agent.stop import Standing, Stop, reason
-from ucutlass.agent.tree import ROOT, Tree
+from ucutlass.agent.tree import ROOT, Objective, Tree
 
 # --- what is due -----------------------------------------------------------------
 
@@ -77,7 +77,8 @@ Depth: TypeAlias = Literal["none", "static", "profiled"]
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked,
-    `advice` how far candidates are looked into: a session that is resumed goes on with the same."""
+    `advice` how far candidates are looked into, `objective` which of them is the best: a session that is
+    resumed goes on with the same."""
 
     search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
@@ -87,6 +88,7 @@ class Settings:
     keep: int = 4
     proposer: str = "rules"
     advice: Depth = "static"
+    objective: Objective = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ class Note:
 class State:
     """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
     was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
-    error, in words. `measured` are the candidates that the latest call had measured while it was answered."""
+    error, in words. `measured` are the candidates that the latest call had measured while it was answered,
+    `said` what judging had to say of the machine."""
 
     problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -127,6 +130,7 @@ class State:
     calls: int = 0
     number: int = 0
     measured: set[int] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
 
 
 class NotASession(ValueError):
@@ -156,6 +160,7 @@ def advance(state: State, event: Event) -> None:
             state.problem, state.text = body["problem"], body["problem"]["text"]
             state.settings = settings_of_json(body["settings"])
             state.scale = Scale(body["bound"], body["baseline"])
+            state.tree.objective = state.settings.objective
             state.pending = [Judge(None, 0, None, state.text, "the problem's own program")]
         case "changed":
             state.settings = replace(state.settings, budget=Budget(**body["budget"]))
@@ -204,6 +209,7 @@ def _judged(state: State, body: Mapping[str, Any]) -> None:
         raise ValueError("another program was due")
     outcome = outcome_of_json(body["outcome"])
     state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
+    state.said += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
     if judged.parent is None and isinstance(outcome, Timed) and outcome.gain is not None:
         # Measured in turns with the problem's own program: what every candidate is to beat.
@@ -218,6 +224,7 @@ def _measured(state: State, body: Mapping[str, Any]) -> None:
     outcome = outcome_of_json(body["outcome"])
     node = state.tree.add(ask.pick.parent, body["key"], body["text"], body["why"], outcome)
     state.measured.add(node.id)
+    state.said += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
 
 

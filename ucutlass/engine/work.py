@@ -45,6 +45,7 @@ TABLE: Table = MappingProxyType(
         "verified": Row("ucutlass.trials.verified:on_gpu", "gpu", "fresh"),
         "compared": Row("ucutlass.trials.bench:on_gpu", "gpu", "fresh"),
         "profiled": Row("ucutlass.trials.profile:timed", "gpu", "fresh"),
+        "energy": Row("ucutlass.trials.energy:measured", "gpu", "fresh"),
         "counted": Row("ucutlass.trials.counted:counted", "gpu", "fresh"),
     }
 )

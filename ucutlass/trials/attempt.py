@@ -44,14 +44,14 @@ def tried(
         if not verdict.ok:
             return {"seconds": None, "words": f"{case}: {verdict}"}
     del arguments
-    sets = _sets(wanted, sizes, seed)
-    found = compare({"candidate": _turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
+    sets = argument_sets(wanted, sizes, seed)
+    found = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
     sets.clear()
     torch.cuda.empty_cache()
     return {"seconds": found.median * 1e-6, "words": ""}
 
 
-def _sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
+def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
     """Argument sets that rotate through more than twice the L2."""
     import torch
 
@@ -63,7 +63,7 @@ def _sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
 
-def _turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+def turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
     """Results rotate like the arguments."""
     results = [kernel(*arguments) for arguments in sets]
     return lambda at: kernel(*sets[at], out=results[at])

@@ -70,7 +70,7 @@ def timed(
         "wall_microseconds": _wall(launch, sets),
         "copy_bandwidth": _copy_bandwidth(),
     }
-    return found | (_energy(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
+    return found | (energy_of(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
 
 
 def timing_of(answer: Mapping[str, Any]) -> Timing:
@@ -208,7 +208,8 @@ def _copy_bandwidth() -> float:
     return 2 * _COPY_BYTES * _COPIES / (milliseconds / 1e3)
 
 
-def _energy(launch: Callable[[int], object], sets: int, launch_us: float, uuid: str) -> dict[str, Any]:
+def energy_of(launch: Callable[[int], object], sets: int, launch_us: float, uuid: str) -> dict[str, Any]:
+    """`energy` of a launch that takes so many microseconds, or `no_energy`, why there is none."""
     import torch
 
     from ucutlass.runtime.profile import energy
