@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.journal import Event, Journal
 from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json, words
-from ucutlass.agent.proposer import Answer, Measure, Proposer, ProposerFailed
+from ucutlass.agent.proposer import Answer, Measure, OnSpend, Proposer, ProposerFailed
 from ucutlass.agent.session import (
     Ask,
     End,
     Judge,
     Kind,
+    Opinion,
+    Review,
     Settings,
     State,
     Written,
@@ -51,6 +53,12 @@ class Bench(Protocol):
         """Checks, builds, verifies, times and audits. Never raises for what a candidate does."""
 
 
+class Voice(Protocol):
+    """An advisory voice on leaders. Never raises for what a service or a model does."""
+
+    def look(self, node: Node, state: State, on_spend: OnSpend) -> Opinion: ...
+
+
 class Sink(Protocol):
     """Where events go: a `Journal`, or a list for what need not outlast the process."""
 
@@ -59,11 +67,13 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Session:
-    """A session that is open in this process. Everything it learns is in the journal first."""
+    """A session that is open in this process. Everything it learns is in the journal first. `voice` gives
+    opinions of leaders, where the settings name a judge."""
 
     id: str
     journal: Sink
     state: State = field(default_factory=State)
+    voice: Voice | None = None
 
     def write(self, kind: Kind, **body: Any) -> None:
         """Raises a StoreError where the journal cannot take it: then nothing was learnt either."""
@@ -109,6 +119,8 @@ def run(session: Session, proposer: Proposer, bench: Bench, on_event: OnEvent = 
                 _ask(session, ask, proposer)
             case Judge() as judge:
                 _judge(session, judge, bench)
+            case Review(node):
+                _review(session, node)
         on_event(session.state)
 
 
@@ -151,6 +163,17 @@ def _judge(session: Session, judge: Judge, bench: Bench) -> None:
     else:
         judged, key = _looked_at(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
     told(session, judge, judged, key)
+
+
+def _review(session: Session, node: int) -> None:
+    def on_spend(spend: Spend) -> None:
+        session.write("spent", node=node, spend=to_json(spend))
+
+    if session.voice is None:
+        heard = Opinion(node, session.state.settings.judge, fault="there was nobody here to ask")
+    else:
+        heard = session.voice.look(session.state.tree[node], session.state, on_spend)
+    session.write("opinion", opinion=asdict(heard))
 
 
 def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:

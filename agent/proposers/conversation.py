@@ -64,7 +64,7 @@ class ModelProposer:
         """Raises ProposerFailed; what was spent until then was told."""
         if ask.role == "triage":
             return triage.triaged(state)
-        meter = _Meter(self.chosen, state, on_spend)
+        meter = Bill(self.chosen, state, on_spend)
         turn = prompt.turn(ask, state, self.subject)
         reply = self._talk([_user([_text(turn)])], meter)
         spend = Spend(seconds=meter.seconds)
@@ -79,7 +79,7 @@ class ModelProposer:
         note = answer.prose(reply.text) if ask.role == "phases" else ""
         return Answer(programs, note, spend, said=tuple(meter.said))
 
-    def _talk(self, messages: list[dict[str, Any]], meter: _Meter) -> Reply:
+    def _talk(self, messages: list[dict[str, Any]], meter: Bill) -> Reply:
         """The last reply, which asks for no tool."""
         turns, last = 0, self.chosen.turns < 1
         while True:
@@ -202,7 +202,7 @@ def _stopped(reply: Reply, turns: int) -> ProposerFailed:
 # --- what it costs ---------------------------------------------------------------
 
 
-class _Meter:
+class Bill:
     """Turns usage into spend as it becomes known, and keeps what is to be said of a call."""
 
     def __init__(self, chosen: Chosen, state: State, on_spend: OnSpend) -> None:

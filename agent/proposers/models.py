@@ -16,6 +16,7 @@ from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.command import CommandProposer
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
+from ucutlass.agent.proposers.judge import ModelJudge
 from ucutlass.agent.proposers.service import Service
 from ucutlass.agent.proposers.subject import Subject, subject_of
 from ucutlass.agent.proposers.tools import toolbox
@@ -66,6 +67,11 @@ def _of(service: Service, chosen: Chosen, baseline: str, memory: Sequence[str]) 
         return ModelProposer(told, service, chosen, toolbox(told))
 
     return make
+
+
+def judge(name: str, *, key: str | None = None, base_url: str | None = None) -> ModelJudge:
+    """An advisory voice over the Messages API. Raises ProposerFailed without a key or the SDK."""
+    return ModelJudge(open_service(key, base_url=base_url), Chosen(name))
 
 
 def command(

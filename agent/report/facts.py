@@ -65,6 +65,7 @@ class Candidate:
     joules: float | None
     records: tuple[str, ...]
     advice: str
+    opinion: str
     change: Excerpt
     at: Spend
     cost: Spend
@@ -258,8 +259,17 @@ def _candidate(
         one_line(node.why, 400), role, node.seconds, _share(state.scale.bound, node.seconds),
         timed.gain if timed else None, timed.low if timed else None, timed.high if timed else None,
         timed.joules if timed else None, tuple(one_line(r, 80) for r in records),
-        one_line(timed.advice, 2000) if timed else "", change, at, cost, path,
+        one_line(timed.advice, 2000) if timed else "", _opinion(state, node), change, at, cost, path,
     )  # fmt: skip
+
+
+def _opinion(state: State, node: Node) -> str:
+    """What a model said of it, and that it is no verdict."""
+    heard = state.opinions.get(node.id)
+    if heard is None:
+        return ""
+    what = f"{heard.label}: {heard.words}" if heard.label else f"no opinion: {heard.fault}"
+    return one_line(f"{heard.model}, which decides nothing: {what}", 1000)
 
 
 def _kind(outcome: Outcome) -> Kind:
