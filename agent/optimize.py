@@ -13,6 +13,7 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
 from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Proposer
+from ucutlass.agent.proposers.models import judge
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
@@ -26,7 +27,7 @@ ProposerOf = Callable[[Problem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
 `ucutlass.agent.proposers.models`."""
 
-__all__ = ["ProposerOf", "Where", "begin", "go_on", "rules"]
+__all__ = ["ProposerOf", "Where", "begin", "go_on", "placed", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +65,28 @@ def go_on(
 ) -> State:
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
+    proposer, bench = placed(session, where, proposer_of)
+    try:
+        return run(session, proposer, bench, on_event)
+    finally:
+        where.engine.leave(bench.near)
+
+
+def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:
+    """A session's proposer, and where it is judged. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
-    seed = session.state.settings.seed
-    how = How(problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit)
+    settings = session.state.settings
+    how = How(
+        problem.arch, where.device, problem.policy, where.baseline, settings.seed, limit=where.limit
+    )  # fmt: skip
     bench = Live(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.fastest()
     bench.best = None if best is None else best.seconds
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = meter_of(session.state, problem.arch, where.limit)
-    try:
-        proposer = proposer_of(problem, where.device, seed)
-        if where.measures and isinstance(proposer, Measuring):
-            proposer = proposer.measuring(measurer(session, bench))
-        return run(session, proposer, bench, on_event)
-    finally:
-        where.engine.leave(bench.near)
-
+    if settings.judge and session.voice is None:
+        session.voice = judge(settings.judge)
+    proposer = proposer_of(problem, where.device, settings.seed)
+    if where.measures and isinstance(proposer, Measuring):
+        proposer = proposer.measuring(measurer(session, bench))
+    return proposer, bench

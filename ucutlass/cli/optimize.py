@@ -21,7 +21,7 @@ from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.agent.outcome import Timed, words
 from ucutlass.agent.problem import problem_of, problem_of_json
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.run import Session, Voice, resumed
+from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import NotASession, Settings, State
 from ucutlass.agent.spend import Budget
@@ -158,8 +158,11 @@ def command(
         where = Where(
             engine, device, "" if baseline == "none" else baseline, limit, wait, working.measures
         )
+        if session.state.settings.judge:
+            click.echo(
+                f"ucc: {session.state.settings.judge} is asked about leaders; its tokens cost money", err=True
+            )
         try:
-            session.voice = _voice(session.state.settings.judge)
             state = go_on(session, where, _maker(asking, kept, session, as_json), _progress(as_json))
         except ProposerFailed as failure:
             again = f"ucc optimize --resume {session.id[:12]}"
@@ -206,16 +209,6 @@ def _maker(asking: _Asking, kept: Journal, session: Session, as_json: bool) -> P
         return models.recorded(asking.replay, chosen, memory=memory)
     click.echo(f"ucc: {chosen.model} proposes; its tokens cost money", err=True)
     return models.model(chosen, record=asking.record, memory=memory)
-
-
-def _voice(judge: str) -> Voice | None:
-    """Who gives opinions of leaders. Raises ProposerFailed for a key or an SDK that lacks."""
-    from ucutlass.agent.proposers import models
-
-    if not judge:
-        return None
-    click.echo(f"ucc: {judge} is asked about leaders; its tokens cost money", err=True)
-    return models.judge(judge)
 
 
 def _sizes(text: str, file: Path, name: str | None, given: tuple[str, ...]) -> dict[str, int]:
