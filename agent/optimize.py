@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 
 from ucutlass import frontend
+from ucutlass.agent.ahead import Ahead, Counted
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
 from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Proposer
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.run import OnEvent, Session, opened, run
+from ucutlass.agent.run import Bench, OnEvent, Session, opened, run
 from ucutlass.agent.session import Settings, State
 from ucutlass.engine.work import Engine
 from ucutlass.hardware import Device
@@ -30,13 +32,19 @@ __all__ = ["ProposerOf", "Where", "begin", "go_on", "rules"]
 @dataclass(frozen=True, slots=True)
 class Where:
     """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
-    against (`baseline`, a name of `ucc bench`), and limits in seconds."""
+    against (`baseline`, a name of `ucc bench`), and limits in seconds. `builders` compile what an answer
+    proposes before its turn comes; without, each program is built when it is judged. `counted` is told of
+    those builds. `confirms`: who would lead is confirmed at once; without, whoever ran the session confirms
+    what it found."""
 
     engine: Engine
     device: Device | None
     baseline: str = "eager"
     limit: float = 300.0
     wait: float = 600.0
+    builders: Executor | None = None
+    counted: Counted = field(default_factory=Counted)
+    confirms: bool = True
 
 
 def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
@@ -65,8 +73,16 @@ def go_on(
     how = How(
         problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit, wait=where.wait
     )  # fmt: skip
-    bench = Live(problem, where.engine, how, where.limit)
+    live = Live(problem, where.engine, how, where.limit)
     best = session.state.tree.best()
-    bench.best = None if best is None else best.seconds
-    return run(session, proposer_of(problem, where.device, seed), bench, on_event)
+    live.best = None if best is None else best.seconds
+    if not where.confirms:
+        live.best = 0.0  # nobody leads
+    proposer = proposer_of(problem, where.device, seed)
+    bench: Bench = live
+    if where.builders is not None:
+        ahead = Ahead(problem, where.device, where.builders, where.counted)
+        ahead.begin([one.text for one in session.state.pending])
+        proposer, bench = ahead.proposer(proposer), ahead.bench(live)
+    return run(session, proposer, bench, on_event)
 

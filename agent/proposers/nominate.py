@@ -56,6 +56,13 @@ def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count:
     return found
 
 
+def uniformly(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
+    """As `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What a
+    ranking and a search are held against."""
+    left = [at for at in range(len(space.groups)) if at not in seen]
+    return chance.sample(left, min(count, len(left)))
+
+
 def _weight(space: Space, at: int, ratio: float, parent: int | None) -> float:
     near = parent is not None and neighbours(space.groups[parent].request, space.groups[at].request)
     # The floor keeps kernels that the model thinks hopeless from being out of reach of every seed.

@@ -25,7 +25,8 @@ from ucutlass.tune.source import NotWritten, with_schedule
 from ucutlass.tune.space import Space, explore
 
 PROGRAMS = 4
-"""Of one answer: as many as compile side by side."""
+"""Of one answer, where nothing else is said: as many as compile side by side on a small machine. More of
+them fill more cores, and know less of what was measured."""
 
 Draw = Callable[[Space, Mapping[int, float | None], int | None, random.Random, int], Sequence[int]]
 
@@ -111,9 +112,12 @@ class Cuts:
         return Answer(cuts.drawn(found, chance, self.count))
 
 
-def rules(problem: Problem, device: Device | None, seed: int = 0) -> Schedules | Cuts:
-    """The proposer for a problem. Raises ProgramError and ShapeError."""
+def rules(
+    problem: Problem, device: Device | None, seed: int = 0, draw: Draw = nominate, count: int = PROGRAMS
+) -> Schedules | Cuts:
+    """The proposer for a problem: `count` programs an answer, schedules drawn by `draw`. Raises ProgramError
+    and ShapeError."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     if isinstance(program, ir.Pipeline):
-        return Cuts(problem, device, seed)
-    return Schedules(problem, device, seed)
+        return Cuts(problem, device, seed, count)
+    return Schedules(problem, device, seed, draw, count)
