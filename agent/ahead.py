@@ -92,7 +92,9 @@ class _Proposer:
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         answer = self.inner.propose(ask, state, on_spend)
-        self.begin([one.text for one in answer.programs[: state.settings.keep]])
+        most = state.settings.budget.attempts
+        judged = state.settings.keep if most is None else min(state.settings.keep, most - state.spend.attempts)
+        self.begin([one.text for one in answer.programs[: max(0, judged)]])
         return answer
 
 
