@@ -92,9 +92,9 @@ class _Proposer:
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         answer = self.inner.propose(ask, state, on_spend)
-        most = state.settings.budget.attempts
-        judged = state.settings.keep if most is None else min(state.settings.keep, most - state.spend.attempts)
-        self.begin([one.text for one in answer.programs[: max(0, judged)]])
+        keep, most = state.settings.keep, state.settings.budget.attempts
+        left = keep if most is None else max(0, most - state.spend.attempts)
+        self.begin([one.text for one in answer.programs[: min(keep, left)]])
         return answer
 
 

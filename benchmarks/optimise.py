@@ -70,11 +70,12 @@ def _words(text: str) -> list[str]:
 
 
 def items_of(tasks: Sequence[Task], options: argparse.Namespace) -> list[relay.Item]:
-    """More attempts are another row of the same problem."""
+    """More attempts, or torch.compile beside, are another row of the same problem."""
     builders = max(1, round(system.cores() * OVER / options.processes))
+    kind = f"x{options.attempts}{'' if options.no_compile else ' compile'}"
     return [
         {
-            "name": f"{task.name} x{options.attempts}", "task": task.name, "attempts": options.attempts,
+            "name": f"{task.name} {kind}", "task": task.name, "attempts": options.attempts,
             "searches": _words(options.searches), "compile": not options.no_compile, "cases": options.cases,
             "programs": options.programs, "builders": builders, "seed": options.seed, "dry": options.dry,
             "journals": str(options.out.with_suffix(".sessions")),

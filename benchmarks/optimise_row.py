@@ -50,7 +50,7 @@ class Hall:
     """What the rows of one process share. `gpu` is the engine with its one lane."""
 
     engine: Engine
-    device: Device
+    device: Device | None
     pool: Executor
 
 
@@ -63,13 +63,14 @@ def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
     with ThreadPoolExecutor(builders, "ucutlass-ahead") as pool:
         if first["dry"]:
             engine = LocalEngine([optimise_dry.UUID], table=optimise_dry.TABLE)
-            device = optimise_dry.H200
+            device: Device | None = optimise_dry.H200
         else:
             found = at_hand()
             if found is None:
                 raise LookupError("no NVIDIA GPU here that a compile target serves; --dry needs none")
             engine, device = LocalEngine(table=GPU), found.device
         with closing(engine):
+            engine.submit("prepare", {})  # imports while the first kernels are built, not on the lane
             return relay.serve(partial(row, Hall(engine, device, pool)), items, rows, item_seconds)
 
 
@@ -107,7 +108,8 @@ def _compared(
     for name, text in texts.items():
         distinct.setdefault(text, name)
     arguments = {
-        "task": task.name, "texts": {name: text for text, name in distinct.items()}, "cases": item["cases"], "compiled": item["compile"],
+        "task": task.name, "texts": {name: text for text, name in distinct.items()},
+        "cases": item["cases"], "compiled": item["compile"],
     }  # fmt: skip
     outcome = engine.submit("compared", arguments, limit_seconds=FINAL_SECONDS, near=task.name).result()
     match outcome:

@@ -14,7 +14,8 @@ AGAINST = ("eager", "eager_tf32", "compile", "default", "random")
 
 
 def latest(rows: Iterable[Row]) -> list[Row]:
-    """Of each problem the row with the most attempts, one that was compared before one that was not."""
+    """Of each problem the row with the most attempts, one with torch.compile before one without, and one
+    that was not compared at all last."""
     found: dict[str, Row] = {}
     for row in rows:
         task = str(row.get("task", row["name"].rpartition(" x")[0]))
@@ -24,8 +25,8 @@ def latest(rows: Iterable[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _worth(row: Row) -> tuple[bool, int]:
-    return "us" in row, int(row.get("attempts", 0))
+def _worth(row: Row) -> tuple[bool, int, bool]:
+    return "us" in row, int(row.get("attempts", 0)), "compile" in row.get("us", {})
 
 
 def delivered(row: Row) -> float:
