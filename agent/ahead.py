@@ -7,9 +7,9 @@ finds it in the cache. A build that fails here fails again where it is judged, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -26,10 +26,20 @@ from ucutlass.runtime.progress import Progress
 from ucutlass.shapes import ShapeError, complete
 
 
+@contextmanager
+def builders(count: int) -> Iterator[Executor]:
+    """So many builds at once. At the end what is under way ends, and nothing else begins."""
+    pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-ahead")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 @dataclass(slots=True)
 class Counted:
-    """What compilers did: kernels that were built, those that the cache had, and the compilers' seconds,
-    about those of a core."""
+    """What compilers did: what was built (a kernel, or the parts of one that is built in parts), what the
+    cache had, and the compilers' seconds by the clock."""
 
     built: int = 0
     cached: int = 0

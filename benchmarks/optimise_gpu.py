@@ -55,9 +55,9 @@ def compared(
     for name, text in texts.items():
         checked = frontend.read_text(text, name)
         launches[name] = _turns(loaded(checked, frontend.program(checked), ARCH), sets)
-    twin, fused = one.twin, one.lane in ("tf32", "f32")
+    twin, single = one.twin, one.lane in ("tf32", "f32")
     launches["eager"] = lambda i: _with(False, twin, sets[i])
-    if fused:
+    if single:
         launches["eager_tf32"] = lambda i: _with(True, twin, sets[i])
     said = ""
     if compiled:
@@ -70,13 +70,14 @@ def compared(
     with torch.no_grad():
         times = compare(launches, len(sets), rounds=ROUNDS)
     us = {name: found.median for name, found in times.items()}
-    if not fused:
+    if not single:
         us["eager_tf32"] = us["eager"]
     best = min(texts, key=us.__getitem__)
     launches.clear()
     sets.clear()
     del first
-    torch._dynamo.reset()
+    if compiled:
+        torch._dynamo.reset()
     torch.cuda.empty_cache()
     wrong = suite(texts[best], one.sizes, cases, seed)
     torch.cuda.empty_cache()
@@ -138,6 +139,7 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> list[st
     from benchmarks.optimise_cases import ARCH
     from ucutlass import frontend
     from ucutlass.assembly import build_program
+    from ucutlass.runtime.gpu import at_hand
     from ucutlass.runtime.verify.batch import as_json, read_journal
     from ucutlass.shapes import complete
     from ucutlass.trials import verified, verify
@@ -146,7 +148,10 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> list[st
         return []
     checked = frontend.read_text(text, "winner")
     program = frontend.program(checked)
-    built = build_program(checked, program, complete(program, sizes), ARCH)
+    found = at_hand()
+    built = build_program(
+        checked, program, complete(program, sizes), ARCH, device=found.device if found else None
+    )
     plan = verified.plan(checked, program, built, sizes, seed=seed, most=cases)
     with tempfile.TemporaryDirectory(prefix="ucutlass-suite-") as folder:
         journal = Path(folder) / "cases.jsonl"

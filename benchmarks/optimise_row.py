@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from benchmarks import optimise_dry, relay
 from benchmarks.optimise_cases import TASKS, Task
 from benchmarks.optimise_gpu import GPU
-from ucutlass.agent.ahead import Counted
+from ucutlass.agent.ahead import Counted, builders
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.optimize import ProposerOf, Where, begin, go_on
 from ucutlass.agent.proposers.nominate import nominate, uniformly
@@ -45,6 +45,10 @@ FINAL_SECONDS = 240.0
 """Of which torch.compile's tuning of matrix products takes most."""
 
 
+NICE = 10
+"""Of compilers and sessions, so that they give way to the process that launches, begun before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hall:
     """What the rows of one process share. `gpu` is the engine with its one lane."""
@@ -57,10 +61,10 @@ class Hall:
 def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
     """In the child of `relay.run`. Raises NoGpu where there is none and none is made up."""
     first = items[0]
-    builders: int = first["builders"]
-    # A pipeline's stages are built side by side too, each on a builder of the pool.
-    os.environ.setdefault(switches.BUILD_JOBS, str(builders))
-    with ThreadPoolExecutor(builders, "ucutlass-ahead") as pool:
+    count: int = first["builders"]
+    # A pipeline's stages are built side by side too, as many as this process has builders.
+    os.environ.setdefault(switches.BUILD_JOBS, str(count))
+    with builders(count) as pool:
         if first["dry"]:
             engine = LocalEngine([optimise_dry.UUID], table=optimise_dry.TABLE)
             device: Device | None = optimise_dry.H200
@@ -70,7 +74,9 @@ def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
                 raise LookupError("no NVIDIA GPU here that a compile target serves; --dry needs none")
             engine, device = LocalEngine(table=GPU), found.device
         with closing(engine):
-            engine.submit("prepare", {})  # imports while the first kernels are built, not on the lane
+            # Imports while the first kernels are built, not on the lane.
+            engine.submit("prepare", {}).result()
+            os.nice(NICE)
             return relay.serve(partial(row, Hall(engine, device, pool)), items, rows, item_seconds)
 
 

@@ -139,3 +139,20 @@ def test_a_uniform_draw_knows_no_estimate() -> None:
     assert all(len(set(one)) == 8 and 0 not in one for one in first)
     mean = sum(map(sum, first)) / 1600
     assert abs(mean / len(space.groups) - 0.5) < 0.05
+
+
+def test_what_has_not_begun_never_does_once_all_is_over() -> None:
+    held, begun = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def slow() -> None:
+        begun.set()
+        assert held.wait(60)
+        ran.append(0)
+
+    with ahead_module.builders(1) as pool:
+        pool.submit(slow)
+        rest = [pool.submit(ran.append, n) for n in (1, 2, 3)]
+        assert begun.wait(60)
+        threading.Timer(0.05, held.set).start()
+    assert ran == [0] and all(one.cancelled() for one in rest)

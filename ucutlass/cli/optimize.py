@@ -116,6 +116,7 @@ def command(
     verified on the whole suite, timed in turns with the baseline and audited. All of it is written down
     as it happens: --resume goes on where a session stopped, however it did.
     """
+    from ucutlass.agent.ahead import builders
     from ucutlass.agent.optimize import Where, begin, go_on
 
     with reported(as_json):
@@ -150,8 +151,9 @@ def command(
             words_ = f"session {session.id[:12]} was begun with --proposer {asking.proposer}"
             fail(Status.CALL, words_, as_json)
         click.echo(f"ucc: session {session.id}", err=True)
-        with closing(LocalEngine(on_wait=_announce)) as engine:
-            where = Where(engine, device, "" if baseline == "none" else baseline, limit, wait)
+        with closing(LocalEngine(on_wait=_announce)) as engine, builders(engine.cpus) as pool:
+            held = "" if baseline == "none" else baseline
+            where = Where(engine, device, held, limit, wait, builders=pool)
             try:
                 state = go_on(session, where, _maker(asking, kept, session, as_json), _progress(as_json))
             except ProposerFailed as failure:
