@@ -18,6 +18,7 @@ from benchmarks.optimise_cases import TASKS
 from benchmarks.optimise_row import Hall, row
 from ucutlass.agent import ahead as ahead_module
 from ucutlass.agent import live as live_module
+from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
 from ucutlass.runtime import isolate
 
@@ -59,7 +60,7 @@ def micro(text: str) -> float:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
     for module in (ahead_module, live_module):
-        monkeypatch.setattr(module, "build_program", lambda *a, **k: "built")
+        monkeypatch.setattr(module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
     with ThreadPoolExecutor(2) as made:
         yield made
 

@@ -24,6 +24,7 @@ from ucutlass.agent.run import Judged, opened
 from ucutlass.agent.session import Settings
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
+from ucutlass.assembly import BuiltPipeline
 from ucutlass.runtime.errors import BuildError, MachineError
 from ucutlass.runtime.progress import Progress
 
@@ -40,7 +41,8 @@ def pool() -> Any:
 
 def building(monkeypatch: pytest.MonkeyPatch, what: Callable[..., Any]) -> None:
     monkeypatch.setattr(ahead_module, "build_program", what)
-    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: "built")
+    nothing: Any = BuiltPipeline(None, ())  # type: ignore[arg-type]
+    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: nothing)
 
 
 class Said:
