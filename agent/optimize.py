@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 
 from ucutlass import frontend
 from ucutlass.agent.advising import advisor_of
+from ucutlass.agent.ahead import Ahead, Counted
 from ucutlass.agent.energy import meter_of
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
@@ -15,7 +17,7 @@ from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Proposer
 from ucutlass.agent.proposers.models import judge
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.run import OnEvent, Session, measurer, opened, run
+from ucutlass.agent.run import Bench, OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
 from ucutlass.engine.work import Engine
 from ucutlass.hardware import Device
@@ -34,7 +36,9 @@ __all__ = ["ProposerOf", "Where", "begin", "go_on", "placed", "rules"]
 class Where:
     """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
     against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
-    have programs measured while it answers."""
+    have programs measured while it answers. `builders` compile what an answer proposes before its turn
+    comes; without, each program is built when it is judged. `counted` is told of those builds. `confirms`:
+    who would lead is confirmed at once; without, whoever ran the session confirms what it found."""
 
     engine: Engine
     device: Device | None
@@ -42,6 +46,9 @@ class Where:
     limit: float = 300.0
     wait: float = 600.0
     measures: bool = True
+    builders: Executor | None = None
+    counted: Counted = field(default_factory=Counted)
+    confirms: bool = True
 
 
 def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
@@ -65,11 +72,16 @@ def go_on(
 ) -> State:
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
-    proposer, bench = placed(session, where, proposer_of)
+    proposer, live = placed(session, where, proposer_of)
+    bench: Bench = live
+    if where.builders is not None:
+        ahead = Ahead(live.problem, where.device, where.builders, where.counted)
+        ahead.begin([one.text for one in session.state.pending])
+        proposer, bench = ahead.proposer(proposer), ahead.bench(live)
     try:
         return run(session, proposer, bench, on_event)
     finally:
-        where.engine.leave(bench.near)
+        where.engine.leave(live.near)
 
 
 def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:
@@ -82,6 +94,8 @@ def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Pro
     bench = Live(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.fastest()
     bench.best = None if best is None else best.seconds
+    if not where.confirms:
+        bench.best = 0.0  # nobody leads
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = meter_of(session.state, problem.arch, where.limit)
     if settings.judge and session.voice is None:

@@ -81,4 +81,10 @@ STEPS: tuple[Step, ...] = (
         "benchmarks.soundness", "--accepted", "300", "--out", str(d / "soundness"), "--group", GROUP,
         "--seconds", str(s),
     ), 90, 1800, goes_on=True),
+    Step("optimise", lambda d, s: (
+        "benchmarks.optimise", "--out", str(d / "optimise.json"), "--seconds", str(s),
+    ), 180, 3600, goes_on=True),
+    Step("exhaustive", lambda d, s: (
+        "benchmarks.exhaustive", "--out", str(d / "exhaustive.json"), "--seconds", str(s),
+    ), 90, 600, goes_on=True),
 )  # fmt: skip

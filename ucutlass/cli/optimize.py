@@ -118,6 +118,7 @@ def command(
     verified on the whole suite, timed in turns with the baseline and audited. All of it is written down
     as it happens: --resume goes on where a session stopped, however it did.
     """
+    from ucutlass.agent.ahead import builders
     from ucutlass.agent.optimize import Where, begin, go_on
 
     with reported(as_json), closing(opened(working.spec, as_json)) as engine:
@@ -155,18 +156,18 @@ def command(
             words_ = f"session {session.id[:12]} was begun with --proposer {asking.proposer}"
             fail(Status.CALL, words_, as_json)
         click.echo(f"ucc: session {session.id}", err=True)
-        where = Where(
-            engine, device, "" if baseline == "none" else baseline, limit, wait, working.measures
-        )
         if session.state.settings.judge:
             click.echo(
                 f"ucc: {session.state.settings.judge} is asked about leaders; its tokens cost money", err=True
             )
-        try:
-            state = go_on(session, where, _maker(asking, kept, session, as_json), _progress(as_json))
-        except ProposerFailed as failure:
-            again = f"ucc optimize --resume {session.id[:12]}"
-            fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
+        with builders(engine.cpus) as pool:
+            held = "" if baseline == "none" else baseline
+            where = Where(engine, device, held, limit, wait, working.measures, builders=pool)
+            try:
+                state = go_on(session, where, _maker(asking, kept, session, as_json), _progress(as_json))
+            except ProposerFailed as failure:
+                again = f"ucc optimize --resume {session.id[:12]}"
+                fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
         best = state.tree.best()
         if output is not None and best is not None:
             output.write_text(best.text)

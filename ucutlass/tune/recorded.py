@@ -1,7 +1,9 @@
-"""Recorded tables: many measured schedules of a shape, as `benchmarks.record` writes them.
+"""Recorded tables: many measured schedules of a shape, as `benchmarks.record` and `benchmarks.exhaustive`
+write them.
 
 A table of one shape stands in for a GPU: its rows are the kernels there are, their times what a
-measurement gives. Products that are not ours (`request` null) are left out.
+measurement gives. Products that are not ours (`request` null) are left out. `record` times schedules of a
+person's choice for plain products; `exhaustive` every binary of a program's space, of any family.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from typing import Any
 from ucutlass import frontend, heuristic
 from ucutlass.case import Case, build, case_of
 from ucutlass.families.gemm import problem
-from ucutlass.hardware import ARCHES, default_device, device_named
+from ucutlass.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.planned import AnyPlanned
 from ucutlass.planner import Planned
 from ucutlass.rules import legal
 from ucutlass.schedule import request_of_json
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, Space, grouped, least_bound, planned
+from ucutlass.tune.space import Group, Space, explore, grouped, least_bound, planned
 
 ARCH = "sm90a"
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
@@ -36,7 +38,7 @@ class NotATable(ValueError):
 @dataclass(frozen=True, slots=True)
 class Table:
     """One shape of one file. `times[i]` are the seconds of the members of group i of `space`, in their
-    order. `refused` rows break a rule by now."""
+    order. `refused` rows break a rule by now, or have no time."""
 
     file: str
     shape: str
@@ -57,6 +59,9 @@ def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tupl
     """Every shape of a recording, in its order. Raises OSError, NotATable."""
     try:
         content = json.loads(path.read_text())
+        if "tables" in content:
+            gpu = device_named(content["machine"]["gpu"])
+            return tuple(_whole(path.name, table, gpu) for table in content["tables"])
         rows: dict[str, list[Mapping[str, Any]]] = {}
         for row in content["rows"]:
             if row["request"] is not None:
@@ -65,7 +70,29 @@ def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tupl
             _table(path.name, shape, content, mine, constants) for shape, mine in rows.items()
         )
     except (ValueError, KeyError, TypeError) as problem:
-        raise NotATable(f"{path} is no recording of benchmarks.record: {problem!r}") from problem
+        raise NotATable(f"{path} is no recording: {problem!r}") from problem
+
+
+def heads(space: Space) -> tuple[AnyPlanned, ...]:
+    """The kernel of each binary that an exhaustive recording times: the cheapest by estimate, and the
+    compiler's own choice of its binary."""
+    at, member = space.start
+    return tuple(g.members[member if i == at else 0] for i, g in enumerate(space.groups))
+
+
+def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
+    """Every binary of a space that has a time. Raises ValueError where the compiler's own choice has none."""
+    checked = frontend.read_text(table["text"])
+    program = frontend.kernel(checked)
+    extents = complete(program, table["sizes"])
+    space = explore(checked, program, extents, table["arch"], device, table["free"])
+    taken = {request_of_json(row["request"]): row["us"] for row in table["rows"]}
+    timed = [(i, one, us) for i, one in enumerate(heads(space)) if (us := taken.get(one.request)) is not None]
+    start = [i for i, _, _ in timed].index(space.start[0])
+    groups = tuple(Group(one.plan, (one,)) for _, one, _ in timed)
+    held = Space(groups, space.bound, (start, 0))
+    lost = len(table["rows"]) - len(timed)
+    return Table(file, table["shape"], held, tuple((us * 1e-6,) for _, _, us in timed), lost)
 
 
 def _table(

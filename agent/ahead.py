@@ -1,0 +1,122 @@
+"""Builds what is proposed before its turn to be judged comes: compilers work while the GPU does.
+
+A judge takes one program after the other, since the GPU has one lane. What an answer proposes is known at
+once, so its builds begin at once, on as many cores as there are; the judge then waits for the one at hand and
+finds it in the cache. A build that fails here fails again where it is judged, and is told there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Lock
+
+from ucutlass.agent.outcome import Refused
+from ucutlass.agent.problem import Problem, candidate_of
+from ucutlass.agent.proposer import Answer, OnSpend, Proposer
+from ucutlass.agent.run import Bench, Judged
+from ucutlass.agent.session import Ask, State
+from ucutlass.assembly import build_program
+from ucutlass.diagnostics import ProgramError
+from ucutlass.hardware import Device
+from ucutlass.runtime.errors import BuildError
+from ucutlass.runtime.progress import Progress
+from ucutlass.shapes import ShapeError, complete
+
+
+@contextmanager
+def builders(count: int) -> Iterator[Executor]:
+    """So many builds at once. At the end what is under way ends, and nothing else begins."""
+    pool = ThreadPoolExecutor(max(1, count), thread_name_prefix="ucutlass-ahead")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What compilers did: what was built (a kernel, or the parts of one that is built in parts), what the
+    cache had, and the compilers' seconds by the clock."""
+
+    built: int = 0
+    cached: int = 0
+    seconds: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
+
+    def __call__(self, event: Progress) -> None:
+        with self._lock:
+            self.built += event.kind == "built"
+            self.cached += event.kind == "cached"
+            if event.kind == "built":
+                self.seconds += event.seconds or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Builds of one problem's candidates on `pool`, which sessions may share."""
+
+    problem: Problem
+    device: Device | None
+    pool: Executor
+    counted: Counted = field(default_factory=Counted)
+    _begun: dict[str, Future[None]] = field(default_factory=dict)
+
+    def begin(self, texts: Sequence[str]) -> None:
+        """Begins to build programs, in this order; an empty text is none."""
+        for text in texts:
+            if text and text not in self._begun:
+                self._begun[text] = self.pool.submit(self._build, text)
+
+    def wait(self, text: str) -> None:
+        """Until the build of a program that was begun has ended. Raises MachineError: a compiler that is
+        missing."""
+        begun = self._begun.get(text)
+        if begun is not None:
+            begun.result()
+
+    def _build(self, text: str) -> None:
+        found = candidate_of(self.problem, text)
+        if isinstance(found, Refused):
+            return  # the judge says so, here and below
+        with suppress(ProgramError, ShapeError, BuildError):
+            sizes = complete(found.program, self.problem.sizes)
+            build_program(
+                found.checked, found.program, sizes, self.problem.arch, device=self.device,
+                on_progress=self.counted,
+            )  # fmt: skip
+
+    def proposer(self, inner: Proposer) -> Proposer:
+        return _Proposer(inner, self.begin)
+
+    def bench(self, inner: Bench) -> Bench:
+        return _Bench(inner, self.wait)
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposer:
+    inner: Proposer
+    begin: Callable[[Sequence[str]], None]
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+        answer = self.inner.propose(ask, state, on_spend)
+        keep, most = state.settings.keep, state.settings.budget.attempts
+        left = keep if most is None else max(0, most - state.spend.attempts)
+        self.begin([one.text for one in answer.programs[: min(keep, left)]])
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    inner: Bench
+    wait: Callable[[str], None]
+
+    def key(self, text: str) -> str | Refused:
+        return self.inner.key(text)
+
+    def judge(self, text: str) -> Judged:
+        """Waiting for a compiler is no attempt's time, as waiting for the lane is none."""
+        self.wait(text)
+        return self.inner.judge(text)

@@ -1,0 +1,164 @@
+"""What `benchmarks.optimise` runs on the GPU once a problem's searches have ended: the winner through the
+suite, then everything timed in turns.
+
+Everything goes in and comes out as JSON values, for the engine's process that keeps the GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ucutlass.engine.work import TABLE, Row, Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GPU: Table = {
+    **TABLE,
+    "prepare": Row(
+        "torch ucutlass.backend ucutlass.trials.attempt ucutlass.trials.tune:ready", "gpu", "prepare"
+    ),
+    "compared": Row("benchmarks.optimise_gpu:compared", "gpu", "warm"),
+}
+"""The engine's table with one function more."""
+
+ROUNDS = 9
+CASE_SECONDS = 60.0
+
+
+def compared(
+    task: str, texts: Mapping[str, str], cases: int, compiled: bool, seed: int = 0
+) -> dict[str, Any]:
+    """`texts` are programs by name, of which `default` is the problem's own. `us` has microseconds a launch
+    of each, of the twin in eager torch by torch's defaults (`eager`), with TF32 allowed (`eager_tf32`), and
+    of what torch.compile makes of it (`compile`); `spread` theirs. `best` names the program that is fastest
+    turn by turn; `cases` of its suite are run, and `wrong` says which were not right. Where torch.compile
+    fails, `uncompiled` says how."""
+    import torch
+
+    from benchmarks.optimise_cases import ARCH, TASKS
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.timing import compare, sets_for
+
+    start = time.monotonic()
+    (one,) = (t for t in TASKS if t.name == task)
+    _, program = one.checked
+    first = generate(program, one.sizes, "normal", seed=seed, device="cuda", drawn="cuda")
+    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
+    sets = [[_copy(a) for a in first] for _ in range(sets_for(moved))]
+    launches: dict[str, Callable[[int], object]] = {}
+    for name, text in texts.items():
+        checked = frontend.read_text(text, name)
+        launches[name] = _turns(loaded(checked, frontend.program(checked), ARCH), sets)
+    twin, single = one.twin, one.lane in ("tf32", "f32")
+    launches["eager"] = lambda i: _with(False, twin, sets[i])
+    if single:
+        launches["eager_tf32"] = lambda i: _with(True, twin, sets[i])
+    said = ""
+    if compiled:
+        try:
+            # Within the lane: a tf32 problem's compiled twin may use TF32 too.
+            launches["compile"] = _compiled(twin, one.lane == "tf32", sets)
+        except Exception as problem:  # a backend of torch's that fails is a row's finding
+            said = f"{type(problem).__name__}: {problem}"[:400]
+    compiled_in = time.monotonic() - start
+    with torch.no_grad():
+        times = compare(launches, len(sets), rounds=ROUNDS)
+    us = {name: found.median for name, found in times.items()}
+    if not single:
+        us["eager_tf32"] = us["eager"]
+    best = min(texts, key=us.__getitem__)
+    launches.clear()
+    sets.clear()
+    del first
+    if compiled:
+        torch._dynamo.reset()
+    torch.cuda.empty_cache()
+    wrong = suite(texts[best], one.sizes, cases, seed)
+    torch.cuda.empty_cache()
+    return {
+        "us": us, "spread": {name: found.spread for name, found in times.items()}, "best": best,
+        "cases": cases, "wrong": wrong, "uncompiled": said, "ready_seconds": round(compiled_in, 1),
+        "spent": round(time.monotonic() - start, 1),
+    }  # fmt: skip
+
+
+def _copy(given: Any) -> Any:
+    import torch
+
+    return given.clone() if isinstance(given, torch.Tensor) else given
+
+
+def _turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+    results = [kernel(*arguments) for arguments in sets]
+    return lambda at: kernel(*sets[at], out=results[at])
+
+
+@contextmanager
+def _tf32(matmul: bool) -> Iterator[None]:
+    """Convolutions may use TF32 by torch's own default, matrix products where they are allowed to."""
+    import torch
+
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_tf32
+    flags.allow_tf32 = matmul
+    try:
+        yield
+    finally:
+        flags.allow_tf32 = before
+
+
+def _with(matmul: bool, twin: Callable[..., Tensor], given: Sequence[Any]) -> Tensor:
+    with _tf32(matmul):
+        return twin(*given)
+
+
+def _compiled(
+    twin: Callable[..., Tensor], matmul: bool, sets: Sequence[Sequence[Any]]
+) -> Callable[[int], object]:
+    import torch
+
+    torch._dynamo.reset()
+    made = torch.compile(twin, dynamic=False, mode="max-autotune-no-cudagraphs")
+    with torch.no_grad():
+        _with(matmul, made, sets[0])
+    return lambda i: _with(matmul, made, sets[i])
+
+
+def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> list[str]:
+    """What was not right of the first `cases` of a program's suite, in words; the cases run in this process,
+    and one that takes too long ends it."""
+    import tempfile
+    from pathlib import Path
+
+    from benchmarks.optimise_cases import ARCH
+    from ucutlass import frontend
+    from ucutlass.assembly import build_program
+    from ucutlass.runtime.gpu import at_hand
+    from ucutlass.runtime.verify.batch import as_json, read_journal
+    from ucutlass.shapes import complete
+    from ucutlass.trials import verified, verify
+
+    if not cases:
+        return []
+    checked = frontend.read_text(text, "winner")
+    program = frontend.program(checked)
+    found = at_hand()
+    built = build_program(
+        checked, program, complete(program, sizes), ARCH, device=found.device if found else None
+    )
+    plan = verified.plan(checked, program, built, sizes, seed=seed, most=cases)
+    with tempfile.TemporaryDirectory(prefix="ucutlass-suite-") as folder:
+        journal = Path(folder) / "cases.jsonl"
+        ended = verify.judged(
+            plan.kernel, plan.grain.tile, [as_json(c) for c in plan.suite.cases], str(journal), CASE_SECONDS
+        )
+        results, _ = read_journal(journal, plan.suite.cases)
+    off = [r for r in results.values() if r.outcome != "right"]
+    wrong = [f"{r.case.name}: {r.verdict or r.message}"[:300] for r in off]
+    return [*wrong, *([ended] if len(results) < len(plan.suite.cases) else [])]

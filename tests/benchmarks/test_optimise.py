@@ -1,0 +1,190 @@
+"""The agent's benchmark: two searches of equal attempts through the real agent, resumed, and its tables."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import budget, optimise, optimise_dry, optimise_gpu, optimise_table, relay
+from benchmarks.optimise_cases import TASKS
+from benchmarks.optimise_row import Hall, row
+from ucutlass.agent import ahead as ahead_module
+from ucutlass.agent import live as live_module
+from ucutlass.assembly import BuiltPipeline
+from ucutlass.engine.work import Task
+from ucutlass.runtime import isolate
+
+NAME = "l1_88_new_gelu f32"
+
+
+class Engine:
+    """A GPU that knows a time for every text. `wrong` are cases that what is delivered fails."""
+
+    gpus = cpus = 1
+
+    def __init__(self, wrong: tuple[str, ...] = (), final: isolate.Outcome | None = None) -> None:
+        self.tried: list[str] = []
+        self.wrong, self.final = list(wrong), final
+
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+        future: Future[isolate.Outcome] = Future()
+        future.set_result(self._outcome(name, arguments))
+        return Task(future, lambda: None)
+
+    def _outcome(self, name: str, given: Mapping[str, Any]) -> isolate.Outcome:
+        if name == "attempt":
+            self.tried.append(given["text"])
+            return isolate.Returned({"seconds": micro(given["text"]) * 1e-6, "words": "", "spent": 0.5}, "")
+        assert name == "compared"
+        us = {n: micro(text) for n, text in given["texts"].items()} | {"eager": 300.0, "eager_tf32": 250.0}
+        made = {"us": us, "spread": {}, "best": min(us, key=us.__getitem__), "cases": given["cases"]}
+        made |= {"wrong": self.wrong, "uncompiled": "", "spent": 1.0}
+        return self.final or isolate.Returned(made, "")
+
+    def leave(self, near: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def micro(text: str) -> float:
+    return 100 + int(hashlib.sha256(text.encode()).hexdigest()[:6], 16) / 2**24 * 100
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
+    for module in (ahead_module, live_module):
+        monkeypatch.setattr(module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def options(tmp_path: Path, *words: str) -> argparse.Namespace:
+    given = argparse.Namespace(
+        out=tmp_path / "o.json", attempts=10, searches="rules,random", no_compile=True, cases=3, programs=4,
+        processes=1, seed=0, dry=True,
+    )  # fmt: skip
+    return argparse.Namespace(**{**vars(given), **dict(w.split("=") for w in words)})
+
+
+def item(tmp_path: Path, attempts: int = 10, name: str = NAME) -> relay.Item:
+    (task,) = (t for t in TASKS if t.name == name)
+    (made,) = optimise.items_of([task], options(tmp_path))
+    return {**json.loads(json.dumps(made)), "attempts": attempts}
+
+
+def test_both_searches_have_equal_attempts_and_are_compared(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    engine = Engine()
+    found = row(Hall(engine, optimise_dry.H200, pool), item(tmp_path))
+    rules, random = found["searches"]["rules"], found["searches"]["random"]
+    assert rules["attempts"] == random["attempts"] == 10 and found["ok"]
+    assert len(engine.tried) == 22  # the problem's own, once a search
+    assert rules["own"] == random["own"] and rules["outcomes"] == {"timed": 11}
+    assert set(found["us"]) == {"default", "rules", "random", "eager", "eager_tf32"}
+    assert rules["best"] == pytest.approx(min(rules["course"]))
+    assert len({*engine.tried}) > 11  # they do not draw alike
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_row_goes_on_from_its_journals(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    engine = Engine()
+    hall = Hall(engine, optimise_dry.H200, pool)
+    row(hall, item(tmp_path, 6))
+    before = len(engine.tried)
+    more = row(hall, item(tmp_path, 10))
+    assert more["searches"]["rules"]["attempts"] == 10
+    assert len(engine.tried) - before == 8
+    row(hall, item(tmp_path, 10))
+    assert len(engine.tried) - before == 8
+
+
+def test_a_pipeline_ends_where_nothing_is_left(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    found = row(Hall(Engine(), optimise_dry.H200, pool), item(tmp_path, 3, "l3_01_mlp bf16"))
+    assert found["ok"] and found["us"]["rules"] <= found["us"]["default"]
+
+
+def test_what_is_wrong_or_lost_is_no_result(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    hall = Hall(Engine(wrong=("normal M=1: off",)), optimise_dry.H200, pool)
+    assert not row(hall, item(tmp_path / "a", 1))["ok"]
+    lost = Hall(Engine(final=isolate.Crashed("SIGSEGV", "")), optimise_dry.H200, pool)
+    found = row(lost, item(tmp_path / "b", 1))
+    assert not found["ok"] and "SIGSEGV" in found["detail"]
+
+
+def test_functions_that_the_engine_is_asked_for_are_there() -> None:
+    for table in (optimise_gpu.GPU, optimise_dry.TABLE):
+        for name in ("attempt", "compared"):
+            module, _, function = table[name].target.partition(":")
+            assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_problems_are_chosen_by_name_and_lane() -> None:
+    assert [t.lane for t in optimise.chosen("l2_86", "")] == ["tf32", "bf16"]
+    assert [t.lane for t in optimise.chosen("l2_86", "bf16")] == ["bf16"]
+    assert optimise.chosen("", "") == list(TASKS)
+    with pytest.raises(ValueError, match="l9_01"):
+        optimise.chosen("l1_01,l9_01", "")
+
+
+def test_what_was_not_made_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(target: str, items: list[relay.Item], path: Path, **limits: Any) -> list[relay.Row]:
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+        made = {"name": items[0]["name"], "task": items[0]["task"], **MADE}
+        budget.append(path, made)
+        return [made]
+
+    monkeypatch.setattr(relay, "run", rows)
+    given = options(tmp_path)
+    report = optimise.run(optimise.chosen("l2_86", ""), given, budget.NEVER)
+    assert report["left"] == ["l2_86_matmul_divide_gelu bf16 x10"]
+    assert report["summary"]["lane"]["tf32"]["right"] == 1
+    json.dumps(report)
+
+
+# --- the table ----------------------------------------------------------------------------
+
+MADE: dict[str, Any] = {
+    "ok": True, "lane": "tf32", "letter": "E", "level": 2, "attempts": 10, "wrong": [], "spent": 2.0,
+    "us": {"default": 120.0, "rules": 100.0, "random": 130.0, "eager": 200.0, "eager_tf32": 150.0},
+    "searches": {"rules": {"bound": 80.0, "gpu_seconds": 3.0}}, "wall_seconds": 9.0,
+}  # fmt: skip
+
+
+def made(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": f"{name} x10", "task": name, **MADE, **more}
+
+
+def test_what_is_delivered_is_never_slower_than_the_default() -> None:
+    slower = made("a", us={**MADE["us"], "rules": 125.0})
+    assert optimise_table.delivered(slower) == 120.0
+    assert optimise_table.ratio(slower, "default") == 1.0
+    assert optimise_table.ratio(slower, "random") == 1.0  # random search keeps the default, too
+    assert optimise_table.ratio(made("a"), "eager") == 2.0
+    assert optimise_table.ratio(made("a"), "compile") is None
+
+
+def test_means_are_of_what_is_right() -> None:
+    rows = [made("a"), made("b", us={**MADE["us"], "eager": 800.0}), made("c", ok=False, wrong=["off"])]
+    found = optimise_table.summary([*rows, {"name": "d x10", "ok": False, "error": "e", "detail": "f"}])
+    assert found["all"]["problems"] == 3 and found["all"]["right"] == 2
+    assert found["all"]["eager"] == {"geomean": pytest.approx(4.0), "least": 2.0, "of": 2}
+    assert found["all"]["compile"] is None and found["lost"] == ["d x10"]
+    words = optimise_table.table([*rows, {"name": "d x10", "ok": False, "error": "e", "detail": "f"}])
+    assert "WRONG: off" in words and "lost: e: f" in words and "4.000" in words
+
+
+def test_of_a_problem_s_rows_the_one_that_says_most_counts() -> None:
+    with_compile = made("a", us={**MADE["us"], "compile": 140.0})
+    more = made("a", attempts=40)
+    lost = {"name": "a x80", "ok": False, "error": "e", "detail": ""}
+    assert optimise_table.latest([made("a"), with_compile, lost]) == [with_compile]
+    assert optimise_table.latest([with_compile, more, made("b")]) == [more, made("b")]

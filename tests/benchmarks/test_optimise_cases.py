@@ -1,0 +1,73 @@
+"""The agent's problems are programs in canonical form that plan, and compute what their twins do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.optimise_cases import ARCH, TASKS, Task
+from ucutlass import ir
+from ucutlass.frontend import plan_kernel
+from ucutlass.grammar.format import format_file
+from ucutlass.grammar.parse import parse
+from ucutlass.hardware import DEVICES
+from ucutlass.pipeline.planning import plan_pipeline
+from ucutlass.reference import evaluate
+from ucutlass.runtime.inputs import generate
+from ucutlass.shapes import complete
+
+H200 = next(d for d in DEVICES.values() if "H200" in d.name)
+EVERY = pytest.mark.parametrize("task", TASKS, ids=[task.name for task in TASKS])
+NEAR = {"bf16": 2e-2, "f16": 2e-3, "tf32": 4e-3, "f32": 2e-6}
+"""In the norm, against torch in float64: what rounding operands and what is stored brings."""
+
+
+def test_there_are_thirty_problems_of_every_class_level_and_lane() -> None:
+    assert len({task.name for task in TASKS}) == len(TASKS)
+    assert len({task.name.split()[0] for task in TASKS}) >= 30
+    assert {task.letter for task in TASKS} == set("ERWMSAP")
+    assert {task.level for task in TASKS} == {1, 2, 3}
+    assert {task.lane for task in TASKS} == set(NEAR)
+
+
+def test_the_first_ten_are_of_every_class_and_level() -> None:
+    assert {task.letter for task in TASKS[:10]} == set("ERWMSAP")
+    assert {task.level for task in TASKS[:10]} == {1, 2, 3}
+
+
+@EVERY
+def test_problems_are_in_canonical_form(task: Task) -> None:
+    assert format_file(parse(task.text)) == task.text
+
+
+@EVERY
+def test_problems_plan_on_an_h200_in_their_lane(task: Task) -> None:
+    checked, program = task.checked
+    sizes = complete(program, task.sizes)
+    match program:
+        case ir.Kernel():
+            assert plan_kernel(checked, program, sizes, ARCH, H200).planned.seconds > 0
+        case ir.Pipeline():
+            made = plan_pipeline(checked, program, sizes, ARCH, H200)
+            assert all(stage.chosen is not None for stage in made.stages)  # nothing is left to torch
+    assert task.problem.lane == task.lane
+
+
+@EVERY
+def test_problems_compute_what_their_twins_do(task: Task) -> None:
+    _, program = task.checked
+    given = generate(program, task.small, "normal", seed=7)
+    (result,) = evaluate(program, given)
+    wanted = task.twin(*map(_double, given))
+    assert result.shape == wanted.shape
+    if not wanted.is_floating_point():
+        assert torch.equal(result, wanted)
+        return
+    error = float((result.double() - wanted).norm() / wanted.norm())
+    assert error <= NEAR[task.lane], error
+
+
+def _double(given: Any) -> Any:
+    return given.double() if isinstance(given, torch.Tensor) and given.is_floating_point() else given

@@ -1,0 +1,162 @@
+"""What is proposed is built before it is judged, once, and what does not build is told by its judge."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.optimise.made_up import Mortal
+from tests.optimise.test_live_bench import H200, LINEAR, Engine, problem, took
+from ucutlass.agent import ahead as ahead_module
+from ucutlass.agent import live as live_module
+from ucutlass.agent.ahead import Ahead, Counted
+from ucutlass.agent.optimize import Where, go_on
+from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.problem import problem_to_json
+from ucutlass.agent.proposers.nominate import uniformly
+from ucutlass.agent.proposers.rules import rules
+from ucutlass.agent.run import Judged, opened
+from ucutlass.agent.session import Settings
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.assembly import BuiltPipeline
+from ucutlass.runtime.errors import BuildError, MachineError
+from ucutlass.runtime.progress import Progress
+
+
+class NoCompiler(MachineError):
+    pass
+
+
+@pytest.fixture
+def pool() -> Any:
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+def building(monkeypatch: pytest.MonkeyPatch, what: Callable[..., Any]) -> None:
+    monkeypatch.setattr(ahead_module, "build_program", what)
+    nothing: Any = BuiltPipeline(None, ())  # type: ignore[arg-type]
+    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: nothing)
+
+
+class Said:
+    """A bench that says that it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def key(self, text: str) -> str | Refused:
+        return text
+
+    def judge(self, text: str) -> Judged:
+        self.asked.append(text)
+        return Judged(Timed(1.0))
+
+
+def test_a_judge_waits_for_the_build_and_for_no_other(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    slow = LINEAR.replace("relu", "gelu")
+    free = threading.Event()
+
+    def build(checked: Any, *a: Any, **k: Any) -> None:
+        if "gelu" in checked.source:
+            assert free.wait(60)
+
+    building(monkeypatch, build)
+    made, judge = Ahead(problem(), H200, pool), Said()
+    made.begin([slow, LINEAR, slow, ""])
+    assert made.bench(judge).judge(LINEAR).outcome == Timed(1.0)  # though `slow` was begun before it
+    waiting = pool.submit(made.bench(judge).judge, slow)
+    assert judge.asked == [LINEAR]
+    free.set()
+    waiting.result()
+    assert judge.asked == [LINEAR, slow]
+    assert made.bench(judge).key("x") == "x"
+    made.bench(judge).judge("what nobody began")
+
+
+def test_what_does_not_build_is_left_to_its_judge(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    def build(*a: Any, **k: Any) -> None:
+        raise BuildError.__new__(BuildError)
+
+    building(monkeypatch, build)
+    made, judge = Ahead(problem(), H200, pool), Said()
+    made.begin([LINEAR, "kernel nonsense"])
+    for text in (LINEAR, "kernel nonsense"):
+        made.bench(judge).judge(text)
+    assert len(judge.asked) == 2
+
+
+def test_a_machine_at_fault_is_said(monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor) -> None:
+    def build(*a: Any, **k: Any) -> None:
+        raise NoCompiler("no nvcc", "install it")
+
+    building(monkeypatch, build)
+    made = Ahead(problem(), H200, pool)
+    made.begin([LINEAR])
+    with pytest.raises(NoCompiler):
+        made.bench(Said()).judge(LINEAR)
+
+
+def test_a_session_builds_every_program_ahead_and_confirms_none(
+    monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
+) -> None:
+    built: list[str] = []
+
+    def build(checked: Any, *a: Any, on_progress: Any, **k: Any) -> None:
+        built.append(checked.source)
+        on_progress(Progress("built", "k", seconds=2.0, done=1))
+
+    building(monkeypatch, build)
+    counted, journal = Counted(), Mortal()
+    where = Where(Engine([took(1e-5)]), H200, "", builders=pool, counted=counted, confirms=False)
+    settings = Settings("flat", budget=Budget(9), stop=Stop(None, None), keep=6)
+    session = opened(journal, problem_to_json(problem()), settings, bound=0.0, baseline=None)
+    state = go_on(session, where, lambda p, d, s: rules(p, d, s, uniformly, 6))
+    # Of the second answer, no more than the budget has attempts for.
+    assert len(state.tree) == 10 and state.spend.attempts == 9
+    assert sorted(built) == sorted({n.text for n in state.tree.nodes})
+    assert counted.built == 10 and counted.seconds == 20.0 and counted.cached == 0
+    assert all(isinstance(n.outcome, Timed) and not n.outcome.records for n in state.tree.nodes)
+    # Two answers of six: every program of an answer was begun with it.
+    assert [e.kind for e in journal.events].count("asked") == 2
+
+
+def test_a_uniform_draw_knows_no_estimate() -> None:
+    import random
+
+    made = rules(problem(), H200, 0, uniformly, 8)
+    space = made._space  # type: ignore[union-attr]
+    every = uniformly(space, {}, 0, random.Random(1), 10**6)
+    assert sorted(every) == list(range(len(space.groups)))
+    first = [uniformly(space, {0: 1.0}, 0, random.Random(seed), 8) for seed in range(200)]
+    assert all(len(set(one)) == 8 and 0 not in one for one in first)
+    mean = sum(map(sum, first)) / 1600
+    assert abs(mean / len(space.groups) - 0.5) < 0.05
+
+
+def test_what_has_not_begun_never_does_once_all_is_over() -> None:
+    begun = threading.Event()
+    rest: list[Future[None]] = []
+    ran: list[int] = []
+
+    def slow() -> None:
+        begun.set()
+        while not (rest and rest[-1].cancelled()):  # by the end of the block, which waits for this
+            time.sleep(0.01)
+        ran.append(0)
+
+    with ahead_module.builders(1) as pool:
+        pool.submit(slow)
+        assert begun.wait(60)
+        rest += [pool.submit(ran.append, n) for n in (1, 2, 3)]
+    assert ran == [0] and all(one.cancelled() for one in rest)
