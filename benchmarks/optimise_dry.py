@@ -52,6 +52,6 @@ def compared(
     us = {name: _micro(text) for name, text in texts.items()} | {"eager": 200.0, "eager_tf32": 180.0}
     us |= {"compile": 150.0} if compiled else {}
     return {
-        "us": us, "spread": {}, "best": min(texts, key=us.__getitem__), "cases": cases, "wrong": [],
-        "uncompiled": "", "ready_seconds": 0.0, "spent": FINAL_SECONDS,
+        "us": us, "spread": {}, "best": min(texts, key=us.__getitem__), "cases": cases, "verdicts": {},
+        "wrong": [], "uncompiled": "", "ready_seconds": 0.0, "spent": FINAL_SECONDS,
     }  # fmt: skip
