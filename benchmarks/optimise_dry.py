@@ -46,7 +46,7 @@ def timed(
 
 
 def compared(
-    task: str, texts: Mapping[str, str], cases: int, compiled: bool, seed: int = 0
+    task: str, texts: Mapping[str, str], cases: int, full: bool, compiled: bool, seed: int = 0
 ) -> dict[str, Any]:
     time.sleep(FINAL_SECONDS)
     us = {name: _micro(text) for name, text in texts.items()} | {"eager": 200.0, "eager_tf32": 180.0}

@@ -31,13 +31,13 @@ CASE_SECONDS = 60.0
 
 
 def compared(
-    task: str, texts: Mapping[str, str], cases: int, compiled: bool, seed: int = 0
+    task: str, texts: Mapping[str, str], cases: int, full: bool, compiled: bool, seed: int = 0
 ) -> dict[str, Any]:
     """`texts` are programs by name, of which `default` is the problem's own. `us` has microseconds a launch
     of each, of the twin in eager torch by torch's defaults (`eager`), with TF32 allowed (`eager_tf32`), and
     of what torch.compile makes of it (`compile`); `spread` theirs. `best` names the program that is fastest
-    turn by turn; `cases` of its suite are run, `verdicts` counts what came of them, and `wrong` says which
-    were wrong or lost. Where torch.compile fails, `uncompiled` says how."""
+    turn by turn; `cases` of its suite are run (`suite`, or `values`), `verdicts` counts what came of them,
+    and `wrong` says which were wrong or lost. Where torch.compile fails, `uncompiled` says how."""
     import torch
 
     from benchmarks.optimise_cases import ARCH, TASKS
@@ -80,7 +80,7 @@ def compared(
     if compiled:
         torch._dynamo.reset()
     torch.cuda.empty_cache()
-    judged = suite(texts[best], one.sizes, cases, seed)
+    judged = (suite if full else values)(texts[best], one.sizes, cases, seed)
     torch.cuda.empty_cache()
     return {
         "us": us, "spread": {name: found.spread for name, found in times.items()}, "best": best,
@@ -131,8 +131,35 @@ def _compiled(
     return lambda i: _with(matmul, made, sets[i])
 
 
+def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
+    """The suite's first `cases` at the asked extents, one distribution each, drawn on the GPU: what the
+    suite proper draws on one core would hold the lane for seconds a case."""
+    from benchmarks.optimise_cases import ARCH
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.inputs import generate
+
+    checked = frontend.read_text(text, "winner")
+    program = frontend.program(checked)
+    kernel = loaded(checked, program, ARCH)
+
+    def launch(args: Sequence[Any], outs: Sequence[Tensor]) -> None:
+        kernel(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
+
+    asked = [c for c in verify.suite(program, sizes, seed=seed).cases if c.kind == "values"][:cases]
+    wrong: list[str] = []
+    for case in asked:
+        given = generate(program, sizes, case.distribution, seed=case.seed, device="cuda", drawn="cuda")
+        verdict = verify.check(program, launch, given)
+        if not verdict.ok:
+            wrong.append(f"{case.name}: {verdict}"[:300])
+    return {"verdicts": {"right": len(asked) - len(wrong), "wrong": len(wrong)}, "wrong": wrong}
+
+
 def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
-    """The first `cases` of a program's suite, in this process; one that takes too long ends it."""
+    """The first `cases` of a program's suite, as `ucc verify` runs them, but in this process; one that takes
+    too long ends it."""
     import tempfile
     from pathlib import Path
 

@@ -116,7 +116,7 @@ def _compared(
         distinct.setdefault(text, name)
     arguments = {
         "task": task.name, "texts": {name: text for text, name in distinct.items()},
-        "cases": item["cases"], "compiled": item["compile"],
+        "cases": item["cases"], "full": item["full"], "compiled": item["compile"],
     }  # fmt: skip
     outcome = engine.submit("compared", arguments, limit_seconds=FINAL_SECONDS, near=task.name).result()
     match outcome:

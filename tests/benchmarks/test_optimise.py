@@ -67,8 +67,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
 
 def options(tmp_path: Path, *words: str) -> argparse.Namespace:
     given = argparse.Namespace(
-        out=tmp_path / "o.json", attempts=10, searches="rules,random", no_compile=True, cases=3, programs=4,
-        processes=1, seed=0, dry=True,
+        out=tmp_path / "o.json", attempts=10, searches="rules,random", no_compile=True, cases=3, full=False,
+        programs=4, processes=1, seed=0, dry=True,
     )  # fmt: skip
     return argparse.Namespace(**{**vars(given), **dict(w.split("=") for w in words)})
 
