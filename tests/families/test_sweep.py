@@ -464,8 +464,9 @@ def test_rows_that_stream_stay_in_the_l2_longest() -> None:
     text = "kernel k(x: bf16[T, D], g: bf16[D]) -> bf16[T, D] { return x * rsqrt(mean[D](x * x) + 1e-5) * g }"
     _, _, large = emitted(text, T=131072, D=4096)
     _, _, small = emitted(text, T=1024, D=4096)
+    _, _, ragged = emitted(text, T=131072, D=4104)
     assert "load_retained<kVector, 8>(p.t0" in large.code and "load<kVector, 8>(p.t1" in large.code
-    assert "load_retained" not in small.code
+    assert "load_retained" not in small.code + ragged.code
 
 
 def test_what_many_rows_share_is_not_counted_as_kept() -> None:
