@@ -15,9 +15,11 @@ from typing import Any
 
 from ucutlass import ir
 from ucutlass.agent.evidence import How, Subject, confirmed
+from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.run import Judged
+from ucutlass.agent.same import unlike
 from ucutlass.agent.spend import Spend
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
@@ -52,6 +54,7 @@ class Live:
     confirm: Confirm = confirmed
     best: float | None = None
     _known: dict[str, Candidate] = field(default_factory=dict)
+    _agreed: dict[str, str] = field(default_factory=dict)
 
     def key(self, text: str) -> str | Refused:
         found = candidate_of(self.problem, text)
@@ -76,13 +79,13 @@ class Live:
         built = self._built(candidate)
         if isinstance(built, Failed):
             return built, 0.0
-        first, gpu = self._tried(text)
+        first, gpu = self._tried(candidate, text)
         if not isinstance(first, Timed):
             return first, gpu
         if self.best is not None and first.seconds > LEADS * self.best:
             return first, gpu
         start = time.monotonic()
-        extents = complete(candidate.program, self.problem.sizes)
+        extents = complete(candidate.program, candidate.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
         found = self.confirm(Subject(candidate.checked, candidate.program, built, sizes), self.how)
         if isinstance(found, Timed):
@@ -108,9 +111,15 @@ class Live:
             case _:
                 return isolate.lost(outcome, "the reference")
 
+    def _unlike(self, candidate: Candidate, text: str, module: Module) -> str:
+        """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
+        if candidate.key not in self._agreed:
+            self._agreed[candidate.key] = unlike(candidate.program, text, module, self.how)
+        return self._agreed[candidate.key]
+
     def _built(self, candidate: Candidate) -> AnyBuilt | Failed:
         """Raises MachineError: a compiler that is missing is no candidate's fault."""
-        sizes = complete(candidate.program, self.problem.sizes)
+        sizes = complete(candidate.program, candidate.sizes)
         try:
             return build_program(
                 candidate.checked, candidate.program, sizes, self.problem.arch, device=self.how.device
@@ -118,10 +127,12 @@ class Live:
         except (BuildError, ProgramError) as error:
             return Failed("build", str(error)[:600])
 
-    def _tried(self, text: str) -> tuple[Timed | Wrong | Failed, float]:
+    def _tried(self, candidate: Candidate, text: str) -> tuple[Timed | Wrong | Failed, float]:
+        # What computes a module is held against its own reference, which was held against the module's.
+        problem = self.problem.text if self.problem.module is None else text
         arguments = {
-            "text": text, "problem": self.problem.text, "name": self.problem.program,
-            "sizes": dict(self.problem.sizes), "arch": self.problem.arch, "seed": self.how.seed,
+            "text": text, "problem": problem, "name": self.problem.program, "sizes": dict(candidate.sizes),
+            "arch": self.problem.arch, "seed": self.how.seed,
         }  # fmt: skip
         start = time.monotonic()
         task = self.engine.submit(
@@ -151,7 +162,7 @@ def _answer(task: Task) -> Mapping[str, Any] | str:
 def _planned(candidate: Candidate, problem: Problem, device: Device | None) -> str:
     """The schedules as planned, stage by stage: two texts that plan alike are one candidate. Raises
     ProgramError, ShapeError."""
-    sizes = complete(candidate.program, problem.sizes)
+    sizes = complete(candidate.program, candidate.sizes)
     match candidate.program:
         case ir.Kernel() as kernel:
             return _shown(plan_kernel(candidate.checked, kernel, sizes, problem.arch, device).planned)

@@ -1,0 +1,38 @@
+"""Whether a program computes what a PyTorch module does: asked of a process that runs the module's file."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from ucutlass import ir
+from ucutlass.agent.evidence import How
+from ucutlass.agent.module import Module, answer, meet, memory
+from ucutlass.runtime import gpu, isolate
+from ucutlass.runtime.bench.lane import gpu_uuid, held
+from ucutlass.runtime.module.facts import Unusable
+
+
+def unlike(program: ir.Program, text: str, module: Module, how: How) -> str:
+    """Where the program, which `text` holds, differs from the module on numbers of ours; "" where it does
+    not. On a GPU, where there is one, both are evaluated there, alone on its lane."""
+    met = meet(program, module)
+    if isinstance(met, str):
+        return met
+    device = "cpu" if gpu.at_hand() is None else "cuda"
+    with _lane(device, how):
+        outcome = isolate.run(
+            "ucutlass.trials.problem:same",
+            {**module.told(), "names": dict(met.keys), "text": text, "program": program.name,
+             "seed": how.seed, "device": device},
+            limit_seconds=how.limit, memory_bytes=memory(),
+        )  # fmt: skip
+    try:
+        return str(answer(outcome, module.file)["words"])
+    except (Unusable, KeyError) as error:
+        return f"the module cannot be asked: {error}"
+
+
+def _lane(device: str, how: How) -> AbstractContextManager[None]:
+    if device == "cpu":
+        return nullcontext()
+    return held(gpu_uuid(), timeout_seconds=how.wait, on_wait=lambda _: None)
