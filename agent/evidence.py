@@ -15,6 +15,7 @@ from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.gather import Candidate, gather
 from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared
+from ucutlass.agent.module import Module, meet
 from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
 from ucutlass.assembly import AnyBuilt
 from ucutlass.hardware import Device
@@ -42,7 +43,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """`baseline` is a name of `ucc bench --baseline`, or "". Seconds bound the comparison (`seconds`), each
+    """`baseline` is a name of `ucc bench --baseline`, or ""; where a `module` says what is computed,
+    the module runs so, and in every other way of `COLUMNS`. Seconds bound the comparison (`seconds`), each
     case of the suite (`case`), the comparison's process (`limit`) and the wait for the lane (`wait`)."""
 
     arch: str
@@ -54,6 +56,7 @@ class How:
     case: float = 60.0
     limit: float = 300.0
     wait: float = 600.0
+    module: Module | None = None
 
 
 def confirmed(subject: Subject, how: How) -> Timed | Wrong | Failed | Rejected:
@@ -86,10 +89,12 @@ def _timed(report: Mapping[str, Any], records: Sequence[str]) -> Timed:
     own = report["outcomes"][0]
     ratio = next((v["ratio"] for v in report["versus"] if v["ratio"]), None)
     seconds = own["span"]["median"] * 1e-6
-    if ratio is None:
-        return Timed(seconds, records=tuple(records))
     # `bench` gives the candidate's time over the baseline's.
-    return Timed(seconds, 1 / ratio["median"], 1 / ratio["high"], 1 / ratio["low"], records=tuple(records))
+    versus = tuple((str(v["baseline"]), 1 / v["ratio"]["median"]) for v in report["versus"] if v["ratio"])
+    if ratio is None:
+        return Timed(seconds, records=tuple(records), versus=versus)
+    low, high = 1 / ratio["high"], 1 / ratio["low"]
+    return Timed(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
 
 
 def _verified(subject: Subject, how: How) -> Record:
@@ -112,7 +117,7 @@ def _benched(subject: Subject, how: How) -> dict[str, Any] | str:
     arguments = {
         "text": subject.checked.source, "file": subject.checked.file, "name": subject.program.name,
         "sizes": dict(subject.sizes), "arch": how.arch, "seed": how.seed,
-        "baselines": [{"name": how.baseline}] if how.baseline else [], "protocols": [asdict(protocol)],
+        "baselines": _baselines(subject.program, how), "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
     }  # fmt: skip
     with _lane(how):
@@ -122,6 +127,24 @@ def _benched(subject: Subject, how: How) -> dict[str, Any] | str:
             return found
         case _:
             return isolate.lost(outcome, "the comparison")
+
+
+COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
+"""The ways in which a module is timed beside a candidate; TF32 only where something is float32."""
+
+
+def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
+    """What the candidate is timed in turns with, the one that it is to beat first."""
+    if not how.baseline:
+        return []
+    if how.module is None:
+        return [{"name": how.baseline}]
+    met = meet(program, how.module)
+    assert not isinstance(met, str), met  # it was judged before
+    single = any(one.dtype == "float32" for one in (*how.module.facts.state, *how.module.facts.results))
+    columns = [c for c in COLUMNS if single or c != "eager-tf32"]
+    told = {"module": how.module.told(), "names": dict(met.keys)}
+    return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
 
 
 def _lane(how: How) -> AbstractContextManager[None]:

@@ -24,7 +24,7 @@ ProposerOf = Callable[[Problem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
 `ucutlass.agent.proposers.models`."""
 
-__all__ = ["ProposerOf", "Where", "begin", "go_on", "rules"]
+__all__ = ["ProposerOf", "Where", "begin", "go_on", "placed", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,19 @@ def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
     return bounds(program, sizes, device)
 
 
-def begin(journal: Journal, problem: Problem, settings: Settings, device: Device | None) -> Session:
-    """A new session in the journal; nothing is measured yet. Without the device's facts no bound is known."""
+def begin(
+    journal: Journal, problem: Problem, settings: Settings, device: Device | None, id: str | None = None
+) -> Session:
+    """A new session in the journal, under `id` if one is given; nothing is measured yet. No bound is known
+    without the device's facts, nor for a module without a first program: what it must move and multiply
+    depends on how it is written."""
     told = problem_to_json(problem)
-    if device is None:
-        return opened(journal, told, settings, bound=0.0, baseline=None)
+    if device is None or not problem.text:
+        return opened(journal, told, settings, bound=0.0, baseline=None, id=id)
     found = bounds_of_problem(problem, device)
-    return opened(journal, told, settings, bound=found.realistic.seconds, baseline=None, sol=row(found))
+    return opened(
+        journal, told, settings, bound=found.realistic.seconds, baseline=None, sol=row(found), id=id
+    )
 
 
 def go_on(
@@ -60,13 +66,19 @@ def go_on(
 ) -> State:
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
+    return run(session, *placed(session, where, proposer_of), on_event)
+
+
+def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:
+    """A session's proposer, and where it is judged. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
     seed = session.state.settings.seed
     how = How(
-        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit, wait=where.wait
+        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit, wait=where.wait,
+        module=problem.module,
     )  # fmt: skip
     bench = Live(problem, where.engine, how, where.limit)
     best = session.state.tree.best()
     bench.best = None if best is None else best.seconds
-    return run(session, proposer_of(problem, where.device, seed), bench, on_event)
+    return proposer_of(problem, where.device, seed), bench
 

@@ -95,17 +95,23 @@ OnEvent: TypeAlias = Callable[[State], None]
 
 def run(session: Session, proposer: Proposer, bench: Bench, on_event: OnEvent = lambda _: None) -> State:
     """Works until the session ends. Raises ProposerFailed and StoreError; resume it then."""
-    while True:
-        match due(session.state):
-            case End(why):
-                if session.state.ended != why:
-                    session.write("ended", why=why)
-                return session.state
-            case Ask() as ask:
-                _ask(session, ask, proposer)
-            case Judge() as judge:
-                _judge(session, judge, bench)
+    while step(session, proposer, bench):
         on_event(session.state)
+    return session.state
+
+
+def step(session: Session, proposer: Proposer, bench: Bench) -> bool:
+    """Does what is due, once; False where the session has ended. Raises as `run`."""
+    match due(session.state):
+        case End(why):
+            if session.state.ended != why:
+                session.write("ended", why=why)
+            return False
+        case Ask() as ask:
+            _ask(session, ask, proposer)
+        case Judge() as judge:
+            _judge(session, judge, bench)
+    return True
 
 
 def _ask(session: Session, ask: Ask, proposer: Proposer) -> None:

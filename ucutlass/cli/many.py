@@ -1,0 +1,200 @@
+"""`ucc optimize FOLDER`, and what `ucc kernelbench` has in common with it: one run over many problems."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.kernelbench import Row, rows
+from ucutlass.agent.many import Member, NotARun, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.outcome import words
+from ucutlass.agent.problem import Problem
+from ucutlass.agent.proposer import ProposerFailed
+from ucutlass.agent.reading import Reading, names_of, problem_at
+from ucutlass.agent.run import Session, resumed
+from ucutlass.agent.session import NotASession, Settings, State, settings_of_json, settings_to_json
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.cli import gpu, show
+from ucutlass.cli.asking import Asking, chosen_proposer, maker
+from ucutlass.cli.errors import Status, fail
+from ucutlass.engine.local import LocalEngine
+from ucutlass.shapes import parse_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the options of `ucc optimize` say of a run. `each` bounds a problem, `whole` the run."""
+
+    reading: Reading
+    asking: Asking
+    settings: Settings
+    whole: Budget
+    baseline: str
+    limit: float
+    wait: float
+    journal: Path | None
+    as_json: bool
+
+
+def wanted(given: Mapping[str, Any]) -> Wanted:
+    """From the parameters of the command, by their names in Python. Raises ShapeError."""
+    from ucutlass.cli.optimize import SEARCH
+
+    as_json = bool(given["as_json"])
+    if given["record"] or given["replay"] or given.get("output"):
+        fail(Status.CALL, "--record, --replay and -o are for one problem, not for a run over many", as_json)
+    asking = Asking(
+        chosen_proposer(given), given["model"], given["effort"], given["program"], None, None,
+        given["no_memory"],
+    )  # fmt: skip
+    stop = Stop(None, None) if given["never_stop"] else Stop(given["eps"], given["patience"])
+    attempts = 40 if given["attempts"] is None else given["attempts"]
+    settings = Settings(
+        given["how"] or SEARCH[asking.proposer], given["steps"], Budget(attempts), stop, given["seed"],
+        proposer=asking.proposer,
+    )  # fmt: skip
+    whole = Budget(
+        given["run_attempts"], given["tokens"], given["dollars"], given["gpu_seconds"], given["seconds"]
+    )
+    reading = Reading(
+        given["arch"] or "", parse_sizes(given["sizes"]), given["name"], given["lane"], given["mode"],
+        given["precision"], given["start"], asking.proposer != "rules", given["limit"],
+    )  # fmt: skip
+    return Wanted(
+        reading, asking, settings, whole, given["baseline"], given["limit"], given["wait"], given["journal"],
+        as_json,
+    )  # fmt: skip
+
+
+def ran(folder: Path, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
+    """A run over the problems of a folder, or the one of an id; and why it ended. Ends the command where the
+    machine has no GPU."""
+    from ucutlass.agent.optimize import Where, begin, placed
+
+    kept = Journal.open(asked.journal)
+    found = gpu.at_hand()
+    if found is None:
+        fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
+             asked.as_json)  # fmt: skip
+    begun = replace(asked.reading, arch=asked.reading.arch or found.arch.name)
+    if id is None:
+        run = opened_run(kept, names, about(folder, begun, asked.settings))
+    else:
+        run = known(kept, id, asked.as_json)
+    click.echo(f"ucc: run {run.id[:16]} over {len(run.names)} problems", err=True)
+    # What is left of a run goes on as it was begun; budgets alone are given anew.
+    within, reading, settings = of_about(run.about)
+    settings = replace(settings, budget=asked.settings.budget)
+
+    def problem_of(name: str) -> Problem:
+        return problem_at(within / name, reading, within)
+
+    def open_(problem: Problem, session: str) -> Session:
+        return begin(kept, problem, settings, found.device, session)
+
+    look_at(run, problem_of, open_, _on_member(asked.as_json))
+    if id is not None:
+        _rebudgeted(run, kept, settings.budget)
+    with closing(LocalEngine(on_wait=_announce)) as engine:
+        baseline = "" if asked.baseline == "none" else asked.baseline
+        where = Where(engine, found.device, baseline, asked.limit, asked.wait)
+
+        def place_of(session: Session) -> Any:
+            return placed(session, where, maker(asked.asking, kept, session, asked.as_json))
+
+        try:
+            why = work(run, place_of, asked.whole, _on_event(asked.as_json))
+        except ProposerFailed as failure:
+            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
+    return run, why
+
+
+def about(folder: Path, reading: Reading, settings: Settings) -> dict[str, Any]:
+    """What a run keeps of how it was begun, as JSON values."""
+    start = None if reading.start is None else str(reading.start.absolute())
+    told = asdict(reading) | {"start": start}
+    return {"folder": str(folder.absolute()), "reading": told, "settings": settings_to_json(settings)}
+
+
+def of_about(value: Mapping[str, Any]) -> tuple[Path, Reading, Settings]:
+    """Its folder, how files are read, and how sessions work."""
+    told = value["reading"]
+    start = None if told["start"] is None else Path(told["start"])
+    reading = Reading(**{**told, "start": start})
+    return Path(value["folder"]), reading, settings_of_json(value["settings"])
+
+
+def known(kept: Journal, id: str, as_json: bool) -> Run:
+    """The run of an id, as it was left."""
+    try:
+        return resumed_run(kept, id)
+    except NoSuchSession as problem:
+        fail(Status.CALL, str(problem), as_json)
+    except (NotARun, NotASession) as problem:
+        fail(Status.MACHINE, f"the run cannot be read: {problem}", as_json)
+
+
+def _rebudgeted(run: Run, kept: Journal, each: Budget) -> None:
+    """Sessions that were begun with another number of attempts go on with this one."""
+    for member in run.members.values():
+        if member.session is not None and member.session.state.settings.budget != each:
+            member.session = resumed(kept, member.session.id, each)
+
+
+def _on_member(as_json: bool) -> Callable[[Member], None]:
+    def say(member: Member) -> None:
+        if as_json:
+            return
+        what = f"[{member.code}] {member.words}" if member.session is None else member.session.id[:12]
+        click.echo(f"ucc: {member.name}: {show.one_line(what)}", err=True)
+
+    return say
+
+
+def _on_event(as_json: bool) -> Callable[[str, State], None]:
+    shown: dict[str, int] = {}
+
+    def say(name: str, state: State) -> None:
+        for node in state.tree.nodes[shown.get(name, 0) :]:
+            click.echo(f"ucc: {name} {node.id:3}: {show.one_line(words(node.outcome))}", err=True)
+        shown[name] = len(state.tree)
+
+    return say if not as_json else lambda name, state: None
+
+
+def _announce(holder: str) -> None:
+    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+
+
+# --- ucc optimize FOLDER ---------------------------------------------------------
+
+
+def optimized(folder: Path | None, id: str | None, given: Mapping[str, Any]) -> None:
+    """A run over a folder, or on with one, and its report; as `ucc optimize`."""
+    asked = wanted(given)
+    names = [] if folder is None else names_of(folder)
+    if folder is not None and not names:
+        fail(Status.CALL, f"{folder} holds no .ucu and no .py file", asked.as_json)
+    run, why = ran(folder or Path(), names, asked, id)
+    found = rows(run)
+    report = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "problems": list(map(asdict, found))}
+    if asked.as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        show.table(("run", "stopped"), [(run.id[:16], why)])
+        show.table(("problem", "session", "result"), listed(found))
+    if not any(row.right for row in found):
+        sys.exit(Status.PROGRAM)
+
+
+def listed(found: Sequence[Row]) -> list[tuple[str, ...]]:
+    return [(r.name, r.session[:12], f"[{r.code}] {r.said}" if r.code else r.said) for r in found]
