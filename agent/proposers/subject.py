@@ -53,8 +53,8 @@ def subject_of_module(
     module: Module, text: str, program: str, arch: str, device: str, *,
     lane: str = "", baseline: str = "", memory: Sequence[str] = (),
 ) -> Subject:  # fmt: skip
-    """As `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a first
-    program."""
+    """As `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
+    first program."""
     made = Subject(text, program, {}, arch, device, lane, (), (), baseline, tuple(memory), module)
     if not text:
         return made
