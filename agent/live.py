@@ -19,7 +19,7 @@ from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.run import Judged
-from ucutlass.agent.same import unlike
+from ucutlass.agent.same import UNSAID, differs, unlike
 from ucutlass.agent.spend import Spend
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
@@ -75,7 +75,7 @@ class Live:
     def _judged(self, candidate: Candidate, text: str) -> tuple[Outcome, float]:
         other = self._other(candidate, text)
         if other:
-            return Refused(f"it computes something else than the problem: {other}"), 0.0
+            return Refused(other), 0.0
         built = self._built(candidate)
         if isinstance(built, Failed):
             return built, 0.0
@@ -96,6 +96,8 @@ class Live:
     def _other(self, candidate: Candidate, text: str) -> str:
         """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
         its typed program, so equal digests need no experiment."""
+        if self.problem.module is not None:
+            return self._unlike(candidate, text, self.problem.module)
         wanted = candidate_of(self.problem, self.problem.text)
         if isinstance(wanted, Candidate) and wanted.key == candidate.key:
             return ""
@@ -107,9 +109,9 @@ class Live:
         )  # fmt: skip
         match outcome:
             case isolate.Returned(str(words)):
-                return words
+                return differs(words)
             case _:
-                return isolate.lost(outcome, "the reference")
+                return f"{UNSAID}: {isolate.lost(outcome, 'the reference')}"
 
     def _unlike(self, candidate: Candidate, text: str, module: Module) -> str:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""

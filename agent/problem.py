@@ -89,7 +89,9 @@ def named(file: str) -> str:
     """What programs for a module's file are called: its name without number and ending."""
     stem = re.sub(r"^\d+_+|_+$", "", Path(file).stem.lower())
     name = re.sub(r"\W+", "_", stem, flags=re.ASCII)
-    return f"{name or 'problem'}_" if name in KEYWORDS or not re.match("[a-z_]", name) else name
+    if not re.match("[a-z]", name):
+        return f"problem{name}"
+    return f"{name}_" if name in KEYWORDS else name
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:

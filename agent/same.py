@@ -12,9 +12,17 @@ from ucutlass.runtime.bench.lane import gpu_uuid, held
 from ucutlass.runtime.module.facts import Unusable
 
 
+UNSAID = "whether it computes what the problem does cannot be said"
+
+
+def differs(words: str) -> str:
+    """A sentence for where two results differ; "" where they do not."""
+    return f"it computes something else than the problem: {words}" if words else ""
+
+
 def unlike(program: ir.Program, text: str, module: Module, how: How) -> str:
-    """Where the program, which `text` holds, differs from the module on numbers of ours; "" where it does
-    not. On a GPU, where there is one, both are evaluated there, alone on its lane."""
+    """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or why
+    that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there, alone on its lane."""
     met = meet(program, module)
     if isinstance(met, str):
         return met
@@ -27,9 +35,9 @@ def unlike(program: ir.Program, text: str, module: Module, how: How) -> str:
             limit_seconds=how.limit, memory_bytes=memory(),
         )  # fmt: skip
     try:
-        return str(answer(outcome, module.file)["words"])
+        return differs(str(answer(outcome, module.file)["words"]))
     except (Unusable, KeyError) as error:
-        return f"the module cannot be asked: {error}"
+        return f"{UNSAID}: {error}"
 
 
 def _lane(device: str, how: How) -> AbstractContextManager[None]:

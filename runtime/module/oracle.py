@@ -65,9 +65,11 @@ def _case(
 ) -> Case:
     exact = _run(loaded, inputs, state, torch.float64, device)
     twin = _run(loaded, inputs, state, torch.float32, device)
-    for i, result in enumerate(exact):
-        if result.dtype.is_floating_point and result.dtype != torch.float64:
-            raise Unusable(loaded.file, "widened", f"result {i} is {result.dtype} there")
+    for i, (result, rough) in enumerate(zip(exact, twin, strict=True)):
+        narrow = result.dtype.is_floating_point and result.dtype != torch.float64
+        if narrow or result.shape != rough.shape:
+            told = f"result {i} is {result.dtype} of {tuple(result.shape)} there"
+            raise Unusable(loaded.file, "widened", told)
     tolerances = [tolerance(x, y) for x, y in zip(exact, twin, strict=True)]
     wide = [_as(x, torch.float64) for x in inputs]
     return Case(draw, wide, {n: _as(t, torch.float64) for n, t in state.items()}, exact, tolerances)

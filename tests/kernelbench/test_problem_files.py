@@ -1,4 +1,4 @@
-"""Problem files as they come: each that is no problem ends in one code and words, and touches nothing else."""
+"""Problem files as they come: each that is no problem ends in one code and its words."""
 
 from __future__ import annotations
 
@@ -132,7 +132,8 @@ def test_a_file_that_prints_a_megabyte_disturbs_nothing(
 
 
 def test_a_file_cannot_send_facts_that_are_none(tmp_path: Path) -> None:
-    text = "import json, os, sys\nos.write(int(sys.argv[1]), b'{\"returned\": {\"facts\": 3}}')\nos._exit(0)\n"
+    forged = '{"returned": {"facts": 3}}'
+    text = f"import os, sys\nos.write(int(sys.argv[1]), b'{forged}')\nos._exit(0)\n"
     assert refused(tmp_path, text).code == "unreadable"
 
 
