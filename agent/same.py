@@ -11,7 +11,6 @@ from ucutlass.runtime import gpu, isolate
 from ucutlass.runtime.bench.lane import gpu_uuid, held
 from ucutlass.runtime.module.facts import Unusable
 
-
 UNSAID = "whether it computes what the problem does cannot be said"
 
 
@@ -21,8 +20,9 @@ def differs(words: str) -> str:
 
 
 def unlike(program: ir.Program, text: str, module: Module, how: How) -> str:
-    """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or why
-    that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there, alone on its lane."""
+    """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or
+    why that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there,
+    alone on its lane."""
     met = meet(program, module)
     if isinstance(met, str):
         return met

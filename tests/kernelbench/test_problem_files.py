@@ -143,3 +143,8 @@ def test_what_cannot_be_read_as_text(tmp_path: Path) -> None:
         read(tmp_path / "problem.py")
     assert found.value.code == "unreadable"
     assert refused(tmp_path, "#" * 300_000).code == "unreadable"
+
+
+def test_every_code_has_its_row_in_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kernelbench.md").read_text()
+    assert [code for code in CODES if f"`{code}`" not in page] == []
