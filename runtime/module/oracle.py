@@ -47,14 +47,16 @@ class Case:
 
 
 def cases(loaded: Loaded, bound: frozenset[str], seed: int, device: str = "cpu") -> Iterator[Case]:
-    """Questions to a program. `bound` are the state's names that the program takes: buffers that it does not
-    take keep their values, as constants of the module. Raises Unusable."""
-    own = loaded.inputs(1)
-    first = {n: t.detach().clone() for n, t in _state(loaded.model)}
+    """Questions to a program, whose tensors lie on the device. `bound` are the state's names that the program
+    takes: buffers that it does not take keep their values, as constants of the module. Raises Unusable."""
+    own = [_there(x, device) for x in loaded.inputs(1)]
+    first = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
     size = sum(t.numel() for t in (*own, *first.values()) if isinstance(t, torch.Tensor))
     for number, draw in enumerate(DRAWS[:FEW] if size > LARGE else DRAWS):
-        chance = torch.Generator().manual_seed(seed + number)
-        given = loaded.inputs(2 + seed + number) if draw == "again" else own
+        chance = torch.Generator(device).manual_seed(seed + number)
+        given = own
+        if draw == "again":
+            given = [_there(x, device) for x in loaded.inputs(2 + seed + number)]
         inputs = [_input(x, draw, chance) for x in given]
         state = {n: t if draw == "own" else _weights(n, t, bound, loaded, chance) for n, t in first.items()}
         yield _case(loaded, draw, inputs, state, device)
@@ -90,14 +92,30 @@ def tolerance(exact: torch.Tensor, twin: torch.Tensor) -> float:
     integers and truth values."""
     if not exact.dtype.is_floating_point:
         return 0.0
-    rough = twin.to(torch.float64)
-    finite = exact.isfinite()
-    if not bool(finite.any()):
-        return 0.0
-    most = float(exact[finite].abs().max())
-    both = finite & rough.isfinite()
-    moved = float((exact - rough)[both].abs().max()) if bool(both.any()) else most
+    most = moved = 0.0
+    for x, y in parts(exact, twin):
+        rough = y.to(torch.float64)
+        most = max(most, _largest(x))
+        moved = max(moved, _largest(x - rough))
+    if not moved and not bool(twin.isfinite().any()):
+        moved = most  # where float32 has no number at all, it says nothing of the formula
     return min(max(CONDITION * moved, FLOOR * most), CEILING * most)
+
+
+PART = 2**26
+"""Elements that are compared at once: a problem's results may fill half of the memory."""
+
+
+def parts(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Two tensors of one shape, flattened, piece by piece."""
+    x, y = a.reshape(-1), b.reshape(-1)
+    for start in range(0, x.numel(), PART):
+        yield x[start : start + PART], y[start : start + PART]
+
+
+def _largest(x: torch.Tensor) -> float:
+    """The largest size among the finite elements; 0 without any."""
+    return float(x.abs().nan_to_num(nan=0.0, posinf=0.0).max()) if x.numel() else 0.0
 
 
 # --- numbers ---------------------------------------------------------------------
@@ -139,10 +157,10 @@ def _weights(
         if name not in bound and name.rpartition(".")[2] not in _STATISTICS:
             return own
         if bool((wide != 0).any()):
-            factor = torch.rand(own.shape, generator=chance, dtype=torch.float64) + 0.5
+            factor = torch.rand(own.shape, generator=chance, dtype=torch.float64, device=own.device) + 0.5
             return torch.where(wide == 0, wide, wide * factor).to(torch.float32)
     spread = float(wide.std(correction=0)) or 0.5 * (float(wide.abs().mean()) or 1.0)
-    noise = torch.randn(own.shape, generator=chance, dtype=torch.float64)
+    noise = torch.randn(own.shape, generator=chance, dtype=torch.float64, device=own.device)
     return (wide + spread * noise).to(torch.float32)
 
 
@@ -157,17 +175,21 @@ def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def _run(
     loaded: Loaded, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: str
 ) -> list[torch.Tensor]:
-    """The results on the CPU, with the model and everything that it makes in `dtype`. Raises Unusable."""
+    """The results, with the model and everything that it makes in `dtype`. Raises Unusable."""
     model = loaded.model.to(device)
     for name, tensor in _state(model):
-        tensor.data = _as(state[name], dtype).to(device, copy=True)
-    given = [_as(x, dtype).to(device) if isinstance(x, torch.Tensor) else x for x in inputs]
+        tensor.data = _as(state[name], dtype).clone()
+    given = [_as(x, dtype) for x in inputs]
     try:
         with _default(dtype), _Widened(dtype):
-            return [r.cpu() for r in replace(loaded, model=model).forward(given)]
+            return replace(loaded, model=model).forward(given)
     except Unusable as error:
         code = "widened" if error.code == "forward" else error.code
         raise Unusable(loaded.file, code, f"in {dtype}: {error.why}") from error
+
+
+def _there(x: Any, device: str) -> Any:
+    return x.to(device) if isinstance(x, torch.Tensor) else x
 
 
 def _as(x: Any, dtype: torch.dtype) -> Any:

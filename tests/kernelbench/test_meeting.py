@@ -13,6 +13,7 @@ from ucutlass import frontend
 from ucutlass.agent.module import Met, Module, meet
 from ucutlass.agent.outcome import Refused
 from ucutlass.agent.problem import Candidate, Unbound, candidate_of, named, problem_of_module
+from ucutlass.runtime.module import oracle
 from ucutlass.runtime.module.facts import Mode
 from ucutlass.runtime.module.look import look
 from ucutlass.runtime.module.oracle import CEILING, tolerance
@@ -198,6 +199,19 @@ def test_the_tolerance_is_roundoff(tmp_path: Path) -> None:
     assert tolerance(exact, exact.float()) < 1e-12
     assert tolerance(exact, torch.full((100,), torch.inf)) == CEILING
     assert tolerance(torch.arange(3), torch.arange(3)) == 0.0
+
+
+def test_a_shape_that_depends_on_values_is_no_match(tmp_path: Path) -> None:
+    of = made(tmp_path, module("x[x[:, 0] > 0]", x="4, 4"))
+    assert "should have" in apart("kernel k(x: f32[M, N]) -> f32[M, N] { return x }", of)
+
+
+def test_results_are_compared_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "PART", 7)
+    of = made(tmp_path, module("x + 1", x="4, 4"))
+    text = "kernel k(x: f32[M, N]) -> f32[M, N] { return where(index(M) == 3 and index(N) == 2, x, x + 1) }"
+    assert "element (3, 2) is" in apart(text, of) and "(1 of 16 elements)" in apart(text, of)
+    assert apart(text.replace("x, x + 1", "x + 1, x + 1"), of) == ""
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def same(
         try:
             loaded = load(path, mode, precision)
             for case in cases(loaded, bound, seed, device):
-                words = _apart(found, names, case, device)
+                words = _apart(found, names, case)
                 if words:
                     return {"words": f"on {_DRAWN[case.draw]}, {words}"}
         except Unusable as error:
@@ -77,14 +77,14 @@ def _written(source: str) -> Iterator[str]:
         yield str(path)
 
 
-def _apart(program: Program, names: Mapping[str, str], case: Case, device: str) -> str:
+def _apart(program: Program, names: Mapping[str, str], case: Case) -> str:
     """Where the program's results differ from the module's; "" where they do not."""
     from ucutlass.reference import evaluate
     from ucutlass.reference.errors import CallError
 
-    arguments = [_argument(p, names[p.name], case, device) for p in program.params]
+    arguments = [_argument(p, names[p.name], case) for p in program.params]
     try:
-        results = [r.cpu() for r in evaluate(program, arguments)]
+        results = evaluate(program, arguments)
     except CallError as error:
         return f"it cannot be evaluated: {error}"
     for at, (ours, theirs) in enumerate(zip(results, case.results, strict=True)):
@@ -94,7 +94,7 @@ def _apart(program: Program, names: Mapping[str, str], case: Case, device: str) 
     return ""
 
 
-def _argument(decl: Any, key: str, case: Case, device: str) -> Any:
+def _argument(decl: Any, key: str, case: Case) -> Any:
     from ucutlass.ir import ScalarType
     from ucutlass.reference.rounding import outer_dtype
 
@@ -102,25 +102,31 @@ def _argument(decl: Any, key: str, case: Case, device: str) -> Any:
     value = case.inputs[int(name)] if kind == "input" else case.state[name]
     if isinstance(decl.type, ScalarType):
         return value
-    return value.to(device, outer_dtype(decl.type.elem)).contiguous()
+    return value.to(outer_dtype(decl.type.elem)).contiguous()
 
 
 def _far(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
     """The first element that is further away than the tolerance, in words."""
     import torch
 
-    x, y = (t.reshape(-1).to(torch.float64) for t in (theirs, ours))
-    both = x.isfinite() & y.isfinite()
-    wrong = torch.where(both, (x - y).abs() > tolerance, x.nan_to_num(7.0) != y.nan_to_num(7.0))
-    if not bool(wrong.any()):
-        return ""
-    at = int(wrong.nonzero()[0])
-    count = int(wrong.sum())
-    place = _place(at, theirs.shape)
-    return (
-        f"element {place} is {float(y[at]):.9g} and should be {float(x[at]):.9g}, to {tolerance:.1e} "
-        f"({count} of {x.numel()} elements)"
-    )
+    from ucutlass.runtime.module.oracle import parts
+
+    if ours.shape != theirs.shape:
+        return f"it has shape {tuple(ours.shape)} and should have {tuple(theirs.shape)}"
+    seen = count = 0
+    said = ""
+    for a, b in parts(theirs, ours):
+        x, y = a.to(torch.float64), b.to(torch.float64)
+        both = x.isfinite() & y.isfinite()
+        wrong = torch.where(both, (x - y).abs() > tolerance, x.nan_to_num(7.0) != y.nan_to_num(7.0))
+        if not said and bool(wrong.any()):
+            at = int(wrong.nonzero()[0])
+            place = _place(seen + at, theirs.shape)
+            wanted = f"{float(x[at]):.9g}, to {tolerance:.1e}"
+            said = f"element {place} is {float(y[at]):.9g} and should be {wanted}"
+        count += int(wrong.sum())
+        seen += x.numel()
+    return said and f"{said} ({count} of {seen} elements)"
 
 
 def _place(at: int, shape: Sequence[int]) -> tuple[int, ...]:
