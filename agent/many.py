@@ -8,6 +8,7 @@ own events.
     member   a problem's session, written before that is opened
     unusable a problem that cannot be one, with its code and words
     stuck    a session that cannot go on, with words
+    changed  another `about`, such as other budgets
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Run:
                 self.members[body["name"]] = Member(body["name"], session)
             case "unusable":
                 self.members[body["name"]] = Member(body["name"], None, body["code"], body["words"])
+            case "changed":
+                self.about = body["about"]
             case "stuck":
                 self.members[body["name"]].stuck = body["words"]
             case other:

@@ -11,7 +11,7 @@ from ucutlass import frontend
 from ucutlass.agent.many import NoStart
 from ucutlass.agent.module import LIMIT_SECONDS, read
 from ucutlass.agent.problem import Problem, problem_of, problem_of_module
-from ucutlass.runtime.module.facts import Mode, Precision
+from ucutlass.runtime.module.facts import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
 
 _SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)
@@ -47,9 +47,9 @@ def names_of(folder: Path) -> list[str]:
 
 def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
     """The problem of a file. `within` is the folder whose tree `how.start` follows, where that is a folder.
-    Raises OSError, Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
+    Raises Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
     if path.suffix != ".py":
-        text = frontend.decoded(path.read_bytes(), str(path))
+        text = _text(path)
         sizes = how.sizes or written_sizes(text)
         return problem_of(text, str(path), how.program, sizes, how.arch, how.lane)
     start = _start(path, how, within)
@@ -58,9 +58,16 @@ def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
             f"{path} has no first program, and this proposer writes none: give one with --start FILE.ucu, or "
             f"put {path.with_suffix('.ucu').name} beside it"
         )
-    text = "" if start is None else frontend.decoded(start.read_bytes(), str(start))
+    text = "" if start is None else _text(start)
     module = read(path, how.mode, how.precision, limit_seconds=how.limit_seconds)
     return problem_of_module(module, text, str(start or path), how.program, how.arch, how.lane)
+
+
+def _text(path: Path) -> str:
+    try:
+        return frontend.decoded(path.read_bytes(), str(path))
+    except OSError as error:
+        raise Unusable(str(path), "unreadable", str(error)) from error
 
 
 def written_sizes(text: str) -> dict[str, int]:

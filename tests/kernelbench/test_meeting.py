@@ -226,6 +226,13 @@ def test_a_forward_that_cannot_be_followed_in_float64_says_so(tmp_path: Path, bo
     assert answer["unusable"]["code"] == "widened" and said in answer["unusable"]["why"]
 
 
+def test_a_module_that_gives_no_number_says_nothing(tmp_path: Path) -> None:
+    of = made(tmp_path, module("(x - x) / (x - x)", x="4, 4"))
+    text = "kernel k(x: f32[M, N]) -> f32[M, N] { return (x - x) / (x - x) }"
+    answer = same(**of.told(), names={"x": "input 0"}, text=text, program="k", seed=0, device="cpu")
+    assert "no finite number" in answer["unusable"]["why"]
+
+
 # --- problems --------------------------------------------------------------------
 
 

@@ -275,10 +275,16 @@ def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> 
     assert ran.exit_code == 0 and told["stopped"].startswith("of the whole run")
     assert told["spend"]["attempts"] == 5 and len(told["problems"]) == 4
     assert [(v["level"], v["right"], v["problems"]) for v in told["levels"]] == [(1, 2, 3), (2, 1, 1)]
-    more = ["--attempts", "3", "--never-stop", "--json"]
+    still = CliRunner().invoke(command, ["--resume", told["run"], "--json"])
+    assert json.loads(still.stdout)["spend"]["attempts"] == 5  # budgets hold until others are given
+    more = ["--run-attempts", "100", "--json"]
     again = CliRunner().invoke(command, ["--resume", told["run"], *more])
     done = json.loads(again.stdout)
     assert done["stopped"] == "every problem's session has ended" and done["spend"]["attempts"] == 9
+    third = CliRunner().invoke(command, ["--resume", told["run"], "--attempts", "4", "--json"])
+    assert json.loads(third.stdout)["spend"]["attempts"] == 12
+    other = CliRunner().invoke(command, ["--resume", told["run"], "--proposer", "command"])
+    assert other.exit_code == 2 and "was begun with --proposer rules" in other.stderr
     assert all(n == 1 for n in machine.judged.values())
     shown = CliRunner().invoke(command, ["--resume", told["run"], "--show"])
     assert "level 1\tf32\t3\t2\teager\t2" in shown.stdout

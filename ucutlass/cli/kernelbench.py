@@ -43,15 +43,14 @@ def run(
                 fail(Status.CALL, "--show prints a run that there is: name it with --resume ID", as_json)
             report(known(Journal.open(shared["journal"]), id, as_json), None, as_json)
             return
-        asked = wanted({**shared, "as_json": as_json, "sizes": (), "name": None, "record": None,
-                        "replay": None})  # fmt: skip
-        if asked.baseline == "cublas":
+        if shared["baseline"] == "cublas":
             fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
         try:
-            base, names = (Path(), []) if root is None else selected(root, select)
+            base, names = (None, []) if root is None else selected(root, select)
         except BadCheckout as wrong:
             fail(Status.CALL, str(wrong), as_json)
-        done, why = ran(base, names, asked, id)
+        own = {"as_json": as_json, "sizes": (), "name": None, "record": None, "replay": None}
+        done, why = ran(names, wanted(base, {**shared, **own}), id)
         report(done, why, as_json)
 
 

@@ -31,53 +31,66 @@ from ucutlass.shapes import parse_sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the options of `ucc optimize` say of a run. `each` bounds a problem, `whole` the run."""
+class Begun:
+    """How a run works, which it keeps: what is left of it goes on so. `settings.budget` bounds a problem,
+    `whole` the run."""
 
+    folder: Path
     reading: Reading
-    asking: Asking
     settings: Settings
     whole: Budget
     baseline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the options of `ucc optimize` say of a run. `attempts`, `whole` and `proposer` are None where they
+    were not given; `asking` has what a proposer needs and no journal keeps."""
+
+    begun: Begun
+    asking: Asking
+    proposer: str | None
+    attempts: int | None
     limit: float
     wait: float
     journal: Path | None
     as_json: bool
 
 
-def wanted(given: Mapping[str, Any]) -> Wanted:
+def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
     """From the parameters of the command, by their names in Python. Raises ShapeError."""
     from ucutlass.cli.optimize import SEARCH
 
     as_json = bool(given["as_json"])
     if given["record"] or given["replay"] or given.get("output"):
         fail(Status.CALL, "--record, --replay and -o are for one problem, not for a run over many", as_json)
+    chosen = chosen_proposer(given)
     asking = Asking(
-        chosen_proposer(given), given["model"], given["effort"], given["program"], None, None,
-        given["no_memory"],
-    )  # fmt: skip
+        chosen, given["model"], given["effort"], given["program"], None, None, given["no_memory"]
+    )
     stop = Stop(None, None) if given["never_stop"] else Stop(given["eps"], given["patience"])
     attempts = 40 if given["attempts"] is None else given["attempts"]
     settings = Settings(
-        given["how"] or SEARCH[asking.proposer], given["steps"], Budget(attempts), stop, given["seed"],
-        proposer=asking.proposer,
+        given["how"] or SEARCH[chosen], given["steps"], Budget(attempts), stop, given["seed"],
+        proposer=chosen,
     )  # fmt: skip
     whole = Budget(
         given["run_attempts"], given["tokens"], given["dollars"], given["gpu_seconds"], given["seconds"]
     )
     reading = Reading(
         given["arch"] or "", parse_sizes(given["sizes"]), given["name"], given["lane"], given["mode"],
-        given["precision"], given["start"], asking.proposer != "rules", given["limit"],
+        given["precision"], given["start"], chosen != "rules", given["limit"],
     )  # fmt: skip
+    begun = Begun((folder or Path()).absolute(), reading, settings, whole, given["baseline"])
     return Wanted(
-        reading, asking, settings, whole, given["baseline"], given["limit"], given["wait"], given["journal"],
-        as_json,
+        begun, asking, given["proposer"], given["attempts"], given["limit"], given["wait"],
+        given["journal"], as_json,
     )  # fmt: skip
 
 
-def ran(folder: Path, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
-    """A run over the problems of a folder, or the one of an id; and why it ended. Ends the command where the
-    machine has no GPU."""
+def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
+    """A run over these problems of the folder, or the one of an id; and why it ended. Ends the command where
+    the machine has no GPU."""
     from ucutlass.agent.optimize import Where, begin, placed
 
     kept = Journal.open(asked.journal)
@@ -85,52 +98,75 @@ def ran(folder: Path, names: Sequence[str], asked: Wanted, id: str | None) -> tu
     if found is None:
         fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
              asked.as_json)  # fmt: skip
-    begun = replace(asked.reading, arch=asked.reading.arch or found.arch.name)
-    if id is None:
-        run = opened_run(kept, names, about(folder, begun, asked.settings))
-    else:
-        run = known(kept, id, asked.as_json)
+    run = _begun(kept, names, asked, found.arch.name) if id is None else _resumed(kept, id, asked)
     click.echo(f"ucc: run {run.id[:16]} over {len(run.names)} problems", err=True)
-    # What is left of a run goes on as it was begun; budgets alone are given anew.
-    within, reading, settings = of_about(run.about)
-    settings = replace(settings, budget=asked.settings.budget)
+    begun = begun_of_json(run.about)
 
     def problem_of(name: str) -> Problem:
-        return problem_at(within / name, reading, within)
+        return problem_at(begun.folder / name, begun.reading, begun.folder)
 
     def open_(problem: Problem, session: str) -> Session:
-        return begin(kept, problem, settings, found.device, session)
+        return begin(kept, problem, begun.settings, found.device, session)
 
     look_at(run, problem_of, open_, _on_member(asked.as_json))
-    if id is not None:
-        _rebudgeted(run, kept, settings.budget)
+    asking = replace(asked.asking, proposer=begun.settings.proposer)
     with closing(LocalEngine(on_wait=_announce)) as engine:
-        baseline = "" if asked.baseline == "none" else asked.baseline
+        baseline = "" if begun.baseline == "none" else begun.baseline
         where = Where(engine, found.device, baseline, asked.limit, asked.wait)
 
         def place_of(session: Session) -> Any:
-            return placed(session, where, maker(asked.asking, kept, session, asked.as_json))
+            return placed(session, where, maker(asking, kept, session, asked.as_json))
 
         try:
-            why = work(run, place_of, asked.whole, _on_event(asked.as_json))
+            why = work(run, place_of, begun.whole, _on_event(asked.as_json))
         except ProposerFailed as failure:
             fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
     return run, why
 
 
-def about(folder: Path, reading: Reading, settings: Settings) -> dict[str, Any]:
-    """What a run keeps of how it was begun, as JSON values."""
-    start = None if reading.start is None else str(reading.start.absolute())
-    told = asdict(reading) | {"start": start}
-    return {"folder": str(folder.absolute()), "reading": told, "settings": settings_to_json(settings)}
+def _begun(kept: Journal, names: Sequence[str], asked: Wanted, arch: str) -> Run:
+    reading = replace(asked.begun.reading, arch=asked.begun.reading.arch or arch)
+    return opened_run(kept, names, begun_to_json(replace(asked.begun, reading=reading)))
 
 
-def of_about(value: Mapping[str, Any]) -> tuple[Path, Reading, Settings]:
-    """Its folder, how files are read, and how sessions work."""
+def _resumed(kept: Journal, id: str, asked: Wanted) -> Run:
+    """A run as it was begun, but for the budgets that are given anew."""
+    run = known(kept, id, asked.as_json)
+    before = begun_of_json(run.about)
+    if asked.proposer not in (None, before.settings.proposer):
+        words_ = f"run {run.id[:16]} was begun with --proposer {before.settings.proposer}"
+        fail(Status.CALL, words_, asked.as_json)
+    given = {name: most for name, most in asdict(asked.begun.whole).items() if most is not None}
+    settings = before.settings
+    if asked.attempts is not None:
+        settings = replace(settings, budget=Budget(asked.attempts))
+    after = replace(before, settings=settings, whole=replace(before.whole, **given))
+    if after != before:
+        run.write("changed", about=begun_to_json(after))
+    for member in run.members.values():
+        session = member.session
+        if session is not None and session.state.number and session.state.settings.budget != settings.budget:
+            member.session = resumed(kept, session.id, settings.budget)
+    return run
+
+
+def begun_to_json(begun: Begun) -> dict[str, Any]:
+    start = None if begun.reading.start is None else str(begun.reading.start.absolute())
+    reading = {**asdict(begun.reading), "start": start}
+    return {
+        "folder": str(begun.folder), "reading": reading, "settings": settings_to_json(begun.settings),
+        "whole": asdict(begun.whole), "baseline": begun.baseline,
+    }  # fmt: skip
+
+
+def begun_of_json(value: Mapping[str, Any]) -> Begun:
+    """Raises KeyError, TypeError for another's fields."""
     told = value["reading"]
     start = None if told["start"] is None else Path(told["start"])
-    reading = Reading(**{**told, "start": start})
-    return Path(value["folder"]), reading, settings_of_json(value["settings"])
+    return Begun(
+        Path(value["folder"]), Reading(**{**told, "start": start}), settings_of_json(value["settings"]),
+        Budget(**value["whole"]), value["baseline"],
+    )  # fmt: skip
 
 
 def known(kept: Journal, id: str, as_json: bool) -> Run:
@@ -141,13 +177,6 @@ def known(kept: Journal, id: str, as_json: bool) -> Run:
         fail(Status.CALL, str(problem), as_json)
     except (NotARun, NotASession) as problem:
         fail(Status.MACHINE, f"the run cannot be read: {problem}", as_json)
-
-
-def _rebudgeted(run: Run, kept: Journal, each: Budget) -> None:
-    """Sessions that were begun with another number of attempts go on with this one."""
-    for member in run.members.values():
-        if member.session is not None and member.session.state.settings.budget != each:
-            member.session = resumed(kept, member.session.id, each)
 
 
 def _on_member(as_json: bool) -> Callable[[Member], None]:
@@ -180,11 +209,11 @@ def _announce(holder: str) -> None:
 
 def optimized(folder: Path | None, id: str | None, given: Mapping[str, Any]) -> None:
     """A run over a folder, or on with one, and its report; as `ucc optimize`."""
-    asked = wanted(given)
+    asked = wanted(folder, given)
     names = [] if folder is None else names_of(folder)
     if folder is not None and not names:
         fail(Status.CALL, f"{folder} holds no .ucu and no .py file", asked.as_json)
-    run, why = ran(folder or Path(), names, asked, id)
+    run, why = ran(names, asked, id)
     found = rows(run)
     report = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "problems": list(map(asdict, found))}
     if asked.as_json:

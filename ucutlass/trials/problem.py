@@ -49,10 +49,14 @@ def same(
     with _written(source) as path:
         try:
             loaded = load(path, mode, precision)
+            told = False
             for case in cases(loaded, bound, seed, device):
                 words = _apart(found, names, case)
                 if words:
                     return {"words": f"on {_DRAWN[case.draw]}, {words}"}
+                told = told or any(bool(r.isfinite().any()) for r in case.results)
+            if not told:
+                raise Unusable(path, "widened", "it gives no finite number on any of the draws")
         except Unusable as error:
             return {"unusable": {"code": error.code, "why": error.why}}
     return {"words": ""}
