@@ -116,7 +116,9 @@ class Live:
     def _unlike(self, candidate: Candidate, text: str, module: Module) -> str:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
         if candidate.key not in self._agreed:
-            self._agreed[candidate.key] = unlike(candidate.program, text, module, self.how)
+            self._agreed[candidate.key] = unlike(
+                candidate.program, text, module, seed=self.how.seed, limit=self.limit, wait=self.how.wait
+            )
         return self._agreed[candidate.key]
 
     def _built(self, candidate: Candidate) -> AnyBuilt | Failed:
