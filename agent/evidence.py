@@ -6,7 +6,6 @@ What `ucc verify`, `ucc bench` and `ucc audit` do one after the other, for a can
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,15 +14,16 @@ from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.gather import Candidate, gather
 from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared
+from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.module import Module, meet
 from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
-from ucutlass.assembly import AnyBuilt
+from ucutlass.assembly import AnyBuilt, kernels_of
 from ucutlass.hardware import Device
 from ucutlass.runtime import isolate
-from ucutlass.runtime.bench.lane import gpu_uuid, held
 from ucutlass.runtime.bench.protocol import Protocol
-from ucutlass.runtime.evidence import Record
+from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
+from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
 from ucutlass.trials import verified
 from ucutlass.trials.benched import Made, describe, recorded, share
 
@@ -45,7 +45,7 @@ class Subject:
 class How:
     """`baseline` is a name of `ucc bench --baseline`, or ""; where a `module` says what is computed,
     the module runs so, and in every other way of `COLUMNS`. Seconds bound the comparison (`seconds`), each
-    case of the suite (`case`), the comparison's process (`limit`) and the wait for the lane (`wait`)."""
+    case of the suite (`case`) and the comparison's process (`limit`)."""
 
     arch: str
     device: Device | None
@@ -55,16 +55,17 @@ class How:
     seconds: float = 5.0
     case: float = 60.0
     limit: float = 300.0
-    wait: float = 600.0
     module: Module | None = None
 
 
-def confirmed(subject: Subject, how: How) -> Timed | Wrong | Failed | Rejected:
+def confirmed(subject: Subject, how: How, lanes: Lanes) -> Timed | Wrong | Failed | Rejected:
     """Raises StoreError and MachineError: what is no candidate's fault."""
-    proof = _verified(subject, how)
+    proof = _verified(subject, how, lanes)
+    if isinstance(proof, str):
+        return Failed("run", proof[:600])
     if not proof.result["ok"]:
         return Wrong("; ".join(str(w) for w in proof.result["failures"][:3])[:600])
-    row = _benched(subject, how)
+    row = _benched(subject, how, lanes)
     if isinstance(row, str):
         return Failed("time", row[:600])
     if not row["regimes"]:
@@ -97,21 +98,31 @@ def _timed(report: Mapping[str, Any], records: Sequence[str]) -> Timed:
     return Timed(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
 
 
-def _verified(subject: Subject, how: How) -> Record:
-    free = dict(subject.sizes)
+def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
+    """The suite's record, or why nothing is known."""
     plan = verified.plan(
-        subject.checked, subject.program, subject.built, free, seed=how.seed, most=MOST_CASES
+        subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=MOST_CASES
     )
-    with _lane(how):
-        machine = verified.machine(subject.built)
-        evidence = verified.run(plan, case_seconds=how.case)
-    made = Made(subject.checked, subject.program, subject.built)
-    kept = record("verify", made.subject, machine, verified.protocol(plan, how.case), evidence.to_json())
-    Store.open().add(kept)
-    return kept
+    # Its own processes have limits of their own; this one bounds all of them together.
+    limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
+    outcome = lanes.call(
+        "verified", verified.asked_of_gpu(plan, subject.built, how.case), limit=limit,
+        artifacts=artifacts_of(subject.built),
+    )  # fmt: skip
+    match outcome:
+        case isolate.Raised("DeviceUnusable", message):
+            raise verified.DeviceUnusable(message, "see `ucc doctor` and `nvidia-smi`")
+        case isolate.Returned(dict(found)):
+            made = Made(subject.checked, subject.program, subject.built)
+            machine, protocol = Machine(**found["machine"]), verified.protocol(plan, how.case)
+            kept = record("verify", made.subject, machine, protocol, found["evidence"])
+            Store.open().add(kept)
+            return kept
+        case _:
+            return str(value(outcome, "the verification"))
 
 
-def _benched(subject: Subject, how: How) -> dict[str, Any] | str:
+def _benched(subject: Subject, how: How, lanes: Lanes) -> dict[str, Any] | str:
     """What the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
     arguments = {
@@ -120,13 +131,9 @@ def _benched(subject: Subject, how: How) -> dict[str, Any] | str:
         "baselines": _baselines(subject.program, how), "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
     }  # fmt: skip
-    with _lane(how):
-        outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=how.limit)
-    match outcome:
-        case isolate.Returned(dict(found)):
-            return found
-        case _:
-            return isolate.lost(outcome, "the comparison")
+    outcome = lanes.call("compared", arguments, limit=how.limit, artifacts=artifacts_of(subject.built))
+    found = value(outcome, "the comparison")
+    return found if isinstance(found, str) else dict(found)
 
 
 COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
@@ -147,5 +154,6 @@ def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
     return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
 
 
-def _lane(how: How) -> AbstractContextManager[None]:
-    return held(gpu_uuid(), timeout_seconds=how.wait, on_wait=lambda _: None)
+def artifacts_of(built: AnyBuilt) -> list[str]:
+    """The keys of its cache entries, which must lie where it runs."""
+    return sorted({one.artifact.key for one in kernels_of(built)})

@@ -9,22 +9,26 @@ Until then it is an ancestor, but no result.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ucutlass import ir
-from ucutlass.agent.evidence import How, Subject, confirmed
+from ucutlass.agent.advising import Advisor
+from ucutlass.agent.energy import Meter
+from ucutlass.agent.evidence import How, Subject, artifacts_of, confirmed
+from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.run import Judged
 from ucutlass.agent.same import UNSAID, differs, unlike
 from ucutlass.agent.spend import Spend
+from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
-from ucutlass.engine.errors import TaskLost
-from ucutlass.engine.work import Engine, Task
+from ucutlass.engine.work import Engine
 from ucutlass.frontend import plan_kernel
 from ucutlass.hardware import Device
 from ucutlass.pipeline.planning import plan_pipeline
@@ -40,19 +44,26 @@ LEADS = 1.03
 """A candidate is confirmed where its first reading is at most so many times the best confirmed one: two
 readings of one kernel differ by a per cent or two."""
 
-Confirm = Callable[[Subject, How], Outcome]
+Confirm = Callable[[Subject, How, Lanes], Outcome]
 
 
 @dataclass(slots=True)
 class Live:
-    """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it."""
+    """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it. `limit`
+    bounds a process that launches, `wait` the wait for a lane, in seconds. All launches are on one GPU of
+    the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
+    that are as fast as the best, where that is asked for."""
 
     problem: Problem
     engine: Engine
     how: How
     limit: float = 300.0
+    wait: float = 600.0
     confirm: Confirm = confirmed
     best: float | None = None
+    advisor: Advisor = field(default_factory=Advisor)
+    meter: Meter | None = None
+    near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _known: dict[str, Candidate] = field(default_factory=dict)
     _agreed: dict[str, str] = field(default_factory=dict)
 
@@ -68,30 +79,42 @@ class Live:
         return f"{found.key}|{schedules}"
 
     def judge(self, text: str) -> Judged:
-        start = time.monotonic()
-        outcome, gpu = self._judged(self._known[text], text)
-        return Judged(outcome, Spend(gpu_seconds=gpu, seconds=time.monotonic() - start))
+        start, lanes = time.monotonic(), Lanes(self.engine, self.near, self.wait)
+        said: list[str] = []
+        outcome = self._judged(self._known[text], text, lanes, said)
+        took = time.monotonic() - start - lanes.waited
+        return Judged(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
 
-    def _judged(self, candidate: Candidate, text: str) -> tuple[Outcome, float]:
+    def _judged(self, candidate: Candidate, text: str, lanes: Lanes, words: list[str]) -> Outcome:
         other = self._other(candidate, text)
         if other:
-            return Refused(other), 0.0
+            return Refused(other)
         built = self._built(candidate)
         if isinstance(built, Failed):
-            return built, 0.0
-        first, gpu = self._tried(candidate, text)
+            return built
+        first = self._tried(candidate, text, built, lanes)
         if not isinstance(first, Timed):
-            return first, gpu
+            return first
+        said = self.advisor.static(candidate, self.problem, self.how.device, first.seconds)
+        first = replace(first, advice=said)
         if self.best is not None and first.seconds > LEADS * self.best:
-            return first, gpu
-        start = time.monotonic()
+            return first
         extents = complete(candidate.program, candidate.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
-        found = self.confirm(Subject(candidate.checked, candidate.program, built, sizes), self.how)
-        if isinstance(found, Timed):
-            found = replace(found, first=first.seconds)
-            self.best = found.seconds if self.best is None else min(self.best, found.seconds)
-        return found, gpu + time.monotonic() - start
+        subject = Subject(candidate.checked, candidate.program, built, sizes)
+        found = self.confirm(subject, self.how, lanes)
+        if not isinstance(found, Timed):
+            return found
+        if self.meter is not None and (self.best is None or found.seconds <= TIED * self.best):
+            joules, missing = self.meter.joules(subject, lanes)
+            found = replace(found, joules=joules)
+            words += [missing] if missing else []
+        if self.best is not None and found.seconds >= self.best:
+            return replace(found, first=first.seconds, advice=first.advice)
+        self.best = found.seconds
+        if self.advisor.depth == "profiled":
+            said = self.advisor.profiled(subject, self.problem, lanes, self.how.seed, found.seconds)
+        return replace(found, first=first.seconds, advice=said)
 
     def _other(self, candidate: Candidate, text: str) -> str:
         """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
@@ -117,7 +140,7 @@ class Live:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
         if candidate.key not in self._agreed:
             self._agreed[candidate.key] = unlike(
-                candidate.program, text, module, seed=self.how.seed, limit=self.limit, wait=self.how.wait
+                candidate.program, text, module, seed=self.how.seed, limit=self.limit, wait=self.wait
             )
         return self._agreed[candidate.key]
 
@@ -131,36 +154,22 @@ class Live:
         except (BuildError, ProgramError) as error:
             return Failed("build", str(error)[:600])
 
-    def _tried(self, candidate: Candidate, text: str) -> tuple[Timed | Wrong | Failed, float]:
+    def _tried(
+        self, candidate: Candidate, text: str, built: AnyBuilt, lanes: Lanes
+    ) -> Timed | Wrong | Failed:
         # What computes a module is held against its own reference, which was held against the module's.
         problem = self.problem.text if self.problem.module is None else text
         arguments = {
             "text": text, "problem": problem, "name": self.problem.program, "sizes": dict(candidate.sizes),
             "arch": self.problem.arch, "seed": self.how.seed,
         }  # fmt: skip
-        start = time.monotonic()
-        task = self.engine.submit(
-            "attempt", arguments, limit_seconds=self.limit, wait_seconds=self.how.wait,
-            near=self.problem.name,
-        )  # fmt: skip
-        found = _answer(task)
+        outcome = lanes.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
+        found = value(outcome, "the attempt")
         if isinstance(found, str):
-            # How long a lost process held the lane nobody knows: the wait for it counts too.
-            return Failed("run", found[:600]), time.monotonic() - start
-        spent = float(found["spent"])
+            return Failed("run", found[:600])
         if found["seconds"] is None:
-            return Wrong(str(found["words"])[:600]), spent
-        return Timed(float(found["seconds"])), spent
-
-
-def _answer(task: Task) -> Mapping[str, Any] | str:
-    try:
-        outcome = task.result()
-    except TaskLost as lost:
-        return str(lost)
-    if isinstance(outcome, isolate.Returned) and isinstance(outcome.value, dict):
-        return outcome.value
-    return isolate.lost(outcome, "the attempt")
+            return Wrong(str(found["words"])[:600])
+        return Timed(float(found["seconds"]))
 
 
 def _planned(candidate: Candidate, problem: Problem, device: Device | None) -> str:

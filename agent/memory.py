@@ -56,13 +56,18 @@ def conclusions(journal: Journal) -> list[Conclusion]:
     return sorted(found, key=lambda c: -c.ratio)
 
 
-def purge(journal: Journal, id: str) -> None:
-    """Forgets a conclusion for good: the session stays, but is not drawn from. Raises LookupError for an id
-    that no conclusion has."""
-    known = [c.id for c in conclusions(journal) if c.id.startswith(id)]
+def conclusion(journal: Journal, id: str) -> Conclusion:
+    """The one whose id starts so. Raises LookupError where there is none, or more than one; StoreError."""
+    known = [c for c in conclusions(journal) if id and c.id.startswith(id)]
     if len(known) != 1:
-        raise LookupError(f"{len(known)} conclusions have an id that starts with {id!r}")
-    journal.append(SESSION, len(journal.events(SESSION)), "purged", {"id": known[0]})
+        raise LookupError(f"{len(known)} conclusions of {journal.path} have an id that starts with {id!r}")
+    return known[0]
+
+
+def purge(journal: Journal, id: str) -> None:
+    """Forgets a conclusion for good: the session stays, but is not drawn from. Raises as `conclusion`."""
+    found = conclusion(journal, id)
+    journal.append(SESSION, len(journal.events(SESSION)), "purged", {"id": found.id})
 
 
 def alike(found: Sequence[Conclusion], lane: str, problem: str, most: int = 5) -> list[Conclusion]:
@@ -79,7 +84,7 @@ def _of(session: str, state: State) -> Conclusion | None:
     if not confirmed or ratio < WORTH:
         return None
     assert isinstance(best.outcome, Timed)
-    problem = f"{state.problem.get('program', '')} {_sizes(state)}"
+    problem = problem_name(state)
     said = f"{problem}: {ratio:.2f} times as fast as the compiler's own choice with: {_new(root, best)}"
     id = hashlib.sha256(f"{session}:{best.id}".encode()).hexdigest()[:16]
     return Conclusion(
@@ -87,8 +92,10 @@ def _of(session: str, state: State) -> Conclusion | None:
     )
 
 
-def _sizes(state: State) -> str:
-    return " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
+def problem_name(state: State) -> str:
+    """Its program and extents."""
+    sizes = " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
+    return f"{state.problem.get('program', '')} {sizes}".strip()
 
 
 def _new(root: Node, best: Node) -> str:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ucutlass import frontend
+from ucutlass.agent.advising import advisor_of
+from ucutlass.agent.energy import meter_of
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
 from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
-from ucutlass.agent.proposer import Proposer
+from ucutlass.agent.proposer import Measuring, Proposer
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.run import OnEvent, Session, opened, run
+from ucutlass.agent.run import OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
 from ucutlass.engine.work import Engine
 from ucutlass.hardware import Device
@@ -30,13 +32,15 @@ __all__ = ["ProposerOf", "Where", "begin", "go_on", "placed", "rules"]
 @dataclass(frozen=True, slots=True)
 class Where:
     """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
-    against (`baseline`, a name of `ucc bench`), and limits in seconds."""
+    against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
+    have programs measured while it answers."""
 
     engine: Engine
     device: Device | None
     baseline: str = "eager"
     limit: float = 300.0
     wait: float = 600.0
+    measures: bool = True
 
 
 def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
@@ -66,19 +70,28 @@ def go_on(
 ) -> State:
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
-    return run(session, *placed(session, where, proposer_of), on_event)
+    proposer, bench = placed(session, where, proposer_of)
+    try:
+        return run(session, proposer, bench, on_event)
+    finally:
+        where.engine.leave(bench.near)
 
 
 def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:
-    """A session's proposer, and where it is judged. Raises ProgramError, ShapeError, ProposerFailed."""
+    """A session's proposer, and where it is judged, which holds a token of the engine until that closes or
+    is told to leave it. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
     seed = session.state.settings.seed
     how = How(
-        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit, wait=where.wait,
+        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit,
         module=problem.module,
     )  # fmt: skip
-    bench = Live(problem, where.engine, how, where.limit)
-    best = session.state.tree.best()
+    bench = Live(problem, where.engine, how, where.limit, where.wait)
+    best = session.state.tree.fastest()
     bench.best = None if best is None else best.seconds
-    return proposer_of(problem, where.device, seed), bench
-
+    bench.advisor = advisor_of(session.state, where.limit)
+    bench.meter = meter_of(session.state, problem.arch, where.limit)
+    proposer = proposer_of(problem, where.device, seed)
+    if where.measures and isinstance(proposer, Measuring):
+        proposer = proposer.measuring(measurer(session, bench))
+    return proposer, bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import NOTHING, Spend
@@ -27,6 +27,10 @@ OnSpend: TypeAlias = Callable[[Spend], None]
 """Told what a call costs as soon as that is known: what was spent counts even if no answer comes."""
 
 
+Measure: TypeAlias = Callable[[str], str]
+"""Judges a program and says in words what became of it; whoever gives it counts what it costs."""
+
+
 class ProposerFailed(Exception):
     """A proposer cannot go on: no key, a refusal, a service that is down. `what` happened; `mend` is one
     act that helps. The session stays as it is and can be resumed."""
@@ -44,3 +48,11 @@ class Proposer(Protocol):
     """Raises ProposerFailed; never answers by other means than it was asked for."""
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer: ...
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """A proposer that can have programs measured while it answers."""
+
+    def measuring(self, measure: Measure) -> Proposer:
+        """The same, with this way to measure."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.journal import Event, Journal
-from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json
-from ucutlass.agent.proposer import Answer, Proposer, ProposerFailed
+from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json, words
+from ucutlass.agent.proposer import Answer, Measure, OnSpend, Proposer, ProposerFailed
 from ucutlass.agent.session import (
     Ask,
     End,
     Judge,
     Kind,
+    Opinion,
+    Review,
     Settings,
     State,
     Written,
@@ -25,15 +28,18 @@ from ucutlass.agent.session import (
     replayed,
     settings_to_json,
 )
-from ucutlass.agent.spend import NOTHING, Budget, Spend, to_json
+from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted, to_json
+from ucutlass.agent.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a judge says of a program. `spend` has its seconds; the attempt itself is counted here."""
+    """What a judge says of a program. `spend` has its seconds; the attempt itself is counted here. `said` are
+    words of the machine, for people, each said once."""
 
     outcome: Outcome
     spend: Spend = NOTHING
+    said: tuple[str, ...] = ()
 
 
 class Bench(Protocol):
@@ -47,6 +53,12 @@ class Bench(Protocol):
         """Checks, builds, verifies, times and audits. Never raises for what a candidate does."""
 
 
+class Voice(Protocol):
+    """An advisory voice on leaders. Never raises for what a service or a model does."""
+
+    def look(self, node: Node, state: State, on_spend: OnSpend) -> Opinion: ...
+
+
 class Sink(Protocol):
     """Where events go: a `Journal`, or a list for what need not outlast the process."""
 
@@ -55,11 +67,13 @@ class Sink(Protocol):
 
 @dataclass(slots=True)
 class Session:
-    """A session that is open in this process. Everything it learns is in the journal first."""
+    """A session that is open in this process. Everything it learns is in the journal first. `voice` gives
+    opinions of leaders, where the settings name a judge."""
 
     id: str
     journal: Sink
     state: State = field(default_factory=State)
+    voice: Voice | None = None
 
     def write(self, kind: Kind, **body: Any) -> None:
         """Raises a StoreError where the journal cannot take it: then nothing was learnt either."""
@@ -111,6 +125,8 @@ def step(session: Session, proposer: Proposer, bench: Bench) -> bool:
             _ask(session, ask, proposer)
         case Judge() as judge:
             _judge(session, judge, bench)
+        case Review(node):
+            _review(session, node)
     return True
 
 
@@ -151,25 +167,71 @@ def _judge(session: Session, judge: Judge, bench: Bench) -> None:
     if not judge.text:
         judged, key = Judged(Refused(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
-        judged, key = _looked_at(session.state, judge, bench)
+        judged, key = _looked_at(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
     told(session, judge, judged, key)
+
+
+def _review(session: Session, node: int) -> None:
+    def on_spend(spend: Spend) -> None:
+        session.write("spent", node=node, spend=to_json(spend))
+
+    if session.voice is None:
+        heard = Opinion(node, session.state.settings.judge, fault="there was nobody here to ask")
+    else:
+        heard = session.voice.look(session.state.tree[node], session.state, on_spend)
+    session.write("opinion", opinion=asdict(heard))
 
 
 def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
     """Takes an outcome, wherever it was measured."""
-    one = Spend(attempts=0 if judge.call is None else 1)
+    again = judged.outcome.of if isinstance(judged.outcome, Repeated) else None
+    # What a call had measured it may answer with: that attempt was counted.
+    paid = judge.call is None or again in session.state.measured
+    one = Spend(attempts=0 if paid else 1)
     session.write(
         "judged", call=judge.call, index=judge.index, key=key,
-        outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + one),
+        outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + one), said=list(judged.said),
     )  # fmt: skip
 
 
-def _looked_at(state: State, judge: Judge, bench: Bench) -> tuple[Judged, str]:
-    key = bench.key(judge.text)
+def _looked_at(state: State, text: str, name: str, bench: Bench) -> tuple[Judged, str]:
+    """What becomes of a program, and its key; `name` tells one that has none apart."""
+    key = bench.key(text)
     if isinstance(key, Refused):
-        return Judged(key), f"refused:{judge.call}:{judge.index}"
+        return Judged(key), f"refused:{name}"
     before = state.tree.find(key)
     if before is not None:
         return Judged(Repeated(before.id)), key
-    return bench.judge(judge.text), key
+    return bench.judge(text), key
+
+
+def measurer(session: Session, bench: Bench) -> Measure:
+    """What a proposer may call while it is asked: judges a program as any other, writes it down and says
+    what became of it. It is an attempt; where the budget is spent, nothing is measured."""
+
+    def measure(text: str) -> str:
+        state, ask = session.state, session.state.asked
+        if ask is None:
+            raise RuntimeError("a program can be measured only while a proposer is asked")
+        over = exhausted(state.settings.budget, state.spend)
+        if over is not None:
+            return f"not measured: {over}; give your answer"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        judged, key = _looked_at(state, text, f"{ask.call}:{digest}", bench)
+        before = state.tree.find(key)
+        if before is not None and before.id in state.measured:
+            # This call had it measured, perhaps before a death: it is no other attempt.
+            return _said(before)
+        session.write(
+            "measured", call=ask.call, text=text, why="measured while it was asked", key=key,
+            outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + Spend(attempts=1)),
+            said=list(judged.said),
+        )  # fmt: skip
+        return _said(state.tree[len(state.tree) - 1])
+
+    return measure
+
+
+def _said(node: Node) -> str:
+    return f"candidate {node.id}: {words(node.outcome)}"
 

@@ -23,9 +23,9 @@ from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Refused, Rejected, Timed, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Pick, Scale
-from ucutlass.agent.spend import Budget, Spend, spend_of_json
+from ucutlass.agent.spend import Budget, Spend, exhausted, spend_of_json
 from ucutlass.agent.stop import Standing, Stop, reason
-from ucutlass.agent.tree import ROOT, Tree
+from ucutlass.agent.tree import ROOT, Objective, Tree
 
 # --- what is due -----------------------------------------------------------------
 
@@ -65,15 +65,27 @@ class End:
     why: str
 
 
-Due: TypeAlias = Ask | Judge | End
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A model is to be asked for its opinion of a confirmed leader, by the node's number."""
+
+    node: int
+
+
+Due: TypeAlias = Ask | Judge | Review | End
 
 # --- what is known ---------------------------------------------------------------
 
 
+Depth: TypeAlias = Literal["none", "static", "profiled"]
+"""How far candidates are looked into for advice: not at all, by counting, and leaders by the profiler too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked: a
-    session that is resumed goes on with the same."""
+    """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked,
+    `advice` how far candidates are looked into, `objective` which of them is the best, `judge` the model
+    that is asked for an opinion of leaders, "" for none: a session that is resumed goes on with the same."""
 
     search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
@@ -82,6 +94,9 @@ class Settings:
     seed: int = 0
     keep: int = 4
     proposer: str = "rules"
+    advice: Depth = "static"
+    objective: Objective = "time"
+    judge: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +116,25 @@ class Note:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a model said of a candidate: a label of the audit's verdicts and `words`, or `fault`, why it said
+    nothing. It decides nothing."""
+
+    node: int
+    model: str
+    label: str = ""
+    words: str = ""
+    fault: str = ""
+    seconds: float = 0.0
+
+
 @dataclass(slots=True)
 class State:
     """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
     was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
-    error, in words."""
+    error, in words. `measured` are the candidates that the latest call had measured while it was answered,
+    `said` what judging had to say of the machine, `opinions` what a model said of leaders, by node."""
 
     problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -121,6 +150,9 @@ class State:
     ended: str | None = None
     calls: int = 0
     number: int = 0
+    measured: set[int] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
+    opinions: dict[int, Opinion] = field(default_factory=dict)
 
 
 class NotASession(ValueError):
@@ -150,6 +182,7 @@ def advance(state: State, event: Event) -> None:
             state.problem, state.text = body["problem"], body["problem"]["text"]
             state.settings = settings_of_json(body["settings"])
             state.scale = Scale(body["bound"], body["baseline"])
+            state.tree.objective = state.settings.objective
             why = "the problem's own program" if state.text else "there is no program yet: write the first"
             state.pending = [Judge(None, 0, None, state.text, why)]
         case "changed":
@@ -157,6 +190,7 @@ def advance(state: State, event: Event) -> None:
             state.ended = None
         case "asked":
             state.asked = _ask_of_json(body)
+            state.measured = set()
             state.calls = max(state.calls, state.asked.call + 1)
         case "spent":
             state.spend += spend_of_json(body["spend"])
@@ -166,6 +200,12 @@ def advance(state: State, event: Event) -> None:
             _answered(state, body)
         case "judged":
             _judged(state, body)
+        case "measured":
+            _measured(state, body)
+        case "opinion":
+            opinion = Opinion(**body["opinion"])
+            state.opinions[state.tree[opinion.node].id] = opinion
+            state.spend += Spend(seconds=opinion.seconds)
         case "ended":
             state.ended = body["why"]
         case other:
@@ -196,10 +236,23 @@ def _judged(state: State, body: Mapping[str, Any]) -> None:
         raise ValueError("another program was due")
     outcome = outcome_of_json(body["outcome"])
     state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
+    state.said += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
     if judged.parent is None and isinstance(outcome, Timed) and outcome.gain is not None:
         # Measured in turns with the problem's own program: what every candidate is to beat.
         state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
+
+
+def _measured(state: State, body: Mapping[str, Any]) -> None:
+    """A candidate that a proposer had measured before it answered: a node as any other."""
+    ask = state.asked
+    if ask is None or ask.call != body["call"]:
+        raise ValueError("nobody asked")
+    outcome = outcome_of_json(body["outcome"])
+    node = state.tree.add(ask.pick.parent, body["key"], body["text"], body["why"], outcome)
+    state.measured.add(node.id)
+    state.said += body.get("said", [])
+    state.spend += spend_of_json(body["spend"])
 
 
 # --- what is due -----------------------------------------------------------------
@@ -214,6 +267,10 @@ def due(state: State) -> Due:
         said = tuple(n.text for n in state.notes if n.call >= state.calls - step)
         return replace(state.last, call=state.calls, step=step, notes=said)
     why = stopped(state)
+    if why is not None or not state.pending:
+        review = _reviewed(state)
+        if review is not None:
+            return review
     if why is not None:
         return End(why)
     if state.pending:
@@ -229,6 +286,18 @@ def due(state: State) -> Due:
         return End("no candidate is left to go on from")
     roles = DIALOGUES[state.settings.dialogue](pick, len(state.tree) - 1)
     return Ask(state.calls, pick, roles, 0)
+
+
+def _reviewed(state: State) -> Review | None:
+    """The best, where a model's opinion of it is wanted and not known: of confirmed candidates alone, and
+    while there are tokens and dollars. The problem's own program is its owner's."""
+    best = state.tree.best()
+    if not state.settings.judge or best is None or best.id == ROOT or best.id in state.opinions:
+        return None
+    budget = state.settings.budget
+    purse = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
+    confirmed = isinstance(best.outcome, Timed) and best.outcome.records
+    return Review(best.id) if confirmed and exhausted(purse, state.spend) is None else None
 
 
 def stopped(state: State) -> str | None:
@@ -266,5 +335,11 @@ def _ask_of_json(value: Mapping[str, Any]) -> Ask:
     )  # fmt: skip
 
 
-Kind: TypeAlias = Literal["opened", "changed", "asked", "spent", "failed", "answered", "judged", "ended"]
+Kind: TypeAlias = Literal[
+    "opened", "changed", "asked", "spent", "failed", "measured", "answered", "judged", "opinion",
+    "ended",
+]
 """Of events, in the order in which a session may meet them first."""
+
+OUTCOMES: frozenset[str] = frozenset({"measured", "judged"})
+"""Events that are a node of the tree each, in its order."""

@@ -6,11 +6,19 @@ they were judged, so a tree is the same whenever it is built again from its jour
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from ucutlass.agent.outcome import Outcome, Timed
 
 ROOT = 0
+
+Objective: TypeAlias = Literal["time", "energy-tie"]
+"""What the best candidate is: the fastest, or among those that are as fast the one with the least energy."""
+
+TIED = 1.02
+"""Times that differ by more are no tie, however wide their intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +41,12 @@ class Node:
 
 @dataclass(slots=True)
 class Tree:
-    """Nodes are only added. `spent` are nodes from which the proposer had nothing left to propose."""
+    """Nodes are only added. `spent` are nodes from which the proposer had nothing left to propose;
+    `objective` says which is the best."""
 
     nodes: list[Node] = field(default_factory=list)
     spent: set[int] = field(default_factory=set)
+    objective: Objective = "time"
     _children: dict[int, list[int]] = field(default_factory=dict)
     _by_key: dict[str, int] = field(default_factory=dict)
 
@@ -69,10 +79,14 @@ class Tree:
         at = self._by_key.get(key)
         return None if at is None else self.nodes[at]
 
-    def best(self) -> Node | None:
+    def fastest(self) -> Node | None:
         """The fastest result; None where nothing is right yet. Of equals the earliest."""
         timed = [n for n in self.nodes if n.seconds is not None]
         return min(timed, key=_seconds, default=None)
+
+    def best(self) -> Node | None:
+        """The fastest result, or by the objective the one with the least energy of those that are as fast."""
+        return leading(self.fastest(), self.nodes, self.objective)
 
     def leaders(self, count: int) -> list[Node]:
         """The fastest results, best first."""
@@ -101,3 +115,28 @@ class Tree:
 def _seconds(node: Node) -> float:
     assert node.seconds is not None
     return node.seconds
+
+
+def leading(fastest: Node | None, nodes: Sequence[Node], objective: Objective) -> Node | None:
+    """The best, given the fastest: itself, or of the candidates that are tied with it the one with the least
+    energy, where the objective is that."""
+    if objective == "time" or fastest is None:
+        return fastest
+    tied_ = [n for n in nodes if n.id == fastest.id or tied(n, fastest)]
+    known = [n for n in tied_ if isinstance(n.outcome, Timed) and n.outcome.joules is not None]
+    return min(known, key=_joules, default=fastest)
+
+
+def tied(node: Node, fastest: Node) -> bool:
+    """Whether two confirmed candidates are equally fast: the intervals of their gains over the baseline have
+    a point in common, and their times are at most TIED apart."""
+    match node.outcome, fastest.outcome:
+        case Timed(low=float(), high=float(high)) as one, Timed(low=float(low)) as other:
+            return high >= low and one.seconds <= TIED * other.seconds
+        case _:
+            return False
+
+
+def _joules(node: Node) -> float:
+    assert isinstance(node.outcome, Timed) and node.outcome.joules is not None
+    return node.outcome.joules

@@ -36,6 +36,7 @@ class Returned:
 
     value: Any
     output: str
+    lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Raised:
     message: str
     traceback: str
     output: str
+    lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Crashed:
 
     signal: str
     output: str
+    lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class TimedOut:
 
     limit_seconds: float
     output: str
+    lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class TooMuchMemory:
 
     limit_bytes: int
     output: str
+    lane_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +84,12 @@ class Exited:
 
     status: int
     output: str
+    lane_seconds: float = 0.0
 
 
 Outcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
-"""`output` is the last 64 KiB of what the process printed, both streams together."""
+"""`output` is the last 64 KiB of what the process printed, both streams together; `lane_seconds` how long the
+call held a GPU's timing lane, where whoever started it held one for it, waiting for it not counted."""
 
 
 def lost(outcome: Outcome, what: str) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from ucutlass import frontend, ir
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.session import replayed
 from ucutlass.backend import source_of
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import grammar_text, parse
@@ -27,6 +32,23 @@ SIZES = {
     "statistics": "M=512,N=512,K=512",
 }  # fmt: skip
 """Extents of the free dimensions; every kernel of a file takes its own of them."""
+
+
+def test_the_session_by_hand_runs_without_a_gpu(tmp_path: Path) -> None:
+    script = EXAMPLES[0].with_name("ask_tell.py")
+    journal = tmp_path / "sessions.sqlite"
+    ran = subprocess.run(
+        [sys.executable, str(script), str(journal)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    (id,) = Journal(journal).sessions()
+    state = replayed(Journal(journal).events(id))
+    assert len(state.tree) == 9 == state.spend.attempts + 1, "by one who stopped and one who went on"
+    own, best = state.tree[0], state.tree.best()
+    assert best is not None and best.seconds is not None and own.seconds is not None
+    assert best.seconds < own.seconds and best.text in ran.stdout
+    assert f"by estimate alone the best of 9 is {best.id}:" in ran.stdout
 
 
 def test_every_example_has_sizes() -> None:

@@ -7,17 +7,17 @@ and the conversation so far.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.dialogue import WRITERS
-from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
+from ucutlass.agent.proposer import Answer, Measure, OnSpend, ProposerFailed
 from ucutlass.agent.proposers import answer, prompt, triage
 from ucutlass.agent.proposers.prices import Price, dollars, price_of, undated
 from ucutlass.agent.proposers.quote import bounded, plain, quoted
 from ucutlass.agent.proposers.service import Reply, Request, Service, Usage
 from ucutlass.agent.proposers.subject import Subject
-from ucutlass.agent.proposers.tools import Tool, ToolFailed
+from ucutlass.agent.proposers.tools import Tool, ToolFailed, toolbox
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import Budget, Spend, exhausted
 
@@ -56,11 +56,15 @@ class ModelProposer:
     chosen: Chosen = field(default_factory=Chosen)
     tools: tuple[Tool, ...] = ()
 
+    def measuring(self, measure: Measure) -> ModelProposer:
+        """With a tool that measures programs, beside those of the compiler."""
+        return replace(self, tools=toolbox(self.subject, measure))
+
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; what was spent until then was told."""
         if ask.role == "triage":
             return triage.triaged(state)
-        meter = _Meter(self.chosen, state, on_spend)
+        meter = Bill(self.chosen, state, on_spend)
         turn = prompt.turn(ask, state, self.subject)
         reply = self._talk([_user([_text(turn)])], meter)
         spend = Spend(seconds=meter.seconds)
@@ -75,7 +79,7 @@ class ModelProposer:
         note = answer.prose(reply.text) if ask.role == "phases" else ""
         return Answer(programs, note, spend, said=tuple(meter.said))
 
-    def _talk(self, messages: list[dict[str, Any]], meter: _Meter) -> Reply:
+    def _talk(self, messages: list[dict[str, Any]], meter: Bill) -> Reply:
         """The last reply, which asks for no tool."""
         turns, last = 0, self.chosen.turns < 1
         while True:
@@ -198,7 +202,7 @@ def _stopped(reply: Reply, turns: int) -> ProposerFailed:
 # --- what it costs ---------------------------------------------------------------
 
 
-class _Meter:
+class Bill:
     """Turns usage into spend as it becomes known, and keeps what is to be said of a call."""
 
     def __init__(self, chosen: Chosen, state: State, on_spend: OnSpend) -> None:

@@ -16,9 +16,10 @@ from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.command import CommandProposer
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
+from ucutlass.agent.proposers.judge import ModelJudge
 from ucutlass.agent.proposers.service import Service
 from ucutlass.agent.proposers.subject import Subject, subject_of, subject_of_module
-from ucutlass.agent.proposers.tools import Measure, toolbox
+from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
 from ucutlass.hardware import ARCHES, Device, default_device
 
@@ -45,35 +46,37 @@ def subject(
 
 def model(
     chosen: Chosen, *, key: str | None = None, base_url: str | None = None, record: Path | None = None,
-    baseline: str = "", memory: Sequence[str] = (), measure: Measure | None = None,
+    baseline: str = "", memory: Sequence[str] = (),
 ) -> Model:  # fmt: skip
     """A model over the Messages API; `record` is a file for its traffic. Raises ProposerFailed."""
     service: Service = open_service(key, base_url=base_url)
     if record is not None:
         service = Recording(service, record)
-    return _of(service, chosen, baseline, memory, measure)
+    return _of(service, chosen, baseline, memory)
 
 
 def recorded(
-    path: Path, chosen: Chosen, *, baseline: str = "", memory: Sequence[str] = (),
-    measure: Measure | None = None,
-) -> Model:  # fmt: skip
+    path: Path, chosen: Chosen, *, baseline: str = "", memory: Sequence[str] = ()
+) -> Model:
     """A model's recorded traffic, for a session with the same problem and settings. Raises ProposerFailed."""
     try:
         service = Replaying.open(path)
     except (NotTraffic, OSError) as wrong:
         raise ProposerFailed(f"the recorded traffic cannot be read: {wrong}", "name another file") from wrong
-    return _of(service, chosen, baseline, memory, measure)
+    return _of(service, chosen, baseline, memory)
 
 
-def _of(
-    service: Service, chosen: Chosen, baseline: str, memory: Sequence[str], measure: Measure | None
-) -> Model:
+def _of(service: Service, chosen: Chosen, baseline: str, memory: Sequence[str]) -> Model:
     def make(problem: Problem, device: Device | None, seed: int = 0) -> ModelProposer:
         told = subject(problem, device, baseline, memory)
-        return ModelProposer(told, service, chosen, toolbox(told, measure))
+        return ModelProposer(told, service, chosen, toolbox(told))
 
     return make
+
+
+def judge(name: str, *, key: str | None = None, base_url: str | None = None) -> ModelJudge:
+    """An advisory voice over the Messages API. Raises ProposerFailed without a key or the SDK."""
+    return ModelJudge(open_service(key, base_url=base_url), Chosen(name))
 
 
 def command(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ucutlass.agent.advising import headline
 from ucutlass.agent.edits import BadEdit, addresses
 from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Rejected, Repeated, Timed, words
@@ -36,6 +37,7 @@ MOST_PROBLEM = 24_000
 MOST_PROGRAM = 4_000
 MOST_OUTCOME = 1_200
 MOST_COMPILED = 2_400
+MOST_ADVICE = 2_000
 MOST_NOTE = 3_000
 
 
@@ -103,7 +105,7 @@ def turn(ask: Ask, state: State, subject: Subject) -> str:
     node = state.tree[ask.pick.parent]
     shown = window(ask, state.tree)
     parts = [f"# Step {ask.call}, role {ask.role}", _standing(state)]
-    parts += [_candidate(n) for n in shown]
+    parts += [_candidate(n, n.id == node.id) for n in shown]
     parts += _notes(ask, state)
     parts.append(f"The candidate named is candidate {node.id}.")
     if ask.role in ("plan", "implement", "phases", "analyse", "nominate"):
@@ -167,8 +169,9 @@ def _micro(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us"
 
 
-def _candidate(node: Node) -> str:
-    """What a role is shown of a candidate. An interval and interpreted advice, never raw counters."""
+def _candidate(node: Node, named: bool) -> str:
+    """What a role is shown of a candidate. An interval and interpreted advice, never raw counters: all of it
+    of the one that is `named`, of others what decides their time."""
     made = "the problem's own program" if node.parent is None else f"made from candidate {node.parent}"
     parts = [f"## Candidate {node.id}, {made}"]
     if node.why and node.parent is not None:
@@ -178,16 +181,18 @@ def _candidate(node: Node) -> str:
     if node.id != ROOT and node.text and not isinstance(node.outcome, Rejected | Repeated):
         parts.append(quoted("its program", uncommented(node.text), MOST_PROGRAM))
     if isinstance(node.outcome, Timed) and node.outcome.advice:
-        parts.append(quoted("advice", node.outcome.advice, MOST_OUTCOME))
+        said = node.outcome.advice if named else headline(node.outcome.advice)
+        parts.append(quoted("advice", said, MOST_ADVICE))
     return "\n".join(parts)
 
 
 def _compiled(node: Node, subject: Subject) -> str:
-    """What the compiler says of a candidate that is right and has no advice from measurements."""
-    if not isinstance(node.outcome, Timed) or node.outcome.advice:
+    """What the compiler says of a candidate that is right; what its rules say stands there already where the
+    candidate has advice."""
+    if not isinstance(node.outcome, Timed):
         return ""
     try:
-        said = described(subject, node.text)
+        said = described(subject, node.text, advised=not node.outcome.advice)
     except (ProgramError, ShapeError):
         return ""  # judged by another version or for another device: nothing to say
     return quoted(f"how the compiler runs candidate {node.id}, by its cost model", said, MOST_COMPILED)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, advise, facts_of
+from ucutlass.advice import advise, facts_of
+from ucutlass.agent.advising import lines
+from ucutlass.agent.proposer import Measure
 from ucutlass.agent.proposers.quote import plain
 from ucutlass.agent.proposers.subject import Subject, bound_lines
 from ucutlass.codes import CODES
@@ -27,9 +29,6 @@ from ucutlass.rules import RULES
 from ucutlass.schedule import FIELDS, legal_values, show
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import bounds, micro
-
-Measure: TypeAlias = Callable[[str], str]
-"""Judges a program and says in words what became of it; whoever gives it counts what it costs."""
 
 MOST_PROGRAM = 50_000
 
@@ -103,7 +102,8 @@ def check(subject: Subject, text: str) -> str:
     return "fine: it parses, its types agree, and its schedule is legal for these extents"
 
 
-def described(subject: Subject, text: str) -> str:
+def described(subject: Subject, text: str, advised: bool = True) -> str:
+    """How the compiler runs a program; `advised` adds what its rules say. Raises ProgramError, ShapeError."""
     read = _read(subject, text)
     planned = _planned(read)
     if isinstance(planned, PipelinePlan):
@@ -114,7 +114,8 @@ def described(subject: Subject, text: str) -> str:
         times = f"estimate {micro(planned.seconds)}, bound {micro(bound.fused.seconds)}"
         reasons = [f"{n.value}: {n.reason}" for n in planned.notes]
         return "\n".join([f"kernel of family {kind}, {times}", *reasons])
-    return "\n".join([*_explained(explain(planned, bound)), *_advised(advise(facts_of(planned)))])
+    said = lines(advise(facts_of(planned))) if advised else []
+    return "\n".join([*_explained(explain(planned, bound)), *said])
 
 
 def speed_of_light(subject: Subject, text: str) -> str:
@@ -133,16 +134,6 @@ def _explained(e: Explanation) -> list[str]:
         f"estimate: {micro(e.seconds)}, {e.bound_share:.0%} of the bound of {micro(e.bound.fused.seconds)}",
         *(f"{n.field or 'kernel'} {n.value}: {n.reason}" for n in e.notes),
     ]
-
-
-def _advised(advice: Advice) -> list[str]:
-    """The rules' words: evidence, what it means, what to do, and what may be expected."""
-    lines = [f"bottleneck: {advice.classified.bottleneck}, {advice.classified.reason}"]
-    for f in advice.findings:
-        lines.append(f"advice: {f.diagnosis} [{'; '.join(map(str, f.evidence))}]")
-        lines += [f"  try: {e.schedule} ({e.expected})" for e in f.edits]
-        lines += [f"  do: {f.act}"] if f.act else []
-    return lines
 
 
 def _stage(stage: StagePlan) -> str:

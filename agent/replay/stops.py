@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ucutlass.agent.journal import Event
-from ucutlass.agent.session import State, advance, replayed
+from ucutlass.agent.session import OUTCOMES, State, advance, replayed
 from ucutlass.agent.spend import NOTHING, Budget, Spend
 from ucutlass.agent.stop import Standing, Stop, reason
 
@@ -43,7 +43,7 @@ def recorded(problem: str, events: Sequence[Event]) -> Recorded:
     spends: list[Spend] = []
     for event in events:
         advance(state, event)  # a state changes in place: its values are taken as they pass
-        if event.kind == "judged":
+        if event.kind in OUTCOMES:
             spends.append(state.spend)
     if not spends:
         raise NothingRecorded(f"{problem}: nothing was judged")

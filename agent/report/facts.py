@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong, words
 from ucutlass.agent.report.texts import LINES, Excerpt, difference, excerpt, one_line
-from ucutlass.agent.session import NotASession, State, advance, replayed
+from ucutlass.agent.session import OUTCOMES, NotASession, State, advance, replayed
 from ucutlass.agent.spend import Spend, spend_of_json
-from ucutlass.agent.tree import Node
+from ucutlass.agent.tree import Node, Objective, leading
 from ucutlass.hardware import device_named
 from ucutlass.sol.bounds import data_sheet, lane_rate
 
@@ -35,6 +35,10 @@ KINDS: Mapping[Kind, str] = {
     "rejected": "rejected by the audit",
 }
 
+
+OBJECTIVES: Mapping[Objective, str] = {
+    "time": "the fastest", "energy-tie": "the one with the least energy of those that are as fast",
+}  # fmt: skip
 
 PAGE, FEWEST = 20_000, 20
 """Lines of all differences together that a page shows, and at least of each: a page stays one that a
@@ -61,6 +65,7 @@ class Candidate:
     joules: float | None
     records: tuple[str, ...]
     advice: str
+    opinion: str
     change: Excerpt
     at: Spend
     cost: Spend
@@ -72,7 +77,8 @@ class Gain:
     """What the session's winner is worth. `gain` is the baseline's time over its own, between `low` and
     `high` at 95 %: None where it was not timed in turns with the baseline. `own` is the time of the
     compiler's own choice over its own, of single readings. `shrinkage` is the share of the speed of the
-    search's reading that the confirmation did not find; None where the journal has no reading of each."""
+    search's reading that the confirmation did not find; None where the journal has no reading of each.
+    `joules` are of one call; `over` is the fastest candidate where another leads by its energy."""
 
     candidate: int
     seconds: float
@@ -82,6 +88,8 @@ class Gain:
     high: float | None
     own: float | None
     shrinkage: float | None
+    joules: float | None
+    over: int | None
     of: int
     """Results that it is the best of."""
 
@@ -136,7 +144,8 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """`best[i]` is the least seconds among the first i + 1 candidates. `ended` is None for a session that
-    is not over. `calls` are those to the proposer, `lost` those that never got an answer."""
+    is not over. `calls` are those to the proposer, `lost` those that never got an answer; `said` is what
+    judging had to say of the machine."""
 
     session: str
     name: str
@@ -159,6 +168,7 @@ class Facts:
     calls: int
     lost: int
     failures: tuple[Failure, ...]
+    said: tuple[str, ...]
     program: Excerpt
     winner: Excerpt | None
 
@@ -177,15 +187,17 @@ def facts(session: str, events: Sequence[Event]) -> Facts:
         one_line(session), _name(problem), file, lane, arch, _settings(state), one_line(events[0].at),
         one_line(events[-1].at), ended, state.scale.bound, state.scale.baseline, _gain(state),
         _roofline(opened), made, tuple(state.tree.best_so_far()), _counts(made), _purse(state), state.spend,
-        state.calls, int(state.asked is not None), _failures(events), excerpt(state.text),
+        state.calls, int(state.asked is not None), _failures(events),
+        tuple(one_line(w, 600) for w in state.said), excerpt(state.text),
         _winner_text(state),
     )  # fmt: skip
 
 
 def winner(state: State) -> Node | None:
-    """The fastest that was confirmed; where none was, the fastest."""
+    """The fastest that was confirmed, or by the objective one that is as fast and takes less energy; where
+    none was confirmed, the fastest."""
     sure = [n for n in state.tree.leaders(len(state.tree)) if _kind(n.outcome) == "confirmed"]
-    return sure[0] if sure else state.tree.best()
+    return leading(sure[0], sure, state.tree.objective) if sure else state.tree.best()
 
 
 def _name(problem: Mapping[str, Any]) -> str:
@@ -200,6 +212,7 @@ def _settings(state: State) -> tuple[tuple[str, str], ...]:
     idle = "never" if stop.patience is None else f"after {stop.patience} of no more than {stop.progress:.0%}"
     return (
         ("search", s.search), ("dialogue", s.dialogue), ("seed", str(s.seed)),
+        ("the best is", OBJECTIVES[s.objective]),
         ("stops at the bound", near), ("stops for idle attempts", idle),
     )  # fmt: skip
 
@@ -229,7 +242,7 @@ def _after(events: Sequence[Event]) -> list[tuple[Spend, Spend, int | None]]:
     found: list[tuple[Spend, Spend, int | None]] = []
     for event in events:
         advance(state, event)
-        if event.kind == "judged":
+        if event.kind in OUTCOMES:
             found.append((state.spend, spend_of_json(event.body["spend"]), event.body["call"]))
     return found
 
@@ -246,8 +259,17 @@ def _candidate(
         one_line(node.why, 400), role, node.seconds, _share(state.scale.bound, node.seconds),
         timed.gain if timed else None, timed.low if timed else None, timed.high if timed else None,
         timed.joules if timed else None, tuple(one_line(r, 80) for r in records),
-        one_line(timed.advice, 2000) if timed else "", change, at, cost, path,
+        one_line(timed.advice, 2000) if timed else "", _opinion(state, node), change, at, cost, path,
     )  # fmt: skip
+
+
+def _opinion(state: State, node: Node) -> str:
+    """What a model said of it, and that it is no verdict."""
+    heard = state.opinions.get(node.id)
+    if heard is None:
+        return ""
+    what = f"{heard.label}: {heard.words}" if heard.label else f"no opinion: {heard.fault}"
+    return one_line(f"{heard.model}, which decides nothing: {what}", 1000)
 
 
 def _kind(outcome: Outcome) -> Kind:
@@ -292,8 +314,13 @@ def _gain(state: State) -> Gain | None:
     of = sum(n.seconds is not None for n in state.tree.nodes)
     return Gain(
         best.id, found.seconds, _share(state.scale.bound, found.seconds), found.gain, found.low, found.high,
-        first / found.seconds if first else None, shrinkage, of,
+        first / found.seconds if first else None, shrinkage, found.joules, _over(state, best), of,
     )  # fmt: skip
+
+
+def _over(state: State, best: Node) -> int | None:
+    sure = [n for n in state.tree.leaders(len(state.tree)) if _kind(n.outcome) == "confirmed"]
+    return sure[0].id if sure and sure[0].id != best.id else None
 
 
 # --- the roofline ----------------------------------------------------------------

@@ -17,6 +17,7 @@ from tests.optimise.made_up import Mortal
 from ucutlass import frontend
 from ucutlass.agent import evidence
 from ucutlass.agent import live as live_module
+from ucutlass.agent.advising import Advisor
 from ucutlass.agent.evidence import How
 from ucutlass.agent.live import Live
 from ucutlass.agent.module import meet, read
@@ -31,6 +32,7 @@ from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Ask, Settings, State, Written
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
+from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
 from ucutlass.hardware import DEVICES
 from ucutlass.runtime import isolate
@@ -50,7 +52,7 @@ class Engine:
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
         self.asked.append(arguments)
         future: Future[isolate.Outcome] = Future()
-        future.set_result(isolate.Returned({"seconds": 2e-5, "words": "", "spent": 0.1}, ""))
+        future.set_result(isolate.Returned({"seconds": 2e-5, "words": ""}, "", 0.1))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -66,9 +68,10 @@ def problem(tmp_path_factory: pytest.TempPathFactory) -> Problem:
 
 @pytest.fixture
 def bench(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> Live:
-    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: "built")
+    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
     how = How("sm90a", H200, problem.policy)
-    return Live(problem, Engine(), how, confirm=lambda subject, how: Timed(1e-5, 2.0, 1.9, 2.1))
+    found = Timed(1e-5, 2.0, 1.9, 2.1)
+    return Live(problem, Engine(), how, confirm=lambda *_: found, advisor=Advisor("none"))
 
 
 def judged(live: Live, text: str) -> Outcome:

@@ -12,7 +12,9 @@ import pytest
 
 from tests.optimise.made_up import Mortal
 from ucutlass.agent import live as live_module
+from ucutlass.agent.advising import Advisor
 from ucutlass.agent.evidence import How
+from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.live import LEADS, Live
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
 from ucutlass.agent.problem import Problem, problem_of
@@ -22,8 +24,9 @@ from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Settings, replayed
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
+from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
-from ucutlass.engine.work import Task
+from ucutlass.engine.work import TABLE, Task
 from ucutlass.hardware import DEVICES
 from ucutlass.runtime import isolate
 
@@ -40,7 +43,7 @@ pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
 
 def took(seconds: float) -> dict[str, Any]:
     """What an attempt that is right answers."""
-    return {"seconds": seconds, "words": "", "spent": 0.5}
+    return {"seconds": seconds, "words": ""}
 
 
 def problem(text: str = LINEAR) -> Problem:
@@ -57,11 +60,11 @@ class Engine:
     gpus = cpus = 1
 
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
-        assert name == "attempt"
+        assert name in TABLE
         self.asked.append(arguments)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         future: Future[isolate.Outcome] = Future()
-        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, ""))
+        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, "", 0.5))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -69,16 +72,17 @@ class Engine:
 
 
 def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> Live:
-    def agreed(subject: Any, how: How) -> Outcome:
+    def agreed(subject: Any, how: How, lanes: Lanes) -> Outcome:
         return Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
 
     how = How("sm90a", H200, None)
-    return Live(problem(of), Engine(list(answers)), how, confirm=confirm or agreed)
+    advisor = Advisor("none")
+    return Live(problem(of), Engine(list(answers)), how, confirm=confirm or agreed, advisor=advisor)
 
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: "built")
+    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
 
 
 def judged(live: Live, text: str = LINEAR) -> Outcome:
@@ -101,7 +105,7 @@ def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        ({"seconds": None, "words": "normal: (0, 0) is off", "spent": 0.5}, Wrong),
+        ({"seconds": None, "words": "normal: (0, 0) is off"}, Wrong),
         (isolate.Crashed("SIGSEGV", ""), Failed),
         (isolate.TimedOut(3.0, ""), Failed),
         (isolate.Raised("LaunchError", "illegal address", "", ""), Failed),
@@ -114,7 +118,7 @@ def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: 
 
 
 def test_what_the_audit_rejects_does_not_lead() -> None:
-    live = bench([took(1e-9)], lambda s, h: Rejected("below-sol", "too fast"))
+    live = bench([took(1e-9)], lambda *_: Rejected("below-sol", "too fast"))
     assert isinstance(judged(live), Rejected) and live.best is None
 
 

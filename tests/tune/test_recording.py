@@ -199,7 +199,7 @@ class Elsewhere:
 def test_the_client_of_an_engine_needs_no_gpu(
     machine: Machine, gpu: Gpu, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ucutlass.cli.tune.engine.open", lambda spec, on_wait: Elsewhere())
+    monkeypatch.setattr("ucutlass.cli.engines.engine.open", lambda spec, on_wait: Elsewhere())
     monkeypatch.setattr("ucutlass.cli.gpu.at_hand", lambda: pytest.fail("this machine's GPU was asked for"))
     result = machine.ucc("tune", program, *SIZES, "--engine", "dask://there:8786", "--json")
     assert result.status == 0 and "tile 128x128x64" in result.json["schedule"]

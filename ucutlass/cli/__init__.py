@@ -26,6 +26,8 @@ _COMMANDS = {
     "calibrate": "measure the ceilings that this very GPU reaches",
     "cache": "list, verify and clear built kernels",
     "results": "list, compare and carry the evidence of past runs",
+    "sessions": "list the optimisation sessions there are",
+    "memory": "list, show and purge what sessions taught",
     "report": "write what an optimisation session brought as one HTML page",
     "replay": "compare searches and stop rules on what was recorded, without a GPU",
 }

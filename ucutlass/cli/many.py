@@ -23,10 +23,12 @@ from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.session import NotASession, Settings, State, settings_of_json, settings_to_json
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
-from ucutlass.cli import gpu, show
-from ucutlass.cli.asking import Asking, chosen_proposer, maker
+from ucutlass.cli import show
+from ucutlass.cli.asking import Asking, chosen_proposer, maker, voice
+from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
-from ucutlass.engine.local import LocalEngine
+from ucutlass.cli.working import Working, working_of
+from ucutlass.engine.work import Engine
 from ucutlass.shapes import parse_sizes
 
 
@@ -51,6 +53,7 @@ class Wanted:
     asking: Asking
     proposer: str | None
     attempts: int | None
+    working: Working
     limit: float
     wait: float
     journal: Path | None
@@ -64,7 +67,7 @@ def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
     as_json = bool(given["as_json"])
     if given["record"] or given["replay"] or given.get("output"):
         fail(Status.CALL, "--record, --replay and -o are for one problem, not for a run over many", as_json)
-    chosen = chosen_proposer(given)
+    chosen, working = chosen_proposer(given), working_of(given)
     asking = Asking(
         chosen, given["model"], given["effort"], given["program"], None, None, given["no_memory"]
     )
@@ -72,7 +75,7 @@ def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
     attempts = 40 if given["attempts"] is None else given["attempts"]
     settings = Settings(
         given["how"] or SEARCH[chosen], given["steps"], Budget(attempts), stop, given["seed"],
-        proposer=chosen,
+        proposer=chosen, advice=working.depth(chosen), objective=working.objective, judge=working.judge,
     )  # fmt: skip
     whole = Budget(
         given["run_attempts"], given["tokens"], given["dollars"], given["gpu_seconds"], given["seconds"]
@@ -83,7 +86,7 @@ def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
     )  # fmt: skip
     begun = Begun((folder or Path()).absolute(), reading, settings, whole, given["baseline"])
     return Wanted(
-        begun, asking, given["proposer"], given["attempts"], given["limit"], given["wait"],
+        begun, asking, given["proposer"], given["attempts"], working, given["limit"], given["wait"],
         given["journal"], as_json,
     )  # fmt: skip
 
@@ -91,10 +94,15 @@ def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
 def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
     """A run over these problems of the folder, or the one of an id; and why it ended. Ends the command where
     the machine has no GPU."""
+    with closing(opened(asked.working.spec, asked.as_json)) as engine:
+        return _ran(engine, names, asked, id)
+
+
+def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
     from ucutlass.agent.optimize import Where, begin, placed
 
     kept = Journal.open(asked.journal)
-    found = gpu.at_hand()
+    found = at_hand(engine)
     if found is None:
         fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
              asked.as_json)  # fmt: skip
@@ -110,17 +118,21 @@ def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
 
     look_at(run, problem_of, open_, _on_member(asked.as_json))
     asking = replace(asked.asking, proposer=begun.settings.proposer)
-    with closing(LocalEngine(on_wait=_announce)) as engine:
-        baseline = "" if begun.baseline == "none" else begun.baseline
-        where = Where(engine, found.device, baseline, asked.limit, asked.wait)
+    baseline = "" if begun.baseline == "none" else begun.baseline
+    where = Where(engine, found.device, baseline, asked.limit, asked.wait, asked.working.measures)
+    heard: dict[str, Any] = {}
 
-        def place_of(session: Session) -> Any:
-            return placed(session, where, maker(asking, kept, session, asked.as_json))
+    def place_of(session: Session) -> Any:
+        judge = session.state.settings.judge
+        if judge not in heard:
+            heard[judge] = voice(judge)
+        session.voice = heard[judge]
+        return placed(session, where, maker(asking, kept, session, asked.as_json))
 
-        try:
-            why = work(run, place_of, begun.whole, _on_event(asked.as_json))
-        except ProposerFailed as failure:
-            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
+    try:
+        why = work(run, place_of, begun.whole, _on_event(asked.as_json))
+    except ProposerFailed as failure:
+        fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
     return run, why
 
 
@@ -198,10 +210,6 @@ def _on_event(as_json: bool) -> Callable[[str, State], None]:
         shown[name] = len(state.tree)
 
     return say if not as_json else lambda name, state: None
-
-
-def _announce(holder: str) -> None:
-    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
 
 
 # --- ucc optimize FOLDER ---------------------------------------------------------

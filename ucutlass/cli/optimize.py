@@ -26,8 +26,9 @@ from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import NotASession, Settings, State
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
-from ucutlass.cli import gpu, show
-from ucutlass.cli.asking import Asking, chosen_proposer, maker
+from ucutlass.cli import show
+from ucutlass.cli.asking import Asking, chosen_proposer, maker, voice
+from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     Positive,
@@ -38,7 +39,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.engine.local import LocalEngine
+from ucutlass.cli.working import Working, working_options
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.runtime.module.facts import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
@@ -97,6 +98,7 @@ BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 @click.option("--baseline", type=click.Choice(BASELINES), default="eager", show_default=True,
               help="What candidates that would lead are timed in turns with.")  # fmt: skip
 @click.option("--seed", default=0, help="Seed of the arguments and of every choice.")
+@working_options
 @click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), help="Write the best program.")
 @click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="Another journal.")
 @seconds_option("--limit", LIMIT_SECONDS, "Seconds that each process that launches kernels may take.")
@@ -110,7 +112,7 @@ def command(
     seconds: float | None, eps: float, patience: int,
     never_stop: bool, start: Path | None, mode: Mode, precision: Precision, run_attempts: int | None,
     lane: str | None, baseline: str, seed: int, output: Path | None,
-    journal: Path | None, limit: float, wait: float, as_json: bool,
+    journal: Path | None, limit: float, wait: float, as_json: bool, working: Working,
 ) -> None:  # fmt: skip
     """Search for a faster program that computes what FILE's does, for these extents, on this GPU.
 
@@ -132,9 +134,10 @@ def command(
 
             optimized(file, id, click.get_current_context().params)
             return
+    with reported(as_json), closing(opened(working.spec, as_json)) as engine:
         kept = Journal.open(journal)
         asked = Budget(attempts, tokens, dollars, gpu_seconds, seconds)
-        found = gpu.at_hand()
+        found = at_hand(engine)
         device = found.device if found is not None else None
         session: Session
         if id is not None:
@@ -153,7 +156,10 @@ def command(
                 fail(Status.MACHINE, _NO_GPU, as_json)
             stop = Stop(None, None) if never_stop else Stop(eps, patience)
             budget = replace(asked, attempts=40 if attempts is None else attempts)
-            wanted = Settings(how or SEARCH[asking_], steps, budget, stop, seed, proposer=asking_)
+            wanted = Settings(
+                how or SEARCH[asking_], steps, budget, stop, seed, proposer=asking_,
+                advice=working.depth(asking_), objective=working.objective, judge=working.judge,
+            )  # fmt: skip
             session = begin(kept, problem, wanted, device)
         if found is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
@@ -162,13 +168,15 @@ def command(
             words_ = f"session {session.id[:12]} was begun with --proposer {asking.proposer}"
             fail(Status.CALL, words_, as_json)
         click.echo(f"ucc: session {session.id}", err=True)
-        with closing(LocalEngine(on_wait=_announce)) as engine:
-            where = Where(engine, device, "" if baseline == "none" else baseline, limit, wait)
-            try:
-                state = go_on(session, where, maker(asking, kept, session, as_json), _progress(as_json))
-            except ProposerFailed as failure:
-                again = f"ucc optimize --resume {session.id[:12]}"
-                fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
+        where = Where(
+            engine, device, "" if baseline == "none" else baseline, limit, wait, working.measures
+        )
+        try:
+            session.voice = voice(session.state.settings.judge)
+            state = go_on(session, where, maker(asking, kept, session, as_json), _progress(as_json))
+        except ProposerFailed as failure:
+            again = f"ucc optimize --resume {session.id[:12]}"
+            fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
         best = state.tree.best()
         if output is not None and best is not None:
             output.write_text(best.text)
@@ -202,19 +210,20 @@ def _resumed(kept: Journal, id: str, asked: Budget, as_json: bool) -> Session:
     return session
 
 
-def _announce(holder: str) -> None:
-    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
-
-
 def _progress(as_json: bool) -> Any:
-    shown = 0
+    shown = said = heard = 0
 
     def on_event(state: State) -> None:
-        nonlocal shown
+        nonlocal shown, said, heard
         for node in state.tree.nodes[shown:]:
             start = "the problem's own" if node.parent is None else f"from {node.parent}"
             click.echo(f"ucc: {node.id:3} {start}: {show.one_line(words(node.outcome))}", err=True)
-        shown = len(state.tree)
+        for words_ in state.said[said:]:
+            click.echo(f"ucc: {show.one_line(words_)}", err=True)
+        for one in list(state.opinions.values())[heard:]:
+            what = f"{one.label}: {one.words}" if one.label else f"no opinion: {one.fault}"
+            click.echo(f"ucc: {one.model} of {one.node}, deciding nothing: {show.one_line(what)}", err=True)
+        shown, said, heard = len(state.tree), len(state.said), len(state.opinions)
 
     return on_event if not as_json else lambda _: None
 
@@ -231,7 +240,9 @@ def _report(session: Session, state: State, as_json: bool) -> None:
             "gain": confirmed.gain if confirmed else None, "low": confirmed.low if confirmed else None,
             "high": confirmed.high if confirmed else None,
             "records": list(confirmed.records) if confirmed else [],
+            "joules": confirmed.joules if confirmed else None,
         },
+        "said": state.said, "opinions": [asdict(one) for one in state.opinions.values()],
     }  # fmt: skip
     if as_json:
         click.echo(json.dumps(row, indent=2))

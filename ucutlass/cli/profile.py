@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, Counters, Facts, Timing, facts_of, select
-from ucutlass.advice.family import FamilyFacts, advise_any, speed_of
+from ucutlass.advice import Advice, Counters, Facts, select
+from ucutlass.advice.family import FamilyFacts, advise_any
+from ucutlass.advice.known import facts_about
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import arch_option, json_option, kernel_option, seconds_option, sizes_option
-from ucutlass.families import GemmForm
-from ucutlass.families.planning import kernels
-from ucutlass.hardware import ARCHES, Device, device_named
-from ucutlass.planner import Planned
+from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.evidence import Machine, Record
@@ -34,11 +30,11 @@ from ucutlass.runtime.profile import metrics, ncu, sass, tools
 from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
-from ucutlass.schedule import Request
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol.bounds import bounds, micro
-from ucutlass.trials.profile import AGREE, request_json, scheduled
+from ucutlass.sol.bounds import micro
+from ucutlass.trials import counted
+from ucutlass.trials.profile import AGREE, request_json, scheduled, timing_of
 from ucutlass.trials.subjects import subject_of_built
 
 Known: TypeAlias = Facts | FamilyFacts
@@ -147,7 +143,8 @@ def _look(
         missing["disassembly"] = codes.reason
     build = sass.build_facts(job.built.artifact.report, codes)
     row["build"] = asdict(build)
-    facts = replace(_known(job), build=build)
+    known = facts_about(job.checked, job.program, planned, job.arch)
+    facts = replace(known, build=build)
     if job.gpu is None:
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
         missing |= dict.fromkeys(absent, "no GPU here that runs this kernel")
@@ -155,18 +152,6 @@ def _look(
     Store.open().prepare()
     with _lane(job):
         return _measured(job, facts, row, missing, counters, energy, cache)
-
-
-def _known(job: Job) -> Known:
-    """What counting gives."""
-    planned, program = job.built.planned, job.program
-    if isinstance(planned, Planned):
-        return facts_of(planned)
-    sizes = dict(zip(program.dims, planned.sizes, strict=True))
-    found, arch = frontend.form(job.checked, program), ARCHES[job.arch]
-    assert not isinstance(found, GemmForm)
-    near = partial(kernels, found, planned.sizes, arch, planned.device, Request())
-    return FamilyFacts(planned, speed_of(bounds(program, sizes, planned.device)), near)
 
 
 @contextmanager
@@ -229,38 +214,11 @@ def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, A
     return outcome.value
 
 
-def timing_of(answer: Mapping[str, Any]) -> Timing:
-    """The facts in what `trials.profile.timed` returned."""
-    energy = answer.get("energy") or {}
-    return Timing(
-        seconds=answer["microseconds"] / 1e6,
-        spread=answer["spread"],
-        wall_seconds=answer["wall_microseconds"] / 1e6,
-        copy_bandwidth=answer["copy_bandwidth"],
-        clock=energy.get("clock"),
-        start_clock=energy.get("start_clock"),
-        joules=energy.get("joules"),
-        power_capped="software power cap" in energy["throttled"] if energy else None,
-    )
-
-
 def _counted(job: Job, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
     assert job.gpu is not None
-    table = metrics.table_for(job.gpu.capability)
-    if table is None:
-        return ncu.NoCounters("no table of metrics for compute capability {}.{}".format(*job.gpu.capability))
-    tool = tools.find("ncu", os.environ)
-    if tool is None:
-        return ncu.NoCounters("no ncu in CUDA_HOME, PATH or /opt/nvidia/nsight-compute")
     kernels = [u.kernel for u in job.built.artifact.report.usage]
-    with tempfile.TemporaryDirectory(prefix="ucutlass-profile-") as folder:
-        request = Path(folder) / "request.json"
-        fields = request_json(job.built.planned.request)
-        request.write_text(json.dumps(job.trial() | {"request": fields}))
-        target = (sys.executable, "-m", "ucutlass.trials.profile", str(request))
-        # The tool starts the process in a folder of its own; this package must be found there too.
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
-        return ncu.count(tool, table, kernels, target, ncu.runner(environ, job.limit), cache)
+    trial = job.trial() | {"request": request_json(job.built.planned.request)}
+    return counted.count(job.gpu.capability, trial, kernels, job.limit, cache)
 
 
 def _unknown(job: Job, values: Counters) -> tuple[str, ...]:

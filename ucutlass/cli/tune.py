@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from ucutlass import engine, frontend, ir
-from ucutlass.cli import gpu
+from ucutlass import frontend, ir
+from ucutlass.cli.engines import at_hand, engine_option, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     Positive,
@@ -25,8 +25,6 @@ from ucutlass.cli.options import (
 )
 from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
-from ucutlass.engine import machine
-from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.planned import AnyPlanned
@@ -76,10 +74,7 @@ class _Budget(Positive):
     help="Most guarded schedules for a set of shapes; those of most weight stay.",
 )  # fmt: skip
 @click.option("--progress", "lines", is_flag=True, help="A line a trial on stderr where it is no terminal.")
-@click.option(
-    "--engine", "spec", metavar="SPEC",
-    help="Where builds and timings run: local (the default), or dask://HOST:PORT.",
-)  # fmt: skip
+@engine_option
 @click.option("--write", "writes", is_flag=True, help="Put the winner's schedule into FILE, formatted.")
 @click.option("--replay", "replays", is_flag=True, help="FILES are recordings: compare policies, no GPU.")
 @seconds_option("--limit", LIMIT_SECONDS, "Seconds that each process that launches kernels may take.")
@@ -111,12 +106,11 @@ def command(
         # The call's mistakes before the machine's.
         shapes = _one(program, rest) if listed is None else sets.read(listed, program, rest)
         # One engine for all shapes: its processes have imported what they need.
-        with closing(_engine(spec, as_json)) as hall:
-            # A cluster's client needs no GPU.
-            here = isinstance(hall, LocalEngine)
-            found = gpu.at_hand() if here else machine.at_hand(hall)
+        with closing(opened(spec, as_json)) as hall:
+            found = at_hand(hall)
             if found is None:
-                fail(Status.MACHINE, _NO_GPU.format("here" if here else "at the engine's worker"), as_json)
+                where = "here" if isinstance(hall, LocalEngine) else "at the engine's worker"
+                fail(Status.MACHINE, _NO_GPU.format(where), as_json)
             target, device = arch or found.arch.name, found.device
             for shape in shapes:  # and the program's, before minutes of tuning
                 frontend.plan_kernel(checked, program, complete(program, shape.sizes), target, device)
@@ -165,14 +159,3 @@ def _tuned(
         outcome = tune(job, shop, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner
     return describe(outcome, settings), [] if winner is None else [(job.sizes, winner.kernel)]
-
-
-def _engine(spec: str | None, as_json: bool) -> engine.Engine:
-    try:
-        return LocalEngine(on_wait=_announce) if spec is None else engine.open(spec, on_wait=_announce)
-    except EngineUnknown as problem:
-        fail(Status.CALL, str(problem), as_json)
-
-
-def _announce(holder: str) -> None:
-    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)

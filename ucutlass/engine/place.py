@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from threading import Event, Lock, Thread
 
 from ucutlass.engine.work import CANCELLED, Work
@@ -61,9 +63,9 @@ class Place:
                 return isolate.Returned(None, "")
             case process:
                 with lane.held(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
-                    if process == "warm":
-                        return self._called(self._warm, work)
-                    return self._fresh(work)
+                    start = time.monotonic()
+                    outcome = self._called(self._warm, work) if process == "warm" else self._fresh(work)
+                    return replace(outcome, lane_seconds=time.monotonic() - start)
 
     def _called(self, process: isolate.Warm, work: Work) -> isolate.Outcome:
         return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)

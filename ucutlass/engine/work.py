@@ -42,6 +42,11 @@ TABLE: Table = MappingProxyType(
         "timed": Row("ucutlass.trials.tune:timed", "gpu", "warm"),
         "attempt": Row("ucutlass.trials.attempt:tried", "gpu", "warm"),
         "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
+        "verified": Row("ucutlass.trials.verified:on_gpu", "gpu", "fresh"),
+        "compared": Row("ucutlass.trials.bench:on_gpu", "gpu", "fresh"),
+        "profiled": Row("ucutlass.trials.profile:timed", "gpu", "fresh"),
+        "energy": Row("ucutlass.trials.energy:measured", "gpu", "fresh"),
+        "counted": Row("ucutlass.trials.counted:counted", "gpu", "fresh"),
     }
 )
 """All that can be asked for, by name."""

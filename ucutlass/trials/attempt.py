@@ -21,11 +21,8 @@ CASES: tuple[Literal["normal", "integer"], ...] = ("normal", "integer")
 def tried(
     text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int
 ) -> dict[str, Any]:  # fmt: skip
-    """`seconds` of one call, None where it is wrong, and then `words` say how; `spent` are the seconds that
-    the lane was held. What it should compute is the `problem`'s to say, not its own. Builds what the cache
-    lacks."""
-    import time
-
+    """`seconds` of one call, None where it is wrong, and then `words` say how. What it should compute is the
+    `problem`'s to say, not its own. Builds what the cache lacks."""
     import torch
 
     from ucutlass import frontend
@@ -34,7 +31,6 @@ def tried(
     from ucutlass.runtime.inputs import generate
     from ucutlass.runtime.timing import compare
 
-    start = time.monotonic()
     checked = frontend.read_text(text, "candidate")
     kernel = loaded(checked, frontend.program(checked, name), arch)
     wanted = frontend.program(frontend.read_text(problem), name)
@@ -46,16 +42,16 @@ def tried(
         arguments = generate(wanted, sizes, case, seed=seed + number, device="cuda", drawn="cuda")
         verdict = verify.check(wanted, launch, arguments)
         if not verdict.ok:
-            return {"seconds": None, "words": f"{case}: {verdict}", "spent": time.monotonic() - start}
+            return {"seconds": None, "words": f"{case}: {verdict}"}
     del arguments
-    sets = _sets(wanted, sizes, seed)
-    found = compare({"candidate": _turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
+    sets = argument_sets(wanted, sizes, seed)
+    found = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
     sets.clear()
     torch.cuda.empty_cache()
-    return {"seconds": found.median * 1e-6, "words": "", "spent": time.monotonic() - start}
+    return {"seconds": found.median * 1e-6, "words": ""}
 
 
-def _sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
+def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
     """Argument sets that rotate through more than twice the L2."""
     import torch
 
@@ -67,7 +63,7 @@ def _sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
     return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
 
 
-def _turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+def turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
     """Results rotate like the arguments."""
     results = [kernel(*arguments) for arguments in sets]
     return lambda at: kernel(*sets[at], out=results[at])

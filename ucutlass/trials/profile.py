@@ -13,6 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.advice.facts import Timing
+
 if TYPE_CHECKING:
     from ucutlass import ir
     from ucutlass.api import LoadedKernel
@@ -68,7 +70,22 @@ def timed(
         "wall_microseconds": _wall(launch, sets),
         "copy_bandwidth": _copy_bandwidth(),
     }
-    return found | (_energy(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
+    return found | (energy_of(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
+
+
+def timing_of(answer: Mapping[str, Any]) -> Timing:
+    """The facts in what `timed` returned."""
+    energy = answer.get("energy") or {}
+    return Timing(
+        seconds=answer["microseconds"] / 1e6,
+        spread=answer["spread"],
+        wall_seconds=answer["wall_microseconds"] / 1e6,
+        copy_bandwidth=answer["copy_bandwidth"],
+        clock=energy.get("clock"),
+        start_clock=energy.get("start_clock"),
+        joules=energy.get("joules"),
+        power_capped="software power cap" in energy["throttled"] if energy else None,
+    )
 
 
 def compared(
@@ -191,7 +208,8 @@ def _copy_bandwidth() -> float:
     return 2 * _COPY_BYTES * _COPIES / (milliseconds / 1e3)
 
 
-def _energy(launch: Callable[[int], object], sets: int, launch_us: float, uuid: str) -> dict[str, Any]:
+def energy_of(launch: Callable[[int], object], sets: int, launch_us: float, uuid: str) -> dict[str, Any]:
+    """`energy` of a launch that takes so many microseconds, or `no_energy`, why there is none."""
     import torch
 
     from ucutlass.runtime.profile import energy

@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.assembly import AnyBuilt, BuiltPipeline, versions_of
+from ucutlass.assembly import AnyBuilt, BuiltPipeline, kernels_of, versions_of
 from ucutlass.backend import Built
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.orders import Orders
 from ucutlass.planner import Planned
 from ucutlass.runtime import isolate, sanitize
+from ucutlass.runtime.build import kept
+from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult, Evidence, evidence_of
 from ucutlass.runtime.verify.grain import grain_of
 from ucutlass.runtime.verify.guards import GUARD, POISONS
-from ucutlass.runtime.verify.suite import Case, Grain, Suite, reduced, suite
+from ucutlass.runtime.verify.suite import Case, Grain, LeftOut, Suite, reduced, suite
+from ucutlass.trials.tune import ArtifactGone
 from ucutlass.trials.verify import START_SECONDS, facts
 
 _SANITIZED = (
@@ -119,6 +122,42 @@ def run(
     return evidence_of(plan.suite, results, sanitizers(plan) if sanitize else ())
 
 
+def on_gpu(
+    kernel: dict[str, Any], keys: list[str], tile: dict[str, int], suite: dict[str, Any], case_seconds: float,
+    built_with: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    """A plan's suite on an engine's GPU: `machine`, and `evidence` as `Evidence.to_json` writes it.
+
+    `keys` are of the cache entries that hold the kernel's libraries, launch by launch: where this runs they
+    may lie elsewhere. Raises ArtifactGone, DeviceUnusable.
+    """
+    rest = iter(keys)
+    stages = [None if s is None else {**s, "library": _library(next(rest))} for s in kernel["stages"]]
+    left_out = tuple(LeftOut(**one) for one in suite["left_out"])
+    whole = Suite(tuple(Case(**c) for c in suite["cases"]), left_out, suite["seed"])
+    made = Plan({**kernel, "stages": stages}, Grain(tile, {}, {}), whole, ())
+    seen = _machine(built_with)
+    return {"machine": asdict(seen), "evidence": run(made, case_seconds=case_seconds).to_json()}
+
+
+def asked_of_gpu(plan: Plan, built: AnyBuilt, case_seconds: float) -> dict[str, Any]:
+    """The arguments of `on_gpu`."""
+    return {
+        "kernel": dict(plan.kernel), "keys": [one.artifact.key for one in kernels_of(built)],
+        "tile": dict(plan.grain.tile), "suite": asdict(plan.suite), "case_seconds": case_seconds,
+        "built_with": versions_of(built),
+    }  # fmt: skip
+
+
+def _library(key: str) -> str:
+    cache = Cache.from_switches()
+    artifact = kept(key, cache)
+    if artifact is None:
+        words = f"{cache.root} has no entry {key[:16]}"
+        raise ArtifactGone(words, "give the cache more room, and run it again")
+    return str(artifact.library)
+
+
 def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> tuple[sanitize.Report, ...]:
     """Every tool's report on one launch of each reduced case."""
     found = sanitize.find()
@@ -141,10 +180,13 @@ def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> t
 
 def machine(built: AnyBuilt) -> Machine:
     """The machine with its GPU, asked in a process of its own. Raises DeviceUnusable."""
+    return _machine(versions_of(built))
+
+
+def _machine(built_with: Mapping[str, str]) -> Machine:
     outcome = isolate.run(
-        "ucutlass.trials.verify:machine", {"built_with": versions_of(built)},
-        limit_seconds=START_SECONDS,
-    )  # fmt: skip
+        "ucutlass.trials.verify:machine", {"built_with": dict(built_with)}, limit_seconds=START_SECONDS
+    )
     match outcome:
         case isolate.Returned(dict(made)):
             return Machine(**made)

@@ -86,7 +86,10 @@ def test_a_turn_shows_outcomes_with_interpreted_advice(subject: Subject) -> None
 def test_a_candidate_without_advice_comes_with_the_compilers_words(subject: Subject) -> None:
     said = prompt.turn(ask("plan", 1), grown(), subject)
     assert "how the compiler runs candidate 1, by its cost model" in said and "bottleneck: " in said
-    for role, parent in (("plan", 2), ("plan", 3), ("code", 1)):
+    # Beside advice from measurements its own rules are left out.
+    advised = prompt.turn(ask("plan", 2), grown(), subject)
+    assert "how the compiler runs candidate 2" in advised and "bottleneck: " not in advised
+    for role, parent in (("plan", 3), ("code", 1)):
         assert "how the compiler runs" not in prompt.turn(ask(role, parent), grown(), subject)  # type: ignore
 
 

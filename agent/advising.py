@@ -1,0 +1,196 @@
+"""Interpreted findings for whoever proposes next: words and numbers of rules, never raw counters.
+
+In two stages, as KernelPro has it (arXiv 2606.26453): the class of what decides the time is computed first,
+then every rule of that class runs, and at most three findings are told. Of every candidate that is right by
+counting, the cost model and its own time; of a new leader also from the build, timing and hardware counters,
+as far as the machine has the tools. What it has not is told once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ucutlass import frontend, ir
+from ucutlass.advice import Advice, Counters, Timing
+from ucutlass.advice.family import advise_any
+from ucutlass.advice.known import facts_about
+from ucutlass.agent.evidence import Subject, artifacts_of
+from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.outcome import Timed
+from ucutlass.agent.problem import Candidate, Problem
+from ucutlass.agent.session import Depth, State
+from ucutlass.backend import Built
+from ucutlass.diagnostics import ProgramError
+from ucutlass.hardware import Device
+from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
+from ucutlass.planned import AnyPlanned
+from ucutlass.runtime.profile import sass, tools
+from ucutlass.runtime.profile.ledger import hit_rates
+from ucutlass.runtime.store import Store
+from ucutlass.schedule import show
+from ucutlass.shapes import ShapeError, complete, free_dims
+from ucutlass.sol.bounds import bounds, micro
+from ucutlass.trials.profile import request_json, timing_of
+
+NOT_LOOKED = "not looked at: "
+"""What a line of advice begins with that says which tools are missing."""
+
+
+@dataclass(slots=True)
+class Advisor:
+    """`told`: what is missing here was said of an earlier candidate. `limit` bounds each process, in
+    seconds."""
+
+    depth: Depth = "static"
+    limit: float = 300.0
+    told: bool = False
+    _missing: dict[str, str] = field(default_factory=dict)
+
+    def static(self, candidate: Candidate, problem: Problem, device: Device | None, seconds: float) -> str:
+        """Of a candidate that took so many seconds; "" where nothing is to be said."""
+        if self.depth == "none":
+            return ""
+        problem = replace(problem, sizes=candidate.sizes)
+        try:
+            match candidate.program:
+                case ir.Kernel() as kernel:
+                    return "\n".join(_of_kernel(candidate.checked, kernel, problem, device, seconds))
+                case ir.Pipeline() as pipeline:
+                    return "\n".join(_of_pipeline(candidate.checked, pipeline, problem, device, seconds))
+        except (ProgramError, ShapeError):
+            return ""  # it ran, so this is a planner that knows another device: nothing to say
+
+    def profiled(self, subject: Subject, problem: Problem, lanes: Lanes, seed: int, seconds: float) -> str:
+        """Of a new leader. Takes the GPU's lane twice. Raises what a machine's fault raises."""
+        match subject.built, subject.program:
+            case Built() as built, ir.Kernel() as kernel:
+                found = self._looked(subject, kernel, built, problem, lanes, seed, seconds)
+            case _:
+                self._missing["the profiler"] = "stages of a pipeline are not profiled one by one"
+                sizes = {d: subject.sizes[d] for d in free_dims(subject.program)}
+                candidate = Candidate(subject.checked, subject.program, "", sizes)
+                device = next((b.planned.device for b in _kernels(subject)), None)
+                found = [self.static(candidate, problem, device, seconds)]
+        if self._missing and not self.told:
+            self.told = True
+            found = [*found, NOT_LOOKED + "; ".join(f"{what} ({why})" for what, why in self._missing.items())]
+        return "\n".join(line for line in found if line)
+
+    def _looked(
+        self, subject: Subject, kernel: ir.Kernel, built: Built, problem: Problem, lanes: Lanes, seed: int,
+        seconds: float,
+    ) -> list[str]:  # fmt: skip
+        """Lines from every tier that can be had."""
+        planned = built.planned
+        trial = {
+            "text": subject.checked.source, "file": subject.checked.file, "name": kernel.name,
+            "sizes": dict(subject.sizes), "arch": problem.arch, "seed": seed,
+            "request": request_json(planned.request),
+        }  # fmt: skip
+        timing = self._timed(trial, built, lanes) or Timing(seconds)
+        known = facts_about(subject.checked, kernel, planned, problem.arch)
+        facts = replace(known, build=self._build(built), timing=timing)
+        facts = replace(facts, counters=self._counters(trial, built, lanes))
+        rates = hit_rates(Store.open().find(kind="advice"), planned.device)
+        return lines(advise_any(facts, rates))
+
+    def _build(self, built: Built) -> Any:
+        tool = tools.find("cuobjdump", os.environ)
+        codes: Any = sass.NoCode("no cuobjdump") if tool is None else sass.read(built.artifact.library, tool)
+        if isinstance(codes, sass.NoCode):
+            self._missing["disassembly"] = codes.reason
+        return sass.build_facts(built.artifact.report, codes)
+
+    def _timed(self, trial: Mapping[str, Any], built: Built, lanes: Lanes) -> Timing | None:
+        asked = dict(trial) | {"energy": False, "versions": dict(built.artifact.versions)}
+        outcome = lanes.call("profiled", asked, limit=self.limit, artifacts=artifacts_of(built))
+        found = value(outcome, "the profile")
+        if isinstance(found, str):
+            self._missing["timing of the profile"] = found[:300]
+            return None
+        return timing_of(found)
+
+    def _counters(self, trial: Mapping[str, Any], built: Built, lanes: Lanes) -> Counters | None:
+        if "counters" in self._missing:
+            return None  # a tool that is missing or forbidden stays so
+        kernels = [u.kernel for u in built.artifact.report.usage]
+        asked = {"trial": dict(trial), "kernels": kernels, "limit_seconds": self.limit}
+        outcome = lanes.call("counted", asked, limit=self.limit + 30, artifacts=artifacts_of(built))
+        found = value(outcome, "the profiler")
+        if isinstance(found, str) or "missing" in found:
+            self._missing["counters"] = (found if isinstance(found, str) else str(found["missing"]))[:300]
+            return None
+        return Counters(**found["counters"])
+
+
+def advisor_of(state: State, limit: float) -> Advisor:
+    """Of a session, which may have begun in another process."""
+    said = [n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, Timed)]
+    return Advisor(state.settings.advice, limit, any(NOT_LOOKED in one for one in said))
+
+
+def _kernels(subject: Subject) -> list[Built]:
+    built = subject.built
+    return [built] if isinstance(built, Built) else [b for b in built.built if b is not None]
+
+
+# --- words -----------------------------------------------------------------------
+
+
+def lines(advice: Advice) -> list[str]:
+    """The rules' words: evidence, what it means, what to do, and what may be expected."""
+    found = [f"bottleneck: {advice.classified.bottleneck}, {advice.classified.reason}"]
+    for f in advice.findings:
+        rate = advice.rates.get(f.rule)
+        past = f"; {rate}" if rate is not None and rate.tried else ""
+        found.append(f"advice: {f.diagnosis} [{'; '.join(map(str, f.evidence))}]{past}")
+        found += [f"  try: {e.schedule} ({e.expected})" for e in f.edits]
+        found += [f"  do: {f.act}"] if f.act else []
+    return found
+
+
+def headline(advice: str) -> str:
+    """The first line: which resource decides."""
+    return advice.partition("\n")[0]
+
+
+def _of_kernel(
+    checked: frontend.Checked, kernel: ir.Kernel, problem: Problem, device: Device | None, seconds: float
+) -> list[str]:
+    sizes = complete(kernel, problem.sizes)
+    planned = frontend.plan_kernel(checked, kernel, sizes, problem.arch, device).planned
+    named = dict(zip(kernel.dims, sizes, strict=True))
+    bound = bounds(kernel, named, planned.device).fused.seconds
+    facts = replace(facts_about(checked, kernel, planned, problem.arch), timing=Timing(seconds))
+    told = lines(advise_any(facts))
+    return [told[0], _standing(planned, seconds, bound), *told[1:]]
+
+
+def _standing(planned: AnyPlanned, seconds: float, bound: float) -> str:
+    return (
+        f"took {micro(seconds)}, estimated {micro(planned.seconds)}, bound {micro(bound)}: "
+        f"{bound / seconds:.0%} of the bound's speed"
+    )
+
+
+def _of_pipeline(
+    checked: frontend.Checked, pipeline: ir.Pipeline, problem: Problem, device: Device | None, seconds: float
+) -> list[str]:
+    """Stage by stage by estimate, and the rules' words of the stage that should take longest."""
+    made: PipelinePlan = plan_pipeline(
+        checked, pipeline, complete(pipeline, problem.sizes), problem.arch, device
+    )
+    known = [(s.step.name, s.step.kernel, s.chosen.planned) for s in made.stages
+             if s.chosen is not None and s.step.kernel is not None]  # fmt: skip
+    others = [s.step.name for s in made.stages if s.chosen is None]
+    parts = [f"{name} {micro(planned.seconds)}" for name, _, planned in known]
+    parts += [f"{name} by torch, not known" for name in others]
+    found = [f"took {micro(seconds)}; estimated by stage: {', '.join(parts)}"]
+    if not known:
+        return found
+    name, kernel, longest = max(known, key=lambda one: one[2].seconds)
+    told = lines(advise_any(facts_about(checked, kernel, longest, problem.arch)))
+    return [*found, f"stage {name}, {show(longest.request)}: {told[0]}", *told[1:]]

@@ -1,0 +1,51 @@
+"""Energy as a tie-break: joules of a call, of candidates that were confirmed to be as fast as the best.
+
+The order is lexicographic, speed first (arXiv 2606.26453): less energy never excuses a slower kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.agent.evidence import Subject, artifacts_of
+from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.session import State
+
+NOT_MEASURED = "energy is not measured here, so time alone decides: "
+
+
+def meter_of(state: State, arch: str, limit: float) -> Meter | None:
+    """Of a session, which may have begun in another process; None where time alone is asked for."""
+    if state.settings.objective == "time":
+        return None
+    known = (words.removeprefix(NOT_MEASURED) for words in state.said if words.startswith(NOT_MEASURED))
+    return Meter(arch, state.settings.seed, limit, next(known, ""))
+
+
+@dataclass(slots=True)
+class Meter:
+    """`missing` is why there is no energy on this machine, once that is known. `limit` bounds the process, in
+    seconds."""
+
+    arch: str
+    seed: int
+    limit: float = 300.0
+    missing: str = ""
+
+    def joules(self, subject: Subject, lanes: Lanes) -> tuple[float | None, str]:
+        """Of one call, None where it cannot be had; and what is to be said of that, once for a machine. Takes
+        the lane for some three seconds."""
+        if self.missing:
+            return None, ""
+        asked = {
+            "text": subject.checked.source, "name": subject.program.name, "sizes": dict(subject.sizes),
+            "arch": self.arch, "seed": self.seed,
+        }  # fmt: skip
+        outcome = lanes.call("energy", asked, limit=self.limit, artifacts=artifacts_of(subject.built))
+        found = value(outcome, "the energy's measurement")
+        if isinstance(found, str):
+            return None, f"the energy of a candidate was not measured: {found[:300]}"
+        if "energy" not in found:
+            self.missing = str(found["no_energy"])[:300]
+            return None, NOT_MEASURED + self.missing
+        return float(found["energy"]["joules"]), ""

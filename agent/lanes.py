@@ -1,0 +1,55 @@
+"""Calls to an engine's GPUs, with what they held and what they waited: only the first is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ucutlass.engine.errors import TaskLost
+from ucutlass.engine.work import Engine
+from ucutlass.runtime import isolate
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Calls of one judgement. `near` keeps them on one GPU, `wait` bounds the wait for its lane in seconds.
+    `held` are the seconds that calls had a lane, `waited` those in which they had none yet: in a queue, for
+    the lane, on a network."""
+
+    engine: Engine
+    near: str
+    wait: float
+    held: float = 0.0
+    waited: float = 0.0
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any], *, limit: float, artifacts: Sequence[str] = ()
+    ) -> isolate.Outcome | str:
+        """What became of a function of the engine's table; words where every worker that took it died with
+        it. Raises a MachineError that every other call would meet too."""
+        start = time.monotonic()
+        task = self.engine.submit(
+            name, arguments, artifacts=artifacts, limit_seconds=limit, wait_seconds=self.wait, near=self.near
+        )
+        try:
+            outcome = task.result()
+        except TaskLost as lost:
+            # How long the dead held a lane nobody knows: all of it counts, rather than nothing.
+            self.held += time.monotonic() - start
+            return str(lost)
+        self.held += outcome.lane_seconds
+        self.waited += max(0.0, time.monotonic() - start - outcome.lane_seconds)
+        return outcome
+
+
+def value(found: isolate.Outcome | str, what: str) -> Mapping[str, Any] | str:
+    """The object that a call returned, or why it returned none; `what` names whose process it was."""
+    match found:
+        case isolate.Returned(dict(answer)):
+            return answer
+        case str():
+            return found
+        case _:
+            return isolate.lost(found, what)

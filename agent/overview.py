@@ -1,0 +1,64 @@
+"""What a journal holds: a line for each session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.agent import memory
+from ucutlass.agent.journal import Event, Journal, JournalDamaged
+from ucutlass.agent.many import PREFIX
+from ucutlass.agent.outcome import Timed
+from ucutlass.agent.session import NotASession, replayed
+from ucutlass.agent.spend import NOTHING, Spend
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A session's line. `begun` and `last` are times in UTC, ISO 8601; `state` is why it ended, "open" where
+    it did not, or why it cannot be read. `own` and `best` are seconds a call of the problem's own program and
+    of the fastest candidate, None where there is none; `gain` is the baseline's time over the best one's,
+    None where it was not confirmed. `candidates` counts all that were judged."""
+
+    id: str
+    problem: str
+    lane: str
+    proposer: str
+    state: str
+    begun: str
+    last: str
+    candidates: int = 0
+    own: float | None = None
+    best: float | None = None
+    gain: float | None = None
+    bound: float | None = None
+    spend: Spend = NOTHING
+
+
+def sessions(journal: Journal) -> list[Overview]:
+    """Of every session, in the order in which they began; one that cannot be read says why. Raises StoreError
+    where the file itself cannot be used."""
+    others = (memory.SESSION, PREFIX)
+    return [_one(journal, id) for id in journal.sessions() if not id.startswith(others)]
+
+
+def _one(journal: Journal, id: str) -> Overview:
+    try:
+        events = journal.events(id)
+    except JournalDamaged as damage:
+        return Overview(id, "", "", "", f"cannot be read: {damage}", "", "")
+    try:
+        return _of(id, events)
+    except NotASession as problem:
+        return Overview(id, "", "", "", f"cannot be read: {problem}", events[0].at, events[-1].at)
+
+
+def _of(id: str, events: list[Event]) -> Overview:
+    state = replayed(events)
+    best = state.tree.best()
+    confirmed = best.outcome.gain if best is not None and isinstance(best.outcome, Timed) else None
+    return Overview(
+        id, memory.problem_name(state), str(state.problem.get("lane", "")), state.settings.proposer,
+        "open" if state.ended is None else state.ended, events[0].at, events[-1].at, len(state.tree),
+        state.tree[0].seconds if len(state.tree) else None, None if best is None else best.seconds, confirmed,
+        state.scale.bound or None, state.spend,
+    )  # fmt: skip

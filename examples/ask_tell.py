@@ -1,0 +1,95 @@
+"""A session by hand: who proposes in one place, who judges in another, a journal between them.
+
+    python examples/ask_tell.py [JOURNAL]
+
+Runs anywhere: the judge here has no GPU. It checks each program against the problem and takes the cost
+model's estimate for its time, so what comes out is an estimate too. With a model in the place of `propose`
+and a machine with a GPU in the place of `judge` (`ucutlass.agent.live.Live` is one) it is `ucc optimize`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from ucutlass import frontend
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.optimize import begin, rules
+from ucutlass.agent.outcome import Refused, Repeated, Timed, words
+from ucutlass.agent.problem import Problem, candidate_of, problem_of
+from ucutlass.agent.proposer import Answer
+from ucutlass.agent.run import Judged, asked, resumed, tell, told
+from ucutlass.agent.session import Ask, End, Judge, Review, Settings, State, due
+from ucutlass.agent.spend import Budget, Spend
+from ucutlass.hardware import DEVICES
+from ucutlass.schedule import show
+from ucutlass.shapes import complete
+
+TEXT = """\
+kernel linear_gelu(x: bf16[M, K], w: bf16[N, K], bias: bf16[N]) -> bf16[M, N] {
+  return gelu(dot[K](x, w) + bias)
+
+  schedule sm90a { tile 64x64x64 }
+}
+"""
+DEVICE = DEVICES["H200"]
+STEPS = 7
+"""What one process does before another goes on: a session outlives those who work on it."""
+
+
+def propose(problem: Problem, ask: Ask, state: State) -> Answer:
+    """Where a model would be asked. `state.tree` has what was tried, `ask.pick.parent` what to go on from."""
+    return rules(problem, DEVICE).propose(ask, state, on_spend=lambda spend: None)
+
+
+def judge(problem: Problem, text: str, state: State) -> tuple[Judged, str]:
+    """Where a GPU would be. The key tells candidates apart; one that is known is not judged again."""
+    found = candidate_of(problem, text)
+    if isinstance(found, Refused):
+        return Judged(found), f"refused:{len(state.tree)}"
+    kernel = frontend.kernel(found.checked, problem.program)
+    sizes = complete(kernel, problem.sizes)
+    planned = frontend.plan_kernel(found.checked, kernel, sizes, problem.arch, DEVICE).planned
+    key = f"{found.key}|{show(planned.request)}"
+    before = state.tree.find(key)
+    if before is not None:
+        return Judged(Repeated(before.id)), key
+    return Judged(Timed(planned.seconds), Spend(seconds=0.1)), key
+
+
+def work(journal: Journal, id: str, problem: Problem, steps: int | None = None) -> State:
+    """Does what is due, so many steps of it, and leaves the rest to whoever comes next."""
+    session = resumed(journal, id)
+    while steps is None or steps > 0:
+        match due(session.state):
+            case Ask() as ask:
+                asked(session, ask)  # from here on a call may cost something: it is written down first
+                tell(session, ask, propose(problem, ask, session.state))
+            case Judge() as one:
+                told(session, one, *judge(problem, one.text, session.state))
+            case Review() | End():  # no judge by a model was asked for; nothing is left to do
+                break
+        steps = None if steps is None else steps - 1
+    return session.state
+
+
+def main(path: Path) -> None:
+    problem = problem_of(TEXT, "linear_gelu.ucu", None, {"M": 4096, "N": 4096, "K": 4096}, "sm90a")
+    journal = Journal.open(path)
+    id = begin(journal, problem, Settings("flat", budget=Budget(attempts=8)), DEVICE).id
+    work(journal, id, problem, STEPS)  # one process, which ends here ..
+    state = work(journal, id, problem)  # .. and another that goes on
+    for node in state.tree.nodes:
+        print(f"{node.id:2} {words(node.outcome)}")
+    best = state.tree.best()
+    assert best is not None
+    print(f"by estimate alone the best of {len(state.tree)} is {best.id}:\n{best.text}", end="")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(Path(folder) / "sessions.sqlite")

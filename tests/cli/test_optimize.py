@@ -1,0 +1,172 @@
+"""`ucc optimize` from its words to its journal, on a machine whose GPU is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from cli_machine import H200, LINEAR, SIZES, Machine, Result
+
+from benchmarks.messages_api import KEY, Server, calls, says, serving
+from ucutlass.agent import optimize
+from ucutlass.agent.energy import NOT_MEASURED
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.live import Live
+from ucutlass.agent.outcome import Timed
+from ucutlass.agent.session import State, replayed
+from ucutlass.engine.work import TABLE, Task
+from ucutlass.hardware import DEVICES, arch_for
+from ucutlass.runtime import isolate
+from ucutlass.runtime.gpu import Found
+
+ANSWERS: Mapping[str, Any] = {
+    "energy": {"no_energy": "NVML has no energy counter for this GPU"},
+    "profiled": {"microseconds": 30.0, "spread": 0.01, "wall_microseconds": 33.0, "copy_bandwidth": 4e12},
+    "counted": {"missing": "no ncu"},
+}
+
+FASTER = LINEAR.read_text().replace("tile 128x256x64 or 256x128x64", "tile 128x128x64")
+
+
+@dataclass
+class Engine:
+    """Every attempt is right and a little faster than the one before."""
+
+    asked: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    gpus = cpus = 1
+
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+        assert name in TABLE
+        self.asked.append(name)
+        tries = self.asked.count("attempt")
+        answer = {"seconds": (100 - tries) * 1e-7, "words": ""} if name == "attempt" else ANSWERS[name]
+        future: Future[isolate.Outcome] = Future()
+        future.set_result(isolate.Returned(json.loads(json.dumps(answer)), "", 2.0))
+        return Task(future, lambda: None)
+
+    def leave(self, near: str) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Optimize: TypeAlias = Callable[..., Result]
+
+
+@pytest.fixture
+def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    made = Engine()
+    device = next(d for d in DEVICES.values() if "H200" in d.name)
+    found = Found(H200.gpus[0], arch_for((9, 0)), device)  # type: ignore[arg-type]
+    monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json: made)
+    monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: found)
+
+    def live(*arguments: Any, **more: Any) -> Live:
+        bench = Live(*arguments, **more)
+        bench.confirm = lambda subject, how, lanes: Timed(
+            (100 - made.asked.count("attempt")) * 1e-7, 2.0, 1.9, 2.1, records=("a" * 64,)
+        )
+        return bench
+
+    monkeypatch.setattr(optimize, "Live", live)
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    yield made
+    assert made.closed
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with serving() as made:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", made.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+        monkeypatch.setenv("NO_PROXY", "*")
+        yield made
+
+
+def state_of(machine: Machine) -> State:
+    kept = Journal(machine.home / "data" / "sessions.sqlite")
+    (id,) = kept.sessions()
+    return replayed(kept.events(id))
+
+
+def test_a_session_is_run_resumed_and_listed(machine: Machine, engine: Engine) -> None:
+    first = machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "2", "--never-stop", "--json").json
+    assert first["attempts"] == 2 and first["best"]["gain"] == 2.0
+    assert first["spend"]["gpu_seconds"] == 2.0 * 3, "three attempts; confirmations are made up"
+    assert first["stopped"] == "the budget of 2 attempts is spent" and first["opinions"] == []
+    state = state_of(machine)
+    assert (state.settings.advice, state.settings.objective, state.settings.judge) == ("static", "time", "")
+    assert all(n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, Timed))
+    again = machine.ucc("optimize", "--resume", first["session"][:8], "--attempts", "3")
+    assert again.status == 0 and "attempts\t3" in again.out
+    assert engine.asked.count("attempt") == 4, "what was judged is not judged again"
+    (row,) = machine.ucc("sessions", "--json").json
+    assert row["id"] == first["session"] and row["candidates"] == 4
+
+
+def test_energy_that_cannot_be_measured_is_said_once(machine: Machine, engine: Engine) -> None:
+    found = machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "2", "--objective", "energy-tie")
+    assert found.status == 0 and found.err.count(NOT_MEASURED) == 1
+    assert engine.asked.count("energy") == 1 and state_of(machine).settings.objective == "energy-tie"
+
+
+def test_leaders_are_profiled_where_that_is_asked_for(machine: Machine, engine: Engine) -> None:
+    machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "1", "--advice", "profiled", "--never-stop")
+    assert engine.asked == ["attempt", "profiled", "counted", "attempt", "profiled"]
+    own, other = (n.outcome for n in state_of(machine).tree.nodes)
+    assert isinstance(own, Timed) and isinstance(other, Timed)
+    assert "counters (no ncu)" in own.advice and "counters" not in other.advice
+
+
+def test_a_model_measures_and_another_gives_its_opinion(
+    machine: Machine, engine: Engine, server: Server
+) -> None:
+    label = json.dumps({"label": "ok", "words": "nothing to object to"})
+    server.scripts += [
+        says(calls("measure", {"program": FASTER})), says(f"```ucu\n{FASTER}```"), says(label),
+    ]  # fmt: skip
+    found = machine.ucc(
+        "optimize", LINEAR, *SIZES, "--model", "claude-opus-5-5", "--judge", "claude-sonnet-5-5",
+        "--attempts", "1", "--advice", "none",
+    )  # fmt: skip
+    assert found.status == 0, found.err
+    assert "claude-sonnet-5-5 of 1, deciding nothing: ok: nothing to object to" in found.err
+    state = state_of(machine)
+    assert [r["model"] for r in server.requests] == ["claude-opus-5-5"] * 2 + ["claude-sonnet-5-5"]
+    assert len(state.tree) == 2 and state.spend.attempts == 1 and state.spend.dollars > 0
+    assert state.settings.judge == "claude-sonnet-5-5" and state.opinions[1].label == "ok"
+
+
+def test_a_model_measures_nothing_where_that_is_not_wanted(
+    machine: Machine, engine: Engine, server: Server
+) -> None:
+    server.scripts += [says(f"```ucu\n{FASTER}```")]
+    machine.ucc(
+        "optimize", LINEAR, *SIZES, "--model", "claude-opus-5-5", "--attempts", "1", "--no-measure"
+    )  # fmt: skip
+    assert "measure" not in [t["name"] for t in server.requests[0]["tools"]]
+
+
+def test_a_judge_without_a_key_is_said_before_anything_is_measured(machine: Machine, engine: Engine) -> None:
+    found = machine.ucc("optimize", LINEAR, *SIZES, "--judge", "claude-sonnet-5-5")
+    assert found.status == 3 and "ANTHROPIC_API_KEY is not set" in found.err and "--resume" in found.err
+    assert not engine.asked and len(state_of(machine).tree) == 0
+
+
+def test_an_engine_that_is_none_is_the_call_s_mistake(machine: Machine) -> None:
+    found = machine.ucc("optimize", LINEAR, *SIZES, "--engine", "ray://x:1")
+    assert found.status == 2 and "dask://HOST:PORT" in found.err
+
+
+def test_without_a_gpu_nothing_is_optimised(machine: Machine) -> None:
+    found = machine.ucc("optimize", LINEAR, *SIZES)
+    assert found.status == 3 and "there is no NVIDIA GPU here" in found.err
+    assert not Path(machine.home / "data" / "sessions.sqlite").exists()

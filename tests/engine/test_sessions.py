@@ -1,0 +1,100 @@
+"""Sessions of the agent on a cluster: a problem's times on one GPU, and a worker that dies amid a trial."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_fakes import GPUS, notes, table
+
+from tests.optimise.made_up import Mortal
+from tests.optimise.test_live_bench import H200, LINEAR, SIZES
+from ucutlass.agent import live as live_module
+from ucutlass.agent import optimize
+from ucutlass.agent.optimize import Where, begin, go_on
+from ucutlass.agent.outcome import Timed
+from ucutlass.agent.problem import Problem, problem_of
+from ucutlass.agent.proposer import Answer, OnSpend
+from ucutlass.agent.session import Ask, Settings, State, Written
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.assembly import BuiltPipeline
+from ucutlass.engine.cluster import local_cluster
+from ucutlass.engine.dask import DaskEngine
+from ucutlass.engine.errors import NoWorkers
+from ucutlass.engine.work import Row
+from ucutlass.runtime.cache import Cache
+
+pytest.importorskip("distributed")
+
+TILES = ("64x64x64", "128x64x64", "128x128x64", "128x256x64", "256x128x64")
+TABLE = table() | {"attempt": Row("engine_fakes:trial", "gpu", "warm")}
+SETTINGS = Settings("flat", budget=Budget(len(TILES)), stop=Stop(None, None), advice="none")
+
+
+class Proposer:
+    """Each tile in turn; the fourth kills its worker."""
+
+    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+        at = f"schedule sm90a {{ tile {TILES[len(state.tree) - 1]} }} return"
+        return Answer([Written(state.tree[0].text.replace("return", at), "")])
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    # Who would lead is confirmed on the engine too; here its own reading is taken.
+    live = live_module.Live
+
+    def made(*arguments: Any, **more: Any) -> Any:
+        bench = live(*arguments, **more)
+        bench.confirm = lambda subject, how, lanes: Timed(1e-5, records=("a",))
+        return bench
+
+    monkeypatch.setattr(optimize, "Live", made)
+
+
+def problem(name: str) -> Problem:
+    return problem_of(LINEAR.replace("linear", name), f"{name}.ucu", None, SIZES, "sm90a")
+
+
+def worked(engine: Any, name: str) -> State:
+    session = begin(Mortal(), problem(name), SETTINGS, H200)  # type: ignore[arg-type]
+    return go_on(session, Where(engine, H200), lambda *_: Proposer())
+
+
+def test_problems_are_spread_and_a_death_amid_a_trial_costs_no_attempt(tmp_path: Path) -> None:
+    environs = [{"UCUTLASS_CACHE_DIR": str(tmp_path / f"worker{i}")} for i in range(2)]
+    with local_cluster(GPUS[:2], 2, environs=environs) as spec:
+        engine = DaskEngine(spec.replace("dask", "tcp"), table=TABLE, cache=Cache(tmp_path / "own", 1 << 30))
+        with ThreadPoolExecutor(2) as pool:
+            states = list(pool.map(lambda name: worked(engine, name), ("one", "two")))
+        engine.close()
+    for state in states:
+        assert state.spend.attempts == len(TILES) and len(state.tree) == len(TILES) + 1
+        assert [type(n.outcome) for n in state.tree.nodes] == [Timed] * (len(TILES) + 1)
+        assert state.spend.gpu_seconds > 0
+    lines = [line.split() for line in notes(tmp_path / "trials")]
+    assert len(notes(tmp_path / "fatal")) == 3, "who died with a trial, that trial again, the other problem's"
+    assert len(lines) == 2 * (len(TILES) + 1) + 1, "nothing else ran twice"
+    # Until the worker died, each problem was on a GPU of its own.
+    before = lines[: next(at for at, line in enumerate(lines) if line[2] == "fatal") + 1]
+    assert {(name, gpu) for name, gpu, _ in before} in (
+        {("one", GPUS[0]), ("two", GPUS[1])}, {("one", GPUS[1]), ("two", GPUS[0])},
+    )  # fmt: skip
+
+
+def test_a_cluster_without_a_gpu_stops_the_session_and_spends_nothing(tmp_path: Path) -> None:
+    sink = Mortal()
+    with local_cluster(GPUS[:0], 2) as spec:
+        engine = DaskEngine(
+            spec.replace("dask", "tcp"), table=TABLE, cache=Cache(tmp_path / "own", 1 << 30),
+            patience_seconds=0.0,
+        )  # fmt: skip
+        session = begin(sink, problem("one"), SETTINGS, H200)  # type: ignore[arg-type]
+        with pytest.raises(NoWorkers, match="no worker with the resource GPU"):
+            go_on(session, Where(engine, H200), lambda *_: Proposer())
+        engine.close()
+    assert [e.kind for e in sink.events] == ["opened"], "it can be resumed as it was"

@@ -1,0 +1,195 @@
+"""Advice of candidates: counted for each, profiled for a leader, and what is missing is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.optimise.test_live_bench import CHAIN, H200, LINEAR, bench, problem, took
+from ucutlass import frontend
+from ucutlass.advice import Counters
+from ucutlass.agent import advising
+from ucutlass.agent import live as live_module
+from ucutlass.agent.advising import NOT_LOOKED, Advisor, advisor_of, headline
+from ucutlass.agent.evidence import How, Subject
+from ucutlass.agent.lanes import Lanes
+from ucutlass.agent.outcome import Outcome, Timed
+from ucutlass.agent.problem import Candidate, Problem, candidate_of
+from ucutlass.agent.session import Settings, State
+from ucutlass.agent.tree import Tree
+from ucutlass.assembly import BuiltPipeline
+from ucutlass.backend import Built
+from ucutlass.engine.work import TABLE, Task
+from ucutlass.runtime import isolate
+
+SLOW = LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return")
+TIMED = {"microseconds": 500.0, "spread": 0.01, "wall_microseconds": 503.0, "copy_bandwidth": 4e12}
+COUNTERS = asdict(Counters(tensor=0.3, dram=0.7654, dram_bytes=9e9, seconds=5e-4))
+BIG = {"M": 4096, "N": 4096, "K": 4096}
+
+
+def candidate(text: str, of: Problem) -> Candidate:
+    found = candidate_of(of, text)
+    assert isinstance(found, Candidate)
+    return found
+
+
+def test_every_candidate_is_told_what_decides_its_time_and_what_to_try() -> None:
+    of = replace(problem(), sizes=BIG)
+    said = Advisor().static(candidate(SLOW, of), of, H200, 5e-4)
+    first, second, *rest = said.splitlines()
+    assert first.startswith("bottleneck: ") and headline(said) == first
+    assert second.startswith("took 500.00 us, estimated ") and "of the bound's speed" in second
+    assert any(line.startswith("  try: ") for line in rest)
+    assert sum(line.startswith("advice: ") for line in rest) <= 3
+    assert Advisor("none").static(candidate(SLOW, of), of, H200, 5e-4) == ""
+
+
+def test_the_class_goes_by_what_was_measured() -> None:
+    of = problem()
+    near, far = (Advisor().static(candidate(LINEAR, of), of, H200, s) for s in (4e-6, 1e-3))
+    assert headline(near) != headline(far)
+
+
+def test_a_family_without_a_cost_model_is_told_its_neighbours() -> None:
+    text = "kernel s(x: bf16[M, N]) -> bf16[M, N] { return softmax[N](x) }"
+    of = Problem(text, "s.ucu", "s", {"M": 4096, "N": 4096}, "sm90a", "")
+    said = Advisor().static(candidate(text, of), of, H200, 1e-3)
+    assert "one field away" in said and "  try: " in said
+
+
+def test_a_pipeline_is_told_of_its_stages() -> None:
+    of = problem(CHAIN)
+    first, second, *_ = Advisor().static(candidate(CHAIN, of), of, H200, 5e-5).splitlines()
+    assert first.startswith("took 50.00 us; estimated by stage: ") and first.count(" us") >= 3
+    assert second.startswith("stage ") and "bottleneck: " in second
+
+
+# --- leaders ---------------------------------------------------------------------
+
+
+@dataclass
+class Profiler:
+    """An engine whose GPU has Nsight Compute, or says why it has not."""
+
+    counters: Any = field(default_factory=lambda: {"counters": COUNTERS})
+    timed: Any = field(default_factory=lambda: TIMED)
+    asked: list[str] = field(default_factory=list)
+
+    gpus = cpus = 1
+
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+        assert name in TABLE
+        self.asked.append(name)
+        answer = {"profiled": self.timed, "counted": self.counters}[name]
+        future: Future[isolate.Outcome] = Future()
+        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, "", 2.0))
+        return Task(future, lambda: None)
+
+    def leave(self, near: str) -> None: ...
+    def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(advising.tools, "find", lambda *_: None)
+
+
+def subject(text: str) -> Subject:
+    checked = frontend.read_text(text)
+    kernel = frontend.kernel(checked)
+    chosen = frontend.plan_kernel(checked, kernel, tuple(BIG.values()), "sm90a", H200)
+    from ucutlass.runtime.ptxas import Report
+
+    artifact = SimpleNamespace(report=Report((), ()), versions={}, key="k", library=Path("/none"))
+    built = Built(chosen, None, artifact)  # type: ignore[arg-type]
+    return Subject(checked, kernel, built, BIG)
+
+
+def profiled(engine: Profiler, advisor: Advisor) -> tuple[str, Lanes]:
+    lanes = Lanes(engine, "x", 1.0)
+    return advisor.profiled(subject(SLOW), replace(problem(), sizes=BIG), lanes, 0, 5e-4), lanes
+
+
+def test_a_leader_is_timed_and_counted_and_its_lane_seconds_are_spent() -> None:
+    engine = Profiler()
+    said, lanes = profiled(engine, Advisor("profiled"))
+    assert engine.asked == ["profiled", "counted"] and lanes.held == 4.0
+    assert headline(said).startswith("bottleneck: ") and "advice: " in said
+    without, _ = profiled(Profiler(counters={"missing": "no ncu"}), Advisor("profiled"))
+    assert said.splitlines()[:-1] != without.splitlines()[:-1], "counters say more"
+    assert "0.7654" not in said, "numbers of rules, no raw counters"
+    assert f"{NOT_LOOKED}disassembly (no cuobjdump)" in said
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [{"missing": "ERR_NVGPUCTRPERM: ask for permission"}, isolate.TimedOut(3.0, ""), isolate.Exited(1, "")],
+)
+def test_what_is_missing_is_told_once_and_not_asked_for_again(absent: Any) -> None:
+    engine, advisor = Profiler(counters=absent), Advisor("profiled")
+    first, _ = profiled(engine, advisor)
+    assert "counters (" in first and NOT_LOOKED in first
+    second, _ = profiled(engine, advisor)
+    assert NOT_LOOKED not in second and headline(second).startswith("bottleneck: ")
+    assert engine.asked == ["profiled", "counted", "profiled"]
+
+
+def test_a_session_that_goes_on_does_not_say_it_again() -> None:
+    state = State(settings=Settings(advice="profiled"), tree=Tree())
+    assert advisor_of(state, 5.0) == Advisor("profiled", 5.0)
+    said = f"bottleneck: memory\n{NOT_LOOKED}counters (no ncu)"
+    state.tree.add(None, "k", "t", "", Timed(1.0, advice=said))
+    assert advisor_of(state, 5.0).told
+
+
+def test_a_profile_that_is_lost_leaves_the_measured_time() -> None:
+    said, _ = profiled(Profiler(timed=isolate.Crashed("SIGSEGV", "")), Advisor("profiled"))
+    assert "timing of the profile (the profile's process was ended by SIGSEGV)" in said
+    assert headline(said).startswith("bottleneck: ")
+
+
+def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ())  # type: ignore[arg-type]
+    )  # fmt: skip
+    seconds = iter((1e-5, 1.01e-5, 0.9e-5))
+
+    def agreed(subject: Subject, how: How, lanes: Lanes) -> Outcome:
+        return Timed(next(seconds), 2.0, 1.9, 2.1, records=("a",))
+
+    live = bench([took(1e-5), took(1e-5), took(1e-5), took(9.0)], agreed)
+    asked: list[float] = []
+    live.advisor = Advisor("profiled")
+    monkeypatch.setattr(Advisor, "profiled", lambda self, *told: asked.append(told[-1]) or "seen")
+    said = []
+    for tile in ("64x64x64", "128x64x64", "128x128x64", "128x256x64"):
+        text = LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return")
+        assert isinstance(live.key(text), str)
+        outcome = live.judge(text).outcome
+        assert isinstance(outcome, Timed)
+        said.append(outcome.advice)
+    assert asked == [1e-5, 0.9e-5] and said[0] == said[2] == "seen"
+    assert said[1].startswith("bottleneck: ") and said[3].startswith("bottleneck: ")
+
+
+def test_counters_of_a_machine_without_the_tool_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ucutlass.runtime import system
+    from ucutlass.trials import counted
+
+    monkeypatch.setattr(system, "driver", lambda: None)
+    assert counted.counted({}, [], 1.0) == {"missing": "no GPU here"}
+    gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132)
+    monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), (gpu,), ""))
+    assert "no ncu" in counted.counted({}, [], 1.0)["missing"]
+    monkeypatch.setattr(
+        system, "driver", lambda: system.Driver((13, 0), (replace(gpu, capability=(1, 0)),), "")
+    )
+    assert "no table of metrics" in counted.counted({}, [], 1.0)["missing"]

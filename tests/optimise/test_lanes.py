@@ -1,0 +1,126 @@
+"""What counts as spent: the time that a lane was held, and none in which it was waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.optimise.test_live_bench import LINEAR, Engine, bench, took
+from ucutlass.agent import lanes as lanes_module
+from ucutlass.agent import live as live_module
+from ucutlass.agent.evidence import How, Subject
+from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.outcome import Outcome, Timed
+from ucutlass.assembly import BuiltPipeline
+from ucutlass.engine import place as place_module
+from ucutlass.engine.errors import TaskLost
+from ucutlass.engine.place import Place
+from ucutlass.engine.work import TABLE, Task, Work
+from ucutlass.runtime import isolate
+
+
+@dataclass
+class Clock:
+    """Stands still but where it is told to go on."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (lanes_module, live_module, place_module):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+@dataclass
+class Crowded:
+    """An engine whose lane is free after 100 s, and then has every call for 2 s; or kills its workers."""
+
+    clock: Clock
+    dies: bool = False
+    near: list[str] = field(default_factory=list)
+    artifacts: list[tuple[str, ...]] = field(default_factory=list)
+
+    gpus = cpus = 1
+
+    def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
+        assert name in TABLE
+        self.near.append(more["near"])
+        future: Future[isolate.Outcome] = Future()
+        self.clock.now += 102.0
+        if self.dies:
+            future.set_exception(TaskLost(name, ("a", "b", "c")))
+        else:
+            future.set_result(isolate.Returned({"seconds": 1e-5, "words": ""}, "", 2.0))
+        return Task(future, lambda: None)
+
+    def leave(self, near: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_the_wait_for_a_lane_is_in_no_spend(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(*_: Any, **__: Any) -> BuiltPipeline:
+        clock.now += 30.0
+        return BuiltPipeline(None, ())  # type: ignore[arg-type]
+
+    def confirm(subject: Subject, how: How, lanes: Lanes) -> Outcome:
+        for name in ("verified", "compared"):
+            assert isinstance(lanes.call(name, {}, limit=1.0), isolate.Returned)
+        clock.now += 5.0  # the audit's own work
+        return Timed(1e-5, 2.0, 1.9, 2.1)
+
+    monkeypatch.setattr(live_module, "build_program", built)
+    live = bench([took(1.0)], confirm)
+    live.engine = Crowded(clock)
+    assert isinstance(live.key(LINEAR), str)
+    judged = live.judge(LINEAR)
+    assert isinstance(judged.outcome, Timed)
+    # An attempt and the two halves of a confirmation, 2 s each; built for 30 s, audited for 5 s.
+    assert judged.spend.gpu_seconds == 6.0 and judged.spend.seconds == 30 + 6 + 5
+    assert len(set(live.engine.near)) == 1, "all of one problem's times are of one GPU"
+
+
+def test_two_problems_may_be_on_two_gpus() -> None:
+    assert bench([took(1.0)]).near != bench([took(1.0)]).near
+
+
+def test_what_lost_workers_took_counts(clock: Clock) -> None:
+    lanes = Lanes(Crowded(clock, dies=True), "x", 1.0)
+    words = value(lanes.call("attempt", {}, limit=1.0), "the attempt")
+    assert isinstance(words, str) and "lost 3 times" in words
+    assert (lanes.held, lanes.waited) == (102.0, 0.0)
+
+
+def test_a_call_that_ended_badly_held_the_lane_too() -> None:
+    lanes = Lanes(Engine([isolate.TimedOut(3.0, "", 3.5)]), "x", 1.0)
+    assert "did not end" in str(value(lanes.call("attempt", {}, limit=3.0), "the attempt"))
+    assert lanes.held == 3.5
+
+
+def test_a_place_says_how_long_it_had_the_lane(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def held(*_: Any, **__: Any) -> Iterator[None]:
+        clock.now += 100.0
+        yield
+
+    def called(self: Place, process: Any, work: Work) -> isolate.Outcome:
+        clock.now += 2.0
+        return isolate.Crashed("SIGSEGV", "")
+
+    monkeypatch.setattr(place_module.lane, "held", held)
+    monkeypatch.setattr(Place, "_called", called)
+    place = Place(lambda: "GPU-0")
+    for name in ("attempt", "compared"):
+        assert place.run(Work(TABLE[name], {}), Event()) == isolate.Crashed("SIGSEGV", "", 2.0)
+    place.close()

@@ -1,0 +1,69 @@
+"""A suite as an engine's GPU runs it: the plan crosses as JSON, libraries by their keys."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ucutlass import frontend
+from ucutlass.runtime import isolate
+from ucutlass.runtime.verify import pool
+from ucutlass.runtime.verify.evidence import CaseResult
+from ucutlass.runtime.verify.suite import Grain, suite
+from ucutlass.trials import verified
+from ucutlass.trials.tune import ArtifactGone
+from ucutlass.trials.verify import facts
+
+TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
+SIZES = {"M": 64, "N": 64, "K": 64}
+
+
+@dataclass
+class Kept:
+    library: Path
+
+
+def asked() -> dict[str, Any]:
+    program = frontend.program(frontend.read_text(TEXT))
+    grain = Grain({"M": 64}, {}, {})
+    made = verified.Plan(
+        facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]), grain,
+        suite(program, SIZES, grain, seed=3, most=6), (),
+    )  # fmt: skip
+    arguments = {
+        "kernel": dict(made.kernel), "keys": ["key-of-it"], "tile": dict(made.grain.tile),
+        "suite": verified.asdict(made.suite), "case_seconds": 7.0, "built_with": {"nvcc": "13"},
+    }  # fmt: skip
+    crossed: dict[str, Any] = json.loads(json.dumps(arguments))
+    return crossed
+
+
+def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def ran(target: str, shared: Any, cases: Any, **limits: Any) -> Any:
+        seen.append((shared, cases, limits["case_seconds"]))
+        return tuple(CaseResult(c, "right", None) for c in cases)
+
+    monkeypatch.setattr(pool, "run", ran)
+    monkeypatch.setattr(verified, "kept", lambda key, cache: Kept(Path(f"/worker/{key}/kernel.so")))
+    told = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {"nvcc": "13"}}
+    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Returned(told, ""))
+    found = verified.on_gpu(**asked())
+    ((shared, cases, limit),) = seen
+    stages = shared["kernel"]["stages"]
+    assert stages[0]["library"] == "/worker/key-of-it/kernel.so" and stages[1] is None
+    assert len(cases) == 6 and limit == 7.0 and shared["tile"] == {"M": 64}
+    assert found["machine"]["device"] == "NVIDIA H200"
+    assert len(found["evidence"]["cases"]) == 6 and found["evidence"]["seed"] == 3
+    assert found["evidence"]["left_out"], "what the limit left out is still said"
+
+
+def test_a_library_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verified, "kept", lambda key, cache: None)
+    with pytest.raises(ArtifactGone, match="has no entry key-of-it"):
+        verified.on_gpu(**asked())

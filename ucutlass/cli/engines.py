@@ -1,0 +1,41 @@
+"""The engine that `--engine` names, and its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ucutlass import engine
+from ucutlass.cli import gpu
+from ucutlass.cli.errors import Status, fail
+from ucutlass.engine import machine
+from ucutlass.engine.errors import EngineUnknown
+from ucutlass.engine.local import LocalEngine
+from ucutlass.runtime.gpu import Found
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+engine_option = click.option(
+    "--engine", "spec", metavar="SPEC",
+    help="Where builds and timings run: local (the default), or dask://HOST:PORT.",
+)  # fmt: skip
+
+
+def opened(spec: str | None, as_json: bool) -> engine.Engine:
+    """The caller's to close. Ends the command for a name that is no engine; raises as `engine.open`."""
+    try:
+        return LocalEngine(on_wait=announce) if spec is None else engine.open(spec, on_wait=announce)
+    except EngineUnknown as problem:
+        fail(Status.CALL, str(problem), as_json)
+
+
+def at_hand(hall: engine.Engine) -> Found | None:
+    """The kind of its GPUs; None where there is none that a compile target serves."""
+    # A cluster's client needs no GPU.
+    return gpu.at_hand() if isinstance(hall, LocalEngine) else machine.at_hand(hall)
+
+
+def announce(holder: str) -> None:
+    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)

@@ -1,0 +1,57 @@
+"""`ucc sessions`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.overview import Overview, sessions
+from ucutlass.cli import show
+from ucutlass.cli.errors import reported
+from ucutlass.cli.options import journal_option, json_option
+
+_HEAD = ("session", "problem", "candidates", "own us", "best us", "gain", "spent", "last", "state")
+
+
+@click.command("sessions")
+@click.option("--open", "unended", is_flag=True, help="Only those that have not ended.")
+@journal_option
+@json_option
+def command(unended: bool, journal: Path | None, as_json: bool) -> None:
+    """List the optimisation sessions of a journal, the latest last.
+
+    An id's first digits serve `ucc optimize --resume`, `ucc report` and `ucc replay`.
+    """
+    with reported(as_json):
+        kept = Journal.open(journal)
+        found = [one for one in sessions(kept) if not unended or one.state == "open"]
+        if as_json:
+            click.echo(json.dumps([asdict(one) for one in found], indent=2))
+        elif not found:
+            click.echo(f"no {'open ' if unended else ''}sessions in {kept.path}")
+        else:
+            show.table(_HEAD, [_row(one) for one in found])
+
+
+def _row(one: Overview) -> tuple[str, ...]:
+    return (
+        one.id[:12], one.problem, str(one.candidates), _micro(one.own), _micro(one.best),
+        "-" if one.gain is None else f"{one.gain:.3f}", _spent(one), one.last[:16].replace("T", " "),
+        one.state,
+    )  # fmt: skip
+
+
+def _micro(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e6:.2f}"
+
+
+def _spent(one: Overview) -> str:
+    s = one.spend
+    parts = [f"{s.attempts} attempts", f"{s.gpu_seconds:.0f} s of GPU"]
+    parts += [f"{s.tokens} tokens"] if s.tokens else []
+    parts += [f"${s.dollars:.2f}"] if s.dollars else []
+    return ", ".join(parts)
