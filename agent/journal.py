@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ucutlass.runtime import switches
-from ucutlass.runtime.errors import StoreError, StoreForeign, StoreNewer
+from ucutlass.runtime.errors import StoreError
 from ucutlass.runtime.store import faults
-from ucutlass.runtime.store.file import connect
+from ucutlass.runtime.store.file import connect, schema_of
 
 NAME = "sessions.sqlite"
 
@@ -163,25 +163,10 @@ class Journal:
 
     def _schema(self, c: sqlite3.Connection) -> int:
         """0 for an empty file. Raises StoreForeign, StoreNewer."""
-        (application,) = c.execute("PRAGMA application_id").fetchone()
-        (schema,) = c.execute("PRAGMA user_version").fetchone()
-        (tables,) = c.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application != APPLICATION and (application, schema, tables) != (0, 0, 0):
-            raise StoreForeign(f"{self.path} is a database of something else", faults.other_folder())
-        if schema > SCHEMA:
-            known = f"{self.path} has schema {schema}, and this version of ucutlass knows up to {SCHEMA}"
-            raise StoreNewer(known, f"update ucutlass, or {faults.other_folder()}")
-        return int(schema)
+        return schema_of(c, self.path, APPLICATION, SCHEMA)
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        with faults.guarded(self.path, _WHAT):
-            try:
-                yield
-            except sqlite3.DatabaseError as error:
-                if faults.damaged(error):
-                    raise JournalDamaged(f"{_WHAT} {self.path} is damaged ({error})", self._mend()) from error
-                raise
+    def _used(self) -> AbstractContextManager[None]:
+        return faults.used(self.path, _WHAT, JournalDamaged, self._mend())
 
 
 def _now() -> str:

@@ -13,6 +13,7 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.live import Live
 from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Proposer
+from ucutlass.agent.proposers.models import judge
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
@@ -81,9 +82,9 @@ def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Pro
     """A session's proposer, and where it is judged, which holds a token of the engine until that closes or
     is told to leave it. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
-    seed = session.state.settings.seed
+    settings = session.state.settings
     how = How(
-        problem.arch, where.device, problem.policy, where.baseline, seed, limit=where.limit,
+        problem.arch, where.device, problem.policy, where.baseline, settings.seed, limit=where.limit,
         module=problem.module,
     )  # fmt: skip
     bench = Live(problem, where.engine, how, where.limit, where.wait)
@@ -91,7 +92,9 @@ def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Pro
     bench.best = None if best is None else best.seconds
     bench.advisor = advisor_of(session.state, where.limit)
     bench.meter = meter_of(session.state, problem.arch, where.limit)
-    proposer = proposer_of(problem, where.device, seed)
+    if settings.judge and session.voice is None:
+        session.voice = judge(settings.judge)
+    proposer = proposer_of(problem, where.device, settings.seed)
     if where.measures and isinstance(proposer, Measuring):
         proposer = proposer.measuring(measurer(session, bench))
     return proposer, bench

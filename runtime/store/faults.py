@@ -50,6 +50,18 @@ def guarded(path: Path, what: str = "the evidence store") -> Iterator[None]:
         raise _fault(_CODES.get(error.errno or 0, StoreUnusable), path, error, what) from error
 
 
+@contextmanager
+def used(path: Path, what: str, broken: type[StoreError], mend: str) -> Iterator[None]:
+    """As `guarded`; for a damaged file `broken`, with what mends it: a file that is left as it is."""
+    with guarded(path, what):
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if not damaged(error):
+                raise
+            raise broken(f"{what} {path} is damaged ({error})", mend) from error
+
+
 def _fault(kind: type[StoreError], path: Path, error: Exception, name: str) -> StoreError:
     if kind is StoreBusy:
         return StoreBusy(f"{name} {path} is held by another process ({error})",

@@ -182,15 +182,20 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _schema(c: sqlite3.Connection, path: Path) -> int:
-    """The file's `user_version`. Raises StoreForeign, StoreNewer."""
-    (application,) = c.execute("PRAGMA application_id").fetchone()
+    return schema_of(c, path, APPLICATION, len(MIGRATIONS))
+
+
+def schema_of(c: sqlite3.Connection, path: Path, application: int, newest: int) -> int:
+    """The `user_version` of a file of ours, by its application_id; 0 for an empty one. Raises StoreForeign,
+    and StoreNewer for one beyond the `newest` that is known."""
+    (found,) = c.execute("PRAGMA application_id").fetchone()
     (schema,) = c.execute("PRAGMA user_version").fetchone()
     (tables,) = c.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION and (application, schema, tables) != (0, 0, 0):
+    if found != application and (found, schema, tables) != (0, 0, 0):
         raise StoreForeign(f"{path} is a database of something else", other_folder())
-    if schema > len(MIGRATIONS):
+    if schema > newest:
         raise StoreNewer(
-            f"{path} has schema {schema}, and this version of ucutlass knows up to {len(MIGRATIONS)}",
+            f"{path} has schema {schema}, and this version of ucutlass knows up to {newest}",
             f"update ucutlass, or {other_folder()}",
         )
     return int(schema)

@@ -32,6 +32,7 @@ def table() -> Table:
         "crash": Row("engine_fakes:crash", "gpu", "warm"),
         "process": Row("engine_fakes:process", "gpu", "warm"),
         "fresh": Row("engine_fakes:process", "gpu", "fresh"),
+        "nests": Row("engine_fakes:nests", "gpu", "fresh"),
     }
 
 
@@ -141,3 +142,16 @@ def trial(text: str, problem: str, name: str, **more: Any) -> dict[str, Any]:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
     return {"seconds": 1e-5 + 1e-7 * len(text), "words": ""}
+
+
+def nests(log: str, inner: str) -> dict[str, Any]:
+    """A call that has processes of its own, as a verification has."""
+    from ucutlass.runtime import isolate
+
+    found = isolate.run(f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60)
+    return {"outer": os.getpid(), "inner": getattr(found, "value", None), "how": type(found).__name__}
+
+
+def stays(log: str) -> None:
+    note(log, str(os.getpid()))
+    time.sleep(600)

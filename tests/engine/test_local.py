@@ -23,7 +23,7 @@ from ucutlass.runtime.bench import lane
 from ucutlass.runtime.bench.lane import NoGpu
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import CompilerMissing, LockTimeout
-from ucutlass.runtime.isolate import Crashed, Raised, Returned
+from ucutlass.runtime.isolate import Crashed, Raised, Returned, TimedOut
 
 
 @pytest.fixture
@@ -115,6 +115,21 @@ def test_a_crash_costs_its_own_call(engine: LocalEngine) -> None:
     found = engine.submit("crash", {}, near="x").result()
     assert isinstance(found, Crashed) and found.signal == "SIGSEGV"
     assert value(engine.submit("process", {}, near="x").result()) != value(first)
+
+
+def test_a_call_may_have_processes_of_its_own_which_end_with_it(
+    engine: LocalEngine, tmp_path: Path
+) -> None:  # fmt: skip
+    log = tmp_path / "log"
+    asked = {"log": str(log), "inner": "process"}
+    found = value(engine.submit("nests", asked, near="x").result())
+    assert isinstance(found, dict) and found["how"] == "Returned"
+    assert len({found["outer"], found["inner"], os.getpid()}) == 3
+    crashed = value(engine.submit("nests", {**asked, "inner": "crash"}, near="x").result())
+    assert isinstance(crashed, dict) and crashed["how"] == "Crashed"
+    task = engine.submit("nests", {**asked, "inner": "stays"}, near="x", limit_seconds=5)
+    assert isinstance(task.result(), TimedOut) and len(notes(log)) == 1
+    assert all_ended([int(notes(log)[0])])
 
 
 def test_failures_are_told_apart(engine: LocalEngine) -> None:

@@ -12,7 +12,7 @@ import click
 
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.problem import problem_of_json
-from ucutlass.agent.run import Session, Voice
+from ucutlass.agent.run import Session
 from ucutlass.cli.errors import Status, fail
 
 if TYPE_CHECKING:
@@ -59,13 +59,3 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
         return models.recorded(asking.replay, chosen, memory=memory)
     click.echo(f"ucc: {chosen.model} proposes; its tokens cost money", err=True)
     return models.model(chosen, record=asking.record, memory=memory)
-
-
-def voice(judge: str) -> Voice | None:
-    """Who gives opinions of leaders. Raises ProposerFailed for a key or an SDK that lacks."""
-    from ucutlass.agent.proposers import models
-
-    if not judge:
-        return None
-    click.echo(f"ucc: {judge} is asked about leaders; its tokens cost money", err=True)
-    return models.judge(judge)

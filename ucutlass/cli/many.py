@@ -24,7 +24,7 @@ from ucutlass.agent.session import NotASession, Settings, State, settings_of_jso
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import show
-from ucutlass.cli.asking import Asking, chosen_proposer, maker, voice
+from ucutlass.cli.asking import Asking, chosen_proposer, maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.working import Working, working_of
@@ -120,13 +120,8 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     asking = replace(asked.asking, proposer=begun.settings.proposer)
     baseline = "" if begun.baseline == "none" else begun.baseline
     where = Where(engine, found.device, baseline, asked.limit, asked.wait, asked.working.measures)
-    heard: dict[str, Any] = {}
 
     def place_of(session: Session) -> Any:
-        judge = session.state.settings.judge
-        if judge not in heard:
-            heard[judge] = voice(judge)
-        session.voice = heard[judge]
         return placed(session, where, maker(asking, kept, session, asked.as_json))
 
     try:

@@ -27,7 +27,7 @@ from ucutlass.agent.session import NotASession, Settings, State
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import show
-from ucutlass.cli.asking import Asking, chosen_proposer, maker, voice
+from ucutlass.cli.asking import Asking, chosen_proposer, maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -171,8 +171,11 @@ def command(
         where = Where(
             engine, device, "" if baseline == "none" else baseline, limit, wait, working.measures
         )
+        if session.state.settings.judge:
+            click.echo(
+                f"ucc: {session.state.settings.judge} is asked about leaders; its tokens cost money", err=True
+            )
         try:
-            session.voice = voice(session.state.settings.judge)
             state = go_on(session, where, maker(asking, kept, session, as_json), _progress(as_json))
         except ProposerFailed as failure:
             again = f"ucc optimize --resume {session.id[:12]}"

@@ -13,15 +13,15 @@ import math
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ucutlass import ir
 from ucutlass.runtime import switches
-from ucutlass.runtime.errors import StoreError, StoreForeign, StoreNewer
+from ucutlass.runtime.errors import StoreError, StoreForeign
 from ucutlass.runtime.store import faults
 from ucutlass.runtime.store import file as store_file
 from ucutlass.runtime.subject import algorithm_digest
@@ -161,34 +161,16 @@ class Database:
                 return store_file.once(c, lambda c: act(self._ours(c)), "BEGIN IMMEDIATE")
 
     def _ours(self, c: sqlite3.Connection) -> sqlite3.Connection:
-        (application,) = c.execute("PRAGMA application_id").fetchone()
-        (schema,) = c.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION:
-            raise StoreForeign(f"{self.path} is no tuning database", f"move it away, or {_other()}")
-        if schema > SCHEMA:
-            raise StoreNewer(
-                f"{self.path} has schema {schema}, and this version of ucutlass knows up to {SCHEMA}",
-                f"update ucutlass, or {_other()}",
-            )
+        """Raises StoreForeign, StoreNewer."""
+        if store_file.schema_of(c, self.path, APPLICATION, SCHEMA) == 0:
+            mend = f"move it away, or {faults.other_folder()}"
+            raise StoreForeign(f"{self.path} is no tuning database", mend)
         return c
 
-    @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _used(self) -> AbstractContextManager[None]:
         """Raises a StoreError for whatever SQLite or the system refuses inside."""
-        with faults.guarded(self.path, _WHAT):
-            try:
-                yield
-            except sqlite3.DatabaseError as error:
-                if not faults.damaged(error):
-                    raise
-                raise TuningDamaged(
-                    f"{_WHAT} {self.path} is damaged ({error})",
-                    "move that file away: `ucc tune` makes another",
-                ) from error
-
-
-def _other() -> str:
-    return faults.other_folder()
+        mend = "move that file away: `ucc tune` makes another"
+        return faults.used(self.path, _WHAT, TuningDamaged, mend)
 
 
 def _make(path: Path) -> None:

@@ -1,0 +1,69 @@
+"""A whole session on a GPU: confirmed on the engine's GPU, profiled, weighed by energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ucutlass.agent.advising import NOT_LOOKED
+from ucutlass.agent.energy import NOT_MEASURED
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.optimize import Where, begin, go_on, rules
+from ucutlass.agent.outcome import Timed
+from ucutlass.agent.problem import problem_of
+from ucutlass.agent.report.facts import facts
+from ucutlass.agent.report.page import page
+from ucutlass.agent.session import Settings
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.engine.local import LocalEngine
+from ucutlass.runtime import gpu
+from ucutlass.runtime.store import Store
+
+pytestmark = pytest.mark.gpu
+
+KERNEL = "kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return relu(dot[K](x, w)) }\n"
+CHAIN = """
+pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
+  h: bf16[M, N] = dot[K](x, w) + b
+  return softmax[N](h)
+}
+"""
+SIZES = {"M": 1024, "N": 1024, "K": 1024}
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEngine]:
+    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
+    made = LocalEngine()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("text", [KERNEL, CHAIN], ids=["kernel", "pipeline"])
+def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, tmp_path: Path) -> None:
+    found = gpu.at_hand()
+    assert found is not None
+    problem = problem_of(text, "p.ucu", None, SIZES, found.arch.name)
+    settings = Settings(
+        "flat", budget=Budget(3), stop=Stop(None, None), advice="profiled", objective="energy-tie"
+    )  # fmt: skip
+    journal = Journal(tmp_path / "sessions.sqlite")
+    session = begin(journal, problem, settings, found.device)
+    state = go_on(session, Where(engine, found.device), rules)
+    own = state.tree[0].outcome
+    assert isinstance(own, Timed) and len(own.records) == 3, own
+    kinds = {Store.open().get(id).kind for id in own.records}
+    assert kinds == {"verify", "bench", "audit"}
+    assert own.gain is not None and own.low is not None and own.low <= own.gain
+    assert own.advice.startswith(("bottleneck: ", "took "))
+    if own.joules is None:
+        assert any(words.startswith(NOT_MEASURED) for words in state.said), state.said
+    else:
+        assert 0 < own.joules < 10
+    assert sum(NOT_LOOKED in n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, Timed)) <= 1
+    assert 0 < state.spend.gpu_seconds < state.spend.seconds
+    print(own.advice, own.joules, state.said, state.spend)
+    assert "What was gained" in page(facts(session.id, journal.events(session.id)))
