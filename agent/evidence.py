@@ -114,14 +114,15 @@ def _verified(subject: Subject, how: How) -> Record:
 def _benched(subject: Subject, how: How) -> dict[str, Any] | str:
     """What the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
+    baselines = _baselines(subject.program, how)
     arguments = {
         "text": subject.checked.source, "file": subject.checked.file, "name": subject.program.name,
         "sizes": dict(subject.sizes), "arch": how.arch, "seed": how.seed,
-        "baselines": _baselines(subject.program, how), "protocols": [asdict(protocol)],
+        "baselines": baselines, "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
     }  # fmt: skip
     with _lane(how):
-        outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=how.limit)
+        outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=_limit(baselines, how))
     match outcome:
         case isolate.Returned(dict(found)):
             return found
@@ -145,6 +146,13 @@ def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
     columns = [c for c in COLUMNS if single or c != "eager-tf32"]
     told = {"module": how.module.told(), "names": dict(met.keys)}
     return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
+
+
+def _limit(baselines: Sequence[Mapping[str, Any]], how: How) -> float:
+    """Seconds of the comparison: as many again for every way in which a module is compiled, which takes
+    minutes the first time."""
+    compiled = [b for b in baselines if "module" in b and str(b["name"]).startswith("compile")]
+    return how.limit * (1 + len(compiled))
 
 
 def _lane(how: How) -> AbstractContextManager[None]:
