@@ -125,13 +125,16 @@ def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
 def _benched(subject: Subject, how: How, lanes: Lanes) -> dict[str, Any] | str:
     """What the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
+    baselines = _baselines(subject.program, how)
     arguments = {
         "text": subject.checked.source, "file": subject.checked.file, "name": subject.program.name,
         "sizes": dict(subject.sizes), "arch": how.arch, "seed": how.seed,
-        "baselines": _baselines(subject.program, how), "protocols": [asdict(protocol)],
+        "baselines": baselines, "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
     }  # fmt: skip
-    outcome = lanes.call("compared", arguments, limit=how.limit, artifacts=artifacts_of(subject.built))
+    outcome = lanes.call(
+        "compared", arguments, limit=_limit(baselines, how), artifacts=artifacts_of(subject.built)
+    )
     found = value(outcome, "the comparison")
     return found if isinstance(found, str) else dict(found)
 
@@ -152,6 +155,13 @@ def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
     columns = [c for c in COLUMNS if single or c != "eager-tf32"]
     told = {"module": how.module.told(), "names": dict(met.keys)}
     return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
+
+
+def _limit(baselines: Sequence[Mapping[str, Any]], how: How) -> float:
+    """Seconds of the comparison: as many again for every way in which a module is compiled, which takes
+    minutes the first time."""
+    compiled = [b for b in baselines if "module" in b and str(b["name"]).startswith("compile")]
+    return how.limit * (1 + len(compiled))
 
 
 def artifacts_of(built: AnyBuilt) -> list[str]:

@@ -198,12 +198,17 @@ def _as(x: Any, dtype: torch.dtype) -> Any:
 
 @contextmanager
 def _default(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
+    """Factories make this element, and float32 is float32: TF32 would make the twin's error thousands of
+    times as large."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = (torch.get_default_dtype(), matmul.allow_tf32, cudnn.allow_tf32)
     torch.set_default_dtype(dtype)
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        torch.set_default_dtype(before[0])
+        matmul.allow_tf32, cudnn.allow_tf32 = before[1:]
 
 
 class _Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]

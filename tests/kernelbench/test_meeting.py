@@ -201,6 +201,15 @@ def test_the_tolerance_is_roundoff(tmp_path: Path) -> None:
     assert tolerance(torch.arange(3), torch.arange(3)) == 0.0
 
 
+def test_the_twin_is_float32_and_not_tf32(tmp_path: Path) -> None:
+    """Its error measures what rounding does to the formula: facts are taken with TF32, answers without."""
+    of = made(tmp_path, module("x * 2", x="4, 4"))
+    strict = module("assert not torch.backends.cudnn.allow_tf32\nreturn x * 2", x="4, 4")
+    checked = Module(of.file, strict, of.mode, of.precision, of.facts)
+    assert apart("kernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }", checked) == ""
+    assert torch.backends.cudnn.allow_tf32
+
+
 def test_a_shape_that_depends_on_values_is_no_match(tmp_path: Path) -> None:
     of = made(tmp_path, module("x[x[:, 0] > 0]", x="4, 4"))
     assert "should have" in apart("kernel k(x: f32[M, N]) -> f32[M, N] { return x }", of)

@@ -176,6 +176,7 @@ def test_evidence_has_a_column_for_every_way(problem: Problem) -> None:
     asked = evidence._baselines(program, how)
     assert [one["name"] for one in asked] == ["compile-max-autotune", "eager", "eager-tf32"]
     assert asked[0]["names"]["fc_weight"] == "state fc.weight"
+    assert evidence._limit(asked, how) == 2 * how.limit
     assert evidence._baselines(program, replace(how, baseline="")) == []
     report = {
         "outcomes": [{"span": {"median": 20.0}}],
