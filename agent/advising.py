@@ -31,7 +31,7 @@ from ucutlass.runtime.profile import sass, tools
 from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import Store
 from ucutlass.schedule import show
-from ucutlass.shapes import ShapeError, complete
+from ucutlass.shapes import ShapeError, complete, free_dims
 from ucutlass.sol.bounds import bounds, micro
 from ucutlass.trials.profile import request_json, timing_of
 
@@ -53,6 +53,7 @@ class Advisor:
         """Of a candidate that took so many seconds; "" where nothing is to be said."""
         if self.depth == "none":
             return ""
+        problem = replace(problem, sizes=candidate.sizes)
         try:
             match candidate.program:
                 case ir.Kernel() as kernel:
@@ -69,7 +70,8 @@ class Advisor:
                 found = self._looked(subject, kernel, built, problem, lanes, seed, seconds)
             case _:
                 self._missing["the profiler"] = "stages of a pipeline are not profiled one by one"
-                candidate = Candidate(subject.checked, subject.program, "")
+                sizes = {d: subject.sizes[d] for d in free_dims(subject.program)}
+                candidate = Candidate(subject.checked, subject.program, "", sizes)
                 device = next((b.planned.device for b in _kernels(subject)), None)
                 found = [self.static(candidate, problem, device, seconds)]
         if self._missing and not self.told:
