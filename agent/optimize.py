@@ -29,7 +29,7 @@ ProposerOf = Callable[[Problem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
 `ucutlass.agent.proposers.models`."""
 
-__all__ = ["ProposerOf", "Where", "begin", "go_on", "placed", "rules"]
+__all__ = ["ProposerOf", "Where", "begin", "building_ahead", "go_on", "placed", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,19 @@ def go_on(
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
     proposer, live = placed(session, where, proposer_of)
-    bench: Bench = live
-    if where.builders is not None:
-        ahead = Ahead(live.problem, where.device, where.builders, where.counted)
-        ahead.begin([one.text for one in session.state.pending])
-        proposer, bench = ahead.proposer(proposer), ahead.bench(live)
     try:
-        return run(session, proposer, bench, on_event)
+        return run(session, *building_ahead(session, where, proposer, live), on_event)
     finally:
         where.engine.leave(live.near)
+
+
+def building_ahead(session: Session, where: Where, proposer: Proposer, live: Live) -> tuple[Proposer, Bench]:
+    """A placed session, with the builds of what is to be judged begun at once where `where` has builders."""
+    if where.builders is None:
+        return proposer, live
+    ahead = Ahead(live.problem, where.device, where.builders, where.counted)
+    ahead.begin([one.text for one in session.state.pending])
+    return ahead.proposer(proposer), ahead.bench(live)
 
 
 def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:

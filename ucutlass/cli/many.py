@@ -14,7 +14,7 @@ import click
 
 from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.agent.kernelbench import Row, rows
-from ucutlass.agent.many import Member, NotARun, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.many import Member, NotARun, Place, Run, look_at, opened_run, resumed_run, work
 from ucutlass.agent.outcome import words
 from ucutlass.agent.problem import Problem
 from ucutlass.agent.proposer import ProposerFailed
@@ -99,7 +99,8 @@ def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
 
 
 def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
-    from ucutlass.agent.optimize import Where, begin, placed
+    from ucutlass.agent.ahead import builders
+    from ucutlass.agent.optimize import Where, begin, building_ahead, placed
 
     kept = Journal.open(asked.journal)
     found = at_hand(engine)
@@ -119,15 +120,19 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     look_at(run, problem_of, open_, _on_member(asked.as_json))
     asking = replace(asked.asking, proposer=begun.settings.proposer)
     baseline = "" if begun.baseline == "none" else begun.baseline
-    where = Where(engine, found.device, baseline, asked.limit, asked.wait, asked.working.measures)
+    with builders(engine.cpus) as pool:
+        where = Where(
+            engine, found.device, baseline, asked.limit, asked.wait, asked.working.measures, builders=pool
+        )
 
-    def place_of(session: Session) -> Any:
-        return placed(session, where, maker(asking, kept, session, asked.as_json))
+        def place_of(session: Session) -> Place:
+            asks = maker(asking, kept, session, asked.as_json)
+            return building_ahead(session, where, *placed(session, where, asks))
 
-    try:
-        why = work(run, place_of, begun.whole, _on_event(asked.as_json))
-    except ProposerFailed as failure:
-        fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
+        try:
+            why = work(run, place_of, begun.whole, _on_event(asked.as_json))
+        except ProposerFailed as failure:
+            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
     return run, why
 
 
