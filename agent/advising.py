@@ -9,7 +9,7 @@ as far as the machine has the tools. What it has not is told once.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,18 +20,18 @@ from ucutlass.advice.known import facts_about
 from ucutlass.agent.evidence import Subject, artifacts_of
 from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.outcome import Timed
-from ucutlass.agent.problem import Candidate, Problem
 from ucutlass.agent.session import Depth, State
+from ucutlass.assembly import kernels_of
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import Device
-from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
+from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.planned import AnyPlanned
 from ucutlass.runtime.profile import sass, tools
 from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import Store
 from ucutlass.schedule import show
-from ucutlass.shapes import ShapeError, complete, free_dims
+from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds, micro
 from ucutlass.trials.profile import request_json, timing_of
 
@@ -49,49 +49,51 @@ class Advisor:
     told: bool = False
     _missing: dict[str, str] = field(default_factory=dict)
 
-    def static(self, candidate: Candidate, problem: Problem, device: Device | None, seconds: float) -> str:
-        """Of a candidate that took so many seconds; "" where nothing is to be said."""
+    def static(
+        self, checked: frontend.Checked, program: ir.Program, sizes: Mapping[str, int], arch: str,
+        device: Device | None, seconds: float,
+    ) -> str:  # fmt: skip
+        """Of a candidate that took so many seconds at these extents; "" where nothing is to be said."""
         if self.depth == "none":
             return ""
-        problem = replace(problem, sizes=candidate.sizes)
         try:
-            match candidate.program:
+            extents = complete(program, sizes)
+            match program:
                 case ir.Kernel() as kernel:
-                    return "\n".join(_of_kernel(candidate.checked, kernel, problem, device, seconds))
+                    return "\n".join(_of_kernel(checked, kernel, extents, arch, device, seconds))
                 case ir.Pipeline() as pipeline:
-                    return "\n".join(_of_pipeline(candidate.checked, pipeline, problem, device, seconds))
+                    return "\n".join(_of_pipeline(checked, pipeline, extents, arch, device, seconds))
         except (ProgramError, ShapeError):
             return ""  # it ran, so this is a planner that knows another device: nothing to say
 
-    def profiled(self, subject: Subject, problem: Problem, lanes: Lanes, seed: int, seconds: float) -> str:
+    def profiled(self, subject: Subject, arch: str, lanes: Lanes, seed: int, seconds: float) -> str:
         """Of a new leader. Takes the GPU's lane twice. Raises what a machine's fault raises."""
         match subject.built, subject.program:
             case Built() as built, ir.Kernel() as kernel:
-                found = self._looked(subject, kernel, built, problem, lanes, seed, seconds)
+                found = self._looked(subject, kernel, built, arch, lanes, seed, seconds)
             case _:
                 self._missing["the profiler"] = "stages of a pipeline are not profiled one by one"
-                sizes = {d: subject.sizes[d] for d in free_dims(subject.program)}
-                candidate = Candidate(subject.checked, subject.program, "", sizes)
-                device = next((b.planned.device for b in _kernels(subject)), None)
-                found = [self.static(candidate, problem, device, seconds)]
+                device = next((b.planned.device for b in kernels_of(subject.built)), None)
+                said = self.static(subject.checked, subject.program, subject.sizes, arch, device, seconds)
+                found = [said]
         if self._missing and not self.told:
             self.told = True
             found = [*found, NOT_LOOKED + "; ".join(f"{what} ({why})" for what, why in self._missing.items())]
         return "\n".join(line for line in found if line)
 
     def _looked(
-        self, subject: Subject, kernel: ir.Kernel, built: Built, problem: Problem, lanes: Lanes, seed: int,
+        self, subject: Subject, kernel: ir.Kernel, built: Built, arch: str, lanes: Lanes, seed: int,
         seconds: float,
     ) -> list[str]:  # fmt: skip
         """Lines from every tier that can be had."""
         planned = built.planned
         trial = {
             "text": subject.checked.source, "file": subject.checked.file, "name": kernel.name,
-            "sizes": dict(subject.sizes), "arch": problem.arch, "seed": seed,
+            "sizes": dict(subject.sizes), "arch": arch, "seed": seed,
             "request": request_json(planned.request),
         }  # fmt: skip
         timing = self._timed(trial, built, lanes) or Timing(seconds)
-        known = facts_about(subject.checked, kernel, planned, problem.arch)
+        known = facts_about(subject.checked, kernel, planned, arch)
         facts = replace(known, build=self._build(built), timing=timing)
         facts = replace(facts, counters=self._counters(trial, built, lanes))
         rates = hit_rates(Store.open().find(kind="advice"), planned.device)
@@ -132,11 +134,6 @@ def advisor_of(state: State, limit: float) -> Advisor:
     return Advisor(state.settings.advice, limit, any(NOT_LOOKED in one for one in said))
 
 
-def _kernels(subject: Subject) -> list[Built]:
-    built = subject.built
-    return [built] if isinstance(built, Built) else [b for b in built.built if b is not None]
-
-
 # --- words -----------------------------------------------------------------------
 
 
@@ -158,13 +155,13 @@ def headline(advice: str) -> str:
 
 
 def _of_kernel(
-    checked: frontend.Checked, kernel: ir.Kernel, problem: Problem, device: Device | None, seconds: float
-) -> list[str]:
-    sizes = complete(kernel, problem.sizes)
-    planned = frontend.plan_kernel(checked, kernel, sizes, problem.arch, device).planned
-    named = dict(zip(kernel.dims, sizes, strict=True))
+    checked: frontend.Checked, kernel: ir.Kernel, extents: Sequence[int], arch: str, device: Device | None,
+    seconds: float,
+) -> list[str]:  # fmt: skip
+    planned = frontend.plan_kernel(checked, kernel, extents, arch, device).planned
+    named = dict(zip(kernel.dims, extents, strict=True))
     bound = bounds(kernel, named, planned.device).fused.seconds
-    facts = replace(facts_about(checked, kernel, planned, problem.arch), timing=Timing(seconds))
+    facts = replace(facts_about(checked, kernel, planned, arch), timing=Timing(seconds))
     told = lines(advise_any(facts))
     return [told[0], _standing(planned, seconds, bound), *told[1:]]
 
@@ -177,12 +174,11 @@ def _standing(planned: AnyPlanned, seconds: float, bound: float) -> str:
 
 
 def _of_pipeline(
-    checked: frontend.Checked, pipeline: ir.Pipeline, problem: Problem, device: Device | None, seconds: float
-) -> list[str]:
+    checked: frontend.Checked, pipeline: ir.Pipeline, extents: Sequence[int], arch: str,
+    device: Device | None, seconds: float,
+) -> list[str]:  # fmt: skip
     """Stage by stage by estimate, and the rules' words of the stage that should take longest."""
-    made: PipelinePlan = plan_pipeline(
-        checked, pipeline, complete(pipeline, problem.sizes), problem.arch, device
-    )
+    made = plan_pipeline(checked, pipeline, extents, arch, device)
     known = [(s.step.name, s.step.kernel, s.chosen.planned) for s in made.stages
              if s.chosen is not None and s.step.kernel is not None]  # fmt: skip
     others = [s.step.name for s in made.stages if s.chosen is None]
@@ -192,5 +188,5 @@ def _of_pipeline(
     if not known:
         return found
     name, kernel, longest = max(known, key=lambda one: one[2].seconds)
-    told = lines(advise_any(facts_about(checked, kernel, longest, problem.arch)))
+    told = lines(advise_any(facts_about(checked, kernel, longest, arch)))
     return [*found, f"stage {name}, {show(longest.request)}: {told[0]}", *told[1:]]

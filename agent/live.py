@@ -95,7 +95,10 @@ class Live:
         first = self._tried(candidate, text, built, lanes)
         if not isinstance(first, Timed):
             return first
-        said = self.advisor.static(candidate, self.problem, self.how.device, first.seconds)
+        said = self.advisor.static(
+            candidate.checked, candidate.program, candidate.sizes, self.problem.arch, self.how.device,
+            first.seconds,
+        )  # fmt: skip
         first = replace(first, advice=said)
         if self.best is not None and first.seconds > LEADS * self.best:
             return first
@@ -113,7 +116,7 @@ class Live:
             return replace(found, first=first.seconds, advice=first.advice)
         self.best = found.seconds
         if self.advisor.depth == "profiled":
-            said = self.advisor.profiled(subject, self.problem, lanes, self.how.seed, found.seconds)
+            said = self.advisor.profiled(subject, self.problem.arch, lanes, self.how.seed, found.seconds)
         return replace(found, first=first.seconds, advice=said)
 
     def _other(self, candidate: Candidate, text: str) -> str:

@@ -34,39 +34,40 @@ COUNTERS = asdict(Counters(tensor=0.3, dram=0.7654, dram_bytes=9e9, seconds=5e-4
 BIG = {"M": 4096, "N": 4096, "K": 4096}
 
 
-def candidate(text: str, of: Problem) -> Candidate:
+def static(text: str, of: Problem, seconds: float, advisor: Advisor | None = None) -> str:
     found = candidate_of(of, text)
     assert isinstance(found, Candidate)
-    return found
+    chosen = advisor or Advisor()
+    return chosen.static(found.checked, found.program, of.sizes, of.arch, H200, seconds)
 
 
 def test_every_candidate_is_told_what_decides_its_time_and_what_to_try() -> None:
     of = replace(problem(), sizes=BIG)
-    said = Advisor().static(candidate(SLOW, of), of, H200, 5e-4)
+    said = static(SLOW, of, 5e-4)
     first, second, *rest = said.splitlines()
     assert first.startswith("bottleneck: ") and headline(said) == first
     assert second.startswith("took 500.00 us, estimated ") and "of the bound's speed" in second
     assert any(line.startswith("  try: ") for line in rest)
     assert sum(line.startswith("advice: ") for line in rest) <= 3
-    assert Advisor("none").static(candidate(SLOW, of), of, H200, 5e-4) == ""
+    assert static(SLOW, of, 5e-4, Advisor("none")) == ""
 
 
 def test_the_class_goes_by_what_was_measured() -> None:
     of = problem()
-    near, far = (Advisor().static(candidate(LINEAR, of), of, H200, s) for s in (4e-6, 1e-3))
+    near, far = (static(LINEAR, of, s) for s in (4e-6, 1e-3))
     assert headline(near) != headline(far)
 
 
 def test_a_family_without_a_cost_model_is_told_its_neighbours() -> None:
     text = "kernel s(x: bf16[M, N]) -> bf16[M, N] { return softmax[N](x) }"
     of = Problem(text, "s.ucu", "s", {"M": 4096, "N": 4096}, "sm90a", "")
-    said = Advisor().static(candidate(text, of), of, H200, 1e-3)
+    said = static(text, of, 1e-3)
     assert "one field away" in said and "  try: " in said
 
 
 def test_a_pipeline_is_told_of_its_stages() -> None:
     of = problem(CHAIN)
-    first, second, *_ = Advisor().static(candidate(CHAIN, of), of, H200, 5e-5).splitlines()
+    first, second, *_ = static(CHAIN, of, 5e-5).splitlines()
     assert first.startswith("took 50.00 us; estimated by stage: ") and first.count(" us") >= 3
     assert second.startswith("stage ") and "bottleneck: " in second
 
@@ -115,7 +116,7 @@ def subject(text: str) -> Subject:
 
 def profiled(engine: Profiler, advisor: Advisor) -> tuple[str, Lanes]:
     lanes = Lanes(engine, "x", 1.0)
-    return advisor.profiled(subject(SLOW), replace(problem(), sizes=BIG), lanes, 0, 5e-4), lanes
+    return advisor.profiled(subject(SLOW), "sm90a", lanes, 0, 5e-4), lanes
 
 
 def test_a_leader_is_timed_and_counted_and_its_lane_seconds_are_spent() -> None:

@@ -168,9 +168,8 @@ def command(
             words_ = f"session {session.id[:12]} was begun with --proposer {asking.proposer}"
             fail(Status.CALL, words_, as_json)
         click.echo(f"ucc: session {session.id}", err=True)
-        where = Where(
-            engine, device, "" if baseline == "none" else baseline, limit, wait, working.measures
-        )
+        named = "" if baseline == "none" else baseline
+        where = Where(engine, device, named, limit, wait, measures=working.measures)
         if session.state.settings.judge:
             click.echo(
                 f"ucc: {session.state.settings.judge} is asked about leaders; its tokens cost money", err=True
