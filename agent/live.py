@@ -86,7 +86,7 @@ class Live:
         return Judged(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
 
     def _judged(self, candidate: Candidate, text: str, lanes: Lanes, words: list[str]) -> Outcome:
-        other = self._other(candidate, text)
+        other = self._other(candidate, text, lanes)
         if other:
             return Refused(other)
         built = self._built(candidate)
@@ -119,11 +119,11 @@ class Live:
             said = self.advisor.profiled(subject, self.problem.arch, lanes, self.how.seed, found.seconds)
         return replace(found, first=first.seconds, advice=said)
 
-    def _other(self, candidate: Candidate, text: str) -> str:
+    def _other(self, candidate: Candidate, text: str, lanes: Lanes) -> str:
         """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
         its typed program, so equal digests need no experiment."""
         if self.problem.module is not None:
-            return self._unlike(candidate, text, self.problem.module)
+            return self._unlike(candidate, text, self.problem.module, lanes)
         wanted = candidate_of(self.problem, self.problem.text)
         if isinstance(wanted, Candidate) and wanted.key == candidate.key:
             return ""
@@ -139,11 +139,11 @@ class Live:
             case _:
                 return f"{UNSAID}: {isolate.lost(outcome, 'the reference')}"
 
-    def _unlike(self, candidate: Candidate, text: str, module: Module) -> str:
+    def _unlike(self, candidate: Candidate, text: str, module: Module, lanes: Lanes) -> str:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
         if candidate.key not in self._agreed:
             self._agreed[candidate.key] = unlike(
-                candidate.program, text, module, seed=self.how.seed, limit=self.limit, wait=self.wait
+                candidate.program, text, module, lanes, seed=self.how.seed, limit=self.limit
             )
         return self._agreed[candidate.key]
 

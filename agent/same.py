@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ucutlass import ir
+from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.module import Module, answer, meet, memory
 from ucutlass.runtime import gpu, isolate
 from ucutlass.runtime.bench.lane import gpu_uuid, held
@@ -19,16 +22,16 @@ def differs(words: str) -> str:
 
 
 def unlike(
-    program: ir.Program, text: str, module: Module, *, seed: int, limit: float, wait: float
+    program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed: int, limit: float
 ) -> str:
     """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or
     why that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there,
-    alone on its lane, for which it waits `wait` seconds."""
+    alone on its lane, and `lanes` is told what that waited and held."""
     met = meet(program, module)
     if isinstance(met, str):
         return met
     device = "cpu" if gpu.at_hand() is None else "cuda"
-    with _lane(device, wait):
+    with _lane(device, lanes):
         outcome = isolate.run(
             "ucutlass.trials.problem:same",
             {**module.told(), "names": dict(met.keys), "text": text, "program": program.name,
@@ -41,7 +44,16 @@ def unlike(
         return f"{UNSAID}: {error}"
 
 
-def _lane(device: str, wait: float) -> AbstractContextManager[None]:
+@contextmanager
+def _lane(device: str, lanes: Lanes) -> Iterator[None]:
     if device == "cpu":
-        return nullcontext()
-    return held(gpu_uuid(), timeout_seconds=wait, on_wait=lambda _: None)
+        yield
+        return
+    start = time.monotonic()
+    with held(gpu_uuid(), timeout_seconds=lanes.wait, on_wait=lambda _: None):
+        began = time.monotonic()
+        lanes.waited += began - start
+        try:
+            yield
+        finally:
+            lanes.held += time.monotonic() - began

@@ -85,6 +85,10 @@ class Machine:
 
     judged: Counter[str] = field(default_factory=Counter)
     order: list[str] = field(default_factory=list)
+    built: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
+
+    def build(self, checked: Any, program: Any, sizes: tuple[int, ...], *more: Any, **named: Any) -> None:
+        self.built.add((program.name, tuple(sizes)))
 
     def place(self, session: Any) -> tuple[Proposer, Bench]:
         problem = problem_of_json(session.state.problem)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +16,13 @@ from module_files import LINEAR, linear
 
 from tests.optimise.made_up import Mortal
 from ucutlass import frontend
-from ucutlass.agent import evidence
+from ucutlass.agent import ahead as ahead_module
+from ucutlass.agent import evidence, same
 from ucutlass.agent import live as live_module
 from ucutlass.agent.advising import Advisor
+from ucutlass.agent.ahead import Ahead
 from ucutlass.agent.evidence import How
+from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.live import Live
 from ucutlass.agent.module import meet, read
 from ucutlass.agent.outcome import Outcome, Refused, Timed, outcome_of_json, outcome_to_json
@@ -135,6 +139,44 @@ def test_a_problem_without_a_first_program_begins_with_none(bench: Live, problem
     root, first = state.tree.nodes
     assert isinstance(root.outcome, Refused) and "write the first" in root.outcome.words
     assert isinstance(first.outcome, Timed) and state.spend.attempts == 1
+
+
+def test_a_first_program_is_built_ahead_at_the_module_s_extents(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[tuple[int, ...]] = []
+    monkeypatch.setattr(ahead_module, "build_program", lambda c, p, sizes, *a, **k: built.append(sizes))
+    bare = problem_of_module(problem.module, "", "", "linear", "sm90a")  # type: ignore[arg-type]
+    with ahead_module.builders(1) as pool:
+        made = Ahead(bare, H200, pool)
+        made.begin([LINEAR])
+        made.wait(LINEAR)
+    assert [tuple(sizes) for sizes in built] == [(32, 48, 40)]
+
+
+def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_lane_is_not(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+
+    @contextmanager
+    def lane(uuid: str, **how: Any) -> Iterator[None]:
+        clock[0] += 100.0
+        yield
+
+    def asked(*_: Any, **how: Any) -> isolate.Outcome:
+        clock[0] += 7.0
+        return isolate.Returned({"words": ""}, "", 7.0)
+
+    monkeypatch.setattr(same.gpu, "at_hand", lambda: object())
+    monkeypatch.setattr(same, "gpu_uuid", lambda: "GPU-0")
+    monkeypatch.setattr(same, "held", lane)
+    monkeypatch.setattr(same.isolate, "run", asked)
+    monkeypatch.setattr(same.time, "monotonic", lambda: clock[0])
+    lanes, program = Lanes(Engine(), "x", 1.0), frontend.program(frontend.read_text(LINEAR))
+    assert problem.module is not None
+    assert same.unlike(program, LINEAR, problem.module, lanes, seed=0, limit=9.0) == ""
+    assert (lanes.held, lanes.waited) == (7.0, 100.0)
 
 
 def test_a_model_is_told_the_module_as_data_with_its_names(problem: Problem) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from module_files import LINEAR, module
 from ucutlass import frontend
 from ucutlass.agent import evidence
 from ucutlass.agent.evidence import How
+from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.module import Met, Module, meet, read
 from ucutlass.agent.same import unlike
+from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.trials.bench import on_gpu
 
@@ -27,11 +30,13 @@ def wide(tmp_path: Path) -> Module:
 
 
 def test_a_module_is_asked_on_the_gpu(wide: Module) -> None:
+    with closing(LocalEngine()) as engine:
+        lanes = Lanes(engine, "x", 600.0)
     program = frontend.program(frontend.read_text(LINEAR))
-    assert unlike(program, LINEAR, wide, seed=0, limit=300.0, wait=600.0) == ""
+    assert unlike(program, LINEAR, wide, lanes, seed=0, limit=300.0) == "" and lanes.held > 0.0
     other = LINEAR.replace("* 2", "* 2.000001")
     program = frontend.program(frontend.read_text(other))
-    assert "something else" in unlike(program, other, wide, seed=0, limit=300.0, wait=600.0)
+    assert "something else" in unlike(program, other, wide, lanes, seed=0, limit=300.0)
 
 
 def test_a_module_is_timed_in_every_way(wide: Module) -> None:

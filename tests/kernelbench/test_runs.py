@@ -13,7 +13,7 @@ import pytest
 from checkout import Machine, checkout
 from click.testing import CliRunner
 
-from ucutlass.agent import many, optimize, reading
+from ucutlass.agent import ahead, many, optimize, reading
 from ucutlass.agent.journal import Journal, SessionTaken
 from ucutlass.agent.kernelbench import BadCheckout, Level, Row, levels, rows, selected
 from ucutlass.agent.many import NotARun, Run, look_at, opened_run, resumed_run, work
@@ -72,6 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     found = Found(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
     monkeypatch.setattr(gpu, "at_hand", lambda: found)
     monkeypatch.setattr(optimize, "placed", lambda session, where, proposer_of: made.place(session))
+    monkeypatch.setattr(ahead, "build_program", made.build)
     return made
 
 
@@ -298,6 +299,26 @@ def test_a_folder_is_optimised_as_one_run(root: Path, machine: Machine) -> None:
     assert ran.exit_code == 0 and [p["code"] for p in told["problems"]] == ["", "no-start"]
     again = CliRunner().invoke(optimize_command, ["--resume", told["run"], "--attempts", "2", "--json"])
     assert json.loads(again.stdout)["problems"] == told["problems"]
+
+
+def test_programs_of_a_run_are_built_before_their_turn(root: Path, machine: Machine) -> None:
+    arguments = ["--root", str(root), "--select", "level1/*", "--attempts", "1", "--json"]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    # At the extents of each module: the start programs, since what is proposed here is no program.
+    assert machine.built == {("scaled", (16, 16)), ("scaled", (8, 64))}
+
+
+def test_a_run_works_as_its_options_say_and_keeps_them(root: Path, machine: Machine) -> None:
+    folder = root / "KernelBench" / "level2"
+    how = ["--advice", "profiled", "--objective", "energy-tie", "--judge", "claude-x"]
+    ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "1", "--json", *how])
+    journal = Journal.open(None)
+    run = resumed_run(journal, json.loads(ran.stdout)["run"])
+    (session,) = run.sessions
+    found = session.state.settings
+    assert (found.advice, found.objective, found.judge) == ("profiled", "energy-tie", "claude-x")
+    other = CliRunner().invoke(optimize_command, [str(folder), "--engine", "carts"])
+    assert other.exit_code == 2 and "carts" in other.stderr
 
 
 def test_without_a_gpu_nothing_is_run(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
