@@ -13,7 +13,8 @@ problem's float64 reference at the problem's extents on two kinds of numbers, an
 meanwhile: when both have ended, the compiler's own choice, the best of each search, eager torch by its
 defaults, eager torch with TF32 allowed, and torch.compile(mode="max-autotune-no-cudagraphs") (with TF32
 allowed in lane tf32) are timed in turns in one process, in CUDA graphs over rotated buffers, and the
-fastest of `default` and `rules`, which is what would be delivered, goes through `--cases` cases of its suite.
+fastest of `default` and `rules`, which is what would be delivered, is held against the reference on `--cases`
+distributions of its suite, drawn on the GPU; with `--full` it goes through so many cases of the suite proper.
 
 `--processes` problems are worked on at once, each with its share of the cores as compilers, and one lane of
 the GPU for all. What an answer proposes (`--programs`) is built at once, before its turn to be judged.
@@ -77,6 +78,7 @@ def items_of(tasks: Sequence[Task], options: argparse.Namespace) -> list[relay.I
         {
             "name": f"{task.name} {kind}", "task": task.name, "attempts": options.attempts,
             "searches": _words(options.searches), "compile": not options.no_compile, "cases": options.cases,
+            "full": options.full,
             "programs": options.programs, "builders": builders, "seed": options.seed, "dry": options.dry,
             "journals": str(options.out.with_suffix(".sessions")),
         }
@@ -132,6 +134,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=8, help="of one answer, built at once")
     parser.add_argument("--processes", type=int, default=max(1, system.cores() // 2))
     parser.add_argument("--cases", type=int, default=12, help="of the suite, for what is delivered")
+    parser.add_argument("--full", action="store_true", help="those cases as ucc verify has them, slower")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--dry", action="store_true", help="a made-up GPU")

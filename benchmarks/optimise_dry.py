@@ -46,12 +46,12 @@ def timed(
 
 
 def compared(
-    task: str, texts: Mapping[str, str], cases: int, compiled: bool, seed: int = 0
+    task: str, texts: Mapping[str, str], cases: int, full: bool, compiled: bool, seed: int = 0
 ) -> dict[str, Any]:
     time.sleep(FINAL_SECONDS)
     us = {name: _micro(text) for name, text in texts.items()} | {"eager": 200.0, "eager_tf32": 180.0}
     us |= {"compile": 150.0} if compiled else {}
     return {
-        "us": us, "spread": {}, "best": min(texts, key=us.__getitem__), "cases": cases, "wrong": [],
-        "uncompiled": "", "ready_seconds": 0.0, "spent": FINAL_SECONDS,
+        "us": us, "spread": {}, "best": min(texts, key=us.__getitem__), "cases": cases, "verdicts": {},
+        "wrong": [], "uncompiled": "", "ready_seconds": 0.0, "spent": FINAL_SECONDS,
     }  # fmt: skip

@@ -7,6 +7,7 @@ Everything goes in and comes out as JSON values, for the engine's process that k
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,13 +31,13 @@ CASE_SECONDS = 60.0
 
 
 def compared(
-    task: str, texts: Mapping[str, str], cases: int, compiled: bool, seed: int = 0
+    task: str, texts: Mapping[str, str], cases: int, full: bool, compiled: bool, seed: int = 0
 ) -> dict[str, Any]:
     """`texts` are programs by name, of which `default` is the problem's own. `us` has microseconds a launch
     of each, of the twin in eager torch by torch's defaults (`eager`), with TF32 allowed (`eager_tf32`), and
     of what torch.compile makes of it (`compile`); `spread` theirs. `best` names the program that is fastest
-    turn by turn; `cases` of its suite are run, and `wrong` says which were not right. Where torch.compile
-    fails, `uncompiled` says how."""
+    turn by turn; `cases` of its suite are run (`suite`, or `values`), `verdicts` counts what came of them,
+    and `wrong` says which were wrong or lost. Where torch.compile fails, `uncompiled` says how."""
     import torch
 
     from benchmarks.optimise_cases import ARCH, TASKS
@@ -79,12 +80,12 @@ def compared(
     if compiled:
         torch._dynamo.reset()
     torch.cuda.empty_cache()
-    wrong = suite(texts[best], one.sizes, cases, seed)
+    judged = (suite if full else values)(texts[best], one.sizes, cases, seed)
     torch.cuda.empty_cache()
     return {
         "us": us, "spread": {name: found.spread for name, found in times.items()}, "best": best,
-        "cases": cases, "wrong": wrong, "uncompiled": said, "ready_seconds": round(compiled_in, 1),
-        "spent": round(time.monotonic() - start, 1),
+        "cases": cases, "uncompiled": said, "ready_seconds": round(compiled_in, 1),
+        "spent": round(time.monotonic() - start, 1), **judged,
     }  # fmt: skip
 
 
@@ -130,9 +131,34 @@ def _compiled(
     return lambda i: _with(matmul, made, sets[i])
 
 
-def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> list[str]:
-    """What was not right of the first `cases` of a program's suite, in words; the cases run in this process,
-    and one that takes too long ends it."""
+def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
+    """The suite's first `cases` at the asked extents, one distribution each, drawn on the GPU: what the
+    suite proper draws on one core would hold the lane for seconds a case."""
+    from benchmarks.optimise_cases import ARCH
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.inputs import generate
+
+    checked = frontend.read_text(text, "winner")
+    program = frontend.program(checked)
+    kernel = loaded(checked, program, ARCH)
+
+    asked = [c for c in verify.suite(program, sizes, seed=seed).cases if c.kind == "values"][:cases]
+    wrong: list[str] = []
+    counted: Counter[str] = Counter()
+    for case in asked:
+        given = generate(program, sizes, case.distribution, seed=case.seed, device="cuda", drawn="cuda")
+        verdict = verify.check(program, kernel.judged(*given), given)
+        counted[verdict.state] += 1
+        if not verdict.ok:
+            wrong.append(f"{case.name}: {verdict}"[:300])
+    return {"verdicts": counted, "wrong": wrong}
+
+
+def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[str, Any]:
+    """The first `cases` of a program's suite, as `ucc verify` runs them, but in this process; one that takes
+    too long ends it."""
     import tempfile
     from pathlib import Path
 
@@ -145,7 +171,7 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> list[st
     from ucutlass.trials import verified, verify
 
     if not cases:
-        return []
+        return {"verdicts": {}, "wrong": []}
     checked = frontend.read_text(text, "winner")
     program = frontend.program(checked)
     found = at_hand()
@@ -159,6 +185,8 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> list[st
             plan.kernel, plan.grain.tile, [as_json(c) for c in plan.suite.cases], str(journal), CASE_SECONDS
         )
         results, _ = read_journal(journal, plan.suite.cases)
-    off = [r for r in results.values() if r.outcome != "right"]
+    off = [r for r in results.values() if r.outcome in ("wrong", "lost")]
     wrong = [f"{r.case.name}: {r.verdict or r.message}"[:300] for r in off]
-    return [*wrong, *([ended] if len(results) < len(plan.suite.cases) else [])]
+    if len(results) < len(plan.suite.cases) and not off:
+        wrong.append(ended)
+    return {"verdicts": Counter(str(r.outcome) for r in results.values()), "wrong": wrong}

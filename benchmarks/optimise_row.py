@@ -64,6 +64,7 @@ def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
     count: int = first["builders"]
     # A pipeline's stages are built side by side too, as many as this process has builders.
     os.environ.setdefault(switches.BUILD_JOBS, str(count))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(count))
     with builders(count) as pool:
         if first["dry"]:
             engine = LocalEngine([optimise_dry.UUID], table=optimise_dry.TABLE)
@@ -115,7 +116,7 @@ def _compared(
         distinct.setdefault(text, name)
     arguments = {
         "task": task.name, "texts": {name: text for text, name in distinct.items()},
-        "cases": item["cases"], "compiled": item["compile"],
+        "cases": item["cases"], "full": item["full"], "compiled": item["compile"],
     }  # fmt: skip
     outcome = engine.submit("compared", arguments, limit_seconds=FINAL_SECONDS, near=task.name).result()
     match outcome:

@@ -95,6 +95,8 @@ def _line(row: Row) -> str:
     bound = f"{share / delivered(row):6.2f}" if share else "     -"
     spent = sum(s["gpu_seconds"] for s in row["searches"].values()) + row["spent"]
     words = "" if row["ok"] else f"  WRONG: {'; '.join(row['wrong'])[:120]}"
+    if open_ := row.get("verdicts", {}).get("undecided"):
+        words += f"  {open_} of {row['cases']} cases undecided"
     return (
         f"{row['task']:42} {row['letter']:5} {row['attempts']:5} {delivered(row):9.1f} "
         + " ".join(f"{_shown(ratio(row, name)):>10}" for name in AGAINST)

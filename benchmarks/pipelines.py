@@ -141,8 +141,9 @@ def _row(item: relay.Item) -> Row:
 
 def _judged(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> Row:
     """Stage by stage and end to end, and by norms."""
+    launch = ours.judged(*given)  # waits for what is still being built
     start = time.monotonic()
-    verdict = verify.check(ours.program, ours.judged(*given), given)
+    verdict = verify.check(ours.program, launch, given)
     torch.cuda.empty_cache()
     row = stated(verdict) | {"judged_seconds": round(time.monotonic() - start, 1)}
     row |= norms(case, ours(*given), given)
@@ -156,7 +157,8 @@ def stated(verdict: verify.Verdict) -> Row:
         {"name": s.name, "state": s.state, "torch": s.torch} | _bounded(s.comparisons) for s in verdict.stages
     ]
     return {
-        "ok": verdict.ok, "state": verdict.state, "judged": str(verdict)[:600],
+        "ok": verdict.ok, "state": verdict.state, "rests_on_stages": verdict.rests_on_stages,
+        "judged": str(verdict)[:600],
         "end_to_end": {"missing": verdict.missing} | _bounded(verdict.comparisons), "stages": stages,
     }  # fmt: skip
 
@@ -221,6 +223,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
                 ),
                 "of_best": _ratios([r["of_best"] for r in timed]),
                 "torch_share": max((r["torch_share"] for r in timed), default=0.0),
+                "rest_on_stages": [r["name"] for r in timed if r["rests_on_stages"]],
+                "error_over_theirs": _ratios([r["error"] / r["theirs"] for r in timed if r["theirs"]]),
             }  # fmt: skip
     return found
 
@@ -240,7 +244,12 @@ def table(report: Mapping[str, Any]) -> str:
             for name in ("eager", "compile", "best")
             if (r := of[f"of_{name}"]) is not None
         ]
-        lines.append(f"{lane}: {of['timed']} right and timed, {len(of['not right'])} not; {'; '.join(said)}")
+        rest = f"{len(of['rest_on_stages'])} by their stages alone"
+        lines.append(
+            f"{lane}: {of['timed']} right and timed, {rest}, {len(of['not right'])} not; {'; '.join(said)}"
+        )
+        if (errors := of["error_over_theirs"]) is not None:
+            lines.append(f"{lane}: error over eager's {errors['geomean']:.3f} (at most {errors['most']:.2f})")
     return "\n".join(lines)
 
 

@@ -54,6 +54,7 @@ class Comparison:
         verdict = "within the bound" if self.ok else beyond
         if self.useless:
             verdict += f", which says nothing of {self.useless} of {self.elements} elements"
+            verdict += f" ({self.unbounded} infinite)" if self.unbounded else ""
         return (
             f"{self.name or 'result'}: {verdict}; worst error is {self.worst:.3g} of the bound {place}: "
             f"{self.out:.9g}, reference {self.reference:.9g} +- {self.bound:.3g}"

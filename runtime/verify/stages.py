@@ -66,11 +66,12 @@ def check(
     if cut:
         return Verdict((), (), tuple(stages), cut)
     kinds = launch.layout.pipeline.results
-    missing, wanted = "", tuple(exactly(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+    missing = ""
     try:
         wanted = tuple(expected) if expected is not None else expect(program, arguments)
     except (UnsupportedError, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
+        wanted = tuple(exactly(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     found, results = judged(
         program, launch.whole, arguments, tile=tile, deterministic=deterministic,
         expected=wanted, repeats=repeats, jitter=jitter, offset=offset,

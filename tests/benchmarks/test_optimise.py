@@ -67,8 +67,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
 
 def options(tmp_path: Path, *words: str) -> argparse.Namespace:
     given = argparse.Namespace(
-        out=tmp_path / "o.json", attempts=10, searches="rules,random", no_compile=True, cases=3, programs=4,
-        processes=1, seed=0, dry=True,
+        out=tmp_path / "o.json", attempts=10, searches="rules,random", no_compile=True, cases=3, full=False,
+        programs=4, processes=1, seed=0, dry=True,
     )  # fmt: skip
     return argparse.Namespace(**{**vars(given), **dict(w.split("=") for w in words)})
 
@@ -126,6 +126,16 @@ def test_functions_that_the_engine_is_asked_for_are_there() -> None:
             assert callable(getattr(importlib.import_module(module), function))
 
 
+def test_tf32_is_allowed_for_one_call_alone() -> None:
+    import torch
+
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_tf32
+    for wanted in (True, False):
+        seen = optimise_gpu._with(wanted, lambda x: x + flags.allow_tf32, [torch.zeros(1)])
+        assert bool(seen) is wanted and flags.allow_tf32 is before
+
+
 def test_problems_are_chosen_by_name_and_lane() -> None:
     assert [t.lane for t in optimise.chosen("l2_86", "")] == ["tf32", "bf16"]
     assert [t.lane for t in optimise.chosen("l2_86", "bf16")] == ["bf16"]
@@ -179,6 +189,8 @@ def test_means_are_of_what_is_right() -> None:
     assert found["all"]["eager"] == {"geomean": pytest.approx(4.0), "least": 2.0, "of": 2}
     assert found["all"]["compile"] is None and found["lost"] == ["d x10"]
     words = optimise_table.table([*rows, {"name": "d x10", "ok": False, "error": "e", "detail": "f"}])
+    open_ = optimise_table.table([made("e", verdicts={"right": 2, "undecided": 3}, cases=5)])
+    assert "3 of 5 cases undecided" in open_
     assert "WRONG: off" in words and "lost: e: f" in words and "4.000" in words
 
 

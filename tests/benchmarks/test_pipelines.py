@@ -95,6 +95,7 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
     made = {
         "us": {"ours": 10.0, "eager": 20.0}, "ok": True, "judged": "", "of_eager": 2.0, "of_best": 2.0,
         "torch_share": 0.25, "error": 2e-3, "theirs": 3e-3,
+        "rests_on_stages": True,
     }  # fmt: skip
 
     def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
@@ -116,6 +117,8 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
     assert lane[1]["of_best"]["geomean"] == pytest.approx(2.0)
     assert lane[1]["of_eager"]["least"] == pytest.approx(2.0) and lane[1]["of_compile"] is None
     assert lane[1]["torch_share"] == 0.25
+    assert lane[1]["error_over_theirs"]["most"] == pytest.approx(2 / 3)
+    assert lane[1]["rest_on_stages"] == [wanted[0].name]
     words = pipelines.table(report)
     assert "x2.00" in words and "error 2.00e-03 theirs 3.00e-03" in words
     assert "Crashed: SIGSEGV" in words and "no kernel [UC0300]" in words

@@ -483,3 +483,16 @@ def test_few_long_rows_are_scanned_by_many_blocks() -> None:
     many = planned(text, A=200, L=1_000_000)
     assert few.schedule.splits > 100 and many.schedule.splits == 1
     assert source.code.count("cudaLaunchKernelEx(&config, sweep<") == 2
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 8, 12, 64, 77, 513, 4096])
+@pytest.mark.parametrize("text", [
+    "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[L](x) }",
+    "kernel k(x: bf16[L, C]) -> bf16[C] { return sum[L](x) }",
+    "kernel k(x: f16[L, C]) -> f16[L, C] { return softmax[L](x) }",
+    "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[C](x) }",
+])  # fmt: skip
+def test_a_block_has_at_most_1024_threads(text: str, columns: int) -> None:
+    for length in (5, 1000, 300_003):
+        found = planned(text, L=length, C=columns).schedule
+        assert found.threads * found.rows <= 1024

@@ -9,6 +9,8 @@ import pytest
 
 from tests.pipeline.test_series import ADD, CHAIN, TWO
 from ucutlass import frontend
+from ucutlass.pipeline import workspace
+from ucutlass.pipeline.memory import Block, Memory
 from ucutlass.runtime.verify.batch import judge_case
 from ucutlass.runtime.verify.suite import suite
 from ucutlass.runtime.verify.verdict import Verdict
@@ -48,8 +50,39 @@ def test_so_is_one_with_a_torch_function_and_two_results(stages: Path) -> None:
         assert verdict.ok, f"{name}: {verdict}"
 
 
+LATER = ADD + TWO + """
+pipeline later(x: f32[A, B], s: f32) -> (y: f32[A, B], z: f32[A, B]) {
+  a = add(x, s)
+  b = add(a, 2)
+  c = add(b, s)
+  p, q = two(a, c)
+  return y = p, z = q
+}
+"""
+
+
+def test_buffers_that_share_bytes_too_early_are_no_stages_fault(
+    stages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every stage is right alone, on memory of its own; the pipeline, on its one workspace, is not."""
+
+    def heaped(blocks: Sequence[Block], before: object) -> Memory:
+        return Memory({b.name: 0 for b in blocks}, max(b.bytes for b in blocks), 0)
+
+    entries = [(str(stages), name, (i, 0, 0)) for i, name in enumerate(("add", "add", "add", "two"))]
+    assert all(verdict.ok for _, verdict in judged(LATER, entries))
+    monkeypatch.setattr(workspace, "place", heaped)
+    for name, verdict in judged(LATER, entries):
+        assert verdict.state == "wrong", name
+        assert all(stage.state == "right" for stage in verdict.stages)
+        assert "not its stages'" in {p.kind for p in verdict.problems}
+
+
 @pytest.mark.parametrize("at", range(4))
 def test_a_stage_that_writes_past_its_workspace_is_caught(stages: Path, at: int) -> None:
-    """It smears what lives beside it, or the guard behind all: `spill` takes 2 KiB more than it says."""
+    """It hits the guard behind its own workspace, so it is named: `spill` takes 2 KiB more than it says."""
     chain = [(str(stages), "spill" if i == at else "add", (i, 300, 0)) for i in range(4)]
-    assert not all(verdict.ok for _, verdict in judged(CHAIN, chain))
+    for name, verdict in judged(CHAIN, chain):
+        assert [i for i, s in enumerate(verdict.stages[:4]) if s.state == "wrong"] == [at], name
+        assert {p.kind for p in verdict.stages[at].problems} == {"overrun"}
+        assert not verdict.ok

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from tests.reference.tasks import named
+from ucutlass import frontend
 from ucutlass.reference import evaluate, expect
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import GUARD, POISONS, Exposed, check, compare, guarded
-from ucutlass.runtime.verify.comparison import FEWEST
+from ucutlass.runtime.verify.comparison import FEWEST, useless
 
 PROGRAM = named("kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }", "k")
 ARGUMENTS = generate(PROGRAM, {"M": 9, "N": 7, "K": 33}, "normal", seed=1)
@@ -266,3 +267,47 @@ def test_infinity_stands_for_the_largest_number_where_either_is_honest() -> None
         assert found.ok is ok, found
     out = torch.tensor([65504.0, math.e, 65504.0]).half()
     assert not compare(out, expected.reference, expected.bound, overflows=expected.overflows).ok
+
+
+# --- bounds that say nothing ---------------------------------------------------------
+
+
+def _useless(reference: torch.Tensor, bound: float, scale: float = 0.0) -> int:
+    return int(useless(reference, torch.full(reference.shape, bound, dtype=torch.float64), scale).sum())
+
+
+def test_a_bound_wider_than_the_number_and_than_all_numbers_says_nothing() -> None:
+    reference = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert _useless(reference, torch.inf) == 1000
+    assert _useless(reference, 5.0) == 1000
+    assert 400 < _useless(reference, 1.2) < 900  # what is larger than that is known to some digit
+    assert _useless(reference, 0.9) == 0 and _useless(reference, 0.0) == 0
+
+
+def test_few_large_numbers_among_zeros_have_bounds_of_their_own() -> None:
+    reference = torch.zeros(100_000, dtype=torch.float64)
+    reference[7] = 100.0
+    bound = reference * 2.0**-8
+    assert int(useless(reference, bound).sum()) == 0
+
+
+def test_numbers_that_are_not_finite_and_flushed_ones_are_no_spread() -> None:
+    reference = torch.tensor([1.0, torch.inf, torch.nan, -1.0], dtype=torch.float64)
+    assert int(useless(reference, torch.tensor([0.5, 0.0, 0.0, 2.0], dtype=torch.float64)).sum()) == 1
+    assert _useless(torch.full((4,), 1e-40, dtype=torch.float64), 2.0**-126) == 0
+
+
+def test_a_result_that_is_always_0_is_held_against_its_arguments() -> None:
+    reference = torch.full((9,), 1e-17, dtype=torch.float64)
+    assert _useless(reference, 1e-7) == 9
+    assert _useless(reference, 1e-7, scale=4.0) == 0 and _useless(reference, 5.0, scale=4.0) == 9
+    kernel = frontend.kernel(
+        frontend.read_text("kernel k(x: f32[M, N]) -> f32[M] { return logsumexp[N](x) - max[N](x) }")
+    )
+    x = 1 + torch.rand(5, 1)
+    assert check(kernel, lambda _, outs: outs[0].zero_(), [x]).state == "right"
+
+
+@pytest.mark.parametrize("bound, count", [(0.0, 0), (1.0, 3)])
+def test_a_bool_that_may_be_either_is_no_bool(bound: float, count: int) -> None:
+    assert _useless(torch.tensor([True, False, True]), bound) == count

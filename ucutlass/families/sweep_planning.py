@@ -260,13 +260,13 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
 def _scan_down(extent: Extent, vector: int, held: int, wide: int, device: Device) -> SweepSchedule:
     """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
     have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
-    side = min(_power(wide), 64 if vector >= 4 else 512 // vector)
+    side = max(8, min(_power(wide), 64 if vector >= 4 else 512 // vector))
     share = 1
     while side * share < (512 if vector >= 4 else 1024) and share * 2 <= extent.columns:
         share *= 2
     most = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
     whole = (n for n in range(most, most // 2, -1) if extent.columns % (share * n) == 0)
-    items, side = next(whole, most), max(8, side)
+    items = next(whole, most)
     splits = _scan_splits(math.ceil(wide / side), math.ceil(extent.columns / (share * items)), device)
     return SweepSchedule(vector, share, side, items, "reread", splits)
 
