@@ -82,7 +82,7 @@ class Ahead:
         if isinstance(found, Refused):
             return  # the judge says so, here and below
         with suppress(ProgramError, ShapeError, BuildError):
-            sizes = complete(found.program, self.problem.sizes)
+            sizes = complete(found.program, found.sizes)
             build_program(
                 found.checked, found.program, sizes, self.problem.arch, device=self.device,
                 on_progress=self.counted,

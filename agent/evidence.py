@@ -15,6 +15,7 @@ from ucutlass.agent.integrity.gather import Candidate, gather
 from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared
 from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.module import Module, meet
 from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
 from ucutlass.assembly import AnyBuilt, kernels_of
 from ucutlass.hardware import Device
@@ -42,7 +43,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """`baseline` is a name of `ucc bench --baseline`, or "". Seconds bound the comparison (`seconds`), each
+    """`baseline` is a name of `ucc bench --baseline`, or ""; where a `module` says what is computed,
+    the module runs so, and in every other way of `COLUMNS`. Seconds bound the comparison (`seconds`), each
     case of the suite (`case`) and the comparison's process (`limit`)."""
 
     arch: str
@@ -53,6 +55,7 @@ class How:
     seconds: float = 5.0
     case: float = 60.0
     limit: float = 300.0
+    module: Module | None = None
 
 
 def confirmed(subject: Subject, how: How, lanes: Lanes) -> Timed | Wrong | Failed | Rejected:
@@ -87,10 +90,12 @@ def _timed(report: Mapping[str, Any], records: Sequence[str]) -> Timed:
     own = report["outcomes"][0]
     ratio = next((v["ratio"] for v in report["versus"] if v["ratio"]), None)
     seconds = own["span"]["median"] * 1e-6
-    if ratio is None:
-        return Timed(seconds, records=tuple(records))
     # `bench` gives the candidate's time over the baseline's.
-    return Timed(seconds, 1 / ratio["median"], 1 / ratio["high"], 1 / ratio["low"], records=tuple(records))
+    versus = tuple((str(v["baseline"]), 1 / v["ratio"]["median"]) for v in report["versus"] if v["ratio"])
+    if ratio is None:
+        return Timed(seconds, records=tuple(records), versus=versus)
+    low, high = 1 / ratio["high"], 1 / ratio["low"]
+    return Timed(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
 
 
 def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
@@ -120,15 +125,43 @@ def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
 def _benched(subject: Subject, how: How, lanes: Lanes) -> dict[str, Any] | str:
     """What the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
+    baselines = _baselines(subject.program, how)
     arguments = {
         "text": subject.checked.source, "file": subject.checked.file, "name": subject.program.name,
         "sizes": dict(subject.sizes), "arch": how.arch, "seed": how.seed,
-        "baselines": [{"name": how.baseline}] if how.baseline else [], "protocols": [asdict(protocol)],
+        "baselines": baselines, "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
     }  # fmt: skip
-    outcome = lanes.call("compared", arguments, limit=how.limit, artifacts=artifacts_of(subject.built))
+    outcome = lanes.call(
+        "compared", arguments, limit=_limit(baselines, how), artifacts=artifacts_of(subject.built)
+    )
     found = value(outcome, "the comparison")
     return found if isinstance(found, str) else dict(found)
+
+
+COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
+"""The ways in which a module is timed beside a candidate; TF32 only where something is float32."""
+
+
+def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
+    """What the candidate is timed in turns with, the one that it is to beat first."""
+    if not how.baseline:
+        return []
+    if how.module is None:
+        return [{"name": how.baseline}]
+    met = meet(program, how.module)
+    assert not isinstance(met, str), met  # it was judged before
+    single = any(one.dtype == "float32" for one in (*how.module.facts.state, *how.module.facts.results))
+    columns = [c for c in COLUMNS if single or c != "eager-tf32"]
+    told = {"module": how.module.told(), "names": dict(met.keys)}
+    return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
+
+
+def _limit(baselines: Sequence[Mapping[str, Any]], how: How) -> float:
+    """Seconds of the comparison: as many again for every way in which a module is compiled, which takes
+    minutes the first time."""
+    compiled = [b for b in baselines if "module" in b and str(b["name"]).startswith("compile")]
+    return how.limit * (1 + len(compiled))
 
 
 def artifacts_of(built: AnyBuilt) -> list[str]:

@@ -19,9 +19,11 @@ from ucutlass.agent.advising import Advisor
 from ucutlass.agent.energy import Meter
 from ucutlass.agent.evidence import How, Subject, artifacts_of, confirmed
 from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.run import Judged
+from ucutlass.agent.same import UNSAID, differs, unlike
 from ucutlass.agent.spend import Spend
 from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
@@ -63,6 +65,7 @@ class Live:
     meter: Meter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
     _known: dict[str, Candidate] = field(default_factory=dict)
+    _agreed: dict[str, str] = field(default_factory=dict)
 
     def key(self, text: str) -> str | Refused:
         found = candidate_of(self.problem, text)
@@ -83,23 +86,23 @@ class Live:
         return Judged(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
 
     def _judged(self, candidate: Candidate, text: str, lanes: Lanes, words: list[str]) -> Outcome:
-        other = self._other(candidate, text)
+        other = self._other(candidate, text, lanes)
         if other:
-            return Refused(f"it computes something else than the problem: {other}")
+            return Refused(other)
         built = self._built(candidate)
         if isinstance(built, Failed):
             return built
-        first = self._tried(text, built, lanes)
+        first = self._tried(candidate, text, built, lanes)
         if not isinstance(first, Timed):
             return first
         said = self.advisor.static(
-            candidate.checked, candidate.program, self.problem.sizes, self.problem.arch, self.how.device,
+            candidate.checked, candidate.program, candidate.sizes, self.problem.arch, self.how.device,
             first.seconds,
         )  # fmt: skip
         first = replace(first, advice=said)
         if self.best is not None and first.seconds > LEADS * self.best:
             return first
-        extents = complete(candidate.program, self.problem.sizes)
+        extents = complete(candidate.program, candidate.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
         subject = Subject(candidate.checked, candidate.program, built, sizes)
         found = self.confirm(subject, self.how, lanes)
@@ -116,9 +119,11 @@ class Live:
             said = self.advisor.profiled(subject, self.problem.arch, lanes, self.how.seed, found.seconds)
         return replace(found, first=first.seconds, advice=said)
 
-    def _other(self, candidate: Candidate, text: str) -> str:
+    def _other(self, candidate: Candidate, text: str, lanes: Lanes) -> str:
         """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
         its typed program, so equal digests need no experiment."""
+        if self.problem.module is not None:
+            return self._unlike(candidate, text, self.problem.module, lanes)
         wanted = candidate_of(self.problem, self.problem.text)
         if isinstance(wanted, Candidate) and wanted.key == candidate.key:
             return ""
@@ -130,13 +135,21 @@ class Live:
         )  # fmt: skip
         match outcome:
             case isolate.Returned(str(words)):
-                return words
+                return differs(words)
             case _:
-                return isolate.lost(outcome, "the reference")
+                return f"{UNSAID}: {isolate.lost(outcome, 'the reference')}"
+
+    def _unlike(self, candidate: Candidate, text: str, module: Module, lanes: Lanes) -> str:
+        """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
+        if candidate.key not in self._agreed:
+            self._agreed[candidate.key] = unlike(
+                candidate.program, text, module, lanes, seed=self.how.seed, limit=self.limit
+            )
+        return self._agreed[candidate.key]
 
     def _built(self, candidate: Candidate) -> AnyBuilt | Failed:
         """Raises MachineError: a compiler that is missing is no candidate's fault."""
-        sizes = complete(candidate.program, self.problem.sizes)
+        sizes = complete(candidate.program, candidate.sizes)
         try:
             return build_program(
                 candidate.checked, candidate.program, sizes, self.problem.arch, device=self.how.device
@@ -144,10 +157,14 @@ class Live:
         except (BuildError, ProgramError) as error:
             return Failed("build", str(error)[:600])
 
-    def _tried(self, text: str, built: AnyBuilt, lanes: Lanes) -> Timed | Wrong | Failed:
+    def _tried(
+        self, candidate: Candidate, text: str, built: AnyBuilt, lanes: Lanes
+    ) -> Timed | Wrong | Failed:
+        # What computes a module is held against its own reference, which was held against the module's.
+        problem = self.problem.text if self.problem.module is None else text
         arguments = {
-            "text": text, "problem": self.problem.text, "name": self.problem.program,
-            "sizes": dict(self.problem.sizes), "arch": self.problem.arch, "seed": self.how.seed,
+            "text": text, "problem": problem, "name": self.problem.program, "sizes": dict(candidate.sizes),
+            "arch": self.problem.arch, "seed": self.how.seed,
         }  # fmt: skip
         outcome = lanes.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
         found = value(outcome, "the attempt")
@@ -161,7 +178,7 @@ class Live:
 def _planned(candidate: Candidate, problem: Problem, device: Device | None) -> str:
     """The schedules as planned, stage by stage: two texts that plan alike are one candidate. Raises
     ProgramError, ShapeError."""
-    sizes = complete(candidate.program, problem.sizes)
+    sizes = complete(candidate.program, candidate.sizes)
     match candidate.program:
         case ir.Kernel() as kernel:
             return _shown(plan_kernel(candidate.checked, kernel, sizes, problem.arch, device).planned)

@@ -29,7 +29,7 @@ ProposerOf = Callable[[Problem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
 `ucutlass.agent.proposers.models`."""
 
-__all__ = ["ProposerOf", "Where", "begin", "go_on", "placed", "rules"]
+__all__ = ["ProposerOf", "Where", "begin", "building_ahead", "go_on", "placed", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,19 @@ def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
     return bounds(program, sizes, device)
 
 
-def begin(journal: Journal, problem: Problem, settings: Settings, device: Device | None) -> Session:
-    """A new session in the journal; nothing is measured yet. Without the device's facts no bound is known."""
+def begin(
+    journal: Journal, problem: Problem, settings: Settings, device: Device | None, id: str | None = None
+) -> Session:
+    """A new session in the journal, under `id` if one is given; nothing is measured yet. No bound is known
+    without the device's facts, nor for a module without a first program: what it must move and multiply
+    depends on how it is written."""
     told = problem_to_json(problem)
-    if device is None:
-        return opened(journal, told, settings, bound=0.0, baseline=None)
+    if device is None or not problem.text:
+        return opened(journal, told, settings, bound=0.0, baseline=None, id=id)
     found = bounds_of_problem(problem, device)
-    return opened(journal, told, settings, bound=found.realistic.seconds, baseline=None, sol=row(found))
+    return opened(
+        journal, told, settings, bound=found.realistic.seconds, baseline=None, sol=row(found), id=id
+    )
 
 
 def go_on(
@@ -73,23 +79,29 @@ def go_on(
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
     proposer, live = placed(session, where, proposer_of)
-    bench: Bench = live
-    if where.builders is not None:
-        ahead = Ahead(live.problem, where.device, where.builders, where.counted)
-        ahead.begin([one.text for one in session.state.pending])
-        proposer, bench = ahead.proposer(proposer), ahead.bench(live)
     try:
-        return run(session, proposer, bench, on_event)
+        return run(session, *building_ahead(session, where, proposer, live), on_event)
     finally:
         where.engine.leave(live.near)
 
 
+def building_ahead(session: Session, where: Where, proposer: Proposer, live: Live) -> tuple[Proposer, Bench]:
+    """A placed session, with the builds of what is to be judged begun at once where `where` has builders."""
+    if where.builders is None:
+        return proposer, live
+    ahead = Ahead(live.problem, where.device, where.builders, where.counted)
+    ahead.begin([one.text for one in session.state.pending])
+    return ahead.proposer(proposer), ahead.bench(live)
+
+
 def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:
-    """A session's proposer, and where it is judged. Raises ProgramError, ShapeError, ProposerFailed."""
+    """A session's proposer, and where it is judged, which holds a token of the engine until that closes or
+    is told to leave it. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
     settings = session.state.settings
     how = How(
-        problem.arch, where.device, problem.policy, where.baseline, settings.seed, limit=where.limit
+        problem.arch, where.device, problem.policy, where.baseline, settings.seed, limit=where.limit,
+        module=problem.module,
     )  # fmt: skip
     bench = Live(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.fastest()

@@ -57,7 +57,8 @@ class Timed:
     """Right, and believed. `seconds` is the median of one call; `low` and `high` bound the ratio of the
     baseline's time to it, `gain`, at 95 %. `joules` of one call, None where they were not measured.
     `records` are ids in the evidence store, `advice` the interpreted findings for whoever proposes next.
-    `first` is the search's own reading of what was confirmed afterwards."""
+    `first` is the search's own reading of what was confirmed afterwards, `versus` the ratio of each
+    baseline's time to it, by name."""
 
     seconds: float
     gain: float | None = None
@@ -67,6 +68,7 @@ class Timed:
     records: tuple[str, ...] = ()
     advice: str = ""
     first: float | None = None
+    versus: tuple[tuple[str, float], ...] = ()
 
 
 Outcome: TypeAlias = Refused | Repeated | Failed | Wrong | Rejected | Timed
@@ -86,12 +88,16 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
 
 def outcome_of_json(value: Mapping[str, Any]) -> Outcome:
     """Raises NotAnOutcome."""
-    held: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in value.items()}
+    held: dict[str, Any] = {n: _frozen(v) for n, v in value.items()}
     try:
         kind: Callable[..., Outcome] = _KINDS[held.pop("kind")]
         return kind(**held)
     except (KeyError, TypeError) as problem:
         raise NotAnOutcome(f"no outcome reads {dict(value)!r}"[:300]) from problem
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def words(outcome: Outcome) -> str:

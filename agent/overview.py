@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ucutlass.agent import memory
 from ucutlass.agent.journal import Event, Journal, JournalDamaged
+from ucutlass.agent.many import PREFIX
 from ucutlass.agent.outcome import Timed
 from ucutlass.agent.session import NotASession, replayed
 from ucutlass.agent.spend import NOTHING, Spend
@@ -36,7 +37,8 @@ class Overview:
 def sessions(journal: Journal) -> list[Overview]:
     """Of every session, in the order in which they began; one that cannot be read says why. Raises StoreError
     where the file itself cannot be used."""
-    return [_one(journal, id) for id in journal.sessions() if id != memory.SESSION]
+    others = (memory.SESSION, PREFIX)
+    return [_one(journal, id) for id in journal.sessions() if not id.startswith(others)]
 
 
 def _one(journal: Journal, id: str) -> Overview:

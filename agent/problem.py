@@ -1,15 +1,23 @@
-"""A problem: a program whose algorithm is fixed, at extents, with the precision that is allowed."""
+"""A problem: what is to be computed, at extents, with the precision that is allowed.
+
+A program of the language says it, or a PyTorch module does (`ucutlass.agent.module`); what a candidate is,
+is the same for both.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.agent.integrity.precision import Declared, declared, losses, own_lane
+from ucutlass.agent.module import Module, meet, module_of_json, widest
 from ucutlass.agent.outcome import Refused
 from ucutlass.diagnostics import ProgramError
+from ucutlass.runtime.module.facts import KEYWORDS
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import ShapeError, complete, free_dims
 
@@ -18,7 +26,10 @@ from ucutlass.shapes import ShapeError, complete, free_dims
 class Problem:
     """`text` is a file whose program `program` says what is computed; schedules and cuts in it are a
     proposal like any other. `sizes` has its free dimensions by name, `lane` the least precision that a
-    candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says."""
+    candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says.
+
+    Where `module` is given it says what is computed, and `text` is a first program, "" where there is none
+    yet; `sizes` are that program's."""
 
     text: str
     file: str
@@ -26,11 +37,12 @@ class Problem:
     sizes: Mapping[str, int]
     arch: str
     lane: str
+    module: Module | None = None
 
     @property
     def name(self) -> str:
         given = " ".join(f"{d}={n}" for d, n in self.sizes.items())
-        return f"{self.program} {given}"
+        return f"{self.program} {given}".rstrip()
 
     @property
     def policy(self) -> Declared | None:
@@ -50,13 +62,46 @@ def problem_of(
     return Problem(text, file, program.name, free, arch, str(policy) if policy else "")
 
 
+class Unbound(ValueError):
+    """The program that is to start a module's problem does not fit the module."""
+
+
+def problem_of_module(
+    module: Module, start: str, start_file: str, name: str | None, arch: str, lane: str | None = None
+) -> Problem:
+    """`start` is a first program's text, "" without one; `lane` None takes the widest of the module's own
+    elements. Raises ProgramError, ShapeError, LaneUnknown, Unbound."""
+    own = widest(module.facts)
+    policy = declared(lane) if lane is not None else None if own is None else declared(own.name)
+    told = str(policy) if policy else ""
+    if not start:
+        return Problem("", module.file, name or named(module.file), {}, arch, told, module)
+    program = frontend.program(frontend.read_text(start, start_file), name)
+    met = meet(program, module)
+    if isinstance(met, str):
+        raise Unbound(f"{start_file}: {met}")
+    free = {d: met.sizes[d] for d in free_dims(program)}
+    complete(program, free)
+    return Problem(start, start_file, program.name, free, arch, told, module)
+
+
+def named(file: str) -> str:
+    """What programs for a module's file are called: its name without number and ending."""
+    stem = re.sub(r"^\d+_+|_+$", "", Path(file).stem.lower())
+    name = re.sub(r"\W+", "_", stem, flags=re.ASCII)
+    if not re.match("[a-z]", name):
+        return f"problem{name}"
+    return f"{name}_" if name in KEYWORDS else name
+
+
 def problem_to_json(problem: Problem) -> dict[str, Any]:
     return asdict(problem)
 
 
 def problem_of_json(value: Mapping[str, Any]) -> Problem:
-    """Raises TypeError for another's fields."""
-    return Problem(**value)
+    """Raises TypeError, KeyError, ValueError for another's fields."""
+    module = value.get("module")
+    return Problem(**{**value, "module": None if module is None else module_of_json(module)})
 
 
 # --- candidates ----------------------------------------------------------------------
@@ -65,11 +110,12 @@ def problem_of_json(value: Mapping[str, Any]) -> Problem:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A program of the problem that was checked. `key` is the digest of what it computes and of where it
-    cuts; schedules, spelling and comments do not count."""
+    cuts; schedules, spelling and comments do not count. `sizes` are its free dimensions by name."""
 
     checked: frontend.Checked
     program: ir.Program
     key: str
+    sizes: Mapping[str, int]
 
 
 MOST_CHARACTERS = 100_000
@@ -91,18 +137,43 @@ def candidate_of(problem: Problem, text: str) -> Candidate | Refused:
     program = known.get(problem.program)
     if program is None:
         return Refused(f"it has no program {problem.program}, but {', '.join(known) or 'none'}")
+    match problem.module:
+        case None:
+            return _of_program(problem, checked, program)
+        case module:
+            return _of_module(problem, module, checked, program)
+
+
+def _of_program(
+    problem: Problem, checked: frontend.Checked, program: ir.Program
+) -> Candidate | Refused:
     wanted = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     said = _differs(wanted, program)
     if said is not None:
         return Refused(said)
+    return _fitting(problem, Candidate(checked, program, algorithm_digest(program), problem.sizes), wanted)
+
+
+def _of_module(
+    problem: Problem, module: Module, checked: frontend.Checked, program: ir.Program
+) -> Candidate | Refused:
+    met = meet(program, module)
+    if isinstance(met, str):
+        return Refused(met)
+    sizes = {d: met.sizes[d] for d in free_dims(program)}
+    # The digest knows parameters by position, and here their names say what they are.
+    key = f"{algorithm_digest(program)} {' '.join(met.keys.values())}"
+    return _fitting(problem, Candidate(checked, program, key, sizes), None)
+
+
+def _fitting(problem: Problem, found: Candidate, wanted: ir.Program | None) -> Candidate | Refused:
+    """By extents and precision; `wanted` is the problem's own program, where it says what is computed."""
     try:
-        complete(program, problem.sizes)
+        complete(found.program, found.sizes)
     except ShapeError as error:
         return Refused(str(error), (error.code,))
-    lower = _below(problem, wanted, program)
-    if lower is not None:
-        return Refused(lower)
-    return Candidate(checked, program, algorithm_digest(program))
+    lower = _below(problem, wanted, found.program)
+    return found if lower is None else Refused(lower)
 
 
 def _differs(wanted: ir.Program, program: ir.Program) -> str | None:
@@ -125,12 +196,13 @@ def _interface(program: ir.Program) -> list[tuple[str, ir.ParamType]]:
             return [*given, *(("", type_) for _, type_ in program.results)]
 
 
-def _below(problem: Problem, wanted: ir.Program, program: ir.Program) -> str | None:
+def _below(problem: Problem, wanted: ir.Program | None, program: ir.Program) -> str | None:
     """Where it works below the declared precision and the problem's own program does not."""
     policy = problem.policy
     if policy is None:
         return None
-    before = {(loss.kind, loss.name) for loss in losses(wanted, policy)}
+    own = () if wanted is None else losses(wanted, policy)
+    before = {(loss.kind, loss.name) for loss in own}
     for loss in losses(program, policy):
         if (loss.kind, loss.name) not in before:
             return f"{loss.where} works in {loss.name}, below the problem's lane {policy}"

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent import dialogue, search
 from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
 from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Rejected, Timed, outcome_of_json
+from ucutlass.agent.outcome import Refused, Rejected, Timed, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Pick, Scale
 from ucutlass.agent.spend import Budget, Spend, exhausted, spend_of_json
 from ucutlass.agent.stop import Standing, Stop, reason
@@ -183,7 +183,8 @@ def advance(state: State, event: Event) -> None:
             state.settings = settings_of_json(body["settings"])
             state.scale = Scale(body["bound"], body["baseline"])
             state.tree.objective = state.settings.objective
-            state.pending = [Judge(None, 0, None, state.text, "the problem's own program")]
+            why = "the problem's own program" if state.text else "there is no program yet: write the first"
+            state.pending = [Judge(None, 0, None, state.text, why)]
         case "changed":
             state.settings = replace(state.settings, budget=Budget(**body["budget"]))
             state.ended = None
@@ -277,6 +278,9 @@ def due(state: State) -> Due:
     chance = random.Random(f"{state.settings.seed}:{state.calls}")
     if len(state.tree) == 1 and isinstance(rejected := state.tree[ROOT].outcome, Rejected):
         return End(f"the problem's own program was rejected ({rejected.verdict}): {rejected.words}")
+    rules = state.settings.proposer == "rules" and state.problem.get("module")
+    if rules and len(state.tree) == 1 and isinstance(refused := state.tree[ROOT].outcome, Refused):
+        return End(f"the start program was refused, and rules write no other: {refused.words}")
     pick = SEARCHES[state.settings.search].search(state.tree, state.scale, chance)
     if pick is None:
         return End("no candidate is left to go on from")

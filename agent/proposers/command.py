@@ -91,6 +91,7 @@ def request(ask: Ask, state: State, subject: Subject) -> dict[str, Any]:
         "problem": {
             "text": subject.text, "program": subject.program, "sizes": dict(subject.sizes),
             "arch": subject.arch, "device": subject.device, "lane": subject.lane,
+            "module": None if subject.module is None else subject.module.source,
         },
         "system": [prompt.prefix(), prompt.problem(subject)],
         "turn": prompt.turn(ask, state, subject),

@@ -18,7 +18,7 @@ from ucutlass.agent.proposers.command import CommandProposer
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
 from ucutlass.agent.proposers.judge import ModelJudge
 from ucutlass.agent.proposers.service import Service
-from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.proposers.subject import Subject, subject_of, subject_of_module
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
 from ucutlass.hardware import ARCHES, Device, default_device
@@ -33,6 +33,11 @@ def subject(
     """A problem as it is told; without a device, for the target's usual one. Raises ProgramError and
     ShapeError."""
     known = device or default_device(ARCHES[problem.arch])
+    if problem.module is not None:
+        return subject_of_module(
+            problem.module, problem.text, problem.program, problem.arch, known.name, lane=problem.lane,
+            baseline=baseline, memory=memory,
+        )  # fmt: skip
     return subject_of(
         problem.text, problem.program, problem.sizes, problem.arch, known.name, lane=problem.lane,
         baseline=baseline, memory=memory,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from ucutlass.agent.advising import headline
 from ucutlass.agent.edits import BadEdit, addresses
+from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Rejected, Repeated, Timed, words
 from ucutlass.agent.proposers import triage
 from ucutlass.agent.proposers.game import ROLES, RULES
@@ -25,6 +26,7 @@ from ucutlass.agent.session import Ask, State
 from ucutlass.agent.tree import ROOT, Node, Tree
 from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import guide
+from ucutlass.runtime.module.facts import names
 from ucutlass.shapes import ShapeError
 
 LEADERS = 5
@@ -49,23 +51,47 @@ def problem(subject: Subject) -> str:
     parts = [
         "# The problem",
         f"Program `{subject.program}`, for {subject.device} ({subject.arch}).",
-        quoted("the problem's program, candidate 0", subject.text, MOST_PROBLEM),
+        "" if subject.module is None else module(subject.module, subject.program),
+        quoted("the problem's program, candidate 0", subject.text, MOST_PROBLEM) if subject.text else "",
         "\n".join(f"- {fact}" for fact in subject.facts),
         _precision(subject),
-        "Speed of light, by computation:\n" + "\n".join(f"- {line}" for line in subject.bound),
     ]
+    if subject.bound:
+        parts.append("Speed of light, by computation:\n" + "\n".join(f"- {line}" for line in subject.bound))
     if subject.baseline:
         parts.append(quoted("what is to be beaten", subject.baseline, 600))
     if subject.memory:
         listed = "\n".join(f"- {' '.join(m.split())}" for m in subject.memory)
         parts.append(quoted("verified conclusions of earlier problems", listed, 4_000))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def module(given: Module, program: str) -> str:
+    """What a PyTorch module says that a candidate computes, and the names that its program meets it by."""
+    names_ = [f"- `{name}`, {one}" for name, one in names(given.facts).items()]
+    gives = [f"- {one}" for one in given.facts.results]
+    mode = "train() mode" if given.facts.training else "eval() mode"
+    statistics = ": its norms take the statistics of the batch" if given.facts.batch_statistics else ""
+    return "\n\n".join([
+        f"What is computed, a PyTorch module says, not a program: forward of `Model` in {mode}{statistics}. "
+        f"A candidate is a kernel or pipeline named `{program}` that computes the same. Its parameters are "
+        "among the names below, with these element types and shapes in memory; order and dimension names are "
+        "yours, and extents follow from the shapes. A name that the module lacks is refused; what is not "
+        "needed may be left out. Numbers that the constructor was given stand in the program as numbers. The "
+        "results are the module's, in order. Before anything is built both are evaluated in float64, without "
+        "roundings, on other inputs and weights of these shapes: a constant that only fits the module's own "
+        "is refused.",
+        quoted("the PyTorch module", given.source, MOST_PROBLEM),
+        quoted("names, element types and shapes", "\n".join(names_), 8_000),
+        "Results:\n" + "\n".join(gives),
+    ])  # fmt: skip
 
 
 def _precision(subject: Subject) -> str:
     least = f"No candidate may work below {subject.lane}. " if subject.lane else ""
+    whose = "the problem's program" if subject.module is None else "the candidate"
     return (
-        f"{least}The reference evaluates the problem's program in float64. Of each element an error bound is "
+        f"{least}The reference evaluates {whose} in float64. Of each element an error bound is "
         "derived from the lane and the length of its sums, 0 where nothing rounds; one element beyond it is "
         "wrong."
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ucutlass import frontend, ir
+from ucutlass.agent.module import Module, meet
 from ucutlass.diagnostics import ProgramError
 from ucutlass.extents import evaluate
 from ucutlass.hardware import ARCHES, DEVICES, Device
 from ucutlass.planned import gemm_or_none
-from ucutlass.shapes import complete
+from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol import report
 from ucutlass.sol.bounds import bounds
 
@@ -19,7 +20,8 @@ from ucutlass.sol.bounds import bounds
 class Subject:
     """`facts` and `bound` are lines of ours, numbers and all; `text`, `baseline` and `memory` are others'.
     `lane` is the least precision that a candidate may work in, "" where nothing says. `memory` are verified
-    conclusions of earlier problems."""
+    conclusions of earlier problems. Where a `module` says what is computed, `text` is a first program, ""
+    where there is none yet, and extents follow from the module's shapes."""
 
     text: str
     program: str
@@ -31,10 +33,36 @@ class Subject:
     bound: tuple[str, ...] = ()
     baseline: str = ""
     memory: tuple[str, ...] = ()
+    module: Module | None = None
 
     @property
     def hardware(self) -> Device:
         return DEVICES[self.device]
+
+    def extents(self, program: ir.Program) -> dict[str, int]:
+        """Every extent of a candidate by name. Raises ShapeError, with what does not fit the module."""
+        if self.module is None:
+            return dict(zip(program.dims, complete(program, self.sizes), strict=True))
+        met = meet(program, self.module)
+        if isinstance(met, str):
+            raise ShapeError("UC0602", met)
+        return dict(met.sizes)
+
+
+def subject_of_module(
+    module: Module, text: str, program: str, arch: str, device: str, *,
+    lane: str = "", baseline: str = "", memory: Sequence[str] = (),
+) -> Subject:  # fmt: skip
+    """As `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
+    first program."""
+    made = Subject(text, program, {}, arch, device, lane, (), (), baseline, tuple(memory), module)
+    if not text:
+        return made
+    checked = frontend.read_text(text, "problem")
+    found = frontend.program(checked, program)
+    extents = made.extents(found)
+    lines = bound_lines(checked, found, extents, ARCHES[arch].name, DEVICES[device])
+    return replace(made, facts=tuple(_facts(found, extents)), bound=tuple(lines))
 
 
 def subject_of(

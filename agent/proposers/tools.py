@@ -27,7 +27,7 @@ from ucutlass.planned import AnyPlanned, gemm_or_none
 from ucutlass.planner import Planned
 from ucutlass.rules import RULES
 from ucutlass.schedule import FIELDS, legal_values, show
-from ucutlass.shapes import ShapeError, complete
+from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import bounds, micro
 
 MOST_PROGRAM = 50_000
@@ -193,8 +193,7 @@ def _read(subject: Subject, text: str) -> _Read:
     """Raises ProgramError, ShapeError."""
     checked = frontend.read_text(text, "program")
     program = frontend.program(checked, subject.program)
-    extents = dict(zip(program.dims, complete(program, subject.sizes), strict=True))
-    return _Read(subject, checked, program, extents)
+    return _Read(subject, checked, program, subject.extents(program))
 
 
 def _planned(read: _Read) -> AnyPlanned | PipelinePlan:

@@ -19,6 +19,7 @@ _COMMANDS = {
     "profile": "say what decides a kernel's time, and which edits to try",
     "tune": "find the fastest kernel that a program denotes for a shape",
     "optimize": "search for a faster program, under a budget",
+    "kernelbench": "search over the problems of a KernelBench checkout, and report by level",
     "audit": "say whether a kernel's evidence may be believed",
     "guide": "print the language guide",
     "doctor": "report what this machine has and lacks",

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ucutlass import frontend
 from ucutlass.agent import dialogue, search
 from ucutlass.agent.dialogue import DIALOGUES
 from ucutlass.agent.integrity.precision import LaneUnknown
 from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.many import PREFIX, NoStart
 from ucutlass.agent.outcome import Timed, words
-from ucutlass.agent.problem import problem_of, problem_of_json
+from ucutlass.agent.problem import Problem, Unbound
 from ucutlass.agent.proposer import ProposerFailed
+from ucutlass.agent.reading import Reading, problem_at
 from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import NotASession, Settings, State
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import show
+from ucutlass.cli.asking import Asking, chosen_proposer, maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -34,15 +35,14 @@ from ucutlass.cli.options import (
     arch_option,
     json_option,
     kernel_option,
+    module_options,
     seconds_option,
     sizes_option,
 )
 from ucutlass.cli.working import Working, working_options
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
-from ucutlass.shapes import complete, parse_sizes
-
-if TYPE_CHECKING:
-    from ucutlass.agent.optimize import ProposerOf
+from ucutlass.runtime.module.facts import Mode, Precision, Unusable
+from ucutlass.shapes import parse_sizes
 
 _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile target serves"
 
@@ -57,7 +57,7 @@ BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 
 
 @click.command("optimize")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(exists=True, path_type=Path))
 @sizes_option
 @kernel_option
 @arch_option(None)
@@ -92,6 +92,8 @@ BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 @click.option("--patience", type=click.IntRange(min=1), default=12, show_default=True,
               help="Stop after so many attempts without progress, where the baseline is beaten.")  # fmt: skip
 @click.option("--never-stop", is_flag=True, help="Spend the whole budget, whatever was reached.")
+@module_options
+@click.option("--run-attempts", type=click.IntRange(min=1), help="Most candidates of a run over a folder.")
 @click.option("--lane", metavar="LANE", help="The least precision, such as bf16; by default FILE's own.")
 @click.option("--baseline", type=click.Choice(BASELINES), default="eager", show_default=True,
               help="What candidates that would lead are timed in turns with.")  # fmt: skip
@@ -108,10 +110,14 @@ def command(
     replay: Path | None, no_memory: bool, how: search.Name | None, steps: dialogue.Name,
     attempts: int | None, tokens: int | None, dollars: float | None, gpu_seconds: float | None,
     seconds: float | None, eps: float, patience: int,
-    never_stop: bool, lane: str | None, baseline: str, seed: int, output: Path | None,
+    never_stop: bool, start: Path | None, mode: Mode, precision: Precision, run_attempts: int | None,
+    lane: str | None, baseline: str, seed: int, output: Path | None,
     journal: Path | None, limit: float, wait: float, as_json: bool, working: Working,
 ) -> None:  # fmt: skip
     """Search for a faster program that computes what FILE's does, for these extents, on this GPU.
+
+    FILE is a program, a PyTorch module in KernelBench's format (its first program beside it, or by --start),
+    or a folder of either.
 
     What is computed stays; schedules, and where a pipeline is cut, are free. Every candidate is checked
     against the problem, built, held against its float64 reference and timed; one that would lead is also
@@ -121,9 +127,15 @@ def command(
     from ucutlass.agent.ahead import builders
     from ucutlass.agent.optimize import Where, begin, go_on
 
-    with reported(as_json), closing(opened(working.spec, as_json)) as engine:
+    with reported(as_json):
         if (file is None) == (id is None):
             fail(Status.CALL, "give FILE to begin a session, or --resume ID to go on with one", as_json)
+        if (file is not None and file.is_dir()) or (id or "").startswith(PREFIX):
+            from ucutlass.cli.many import optimized
+
+            optimized(file, id, click.get_current_context().params)
+            return
+    with reported(as_json), closing(opened(working.spec, as_json)) as engine:
         kept = Journal.open(journal)
         asked = Budget(attempts, tokens, dollars, gpu_seconds, seconds)
         found = at_hand(engine)
@@ -134,24 +146,25 @@ def command(
         else:
             assert file is not None
             target = arch or (found.arch.name if found is not None else "sm90a")
-            text = frontend.decoded(file.read_bytes(), str(file))
-            try:
-                problem = problem_of(text, str(file), name, _sizes(text, file, name, sizes), target, lane)
-            except LaneUnknown as unknown:
-                fail(Status.CALL, str(unknown), as_json)
+            asking_ = chosen_proposer(click.get_current_context().params)
+            reading = Reading(
+                target, parse_sizes(sizes), name, lane, mode, precision, start, asking_ != "rules", limit
+            )
+            problem = _problem(file, reading, as_json)
+            if problem.module is not None and baseline == "cublas":
+                fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
             if found is None:
                 fail(Status.MACHINE, _NO_GPU, as_json)
             stop = Stop(None, None) if never_stop else Stop(eps, patience)
             budget = replace(asked, attempts=40 if attempts is None else attempts)
-            chosen = proposer or ("command" if program else "anthropic" if model or replay else "rules")
             wanted = Settings(
-                how or SEARCH[chosen], steps, budget, stop, seed, proposer=chosen,
-                advice=working.depth(chosen), objective=working.objective, judge=working.judge,
+                how or SEARCH[asking_], steps, budget, stop, seed, proposer=asking_,
+                advice=working.depth(asking_), objective=working.objective, judge=working.judge,
             )  # fmt: skip
             session = begin(kept, problem, wanted, device)
         if found is None:
             fail(Status.MACHINE, _NO_GPU, as_json)
-        asking = _Asking(session.state.settings.proposer, model, effort, program, record, replay, no_memory)
+        asking = Asking(session.state.settings.proposer, model, effort, program, record, replay, no_memory)
         if proposer not in (None, asking.proposer):
             words_ = f"session {session.id[:12]} was begun with --proposer {asking.proposer}"
             fail(Status.CALL, words_, as_json)
@@ -164,7 +177,7 @@ def command(
             held = "" if baseline == "none" else baseline
             where = Where(engine, device, held, limit, wait, working.measures, builders=pool)
             try:
-                state = go_on(session, where, _maker(asking, kept, session, as_json), _progress(as_json))
+                state = go_on(session, where, maker(asking, kept, session, as_json), _progress(as_json))
             except ProposerFailed as failure:
                 again = f"ucc optimize --resume {session.id[:12]}"
                 fail(Status.MACHINE, f"{failure}; then go on with {again}", as_json)
@@ -176,46 +189,15 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asking:
-    """What the options say of the proposer."""
-
-    proposer: str
-    model: str | None
-    effort: Any
-    program: str | None
-    record: Path | None
-    replay: Path | None
-    no_memory: bool
-
-
-def _maker(asking: _Asking, kept: Journal, session: Session, as_json: bool) -> ProposerOf:
-    """The maker of the session's proposer. Raises ProposerFailed for a key, a file or an SDK that lacks."""
-    from ucutlass.agent.memory import alike, conclusions
-    from ucutlass.agent.optimize import rules
-    from ucutlass.agent.proposers import models
-    from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, Chosen
-
-    if asking.proposer == "rules":
-        return rules
-    told = problem_of_json(session.state.problem)
-    known = [] if asking.no_memory else alike(conclusions(kept), told.lane, told.name)
-    memory = [one.words for one in known]
-    if asking.proposer == "command":
-        if not asking.program:
-            fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)
-        return models.command(shlex.split(asking.program), memory=memory)
-    chosen = Chosen(asking.model or DEFAULT_MODEL, asking.effort)
-    if asking.replay is not None:
-        return models.recorded(asking.replay, chosen, memory=memory)
-    click.echo(f"ucc: {chosen.model} proposes; its tokens cost money", err=True)
-    return models.model(chosen, record=asking.record, memory=memory)
-
-
-def _sizes(text: str, file: Path, name: str | None, given: tuple[str, ...]) -> dict[str, int]:
-    sizes = parse_sizes(given)
-    complete(frontend.program(frontend.read_text(text, str(file)), name), sizes)
-    return sizes
+def _problem(file: Path, reading: Reading, as_json: bool) -> Problem:
+    try:
+        return problem_at(file, reading)
+    except LaneUnknown as unknown:
+        fail(Status.CALL, str(unknown), as_json)
+    except NoStart as none:
+        fail(Status.CALL, str(none), as_json)
+    except (Unusable, Unbound) as wrong:
+        fail(Status.PROGRAM, str(wrong), as_json)
 
 
 def _resumed(kept: Journal, id: str, asked: Budget, as_json: bool) -> Session:

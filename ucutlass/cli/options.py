@@ -40,6 +40,20 @@ kernel_option = click.option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
+def module_options(command: F) -> F:
+    """How a PyTorch module is taken as a problem."""
+    for option in (
+        click.option("--start", type=click.Path(exists=True, path_type=Path), metavar="FILE.ucu",
+                     help="A module's first program, or a folder of them by the modules' paths."),
+        click.option("--mode", type=click.Choice(("constructed", "train", "eval")), default="constructed",
+                     show_default=True, help="The mode in which a module runs."),
+        click.option("--precision", type=click.Choice(("own", "f32", "f16", "bf16")), default="own",
+                     show_default=True, help="What a module's floating tensors are cast to."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 journal_option = click.option(
     "--journal", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="The sessions' journal, where it is not this user's own.",

@@ -25,13 +25,14 @@ def on_gpu(
     sizes: dict[str, int],
     arch: str | None,
     seed: int,
-    baselines: list[dict[str, str]],
+    baselines: list[dict[str, Any]],
     protocols: list[dict[str, Any]],
     bandwidth: float | None,
 ) -> dict[str, Any]:
     """Verifies the kernel, then times it against the baselines, once a protocol.
 
-    A baseline is `{"name": ..}`, of a `.ucu` file with its `text`. `protocols` are fields of
+    A baseline is `{"name": ..}`, of a `.ucu` file with its `text`, of a PyTorch module with what
+    `ucutlass.trials.modules` takes as `module` and `names`. `protocols` are fields of
     `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a list of cases, each
     with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no speed. `stages`
     are those of a pipeline, each timed alone.
@@ -59,7 +60,7 @@ def judged(
     sizes: Mapping[str, int],
     arch: str | None,
     seed: int,
-    baselines: Sequence[Mapping[str, str]],
+    baselines: Sequence[Mapping[str, Any]],
     protocols: Sequence[Protocol],
     bandwidth: float | None,
 ) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def _compared(
     kernel: LoadedKernel | LoadedPipeline,
     sizes: Mapping[str, int],
     arch: str | None,
-    baselines: Sequence[Mapping[str, str]],
+    baselines: Sequence[Mapping[str, Any]],
     chosen: Protocol,
     gpu: Gpu,
     bandwidth: float | None,
@@ -135,8 +136,8 @@ def _compared(
     try:
         torch.set_float32_matmul_precision("high" if needs_tf32(program) else "highest")
     except NotAvailable as reason:
-        refused += [_failed(b["name"], reason) for b in baselines if "text" not in b]
-        baselines = [b for b in baselines if "text" in b]
+        refused += [_failed(b["name"], reason) for b in baselines if not b.keys() & {"text", "module"}]
+        baselines = [b for b in baselines if b.keys() & {"text", "module"}]
     candidates = [candidate_of(kernel, "candidate", buffers)]
     for asked in baselines:
         match _baseline(asked, buffers, sizes, full, arch, gpu.device):
@@ -182,7 +183,7 @@ def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
 
 
 def _baseline(
-    asked: Mapping[str, str],
+    asked: Mapping[str, Any],
     buffers: Buffers,
     sizes: Mapping[str, int],
     full: Mapping[str, int],
@@ -191,9 +192,12 @@ def _baseline(
 ) -> Candidate | Failed:
     """The baseline, or its failure in its own words: whatever torch or a build raises is kept."""
     from ucutlass.runtime.bench.baselines import baseline
+    from ucutlass.trials.modules import module_candidate
 
     name = asked["name"]
     try:
+        if "module" in asked:
+            return module_candidate(name, asked["module"], asked["names"], buffers, device)
         if "text" not in asked:
             return baseline(name, buffers, full, device)
         return _other_file(name, asked["text"], buffers, sizes, arch, device)

@@ -1,0 +1,143 @@
+"""A user's own KernelBench checkout: which of its problems, and what a run says of them by level.
+
+KernelBench's measures (github ScalingIntelligence/KernelBench): a problem's speed-up is the baseline's time
+over the candidate's, fast_p the share of all problems that are right and more than p times as fast. A
+problem without a result counts among all; one whose baseline has no time is at most right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ucutlass.agent.many import Member, Run
+from ucutlass.agent.outcome import Timed, words
+
+THRESHOLDS = (0, 1, 2)
+
+_PART = re.compile(r"level(\d+)/(\*|\d+(?:-\d+)?)")
+_FILE = re.compile(r"(\d+)_.*\.py")
+
+
+class BadCheckout(ValueError):
+    """There is no checkout at a path, or it has nothing of what was selected."""
+
+
+def selected(root: Path, select: str) -> tuple[Path, list[str]]:
+    """The folder of a checkout that holds the levels, and the paths below it of a selection such as
+    `level1/1-20,level2/*`, in its order and by number. Raises BadCheckout."""
+    base = next((b for b in (root, root / "KernelBench") if (b / "level1").is_dir()), None)
+    if base is None:
+        raise BadCheckout(f"{root} is no checkout of KernelBench: it has no folder level1")
+    found: dict[str, None] = {}
+    for part in (p.strip() for p in select.split(",")):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise BadCheckout(f"{part[:60]!r} selects nothing; write level1/1-20, level2/7 or level3/*")
+        files = _files(base / f"level{match[1]}")
+        taken = [path for number, path in files if _within(number, match[2])]
+        if not taken:
+            has = f"{len(files)} problems" if files else "no problems"
+            raise BadCheckout(f"{part} selects nothing: {base / f'level{match[1]}'} has {has}")
+        found |= dict.fromkeys(str(path.relative_to(base)) for path in taken)
+    return base, list(found)
+
+
+def _files(folder: Path) -> list[tuple[int, Path]]:
+    named = [(match, p) for p in folder.glob("*.py") if (match := _FILE.fullmatch(p.name))]
+    return sorted((int(match[1]), p) for match, p in named)
+
+
+def _within(number: int, part: str) -> bool:
+    if part == "*":
+        return True
+    low, _, high = part.partition("-")
+    return int(low) <= number <= int(high or low)
+
+
+# --- what came of it -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One problem. `lane` is the least precision that its candidates might work in, `versus` the speed-up
+    over each baseline that has a time. `said` is the best result, or why there is none."""
+
+    name: str
+    level: int
+    lane: str
+    right: bool
+    microseconds: float | None
+    versus: Mapping[str, float]
+    session: str
+    code: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A level against a baseline. `timed` of the right ones have its time; `geomean` is theirs, None without
+    any; `fast` has fast_0, fast_1 and fast_2."""
+
+    baseline: str
+    timed: int
+    geomean: float | None
+    fast: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level in one lane; a problem that could not be used counts in each of its level's lanes."""
+
+    level: int
+    lane: str
+    problems: int
+    right: int
+    against: tuple[Against, ...]
+
+
+def rows(run: Run) -> list[Row]:
+    """Of every problem of the run, those included that were not looked at yet."""
+    return [_row(name, run.members.get(name)) for name in run.names]
+
+
+def _row(name: str, member: Member | None) -> Row:
+    level = int(match[1]) if (match := re.search(r"level(\d+)", name)) else 0
+    if member is None or member.session is None:
+        code, said = ("", "not looked at yet") if member is None else (member.code, member.words)
+        return Row(name, level, "", False, None, {}, "", code, said)
+    state = member.session.state
+    lane = str(state.problem.get("lane", ""))
+    best = state.tree.best()
+    if best is not None and isinstance(best.outcome, Timed) and best.outcome.records:
+        done = best.outcome
+        versus = dict(done.versus) or ({} if done.gain is None else {"baseline": done.gain})
+        return Row(
+            name, level, lane, True, done.seconds * 1e6, versus, member.session.id, "", words(done)
+        )  # fmt: skip
+    last = state.tree.nodes[-1].outcome if len(state.tree) else None
+    said = member.stuck or ("nothing was judged yet" if last is None else words(last))
+    return Row(name, level, lane, False, None, {}, member.session.id, "no-result", said)
+
+
+def levels(found: Sequence[Row]) -> list[Level]:
+    """By level and lane, in order."""
+    kinds = sorted({(r.level, r.lane) for r in found if r.lane})
+    kinds += [(n, "") for n in sorted({r.level for r in found} - {n for n, _ in kinds})]
+    return [_level(n, lane, [r for r in found if r.level == n and r.lane in (lane, "")]) for n, lane in kinds]
+
+
+def _level(level: int, lane: str, of: Sequence[Row]) -> Level:
+    names = dict.fromkeys(name for row in of for name in row.versus)
+    return Level(level, lane, len(of), sum(r.right for r in of), tuple(_against(n, of) for n in names))
+
+
+def _against(baseline: str, of: Sequence[Row]) -> Against:
+    ratios = [row.versus.get(baseline) for row in of if row.right]
+    timed = [r for r in ratios if r is not None]
+    geomean = math.exp(sum(map(math.log, timed)) / len(timed)) if timed else None
+    fast = [sum((r or 0.0) > p if p else True for r in ratios) / len(of) for p in THRESHOLDS]
+    return Against(baseline, len(timed), geomean, tuple(fast))

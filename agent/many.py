@@ -1,0 +1,201 @@
+"""One run over many problems: a session each, the next attempt where it promises most.
+
+A run is written down like a session: its own events say which problem became which session and which could
+not be used, so a run that was killed anywhere goes on as it would have. What a session learns stands in its
+own events.
+
+    run      the problems' names, in order, and whatever the caller wants to find again (`about`)
+    member   a problem's session, written before that is opened
+    unusable a problem that cannot be one, with its code and words
+    stuck    a session that cannot go on, with words
+    changed  another `about`, such as other budgets
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any, TypeAlias
+
+from ucutlass.agent.integrity.precision import LaneUnknown
+from ucutlass.agent.journal import Event, Journal, NoSuchSession
+from ucutlass.agent.problem import Problem, Unbound
+from ucutlass.agent.promise import promise
+from ucutlass.agent.proposer import Proposer
+from ucutlass.agent.run import Bench, Session, step
+from ucutlass.agent.session import State, replayed
+from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted
+from ucutlass.diagnostics import ProgramError
+from ucutlass.runtime.module.facts import Unusable
+from ucutlass.shapes import ShapeError
+
+PREFIX = "run-"
+
+
+class NoStart(Exception):
+    """A proposer that writes no first program is asked about a problem that has none."""
+
+
+class NotARun(Exception):
+    """A journal's events are those of no run."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A problem of a run: its session, or why there is none (`code`, `words`); `stuck` says why a session
+    does not go on."""
+
+    name: str
+    session: Session | None = None
+    code: str = ""
+    words: str = ""
+    stuck: str = ""
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that is open in this process. `members` has those that were looked at, in order."""
+
+    id: str
+    journal: Journal
+    names: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    number: int = 0
+
+    def write(self, kind: str, **body: Any) -> None:
+        """Raises a StoreError where the journal cannot take it."""
+        self.take(self.journal.append(self.id, self.number, kind, body))
+
+    def take(self, event: Event) -> None:
+        """Raises KeyError, ValueError for an event of no run."""
+        body = event.body
+        self.number += 1
+        match event.kind:
+            case "run":
+                self.names, self.about = tuple(body["names"]), body["about"]
+            case "member":
+                session = Session(body["session"], self.journal)
+                self.members[body["name"]] = Member(body["name"], session)
+            case "unusable":
+                self.members[body["name"]] = Member(body["name"], None, body["code"], body["words"])
+            case "changed":
+                self.about = body["about"]
+            case "stuck":
+                self.members[body["name"]].stuck = body["words"]
+            case other:
+                raise ValueError(f"no event of a run is of kind {other!r}")
+
+    @property
+    def sessions(self) -> list[Session]:
+        return [m.session for m in self.members.values() if m.session is not None]
+
+    @property
+    def spend(self) -> Spend:
+        return reduce(add, (s.state.spend for s in self.sessions), NOTHING)
+
+
+def opened_run(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> Run:
+    """A new run; nothing is looked at yet. Raises StoreError."""
+    run = Run(f"{PREFIX}{uuid.uuid4().hex}", journal)
+    run.write("run", names=list(names), about=dict(about))
+    return run
+
+
+def resumed_run(journal: Journal, id: str) -> Run:
+    """A run as it was left, with its sessions. Raises NoSuchSession, NotARun, NotASession, StoreError."""
+    full = journal.full_id(id)
+    run = Run(full, journal)
+    try:
+        for event in journal.events(full):
+            run.take(event)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise NotARun(f"{full[:16]} is no run: {problem!r}"[:300]) from problem
+    if not run.number:
+        raise NoSuchSession(f"run {full[:16]} has no events")
+    for session in run.sessions:
+        session.state = replayed(journal.events(session.id))
+    return run
+
+
+# --- opening ---------------------------------------------------------------------
+
+ProblemOf: TypeAlias = Callable[[str], Problem]
+"""The problem of a name. Raises Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
+
+Open: TypeAlias = Callable[[Problem, str], Session]
+"""Opens a problem's session under an id."""
+
+
+def look_at(run: Run, problem_of: ProblemOf, open_: Open, on_member: Callable[[Member], None]) -> None:
+    """Makes a member of every problem that is none yet: a session, or what is wrong with it."""
+    for name in run.names:
+        member = run.members.get(name)
+        if member is not None and (member.session is None or member.session.state.number):
+            continue
+        try:
+            problem = problem_of(name)
+        except (Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown) as wrong:
+            run.write("unusable", name=name, code=_code(wrong), words=str(wrong)[:1000])
+        else:
+            if member is None:
+                run.write("member", name=name, session=uuid.uuid4().hex)
+            found = run.members[name].session
+            assert found is not None
+            run.members[name].session = open_(problem, found.id)
+        on_member(run.members[name])
+
+
+def _code(wrong: Exception) -> str:
+    match wrong:
+        case Unusable():
+            return wrong.code
+        case ShapeError():
+            return wrong.code
+        case ProgramError():
+            return wrong.diagnostics[0].code
+        case NoStart():
+            return "no-start"
+        case Unbound():
+            return "unbound"
+        case _:
+            return "lane"
+
+
+# --- working ---------------------------------------------------------------------
+
+Place: TypeAlias = tuple[Proposer, Bench]
+
+
+def work(
+    run: Run, place_of: Callable[[Session], Place], budget: Budget, on_event: Callable[[str, State], None]
+) -> str:
+    """Works on the sessions until all have ended or the run's budget is spent; says which. Raises
+    ProposerFailed, StoreError and MachineError; resume it then."""
+    places: dict[str, Place] = {}
+    while (why := exhausted(budget, run.spend)) is None:
+        member = _next(run)
+        if member is None:
+            return "every problem's session has ended"
+        assert member.session is not None
+        try:
+            if member.name not in places:
+                places[member.name] = place_of(member.session)
+            step(member.session, *places[member.name])
+        except (ProgramError, ShapeError) as wrong:
+            # The problem's own mistake, such as a start program that no kernel of a proposer's serves.
+            run.write("stuck", name=member.name, words=str(wrong)[:1000])
+        on_event(member.name, member.session.state)
+    return f"of the whole run, {why}"
+
+
+def _next(run: Run) -> Member | None:
+    """Of those that go on, the one of the most promise; of equals the first."""
+    open_ = [
+        m for m in run.members.values()
+        if m.session is not None and not m.stuck and m.session.state.ended is None
+    ]  # fmt: skip
+    return max(open_, key=lambda m: promise(m.session.state) if m.session else 0.0, default=None)

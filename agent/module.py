@@ -1,0 +1,190 @@
+"""A PyTorch module as what a candidate must compute: read once in a process of its own, then a value.
+
+Nothing of the file runs here. A program meets the module by names (`ucutlass.runtime.module.facts.names`):
+each of its parameters is an input, a parameter or a buffer of the module, and extents follow from shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ucutlass import ir
+from ucutlass.elements import ELEMENTS, Element
+from ucutlass.lanes import LANES
+from ucutlass.reference.binding import bind, shape_of
+from ucutlass.reference.errors import CallError
+from ucutlass.runtime import isolate, system
+from ucutlass.runtime.inputs import result_types
+from ucutlass.runtime.module.facts import (
+    Facts,
+    Mode,
+    Number,
+    Precision,
+    Tensor,
+    Unusable,
+    facts_of_json,
+    names,
+)
+
+LIMIT_SECONDS = 300.0
+MOST_SOURCE = 200_000
+"""Characters of a problem file: KernelBench's longest has some fifteen thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """`source` is the file's text as it was when `facts` were taken, and what every later process runs."""
+
+    file: str
+    source: str
+    mode: Mode
+    precision: Precision
+    facts: Facts
+
+    def told(self) -> dict[str, Any]:
+        """What a process that runs it is given."""
+        return {"source": self.source, "file": self.file, "mode": self.mode, "precision": self.precision}
+
+
+def module_of_json(value: Mapping[str, Any]) -> Module:
+    """Raises KeyError, TypeError, ValueError for another's fields."""
+    facts = facts_of_json(value["facts"])
+    return Module(value["file"], value["source"], value["mode"], value["precision"], facts)
+
+
+def read(
+    path: Path, mode: Mode = "constructed", precision: Precision = "own", *,
+    limit_seconds: float = LIMIT_SECONDS, memory_bytes: int | None = None,
+) -> Module:  # fmt: skip
+    """The module of a problem file, after a process of its own ran it. Raises Unusable."""
+    file = str(path)
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(file, "unreadable", str(error)) from error
+    if len(source) > MOST_SOURCE:
+        raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
+    told = {"source": source, "file": file, "mode": mode, "precision": precision}
+    outcome = isolate.run(
+        "ucutlass.trials.problem:look", told,
+        limit_seconds=limit_seconds, memory_bytes=memory_bytes or memory(),
+    )  # fmt: skip
+    found = answer(outcome, file)
+    try:
+        return Module(file, source, mode, precision, facts_of_json(found["facts"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unusable(file, "unreadable", f"its process sent no facts: {error!r}"[:300]) from error
+
+
+def memory() -> int:
+    """Bytes that a problem file's process may take: three quarters of what is free."""
+    return system.memory_available() * 3 // 4
+
+
+def answer(outcome: isolate.Outcome, file: str) -> Mapping[str, Any]:
+    """What a process of `ucutlass.trials.problem` answered. Raises Unusable, for however else it ended."""
+    match outcome:
+        case isolate.Returned({"unusable": {"code": str(code), "why": str(why)}}):
+            raise Unusable(file, code, why)
+        case isolate.Returned(dict(found)):
+            return found
+    raise Unusable(file, _ENDED[type(outcome)], isolate.lost(outcome, "the file") + _last(outcome.output))
+
+
+_ENDED: Mapping[type, str] = {
+    isolate.TimedOut: "hangs", isolate.TooMuchMemory: "memory", isolate.Exited: "exits",
+    isolate.Crashed: "crashes", isolate.Raised: "unreadable", isolate.Returned: "unreadable",
+}  # fmt: skip
+
+
+def _last(output: str) -> str:
+    line = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    return f"; it printed last: {line[:200]!r}" if line else ""
+
+
+# --- how a program meets it ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """`sizes` has every extent of the program, `keys` for each parameter what it is, as
+    `ucutlass.trials.problem` reads it."""
+
+    sizes: Mapping[str, int]
+    keys: Mapping[str, str]
+
+
+def meet(program: ir.Program, module: Module) -> Met | str:
+    """The program on the module's tensors, or why it does not fit: a name, an element type, a shape or the
+    results."""
+    known = names(module.facts)
+    shapes: list[tuple[int, ...] | None] = []
+    for decl in program.params:
+        one = known.get(decl.name)
+        if one is None:
+            return f"the module has no {decl.name}; it has {listed(known)}"
+        said = _unlike(decl, one)
+        if said:
+            return said
+        shapes.append(one.shape if isinstance(one, Tensor) else None)
+    try:
+        sizes = bind(program, shapes)
+    except CallError as error:
+        return f"the module's shapes do not fit: {error}"
+    said = _results(program, module.facts, sizes)
+    if said:
+        return said
+    return Met(sizes, {decl.name: _key(module.facts, known[decl.name]) for decl in program.params})
+
+
+def listed(known: Mapping[str, Tensor | Number]) -> str:
+    return "; ".join(f"{name}: {one}" for name, one in known.items())
+
+
+def _unlike(decl: ir.ParamDecl, one: Tensor | Number) -> str:
+    match decl.type, one:
+        case ir.ScalarType(elem), Number(value=value):
+            kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
+            fits = elem.kind == kind or (elem.kind, kind) == ("float", "int")
+            return "" if fits else f"{decl.name} is {one} in the module and a number of type {elem.name} here"
+        case ir.TensorType(elem), Tensor(dtype=dtype):
+            if elem.torch == dtype and elem.packed == 1:
+                return ""
+            return f"{decl.name} is {one} in the module and {elem.name} here; memory holds {_elem(dtype)}"
+        case ir.ScalarType(), Tensor(dtype=dtype):
+            return f"{decl.name} is {one} in the module and a number here; write {_elem(dtype)}[..]"
+        case _:
+            return f"{decl.name} is {one} in the module and a tensor here"
+
+
+def _elem(dtype: str) -> str:
+    return next((e.name for e in ELEMENTS.values() if e.torch == dtype and e.storable), dtype)
+
+
+def _results(program: ir.Program, facts: Facts, sizes: Mapping[str, int]) -> str:
+    ours = result_types(program)
+    if len(ours) != len(facts.results):
+        return f"it has {len(ours)} results and the module {len(facts.results)}"
+    for at, (kind, wanted) in enumerate(zip(ours, facts.results, strict=True)):
+        shape = shape_of(kind, sizes)
+        if (kind.elem.torch, shape) != (wanted.dtype, wanted.shape):
+            given = " x ".join(map(str, shape)) or "one element"
+            return f"result {at} is {wanted} in the module, and {kind.elem.name} of {given} here"
+    return ""
+
+
+def _key(facts: Facts, one: Tensor | Number) -> str:
+    for at, given in enumerate(facts.inputs):
+        if given is one:
+            return f"input {at}"
+    return f"state {one.name}"
+
+
+def widest(facts: Facts) -> Element | None:
+    """The widest floating element among inputs and state that a lane multiplies."""
+    dtypes = {one.dtype for one in (*facts.inputs, *facts.state) if isinstance(one, Tensor)}
+    found = [lane.elem for lane in LANES.values() if lane.elem.storable and lane.elem.torch in dtypes]
+    return max((e for e in found if e.kind == "float"), key=lambda e: (e.bits, e.mantissa), default=None)

@@ -1,0 +1,45 @@
+"""Across problems: where the next attempt promises most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ucutlass.agent.session import State
+
+UNKNOWN = math.log(2.0)
+"""Headroom of a result whose bound is not known."""
+
+NOTHING_YET = math.log(10.0)
+"""Headroom of a problem for which nothing is right yet."""
+
+
+def promise(state: State) -> float:
+    """What the next attempt may be expected to gain, as a logarithm of speed: the headroom above the bound
+    times the share of attempts that were progress, by the rule of succession, (gains + 1) / (attempts + 2).
+    Infinite where nothing was judged yet."""
+    if not len(state.tree):
+        return math.inf
+    gains, attempts = progress([n.seconds for n in state.tree.nodes], state.settings.stop.progress)
+    return headroom(state) * (gains + 1) / (attempts + 2)
+
+
+def headroom(state: State) -> float:
+    best = state.tree.best()
+    if best is None or best.seconds is None:
+        return NOTHING_YET
+    if state.scale.bound <= 0:
+        return UNKNOWN
+    return math.log(max(1.0, best.seconds / state.scale.bound))
+
+
+def progress(seconds: Sequence[float | None], share: float) -> tuple[int, int]:
+    """How many attempts after the first were faster than the best before by more than `share`, and how many
+    there were."""
+    gains, best = 0, seconds[0]
+    for taken in seconds[1:]:
+        if taken is not None and (best is None or taken < best * (1 - share)):
+            gains += 1
+        if taken is not None:
+            best = taken if best is None else min(best, taken)
+    return gains, len(seconds) - 1

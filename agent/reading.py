@@ -1,0 +1,87 @@
+"""From files to problems: a program of the language, a PyTorch module, or a folder of either."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ucutlass import frontend
+from ucutlass.agent.many import NoStart
+from ucutlass.agent.module import LIMIT_SECONDS, read
+from ucutlass.agent.problem import Problem, problem_of, problem_of_module
+from ucutlass.runtime.module.facts import Mode, Precision, Unusable
+from ucutlass.shapes import parse_sizes
+
+_SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read. `start` is a first program for a module: a file, or a folder with one for each
+    module; `writes`: the proposer writes first programs, so none is needed. `program` is which program of a
+    file, `limit_seconds` what a module's process may take."""
+
+    arch: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    program: str | None = None
+    lane: str | None = None
+    mode: Mode = "constructed"
+    precision: Precision = "own"
+    start: Path | None = None
+    writes: bool = False
+    limit_seconds: float = LIMIT_SECONDS
+
+
+def names_of(folder: Path) -> list[str]:
+    """The problems of a folder, in order of their paths within it: `.py` files, and `.ucu` files that are no
+    first program of a `.py` beside them. What begins with `_` or `.` is none."""
+    files = [p for p in folder.rglob("*") if p.suffix in (".py", ".ucu") and p.is_file()]
+    found = [
+        p.relative_to(folder) for p in files
+        if not (p.suffix == ".ucu" and p.with_suffix(".py").is_file())
+    ]  # fmt: skip
+    return sorted(str(p) for p in found if not any(part[0] in "._" for part in p.parts))
+
+
+def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
+    """The problem of a file. `within` is the folder whose tree `how.start` follows, where that is a folder.
+    Raises Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
+    if path.suffix != ".py":
+        text = _text(path)
+        sizes = how.sizes or written_sizes(text)
+        return problem_of(text, str(path), how.program, sizes, how.arch, how.lane)
+    start = _start(path, how, within)
+    if start is None and not how.writes:
+        raise NoStart(
+            f"{path} has no first program, and this proposer writes none: give one with --start FILE.ucu, or "
+            f"put {path.with_suffix('.ucu').name} beside it"
+        )
+    text = "" if start is None else _text(start)
+    module = read(path, how.mode, how.precision, limit_seconds=how.limit_seconds)
+    return problem_of_module(module, text, str(start or path), how.program, how.arch, how.lane)
+
+
+def _text(path: Path) -> str:
+    try:
+        return frontend.decoded(path.read_bytes(), str(path))
+    except OSError as error:
+        raise Unusable(str(path), "unreadable", str(error)) from error
+
+
+def written_sizes(text: str) -> dict[str, int]:
+    """The extents that a program's text gives in a line `# sizes M=4096,N=4096`; empty without one. Raises
+    ShapeError."""
+    found = _SIZES.search(text)
+    return parse_sizes([found[1]]) if found else {}
+
+
+def _start(path: Path, how: Reading, within: Path | None) -> Path | None:
+    if how.start is not None and not how.start.is_dir():
+        return how.start
+    beside = [path.with_suffix(".ucu")]
+    if how.start is not None:
+        place = path.relative_to(within) if within is not None else Path(path.name)
+        beside.insert(0, (how.start / place).with_suffix(".ucu"))
+    return next((p for p in beside if p.is_file()), None)

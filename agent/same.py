@@ -1,0 +1,59 @@
+"""Whether a program computes what a PyTorch module does: asked of a process that runs the module's file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ucutlass import ir
+from ucutlass.agent.lanes import Lanes
+from ucutlass.agent.module import Module, answer, meet, memory
+from ucutlass.runtime import gpu, isolate
+from ucutlass.runtime.bench.lane import gpu_uuid, held
+from ucutlass.runtime.module.facts import Unusable
+
+UNSAID = "whether it computes what the problem does cannot be said"
+
+
+def differs(words: str) -> str:
+    """A sentence for where two results differ; "" where they do not."""
+    return f"it computes something else than the problem: {words}" if words else ""
+
+
+def unlike(
+    program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed: int, limit: float
+) -> str:
+    """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or
+    why that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there,
+    alone on its lane, and `lanes` is told what that waited and held."""
+    met = meet(program, module)
+    if isinstance(met, str):
+        return met
+    device = "cpu" if gpu.at_hand() is None else "cuda"
+    with _lane(device, lanes):
+        outcome = isolate.run(
+            "ucutlass.trials.problem:same",
+            {**module.told(), "names": dict(met.keys), "text": text, "program": program.name,
+             "seed": seed, "device": device},
+            limit_seconds=limit, memory_bytes=memory(),
+        )  # fmt: skip
+    try:
+        return differs(str(answer(outcome, module.file)["words"]))
+    except (Unusable, KeyError) as error:
+        return f"{UNSAID}: {error}"
+
+
+@contextmanager
+def _lane(device: str, lanes: Lanes) -> Iterator[None]:
+    if device == "cpu":
+        yield
+        return
+    start = time.monotonic()
+    with held(gpu_uuid(), timeout_seconds=lanes.wait, on_wait=lambda _: None):
+        began = time.monotonic()
+        lanes.waited += began - start
+        try:
+            yield
+        finally:
+            lanes.held += time.monotonic() - began

@@ -1,0 +1,148 @@
+"""What a PyTorch problem file's module takes, holds and gives, and by which names a program meets it.
+
+No torch here: the process that ran the file wrote them, and whoever reads them never runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+Mode: TypeAlias = Literal["constructed", "train", "eval"]
+"""In which mode the module runs: as its constructor left it, which is train() and what KernelBench does, or
+after train() or eval()."""
+
+Precision: TypeAlias = Literal["own", "f32", "f16", "bf16"]
+"""What the module's floating tensors are cast to before anything else; `own` casts nothing."""
+
+CODES: Mapping[str, str] = MappingProxyType(
+    {
+        "import": "the file cannot be imported: its own code raised",
+        "lacks": "the file lacks Model, get_inputs or get_init_inputs, or Model is no torch.nn.Module",
+        "construct": "get_init_inputs or Model(..) raised",
+        "inputs": "get_inputs raised, or gives what is neither a tensor nor a number",
+        "forward": "forward raised",
+        "no-tensor": "forward gives no tensor, or hides tensors in objects of its own",
+        "random": "forward draws random numbers: its result depends on the generator's state",
+        "stateful": "forward carries state from call to call: the same call twice differs",
+        "mode": "forward depends on train() or eval() by more than batch statistics",
+        "dtype": "a tensor has an element type that no program can take or give",
+        "widened": "forward cannot be followed in float64, so there is nothing to hold a program against",
+        "memory": "the file's process passed its memory limit",
+        "hangs": "the file's process passed its time limit",
+        "exits": "the file's code ended its process",
+        "crashes": "a signal ended the file's process",
+        "unreadable": "the file cannot be read, or its process answered what is no answer",
+    }
+)
+"""Why a problem file cannot be used: one code each."""
+
+
+class Unusable(Exception):
+    """A problem file that is no problem: `code` is a key of `CODES`, `why` the words of this very failure."""
+
+    def __init__(self, file: str, code: str, why: str) -> None:
+        super().__init__(file, code, why)
+        self.file, self.code, self.why = file, code, why
+
+    def __str__(self) -> str:
+        return f"{self.file}: {CODES[self.code]} ({self.why}) [{self.code}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the module by its own name, such as `layers.0.weight`; `dtype` is torch's, without
+    `torch.`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype} of {' x '.join(map(str, self.shape)) or 'one element'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An input that is a number, and stays that number whatever else is drawn."""
+
+    name: str
+    value: float | int | bool
+
+    def __str__(self) -> str:
+        return f"the number {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`inputs` are forward's arguments in order, None for one that a program cannot be given (None or a
+    string). `training`: the module runs in train() mode; `batch_statistics`: it would give something else
+    in eval() mode, for its batch statistics alone."""
+
+    inputs: tuple[Tensor | Number | None, ...]
+    parameters: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    training: bool
+    batch_statistics: bool
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        return (*self.parameters, *self.buffers)
+
+
+def facts_to_json(facts: Facts) -> dict[str, Any]:
+    return asdict(facts)
+
+
+def facts_of_json(value: Mapping[str, Any]) -> Facts:
+    """Raises KeyError, TypeError, ValueError for what are no facts."""
+
+    def tensor(one: Mapping[str, Any]) -> Tensor:
+        return Tensor(str(one["name"]), tuple(int(n) for n in one["shape"]), str(one["dtype"]))
+
+    def tensors(many: Sequence[Mapping[str, Any]]) -> tuple[Tensor, ...]:
+        return tuple(map(tensor, many))
+
+    def given(one: Mapping[str, Any] | None) -> Tensor | Number | None:
+        if one is None or "shape" in one:
+            return None if one is None else tensor(one)
+        if not isinstance(one["value"], (bool, int, float)):
+            raise ValueError(f"{one['value']!r} is no number")
+        return Number(str(one["name"]), one["value"])
+
+    return Facts(
+        tuple(map(given, value["inputs"])), tensors(value["parameters"]), tensors(value["buffers"]),
+        tensors(value["results"]), bool(value["training"]), bool(value["batch_statistics"]),
+    )  # fmt: skip
+
+
+# --- names -----------------------------------------------------------------------
+
+
+KEYWORDS = frozenset(
+    {"kernel", "pipeline", "fn", "return", "require", "schedule", "when", "or", "and", "not", "true", "false",
+     "inf"}
+)  # fmt: skip
+
+
+def names(facts: Facts) -> dict[str, Tensor | Number]:
+    """What a program's parameters may be called, and what each then is.
+
+    An input goes by its name in forward, a parameter or buffer by its dotted name with `_` for `.`. A name
+    that is taken already, that the language reserves or that is no identifier goes by the same with one
+    more `_` at its end. Inputs come first, then parameters, then buffers.
+    """
+    found: dict[str, Tensor | Number] = {}
+    for one in (*facts.inputs, *facts.state):
+        if one is None:
+            continue
+        name = re.sub(r"\W", "_", one.name.replace(".", "_"), flags=re.ASCII)
+        name = name if re.match(r"[A-Za-z_]", name) else f"_{name}"
+        while name in found or name in KEYWORDS:
+            name += "_"
+        found[name] = one
+    return found

@@ -1,0 +1,54 @@
+"""Modules on a GPU: asked what they compute, and timed in turns with a kernel."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from module_files import LINEAR, module
+
+from ucutlass import frontend
+from ucutlass.agent import evidence
+from ucutlass.agent.evidence import How
+from ucutlass.agent.lanes import Lanes
+from ucutlass.agent.module import Met, Module, meet, read
+from ucutlass.agent.same import unlike
+from ucutlass.engine.local import LocalEngine
+from ucutlass.runtime.bench.protocol import Protocol
+from ucutlass.trials.bench import on_gpu
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Module:
+    file = tmp_path / "1_Linear.py"
+    file.write_text(module("torch.relu(self.fc(x)) * 2", "self.fc = nn.Linear(2048, 1024)", x="512, 2048"))
+    return read(file)
+
+
+def test_a_module_is_asked_on_the_gpu(wide: Module) -> None:
+    with closing(LocalEngine()) as engine:
+        lanes = Lanes(engine, "x", 600.0)
+    program = frontend.program(frontend.read_text(LINEAR))
+    assert unlike(program, LINEAR, wide, lanes, seed=0, limit=300.0) == "" and lanes.held > 0.0
+    other = LINEAR.replace("* 2", "* 2.000001")
+    program = frontend.program(frontend.read_text(other))
+    assert "something else" in unlike(program, other, wide, lanes, seed=0, limit=300.0)
+
+
+def test_a_module_is_timed_in_every_way(wide: Module) -> None:
+    program = frontend.program(frontend.read_text(LINEAR))
+    met = meet(program, wide)
+    assert isinstance(met, Met)
+    asked = evidence._baselines(program, How("sm90a", None, None, module=wide))
+    protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)
+    found = on_gpu(LINEAR, "linear.ucu", "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
+    (report,) = found["regimes"]
+    outcomes = {o["name"]: o for o in report["outcomes"]}
+    assert list(outcomes) == ["candidate", "eager", "eager-tf32", "compile-max-autotune"]
+    assert all("failed" not in o for o in outcomes.values()), outcomes
+    # TF32 is what tells the two eager columns apart: the switch is set, and set back.
+    assert outcomes["eager-tf32"]["span"]["median"] < outcomes["eager"]["span"]["median"]

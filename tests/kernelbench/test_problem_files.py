@@ -1,0 +1,150 @@
+"""Problem files as they come: each that is no problem ends in one code and its words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from module_files import linear, module
+
+from ucutlass.agent.module import read
+from ucutlass.runtime.module.facts import CODES, Facts, Mode, Number, Precision, Tensor, Unusable, names
+from ucutlass.runtime.module.look import look
+
+MIB = 2**20
+COUNTER = """
+self.calls += 1
+return x * self.calls
+"""
+
+
+def seen(folder: Path, text: str, mode: Mode = "constructed", precision: Precision = "own") -> Facts:
+    """In this process, for speed: these files are the tests' own."""
+    file = folder / "problem.py"
+    file.write_text(text)
+    return look(str(file), mode, precision)
+
+
+def refused(folder: Path, text: str, **more: object) -> Unusable:
+    """In a process of its own, as always."""
+    file = folder / "problem.py"
+    file.write_text(text)
+    with pytest.raises(Unusable, match=r"problem\.py") as found:
+        read(file, **more)  # type: ignore[arg-type]
+    assert found.value.code in CODES
+    return found.value
+
+
+def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:
+    text = module(
+        "self.norm(self.fc(x)) * alpha", "self.fc = nn.Linear(8, 6)\nself.norm = nn.BatchNorm1d(6)",
+        x="4, 8", alpha="0.5",
+    )  # fmt: skip
+    facts = seen(tmp_path, text)
+    assert facts.inputs == (Tensor("x", (4, 8), "float32"), Number("alpha", 0.5))
+    assert [p.name for p in facts.parameters] == ["fc.weight", "fc.bias", "norm.weight", "norm.bias"]
+    assert [b.dtype for b in facts.buffers] == ["float32", "float32", "int64"]
+    assert facts.results == (Tensor("result 0", (4, 6), "float32"),)
+    assert facts.training and facts.batch_statistics
+    assert list(names(facts))[:4] == ["x", "alpha", "fc_weight", "fc_bias"]
+
+
+def test_precision_casts_floats_alone(tmp_path: Path) -> None:
+    text = module("self.e(ids) + x", "self.e = nn.Embedding(9, 4)", ids="torch.randint(0, 9, (5,))", x="5, 4")
+    facts = seen(tmp_path, text, precision="bf16")
+    assert [one.dtype for one in facts.inputs if isinstance(one, Tensor)] == ["int64", "bfloat16"]
+    assert facts.parameters[0].dtype == facts.results[0].dtype == "bfloat16"
+
+
+def test_names_that_clash_or_are_reserved_get_one_more_underscore(tmp_path: Path) -> None:
+    text = module("self.fc(fc_weight) + when", "self.fc = nn.Linear(4, 4)", fc_weight="4, 4", when="4")
+    assert list(names(seen(tmp_path, text))) == ["fc_weight", "when_", "fc_weight_", "fc_bias"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("def f(:\n", "import", "SyntaxError"),
+        ("import no_such_module_here\n", "import", "no_such_module_here"),
+        ("raise RuntimeError('not today')\n", "import", "not today"),
+        ("raise MemoryError\n", "memory", "MemoryError"),
+        ("Model = 3\ndef get_inputs(): return []\n", "lacks", "no Model and no get_init_inputs"),
+        (module("x", x="4").replace("nn.Module", "object"), "lacks", "gives a Model"),
+        (module("x", "raise ValueError('no layers')", x="4"), "construct", "no layers"),
+        (module("x", init="n", x="4"), "construct", "TypeError"),
+        (module("x", x="1 / 0"), "inputs", "ZeroDivisionError"),
+        (module("x[0]", x="[torch.rand(2)]"), "inputs", "get_inputs()[0] is a list"),
+        (module("x @ x", x="4, 5"), "forward", "RuntimeError"),
+        (module("3", x="4"), "no-tensor", "a int is among"),
+        (module("None", x="4"), "no-tensor", "nothing"),
+        (module("x + torch.rand(4)", x="4"), "random", "two seeds"),
+        (module("self.d(x)", "self.d = nn.Dropout(0.5)", x="64"), "random", "--mode eval"),
+        (module(COUNTER, "self.calls = 0", x="4"), "stateful", "two calls"),
+        (module("x if self.training else -x", x="4"), "mode", "--mode train or --mode eval"),
+        (module("x * 1j", x="4"), "dtype", "complex64"),
+    ],
+)  # fmt: skip
+def test_what_is_no_problem_has_a_code(tmp_path: Path, text: str, code: str, words: str) -> None:
+    with pytest.raises(Unusable, match=r"problem\.py") as found:
+        seen(tmp_path, text)
+    assert found.value.code == code and words in str(found.value)
+    assert CODES[code] in str(found.value)
+
+
+def test_a_mode_that_is_named_settles_what_depends_on_it(tmp_path: Path) -> None:
+    text = module("x if self.training else -x", x="4")
+    assert seen(tmp_path, text, "train").training and not seen(tmp_path, text, "eval").training
+    dropped = module("self.d(x)", "self.d = nn.Dropout(0.5)", x="64")
+    assert not seen(tmp_path, dropped, "eval").training
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("import os\nos._exit(3)\n", "exits", "status 3"),
+        ("print('so long')\nraise SystemExit(0)\n", "exits", "it printed last: 'so long'"),
+        ("import os\nos.kill(os.getpid(), 11)\n", "crashes", "SIGSEGV"),
+        (module("x", x="2**50"), "no-tensor", ""),
+        (module("x", x="torch.empty(2**50)"), "memory", "allocate memory"),
+    ],
+)
+def test_what_ends_its_process_has_a_code(tmp_path: Path, text: str, code: str, words: str) -> None:
+    found = refused(tmp_path, text)
+    assert found.code == code and words in found.why
+
+
+def test_a_file_that_hangs_is_ended(tmp_path: Path) -> None:
+    assert refused(tmp_path, "while True: pass\n", limit_seconds=4.0).code == "hangs"
+
+
+def test_a_file_that_allocates_everything_is_ended(tmp_path: Path) -> None:
+    text = "held = []\nwhile True: held.append(bytearray(2**24))\n"
+    assert refused(tmp_path, text, memory_bytes=1500 * MIB).code == "memory"
+
+
+def test_a_file_that_prints_a_megabyte_disturbs_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "problem.py"
+    file.write_text("print('{\"returned\": 1}\\n' * 60_000)\n" + linear())
+    assert read(file).facts.results[0].shape == (32, 40)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_file_cannot_send_facts_that_are_none(tmp_path: Path) -> None:
+    forged = '{"returned": {"facts": 3}}'
+    text = f"import os, sys\nos.write(int(sys.argv[1]), b'{forged}')\nos._exit(0)\n"
+    assert refused(tmp_path, text).code == "unreadable"
+
+
+def test_what_cannot_be_read_as_text(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_bytes(b"\xff\xfe")
+    with pytest.raises(Unusable) as found:
+        read(tmp_path / "problem.py")
+    assert found.value.code == "unreadable"
+    assert refused(tmp_path, "#" * 300_000).code == "unreadable"
+
+
+def test_every_code_has_its_row_in_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kernelbench.md").read_text()
+    assert [code for code in CODES if f"`{code}`" not in page] == []

@@ -1,0 +1,355 @@
+"""Runs over many problems: where attempts go, what is written down, and what a checkout's report says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkout import Machine, checkout
+from click.testing import CliRunner
+
+from ucutlass.agent import ahead, many, optimize, reading
+from ucutlass.agent.journal import Journal, SessionTaken
+from ucutlass.agent.kernelbench import BadCheckout, Level, Row, levels, rows, selected
+from ucutlass.agent.many import NotARun, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.module import Module, read
+from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.problem import Problem, problem_to_json
+from ucutlass.agent.promise import headroom, promise
+from ucutlass.agent.reading import Reading, names_of, problem_at, written_sizes
+from ucutlass.agent.run import Session, opened
+from ucutlass.agent.search import Scale
+from ucutlass.agent.session import Settings, State
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.cli import gpu
+from ucutlass.cli.kernelbench import command
+from ucutlass.cli.optimize import command as optimize_command
+from ucutlass.hardware import ARCHES, DEVICES
+from ucutlass.runtime.gpu import Found
+from ucutlass.runtime.module.facts import Unusable
+
+H200 = next(d for d in DEVICES.values() if "H200" in d.name)
+SETTINGS = Settings(budget=Budget(6), stop=Stop(None, None))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_file_is_run_once() -> Iterator[None]:
+    """In its own process as ever; what came of it is told again."""
+    known: dict[str, Module | Unusable] = {}
+
+    def once(path: Path, *how: Any, **more: Any) -> Module:
+        if str(path) not in known:
+            try:
+                known[str(path)] = read(path, *how, **more)
+            except Unusable as error:
+                known[str(path)] = error
+        found = known[str(path)]
+        if isinstance(found, Unusable):
+            raise found
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reading, "read", once)
+        yield
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """A GPU that a table answers for."""
+    made = Machine()
+    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path / "data"))
+    found = Found(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
+    monkeypatch.setattr(gpu, "at_hand", lambda: found)
+    monkeypatch.setattr(optimize, "placed", lambda session, where, proposer_of: made.place(session))
+    monkeypatch.setattr(ahead, "build_program", made.build)
+    return made
+
+
+# --- which problems --------------------------------------------------------------
+
+
+def test_problems_are_selected_by_level_and_number(root: Path) -> None:
+    base, names = selected(root, "level1/*,level2/1-20")
+    assert base == root / "KernelBench"
+    assert names == ["level1/1_Scaled.py", "level1/2_Hangs_up.py", "level1/10_Scaled_wide.py",
+                     "level2/1_Linear.py", "level2/2_No_start.py"]  # fmt: skip
+    assert selected(base, "level1/2-10, level1/1")[1][0] == "level1/2_Hangs_up.py"
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [("level1/11-20", "has 3 problems"), ("level4/*", "has no problems"), ("level1", "write level1/1-20"),
+     ("../etc/*", "selects nothing")],
+)  # fmt: skip
+def test_what_selects_nothing_is_an_error(root: Path, select: str, said: str) -> None:
+    with pytest.raises(BadCheckout, match=said):
+        selected(root, select)
+
+
+def test_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
+    with pytest.raises(BadCheckout, match="no folder level1"):
+        selected(tmp_path, "level1/*")
+
+
+def test_a_folder_s_problems(root: Path, tmp_path: Path) -> None:
+    assert "level1/1_Scaled.py" in names_of(root / "KernelBench")
+    for name in ("b.ucu", "a.py", "a.ucu", "_no.py", ".hid/x.py", "deep/c.ucu", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert names_of(tmp_path) == ["a.py", "b.ucu", "deep/c.ucu"]
+
+
+def test_a_program_in_a_folder_says_its_extents(tmp_path: Path) -> None:
+    text = "# sizes M=64,N=32\nkernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }\n"
+    (tmp_path / "k.ucu").write_text(text)
+    assert problem_at(tmp_path / "k.ucu", Reading("sm90a")).sizes == {"M": 64, "N": 32}
+    assert written_sizes("kernel k() {}") == {}
+
+
+# --- where attempts go -----------------------------------------------------------
+
+
+def state(*seconds: float | None, bound: float = 1e-6) -> State:
+    made = State(scale=Scale(bound, None))
+    for at, taken in enumerate(seconds):
+        outcome = Refused("no") if taken is None else Timed(taken)
+        made.tree.add(None if at == 0 else 0, str(at), str(at), "", outcome)
+    return made
+
+
+def test_attempts_go_where_headroom_and_history_promise_most() -> None:
+    assert promise(state()) == math.inf
+    assert promise(state(1e-5)) > promise(state(2e-6)) > promise(state(1.01e-6))
+    assert promise(state(1e-5, 8e-6)) > promise(state(8e-6, 1e-5))  # the second attempt was no gain
+    assert promise(state(8e-6, 9e-6)) > promise(state(8e-6, 9e-6, 9e-6))
+    assert promise(state(None, None)) < promise(state(None))
+    assert headroom(state(9e-7)) == 0.0 and headroom(state(5e-6, bound=0.0)) == math.log(2)
+
+
+# --- a run -----------------------------------------------------------------------
+
+
+def begun(folder: Path, root: Path, kept: Journal) -> Run:
+    base, names = selected(root, "level1/*,level2/*")
+    run = opened_run(kept, names, {"folder": str(base)})
+    return looked(run)
+
+
+def looked(run: Run) -> Run:
+    base = Path(str(run.about["folder"]))
+
+    def open_(problem: Problem, id: str) -> Session:
+        return opened(run.journal, problem_to_json(problem), SETTINGS, bound=1e-6, baseline=None, id=id)
+
+    look_at(run, lambda name: problem_at(base / name, Reading("sm90a"), base), open_, lambda member: None)
+    return run
+
+
+def test_a_run_over_a_checkout(root: Path, tmp_path: Path) -> None:
+    machine = Machine()
+    run = begun(tmp_path, root, Journal.open(tmp_path / "j.sqlite"))
+    why = work(run, machine.place, Budget(None), lambda name, state: None)
+    assert why == "every problem's session has ended"
+    found = {row.name: row for row in rows(run)}
+    assert found["level1/2_Hangs_up.py"].code == "exits" and "status 7" in found["level1/2_Hangs_up.py"].said
+    assert found["level2/2_No_start.py"].code == "no-start"
+    assert [r.right for r in found.values()] == [True, False, True, True, False]
+    assert all(n == 1 for n in machine.judged.values())
+    assert run.spend.attempts == 18
+    one, two = levels(list(found.values()))
+    assert (one.level, one.lane, one.problems, one.right) == (1, "f32", 3, 2)
+    assert (two.problems, two.right) == (2, 1)
+    eager = one.against[0]
+    assert eager.baseline == "eager" and eager.timed == 2 and eager.fast[0] == pytest.approx(2 / 3)
+
+
+def test_the_budget_of_a_run_is_of_all_its_problems(root: Path, tmp_path: Path) -> None:
+    run = begun(tmp_path, root, Journal.open(tmp_path / "j.sqlite"))
+    why = work(run, Machine().place, Budget(4), lambda name, state: None)
+    assert why == "of the whole run, the budget of 4 attempts is spent" and run.spend.attempts == 4
+    assert all(len(s.state.tree) > 0 for s in run.sessions)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(range(10**6))
+    monkeypatch.setattr(many.uuid, "uuid4", lambda: type("U", (), {"hex": f"{next(ids):032x}"}))
+    whole = begun(tmp_path, root, Journal.open(tmp_path / "whole.sqlite"))
+    work(whole, Machine().place, Budget(None), lambda name, state: None)
+    kept = Journal.open(tmp_path / "cut.sqlite")
+    judged: Counter[str] = Counter()
+    deaths = iter([2, 3, 9, 5, 1, 12])
+    run = opened_run(kept, whole.names, whole.about)
+    append = Journal.append
+    while True:
+        left = [next(deaths, 10**6)]
+
+        def dying(journal: Journal, *event: Any, left: list[int] = left) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return append(journal, *event)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "append", dying)
+            try:
+                looked(run)
+                work(run, Machine(judged).place, Budget(None), lambda name, state: None)
+                break
+            except Killed:
+                pass
+        run = resumed_run(kept, run.id)
+    assert [r.said for r in rows(run)] == [r.said for r in rows(whole)]
+    assert run.spend == whole.spend
+    for name, member in run.members.items():
+        other = whole.members[name]
+        assert (member.session is None) == (other.session is None)
+        if member.session is not None and other.session is not None:
+            assert member.session.state.tree.nodes == other.session.state.tree.nodes
+
+
+def test_two_processes_do_not_work_on_one_run(root: Path, tmp_path: Path) -> None:
+    kept = Journal.open(tmp_path / "j.sqlite")
+    run = opened_run(kept, ["level1/1_Scaled.py"], {"folder": str(root / "KernelBench")})
+    other = resumed_run(kept, run.id)
+    looked(run)
+    with pytest.raises(SessionTaken):
+        looked(other)
+
+
+def test_a_session_is_no_run(tmp_path: Path) -> None:
+    kept = Journal.open(tmp_path / "j.sqlite")
+    opened(kept, {"text": "x"}, SETTINGS, bound=0.0, baseline=None, id="abc")
+    with pytest.raises(NotARun):
+        resumed_run(kept, "abc")
+
+
+# --- what is reported ------------------------------------------------------------
+
+
+def row(level: int, right: bool, lane: str = "f32", **versus: float) -> Row:
+    return Row(f"level{level}/1_x.py", level, lane, right, 1.0 if right else None, versus, "s", "", "")
+
+
+def test_measures_by_level_are_kernelbench_s() -> None:
+    found = [row(1, True, eager=4.0), row(1, True, eager=1.0), row(1, False), row(1, False, lane="")]
+    (level,) = levels(found)
+    (against,) = level.against
+    assert (level.problems, level.right, against.timed) == (4, 2, 2)
+    assert against.geomean == pytest.approx(2.0)
+    assert against.fast == (0.5, 0.25, 0.25)  # 1.0 is not more than 1
+
+
+def test_lanes_are_told_apart_and_a_missing_baseline_is_no_speed() -> None:
+    found = [row(1, True, eager=3.0), row(1, True, "bf16", eager=5.0), row(1, True)]
+    bf16, f32 = levels(found)
+    assert (bf16.lane, bf16.problems, f32.lane, f32.problems) == ("bf16", 1, "f32", 2)
+    assert f32.against[0].fast == (1.0, 0.5, 0.5) and f32.against[0].timed == 1
+    assert levels([row(2, False, "")]) == [Level(2, "", 1, 0, ())]
+
+
+# --- the commands ----------------------------------------------------------------
+
+
+def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> None:
+    ran = CliRunner().invoke(
+        command, ["--root", str(root), "--select", "level1/*,level2/1", "--attempts", "3", "--never-stop",
+                  "--run-attempts", "5", "--json"],
+    )  # fmt: skip
+    told = json.loads(ran.stdout)
+    assert ran.exit_code == 0 and told["stopped"].startswith("of the whole run")
+    assert told["spend"]["attempts"] == 5 and len(told["problems"]) == 4
+    assert [(v["level"], v["right"], v["problems"]) for v in told["levels"]] == [(1, 2, 3), (2, 1, 1)]
+    still = CliRunner().invoke(command, ["--resume", told["run"], "--json"])
+    assert json.loads(still.stdout)["spend"]["attempts"] == 5  # budgets hold until others are given
+    more = ["--run-attempts", "100", "--json"]
+    again = CliRunner().invoke(command, ["--resume", told["run"], *more])
+    done = json.loads(again.stdout)
+    assert done["stopped"] == "every problem's session has ended" and done["spend"]["attempts"] == 9
+    third = CliRunner().invoke(command, ["--resume", told["run"], "--attempts", "4", "--json"])
+    assert json.loads(third.stdout)["spend"]["attempts"] == 12
+    other = CliRunner().invoke(command, ["--resume", told["run"], "--proposer", "command"])
+    assert other.exit_code == 2 and "was begun with --proposer rules" in other.stderr
+    assert all(n == 1 for n in machine.judged.values())
+    shown = CliRunner().invoke(command, ["--resume", told["run"], "--show"])
+    assert "level 1\tf32\t3\t2\teager\t2" in shown.stdout
+    assert "level1/2_Hangs_up.py\t\t[exits]" in shown.stdout
+
+
+def test_a_folder_is_optimised_as_one_run(root: Path, machine: Machine) -> None:
+    folder = root / "KernelBench" / "level2"
+    ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "2", "--json"])
+    told = json.loads(ran.stdout)
+    assert ran.exit_code == 0 and [p["code"] for p in told["problems"]] == ["", "no-start"]
+    again = CliRunner().invoke(optimize_command, ["--resume", told["run"], "--attempts", "2", "--json"])
+    assert json.loads(again.stdout)["problems"] == told["problems"]
+
+
+def test_programs_of_a_run_are_built_before_their_turn(root: Path, machine: Machine) -> None:
+    arguments = ["--root", str(root), "--select", "level1/*", "--attempts", "1", "--json"]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    # At the extents of each module: the start programs, since what is proposed here is no program.
+    assert machine.built == {("scaled", (16, 16)), ("scaled", (8, 64))}
+
+
+def test_a_run_works_as_its_options_say_and_keeps_them(root: Path, machine: Machine) -> None:
+    folder = root / "KernelBench" / "level2"
+    how = ["--advice", "profiled", "--objective", "energy-tie", "--judge", "claude-x"]
+    ran = CliRunner().invoke(optimize_command, [str(folder), "--attempts", "1", "--json", *how])
+    journal = Journal.open(None)
+    run = resumed_run(journal, json.loads(ran.stdout)["run"])
+    (session,) = run.sessions
+    found = session.state.settings
+    assert (found.advice, found.objective, found.judge) == ("profiled", "energy-tie", "claude-x")
+    other = CliRunner().invoke(optimize_command, [str(folder), "--engine", "carts"])
+    assert other.exit_code == 2 and "carts" in other.stderr
+
+
+def test_without_a_gpu_nothing_is_run(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu, "at_hand", lambda: None)
+    monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
+    ran = CliRunner().invoke(command, ["--root", str(root)])
+    assert ran.exit_code == 2 and "level3" in ran.stderr
+    ran = CliRunner().invoke(command, ["--root", str(root), "--select", "level1/*"])
+    assert ran.exit_code == 3 and "no NVIDIA GPU" in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["level2/2_No_start.py"], 2, "give one with --start FILE.ucu, or put 2_No_start.ucu beside it"),
+        (["level1/2_Hangs_up.py", "--start", "level1/1_Scaled.ucu"], 1, "[exits]"),
+        (["level1/1_Scaled.py", "--start", "level2/1_Linear.ucu"], 1, "the module has no fc_weight"),
+        (["level1/1_Scaled.py"], 3, "no NVIDIA GPU"),
+    ],
+)
+def test_a_module_that_cannot_be_optimised_says_why(
+    root: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, said: str
+) -> None:
+    monkeypatch.chdir(root / "KernelBench")
+    monkeypatch.setattr(gpu, "at_hand", lambda: None)
+    ran = CliRunner().invoke(optimize_command, arguments)
+    assert ran.exit_code == status and said in ran.stderr
+
+
+def test_options_for_one_problem_are_refused_for_many(root: Path, machine: Machine) -> None:
+    ran = CliRunner().invoke(optimize_command, [str(root), "-o", "x.ucu"])
+    assert ran.exit_code == 2 and "for one problem" in ran.stderr
+    assert not machine.order

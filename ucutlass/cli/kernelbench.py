@@ -1,0 +1,104 @@
+"""`ucc kernelbench`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.agent.journal import Journal
+from ucutlass.agent.kernelbench import THRESHOLDS, BadCheckout, Level, Row, levels, rows, selected
+from ucutlass.agent.many import Run
+from ucutlass.cli import optimize, show
+from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.many import known, listed, ran, wanted
+
+_OWN = {"file", "id", "sizes", "name", "record", "replay", "output"}
+"""Options of `ucc optimize` that one problem has and a checkout has not."""
+
+_SHARED = [p for p in optimize.command.params if p.name not in _OWN]
+
+
+def run(
+    root: Path | None, select: str, id: str | None, only: bool, as_json: bool, **shared: Any
+) -> None:
+    """Search for faster programs for problems of a KernelBench checkout, and report by level.
+
+    The problems are those of your own checkout, folders level1 to level4 with files N_Name.py, and run in
+    processes of their own. A problem's first program, which the proposer rules needs, stands beside it or in
+    the tree of --start: level1/N_Name.ucu. The report has the share of right problems, the geometric mean of
+    their speed-up and fast_0, fast_1 and fast_2 over the module in eager PyTorch, with TF32, and through
+    torch.compile. A run that was stopped goes on with --resume; --show prints what there is.
+    """
+    with reported(as_json):
+        if (root is None) == (id is None):
+            fail(Status.CALL, "give --root CHECKOUT to begin a run, or --resume ID to go on", as_json)
+        if only:
+            if id is None:
+                fail(Status.CALL, "--show prints a run that there is: name it with --resume ID", as_json)
+            report(known(Journal.open(shared["journal"]), id, as_json), None, as_json)
+            return
+        if shared["baseline"] == "cublas":
+            fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
+        try:
+            base, names = (None, []) if root is None else selected(root, select)
+        except BadCheckout as wrong:
+            fail(Status.CALL, str(wrong), as_json)
+        own = {"as_json": as_json, "sizes": (), "name": None, "record": None, "replay": None}
+        done, why = ran(names, wanted(base, {**shared, **own}), id)
+        report(done, why, as_json)
+
+
+command = click.Command(
+    "kernelbench",
+    params=[
+        click.Option(["--root"], type=click.Path(exists=True, file_okay=False, path_type=Path),
+                     metavar="CHECKOUT", help="A checkout of KernelBench."),
+        click.Option(["--select"], default="level1/*,level2/*,level3/*", show_default=True,
+                     help="Which problems: level1/1-20,level2/7,level3/*."),
+        click.Option(["--resume", "id"], metavar="ID", help="Go on with a run instead of --root."),
+        click.Option(["--show", "only"], is_flag=True, help="Print what a run has, without going on."),
+        *_SHARED,
+    ],
+    callback=run,
+    help=run.__doc__,
+)  # fmt: skip
+
+
+def report(run: Run, why: str | None, as_json: bool) -> None:
+    """Prints the levels and every problem. Ends the command with status 1 where nothing is right."""
+    found = rows(run)
+    by_level = levels(found)
+    if as_json:
+        told = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "thresholds": THRESHOLDS}
+        click.echo(json.dumps(told | {"levels": _json(by_level), "problems": _json(found)}, indent=2))
+    else:
+        show.table(("run", "stopped"), [(run.id[:16], why or "shown only")])
+        show.table(_COLUMNS, [line for level in by_level for line in _lines(level)])
+        show.table(("problem", "session", "result"), listed(found))
+    if not any(row.right for row in found):
+        sys.exit(Status.PROGRAM)
+
+
+_COLUMNS = ("level", "lane", "problems", "right", "against", "timed", "geomean",
+            *(f"fast_{p}" for p in THRESHOLDS))  # fmt: skip
+
+
+def _lines(level: Level) -> list[tuple[str, ...]]:
+    head = (f"level {level.level}", level.lane or "-", str(level.problems), str(level.right))
+    if not level.against:
+        return [(*head, "nothing was timed", *["-"] * (2 + len(THRESHOLDS)))]
+    return [
+        (*head, a.baseline, str(a.timed), "-" if a.geomean is None else f"{a.geomean:.3f}",
+         *(f"{share:.1%}" for share in a.fast))
+        for a in level.against
+    ]  # fmt: skip
+
+
+def _json(of: Sequence[Row] | Sequence[Level]) -> list[dict[str, Any]]:
+    return [asdict(one) for one in of]

@@ -1,0 +1,237 @@
+"""`ucc optimize FOLDER`, and what `ucc kernelbench` has in common with it: one run over many problems."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.kernelbench import Row, rows
+from ucutlass.agent.many import Member, NotARun, Place, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.outcome import words
+from ucutlass.agent.problem import Problem
+from ucutlass.agent.proposer import ProposerFailed
+from ucutlass.agent.reading import Reading, names_of, problem_at
+from ucutlass.agent.run import Session, resumed
+from ucutlass.agent.session import NotASession, Settings, State, settings_of_json, settings_to_json
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.cli import show
+from ucutlass.cli.asking import Asking, chosen_proposer, maker
+from ucutlass.cli.engines import at_hand, opened
+from ucutlass.cli.errors import Status, fail
+from ucutlass.cli.working import Working, working_of
+from ucutlass.engine.work import Engine
+from ucutlass.shapes import parse_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a run works, which it keeps: what is left of it goes on so. `settings.budget` bounds a problem,
+    `whole` the run."""
+
+    folder: Path
+    reading: Reading
+    settings: Settings
+    whole: Budget
+    baseline: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the options of `ucc optimize` say of a run. `attempts`, `whole` and `proposer` are None where they
+    were not given; `asking` has what a proposer needs and no journal keeps."""
+
+    begun: Begun
+    asking: Asking
+    proposer: str | None
+    attempts: int | None
+    working: Working
+    limit: float
+    wait: float
+    journal: Path | None
+    as_json: bool
+
+
+def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
+    """From the parameters of the command, by their names in Python. Raises ShapeError."""
+    from ucutlass.cli.optimize import SEARCH
+
+    as_json = bool(given["as_json"])
+    if given["record"] or given["replay"] or given.get("output"):
+        fail(Status.CALL, "--record, --replay and -o are for one problem, not for a run over many", as_json)
+    chosen, working = chosen_proposer(given), working_of(given)
+    asking = Asking(
+        chosen, given["model"], given["effort"], given["program"], None, None, given["no_memory"]
+    )
+    stop = Stop(None, None) if given["never_stop"] else Stop(given["eps"], given["patience"])
+    attempts = 40 if given["attempts"] is None else given["attempts"]
+    settings = Settings(
+        given["how"] or SEARCH[chosen], given["steps"], Budget(attempts), stop, given["seed"],
+        proposer=chosen, advice=working.depth(chosen), objective=working.objective, judge=working.judge,
+    )  # fmt: skip
+    whole = Budget(
+        given["run_attempts"], given["tokens"], given["dollars"], given["gpu_seconds"], given["seconds"]
+    )
+    reading = Reading(
+        given["arch"] or "", parse_sizes(given["sizes"]), given["name"], given["lane"], given["mode"],
+        given["precision"], given["start"], chosen != "rules", given["limit"],
+    )  # fmt: skip
+    begun = Begun((folder or Path()).absolute(), reading, settings, whole, given["baseline"])
+    return Wanted(
+        begun, asking, given["proposer"], given["attempts"], working, given["limit"], given["wait"],
+        given["journal"], as_json,
+    )  # fmt: skip
+
+
+def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
+    """A run over these problems of the folder, or the one of an id; and why it ended. Ends the command where
+    the machine has no GPU."""
+    with closing(opened(asked.working.spec, asked.as_json)) as engine:
+        return _ran(engine, names, asked, id)
+
+
+def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
+    from ucutlass.agent.ahead import builders
+    from ucutlass.agent.optimize import Where, begin, building_ahead, placed
+
+    kept = Journal.open(asked.journal)
+    found = at_hand(engine)
+    if found is None:
+        fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
+             asked.as_json)  # fmt: skip
+    run = _begun(kept, names, asked, found.arch.name) if id is None else _resumed(kept, id, asked)
+    click.echo(f"ucc: run {run.id[:16]} over {len(run.names)} problems", err=True)
+    begun = begun_of_json(run.about)
+
+    def problem_of(name: str) -> Problem:
+        return problem_at(begun.folder / name, begun.reading, begun.folder)
+
+    def open_(problem: Problem, session: str) -> Session:
+        return begin(kept, problem, begun.settings, found.device, session)
+
+    look_at(run, problem_of, open_, _on_member(asked.as_json))
+    asking = replace(asked.asking, proposer=begun.settings.proposer)
+    baseline = "" if begun.baseline == "none" else begun.baseline
+    with builders(engine.cpus) as pool:
+        where = Where(
+            engine, found.device, baseline, asked.limit, asked.wait, asked.working.measures, builders=pool
+        )
+
+        def place_of(session: Session) -> Place:
+            asks = maker(asking, kept, session, asked.as_json)
+            return building_ahead(session, where, *placed(session, where, asks))
+
+        try:
+            why = work(run, place_of, begun.whole, _on_event(asked.as_json))
+        except ProposerFailed as failure:
+            fail(Status.MACHINE, f"{failure}; then go on with --resume {run.id[:16]}", asked.as_json)
+    return run, why
+
+
+def _begun(kept: Journal, names: Sequence[str], asked: Wanted, arch: str) -> Run:
+    reading = replace(asked.begun.reading, arch=asked.begun.reading.arch or arch)
+    return opened_run(kept, names, begun_to_json(replace(asked.begun, reading=reading)))
+
+
+def _resumed(kept: Journal, id: str, asked: Wanted) -> Run:
+    """A run as it was begun, but for the budgets that are given anew."""
+    run = known(kept, id, asked.as_json)
+    before = begun_of_json(run.about)
+    if asked.proposer not in (None, before.settings.proposer):
+        words_ = f"run {run.id[:16]} was begun with --proposer {before.settings.proposer}"
+        fail(Status.CALL, words_, asked.as_json)
+    given = {name: most for name, most in asdict(asked.begun.whole).items() if most is not None}
+    settings = before.settings
+    if asked.attempts is not None:
+        settings = replace(settings, budget=Budget(asked.attempts))
+    after = replace(before, settings=settings, whole=replace(before.whole, **given))
+    if after != before:
+        run.write("changed", about=begun_to_json(after))
+    for member in run.members.values():
+        session = member.session
+        if session is not None and session.state.number and session.state.settings.budget != settings.budget:
+            member.session = resumed(kept, session.id, settings.budget)
+    return run
+
+
+def begun_to_json(begun: Begun) -> dict[str, Any]:
+    start = None if begun.reading.start is None else str(begun.reading.start.absolute())
+    reading = {**asdict(begun.reading), "start": start}
+    return {
+        "folder": str(begun.folder), "reading": reading, "settings": settings_to_json(begun.settings),
+        "whole": asdict(begun.whole), "baseline": begun.baseline,
+    }  # fmt: skip
+
+
+def begun_of_json(value: Mapping[str, Any]) -> Begun:
+    """Raises KeyError, TypeError for another's fields."""
+    told = value["reading"]
+    start = None if told["start"] is None else Path(told["start"])
+    return Begun(
+        Path(value["folder"]), Reading(**{**told, "start": start}), settings_of_json(value["settings"]),
+        Budget(**value["whole"]), value["baseline"],
+    )  # fmt: skip
+
+
+def known(kept: Journal, id: str, as_json: bool) -> Run:
+    """The run of an id, as it was left."""
+    try:
+        return resumed_run(kept, id)
+    except NoSuchSession as problem:
+        fail(Status.CALL, str(problem), as_json)
+    except (NotARun, NotASession) as problem:
+        fail(Status.MACHINE, f"the run cannot be read: {problem}", as_json)
+
+
+def _on_member(as_json: bool) -> Callable[[Member], None]:
+    def say(member: Member) -> None:
+        if as_json:
+            return
+        what = f"[{member.code}] {member.words}" if member.session is None else member.session.id[:12]
+        click.echo(f"ucc: {member.name}: {show.one_line(what)}", err=True)
+
+    return say
+
+
+def _on_event(as_json: bool) -> Callable[[str, State], None]:
+    shown: dict[str, int] = {}
+
+    def say(name: str, state: State) -> None:
+        for node in state.tree.nodes[shown.get(name, 0) :]:
+            click.echo(f"ucc: {name} {node.id:3}: {show.one_line(words(node.outcome))}", err=True)
+        shown[name] = len(state.tree)
+
+    return say if not as_json else lambda name, state: None
+
+
+# --- ucc optimize FOLDER ---------------------------------------------------------
+
+
+def optimized(folder: Path | None, id: str | None, given: Mapping[str, Any]) -> None:
+    """A run over a folder, or on with one, and its report; as `ucc optimize`."""
+    asked = wanted(folder, given)
+    names = [] if folder is None else names_of(folder)
+    if folder is not None and not names:
+        fail(Status.CALL, f"{folder} holds no .ucu and no .py file", asked.as_json)
+    run, why = ran(names, asked, id)
+    found = rows(run)
+    report = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "problems": list(map(asdict, found))}
+    if asked.as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        show.table(("run", "stopped"), [(run.id[:16], why)])
+        show.table(("problem", "session", "result"), listed(found))
+    if not any(row.right for row in found):
+        sys.exit(Status.PROGRAM)
+
+
+def listed(found: Sequence[Row]) -> list[tuple[str, ...]]:
+    return [(r.name, r.session[:12], f"[{r.code}] {r.said}" if r.code else r.said) for r in found]

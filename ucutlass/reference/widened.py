@@ -1,0 +1,85 @@
+"""A program with every rounding taken out: what it computes as mathematics.
+
+Casts to floating elements, stored buffers and stored results keep float64, whatever the program's lanes;
+integers and conversions to them stay. Two ways to write one computation then differ by float64's roundoff
+alone, which tells them from two computations however low the lane is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ucutlass.elements import F64, Element
+from ucutlass.ir import (
+    Cast,
+    Kernel,
+    ParamDecl,
+    ParamType,
+    Pipeline,
+    Program,
+    ScalarType,
+    Stage,
+    TensorType,
+    TorchCall,
+    Value,
+    rebuild,
+)
+
+
+def widened(program: Program) -> Program:
+    """The same program over float64, for `ucutlass.reference.evaluate`; it is never planned."""
+    match program:
+        case Kernel():
+            return _kernel(program)
+        case Pipeline():
+            return replace(
+                program,
+                params=_params(program.params),
+                results=tuple((name, _tensor(kind)) for name, kind in program.results),
+                buffers=tuple((name, _tensor(kind)) for name, kind in program.buffers),
+                stages=tuple(map(_stage, program.stages)),
+            )
+
+
+def _stage(stage: Stage) -> Stage:
+    match stage.call:
+        case Kernel() as kernel:
+            return replace(stage, call=_kernel(kernel))
+        case TorchCall() as call:
+            return replace(stage, call=replace(call, result=_tensor(call.result)))
+
+
+def _kernel(kernel: Kernel) -> Kernel:
+    results = tuple(
+        replace(r, type=_tensor(r.type), value=rebuild(r.value, _uncast)) for r in kernel.results
+    )
+    return replace(kernel, params=_params(kernel.params), results=results, schedules=())
+
+
+def _uncast(node: Value) -> Value:
+    match node:
+        case Cast(elem=elem):
+            return replace(node, elem=_wide(elem))
+        case _:
+            return node
+
+
+def _params(params: Sequence[ParamDecl]) -> tuple[ParamDecl, ...]:
+    return tuple(replace(p, type=_type(p.type)) for p in params)
+
+
+def _type(kind: ParamType) -> ParamType:
+    match kind:
+        case TensorType():
+            return _tensor(kind)
+        case ScalarType(elem):
+            return ScalarType(_wide(elem))
+
+
+def _tensor(kind: TensorType) -> TensorType:
+    return replace(kind, elem=_wide(kind.elem))
+
+
+def _wide(elem: Element) -> Element:
+    return F64 if elem.kind == "float" else elem
