@@ -79,11 +79,10 @@ def test_problems_are_spread_and_a_death_amid_a_trial_costs_no_attempt(tmp_path:
     lines = [line.split() for line in notes(tmp_path / "trials")]
     assert len(notes(tmp_path / "fatal")) == 3, "who died with a trial, that trial again, the other problem's"
     assert len(lines) == 2 * (len(TILES) + 1) + 1, "nothing else ran twice"
-    # Until the worker died, each problem was on a GPU of its own.
+    # Until the worker died, each problem was on a GPU of its own; one may not have begun by then.
     before = lines[: next(at for at, line in enumerate(lines) if line[2] == "fatal") + 1]
-    assert {(name, gpu) for name, gpu, _ in before} in (
-        {("one", GPUS[0]), ("two", GPUS[1])}, {("one", GPUS[1]), ("two", GPUS[0])},
-    )  # fmt: skip
+    apart = ({("one", GPUS[0]), ("two", GPUS[1])}, {("one", GPUS[1]), ("two", GPUS[0])})
+    assert any({(name, gpu) for name, gpu, _ in before} <= each for each in apart)
 
 
 def test_a_cluster_without_a_gpu_stops_the_session_and_spends_nothing(tmp_path: Path) -> None:
