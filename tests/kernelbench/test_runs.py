@@ -30,6 +30,8 @@ from ucutlass.agent.stop import Stop
 from ucutlass.cli import gpu
 from ucutlass.cli.kernelbench import command
 from ucutlass.cli.optimize import command as optimize_command
+from ucutlass.cli.replay import command as replay_command
+from ucutlass.cli.report import command as report_command
 from ucutlass.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import Found
 from ucutlass.runtime.module.facts import Unusable
@@ -290,6 +292,9 @@ def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> 
     shown = CliRunner().invoke(command, ["--resume", told["run"], "--show"])
     assert "level 1\tf32\t3\t2\teager\t2" in shown.stdout
     assert "level1/2_Hangs_up.py\t\t[exits]" in shown.stdout
+    for one in (report_command, replay_command):
+        refused = CliRunner().invoke(one, [told["run"]])
+        assert refused.exit_code == 2 and "is a run over many problems" in refused.stderr
 
 
 def test_a_folder_is_optimised_as_one_run(root: Path, machine: Machine) -> None:

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.journal import Journal
 from ucutlass.agent.replay.stops import (
     NothingRecorded,
     Recorded,
@@ -30,6 +30,7 @@ from ucutlass.agent.session import NotASession
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.journals import session_of
 from ucutlass.cli.options import journal_option, json_option
 from ucutlass.tune.recorded import NotATable, Table, read
 
@@ -201,11 +202,9 @@ def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
 def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[Recorded]:
     found: list[Recorded] = []
     for id in ids:
+        full = session_of(journal, id, as_json)
         try:
-            full = journal.full_id(id)
             found.append(recorded(full[:12], journal.events(full)))
-        except NoSuchSession as problem:
-            fail(Status.CALL, str(problem), as_json)
         except NothingRecorded as problem:
             fail(Status.PROGRAM, f"session {problem}", as_json)
         except NotASession as problem:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import click
 
-from ucutlass.agent.journal import Journal, NoSuchSession
+from ucutlass.agent.journal import Journal
 from ucutlass.agent.report.facts import Facts, facts
 from ucutlass.agent.report.page import page
 from ucutlass.agent.session import NotASession
 from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.journals import session_of
 from ucutlass.cli.options import journal_option, json_option
 
 
@@ -52,10 +53,8 @@ def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -
 
 def _facts(id: str, journal: Path | None, as_json: bool) -> Facts:
     kept = Journal.open(journal)
+    full = session_of(kept, id, as_json)
     try:
-        full = kept.full_id(id)
         return facts(full, kept.events(full))
-    except NoSuchSession as problem:
-        fail(Status.CALL, str(problem), as_json)
     except NotASession as problem:
         fail(Status.MACHINE, f"session {id} of {kept.path} cannot be read: {problem}", as_json)
