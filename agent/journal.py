@@ -96,11 +96,12 @@ class Journal:
                 ) from error
         return event
 
-    def events(self, session: str) -> list[Event]:
-        """Of one session, in order; none for a session that is not there. Raises JournalDamaged for one
-        with a gap or an event that cannot be read."""
+    def events(self, session: str, *, to_go_on: bool = False) -> list[Event]:
+        """Of one session, in order; none for a session that is not there. `to_go_on`: as whoever writes next
+        will find them, also what a process wrote that was killed before readers were told. Raises
+        JournalDamaged for one with a gap or an event that cannot be read."""
         query = "SELECT number, kind, body, at FROM event WHERE session = ? ORDER BY number"
-        found = [self._event(session, row) for row in self._rows(query, (session,))]
+        found = [self._event(session, row) for row in self._rows(query, (session,), to_go_on)]
         for at, event in enumerate(found):
             if event.number != at:
                 raise JournalDamaged(f"session {session[:12]} lacks event {at}", self._mend())
@@ -121,10 +122,16 @@ class Journal:
 
     # --- the file ----------------------------------------------------------------
 
-    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _rows(self, query: str, values: Sequence[Any], to_go_on: bool = False) -> list[tuple[Any, ...]]:
         with self._used():
             if not self.path.exists():
                 return []
+            if to_go_on:
+                with closing(self._writer()) as c:
+                    c.execute("BEGIN IMMEDIATE")
+                    found = c.execute(query, values).fetchall()
+                    c.execute("COMMIT")
+                return found
             with closing(connect(self.path, "ro")) as c:
                 return [] if self._schema(c) == 0 else c.execute(query, values).fetchall()
 

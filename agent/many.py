@@ -110,14 +110,14 @@ def resumed_run(journal: Journal, id: str) -> Run:
     full = journal.full_id(id)
     run = Run(full, journal)
     try:
-        for event in journal.events(full):
+        for event in journal.events(full, to_go_on=True):
             run.take(event)
     except (KeyError, TypeError, ValueError) as problem:
         raise NotARun(f"{full[:16]} is no run: {problem!r}"[:300]) from problem
     if not run.number:
         raise NoSuchSession(f"run {full[:16]} has no events")
     for session in run.sessions:
-        session.state = replayed(journal.events(session.id))
+        session.state = replayed(journal.events(session.id, to_go_on=True))
     return run
 
 

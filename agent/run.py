@@ -98,7 +98,7 @@ def opened(
 def resumed(journal: Journal, id: str, budget: Budget | None = None) -> Session:
     """A session as it was left, with another budget if one is given. Raises NoSuchSession, NotASession."""
     full = journal.full_id(id)
-    session = Session(full, journal, replayed(journal.events(full)))
+    session = Session(full, journal, replayed(journal.events(full, to_go_on=True)))
     if budget is not None and budget != session.state.settings.budget:
         session.write("changed", budget=to_json(budget))
     return session

@@ -147,7 +147,7 @@ def test_what_waits_when_it_is_closed_starts_no_other_process(tmp_path: Path) ->
     warm.close()
     first.join()
     second.join()
-    assert heard[1:] == ["closed"] and isinstance(heard[0], TimedOut)
+    assert len(heard) == 2 and "closed" in heard and any(isinstance(one, TimedOut) for one in heard)
     assert not (tmp_path / "log").exists()
 
 

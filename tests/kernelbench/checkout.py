@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from module_files import LINEAR, linear, module
+from kernelbench_files import LINEAR, linear, module
 
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed
 from ucutlass.agent.problem import Problem, problem_of_json

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from module_files import LINEAR, linear, module
+from kernelbench_files import LINEAR, linear, module
 
 from ucutlass import frontend
 from ucutlass.agent.module import Met, Module, meet

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from module_files import LINEAR, linear
+from kernelbench_files import LINEAR, linear
 
 from tests.optimise.made_up import Mortal
 from ucutlass import frontend

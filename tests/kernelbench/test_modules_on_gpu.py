@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from module_files import LINEAR, module
+from kernelbench_files import LINEAR, module
 
 from ucutlass import frontend
 from ucutlass.agent import evidence

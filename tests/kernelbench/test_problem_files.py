@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from module_files import linear, module
+from kernelbench_files import linear, module
 
 from ucutlass.agent.module import read
 from ucutlass.runtime.module.facts import CODES, Facts, Mode, Number, Precision, Tensor, Unusable, names

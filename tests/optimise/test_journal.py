@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_twenty_kills_change_nothing(journal: Journal, tmp_path: Path) -> None:
 
 
 def _count(journal: Journal) -> int:
-    with sqlite3.connect(f"file:{journal.path}?mode=ro", uri=True, timeout=10) as c:
+    with closing(sqlite3.connect(f"file:{journal.path}?mode=ro", uri=True, timeout=10)) as c:
         return int(c.execute("SELECT count(*) FROM event").fetchone()[0])
 
 
