@@ -2,7 +2,7 @@
 
 The module runs twice on the same numbers: in float64, which is what it means, and in float32, which says how
 far rounding may move it. A program is evaluated in float64 without any rounding of its own
-(`ucutlass.reference.widened`), so the two may differ by float64's roundoff alone.
+(`ucutlass.reference.unrounded`), so the two may differ by float64's roundoff alone.
 
 The file's code is executed here: call this in an isolated process only (`ucutlass.trials.problem`).
 """

@@ -6,7 +6,7 @@ import torch
 
 from ucutlass import frontend
 from ucutlass.reference import evaluate
-from ucutlass.reference.unrounded import unrounded
+from ucutlass.reference.unrounded import unrounded, wide
 
 TEXT = """
 kernel layer(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return gelu(dot[K](x, w)) }
@@ -29,7 +29,7 @@ def drawn(*shape: int) -> torch.Tensor:
 def test_a_pipeline_keeps_every_digit_between_its_stages_and_its_integers() -> None:
     program = unrounded(frontend.program(frontend.read_text(TEXT), "p"))
     x, w, v = (drawn(*s).bfloat16() for s in ((4, 8), (6, 8), (5, 6)))
-    y, z = evaluate(program, [x, w, v, torch.tensor([1, 2, 3, 5], dtype=torch.int32)])
+    y, z = evaluate(program, wide([x, w, v, torch.tensor([1, 2, 3, 5], dtype=torch.int32)]))
     gelu = torch.nn.functional.gelu
     wanted = gelu(gelu(x.double() @ w.double().t()).flip(0) @ v.double().t())
     assert y.dtype == torch.float64 and z.dtype == torch.int32
@@ -40,5 +40,5 @@ def test_a_pipeline_keeps_every_digit_between_its_stages_and_its_integers() -> N
 def test_casts_between_floats_fall_away() -> None:
     program = unrounded(frontend.program(frontend.read_text(TEXT), "casts"))
     x, w = (drawn(*s).half() for s in ((4, 8), (6, 8)))
-    (y,) = evaluate(program, [x, w])
+    (y,) = evaluate(program, wide([x, w]))
     torch.testing.assert_close(y, x.double() @ w.double().t() * 0.1, rtol=1e-13, atol=1e-13)

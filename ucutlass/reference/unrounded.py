@@ -1,81 +1,96 @@
-"""A program without its roundings: what it computes in the real numbers, as near as float64 is to them.
+"""A program with every rounding taken out: what it computes as mathematics.
 
-Two programs that compute the same differ in where they round, by as much as their bounds allow, and after
-some stages bounds allow anything. Without roundings they agree to float64's precision, or are two things.
+Parameters, casts to floating elements, stored buffers and stored results are float64, whatever the
+program's lanes; integers and conversions to them stay. Two ways to write one computation then differ by
+float64's roundoff alone, which tells them from two computations however low the lane is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Sequence
 from dataclasses import replace
+
+import torch
 
 from ucutlass.elements import F64, Element
 from ucutlass.ir import (
     Cast,
     Kernel,
     ParamDecl,
+    ParamType,
     Pipeline,
     Program,
-    ResultDecl,
+    ScalarType,
     Stage,
     TensorType,
     TorchCall,
     Value,
     rebuild,
 )
+from ucutlass.reference.interpreter import Argument
 
 
 def unrounded(program: Program) -> Program:
-    """The program with casts between float types left out, and what it stores as float in f64. Parameters
-    keep their types; integers round and wrap as before. For `ucutlass.reference.evaluate`."""
+    """The same program over float64, for `ucutlass.reference.evaluate` of `wide` arguments; it is never
+    planned."""
     match program:
         case Kernel():
-            return _kernel(program, set())
+            return _kernel(program)
         case Pipeline():
-            given = {p.name for p in program.params}
-            every = program.buffers + program.results
-            stored = {name: _wide(type_) for name, type_ in every if name not in given}
             return replace(
                 program,
-                results=tuple((n, stored.get(n, t)) for n, t in program.results),
-                buffers=tuple((n, stored[n]) for n, _ in program.buffers),
-                stages=tuple(_stage(stage, stored) for stage in program.stages),
+                params=_params(program.params),
+                results=tuple((name, _tensor(kind)) for name, kind in program.results),
+                buffers=tuple((name, _tensor(kind)) for name, kind in program.buffers),
+                stages=tuple(map(_stage, program.stages)),
             )
 
 
-def _stage(stage: Stage, stored: Mapping[str, TensorType]) -> Stage:
+def wide(arguments: Sequence[Argument]) -> list[Argument]:
+    """Arguments for the program without roundings: floating tensors as float64, others as they are."""
+    return [
+        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments
+    ]
+
+
+def _stage(stage: Stage) -> Stage:
     match stage.call:
         case Kernel() as kernel:
-            pairs = zip(kernel.params, stage.arguments, strict=True)
-            return replace(stage, call=_kernel(kernel, {p.name for p, a in pairs if a in stored}))
+            return replace(stage, call=_kernel(kernel))
         case TorchCall() as call:
-            return replace(stage, call=replace(call, result=_wide(call.result)))
+            return replace(stage, call=replace(call, result=_tensor(call.result)))
 
 
-def _kernel(kernel: Kernel, inner: Set[str]) -> Kernel:
-    """`inner` are the parameters that take what another stage stored."""
-    return replace(
-        kernel,
-        params=tuple(_param(p) if p.name in inner else p for p in kernel.params),
-        results=tuple(
-            ResultDecl(r.name, _wide(r.type), rebuild(r.value, _plain), r.span) for r in kernel.results
-        ),
+def _kernel(kernel: Kernel) -> Kernel:
+    results = tuple(
+        replace(r, type=_tensor(r.type), value=rebuild(r.value, _uncast)) for r in kernel.results
     )
+    return replace(kernel, params=_params(kernel.params), results=results, schedules=())
 
 
-def _param(decl: ParamDecl) -> ParamDecl:
-    return replace(decl, type=_wide(decl.type)) if isinstance(decl.type, TensorType) else decl
+def _uncast(node: Value) -> Value:
+    match node:
+        case Cast(elem=elem):
+            return replace(node, elem=_wide(elem))
+        case _:
+            return node
 
 
-def _plain(node: Value) -> Value:
-    if not isinstance(node, Cast) or node.elem.kind != "float":
-        return node
-    return node.value if node.value.elem.kind == "float" else replace(node, elem=F64)
+def _params(params: Sequence[ParamDecl]) -> tuple[ParamDecl, ...]:
+    return tuple(replace(p, type=_type(p.type)) for p in params)
 
 
-def _wide(type_: TensorType) -> TensorType:
-    return TensorType(_elem(type_.elem), type_.axes)
+def _type(kind: ParamType) -> ParamType:
+    match kind:
+        case TensorType():
+            return _tensor(kind)
+        case ScalarType(elem):
+            return ScalarType(_wide(elem))
 
 
-def _elem(elem: Element) -> Element:
+def _tensor(kind: TensorType) -> TensorType:
+    return replace(kind, elem=_wide(kind.elem))
+
+
+def _wide(elem: Element) -> Element:
     return F64 if elem.kind == "float" else elem

@@ -39,12 +39,12 @@ def same(
     `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of the program what it is,
     `input NUMBER` or `state NAME`."""
     from ucutlass import frontend
-    from ucutlass.reference.widened import widened
+    from ucutlass.reference.unrounded import unrounded
     from ucutlass.runtime.module.facts import Unusable
     from ucutlass.runtime.module.look import load
     from ucutlass.runtime.module.oracle import cases
 
-    found = widened(frontend.program(frontend.read_text(text, "candidate"), program))
+    found = unrounded(frontend.program(frontend.read_text(text, "candidate"), program))
     bound = frozenset(key.partition(" ")[2] for key in names.values() if key.startswith("state "))
     with _written(source) as path:
         try:

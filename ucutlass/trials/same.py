@@ -27,7 +27,7 @@ def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> 
     differ, in words. Raises ReducedSizesError where no reduced extents satisfy the program."""
     from ucutlass import frontend
     from ucutlass.reference import evaluate, expect
-    from ucutlass.reference.unrounded import unrounded
+    from ucutlass.reference.unrounded import unrounded, wide
     from ucutlass.runtime.inputs import generate
 
     ours = frontend.program(frontend.read_text(text), name)
@@ -35,9 +35,10 @@ def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> 
     for cut in reduced_sizes(ours, sizes)[:2]:
         for number, draw in enumerate(DRAWS):
             arguments = generate(ours, cut, draw, seed=seed + number)
+            exact = wide(arguments)
             pairs = zip(
                 expect(ours, arguments), expect(theirs, arguments),
-                evaluate(unrounded(ours), arguments), evaluate(unrounded(theirs), arguments), strict=True,
+                evaluate(unrounded(ours), exact), evaluate(unrounded(theirs), exact), strict=True,
             )  # fmt: skip
             for at, (a, b, x, y) in enumerate(pairs):
                 words = _apart(a.reference, b.reference, a.bound + b.bound)
