@@ -71,11 +71,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KB, to be filled."""
+def disk_size() -> str:
+    """Of `small_disk`; a module that needs another has this fixture of its own."""
+    return "256k"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
+    """A file system to be filled."""
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={disk_size}", "tmpfs", str(place)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount a tmpfs")
     yield place
