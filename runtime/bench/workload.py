@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ucutlass import ir
-from ucutlass.reference import evaluate, expect
+from ucutlass.reference import evaluate, wanted
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.gpu import Outputs
 from ucutlass.runtime.bench.regimes import fresh
 from ucutlass.runtime.inputs import generate
-from ucutlass.runtime.verify import compare
+from ucutlass.runtime.verify.judge import against
 
 CONTENTS = 3
 """Contents with a known reference that take turns in the sets: a result kept from the last visit to the same
@@ -60,29 +60,31 @@ class Buffers:
     def strict(self) -> Callable[[int, Outputs], str]:
         """A check within the derived bound of every element, for kernels of ours; where bounds say nothing,
         as after many stages of a pipeline, within LOOSE too."""
-        wanted = [expect(self.program, c) for c in self._contents]
+        references = [wanted(self.program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
-            known = wanted[self.content(at)]
-            compared = [
-                compare(o, e.reference, e.bound, name=e.name, overflows=e.overflows, free=e.free)
-                for e, o in zip(known, outputs, strict=True)
-            ]
+            known = references[self.content(at)]
+            compared = against(known, outputs, [None] * len(outputs))
             words = [str(c) for c in compared if not c.ok]
-            pairs = zip(compared, known, outputs, strict=True)
-            words += [far(o, e.reference) for c, e, o in pairs if not c.decided]
+            if not all(c.decided for c in compared):
+                words += [
+                    far(part.of(i, outputs[i]), e.reference)
+                    for part in known.parts()
+                    for i, e in enumerate(part.expected)
+                    if not compared[i].decided
+                ]
             return "; ".join(filter(None, words))
 
         return check
 
     def loose(self, program: ir.Kernel | ir.Pipeline) -> Callable[[int, Outputs], str]:
         """A check against the reference of a program over the same parameters, within `LOOSE`."""
-        wanted = [evaluate(program, c) for c in self._contents]
+        references = [evaluate(program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
             return "; ".join(
                 words
-                for o, reference in zip(outputs, wanted[self.content(at)], strict=True)
+                for o, reference in zip(outputs, references[self.content(at)], strict=True)
                 if (words := far(o, reference))
             )
 

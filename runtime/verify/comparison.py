@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -71,14 +72,15 @@ def compare(
     overflows: Tensor | None = None,
     free: Tensor | None = None,
     scale: float = 0.0,
+    origin: Sequence[int] = (),
 ) -> Comparison:
     """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
 
     NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
     `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
     `free` (`Expected.free`) everything passes.
-    `tile` gives the tile's extents along the last two axes; `scale` as in `useless`. Raises ValueError where
-    the shapes differ.
+    `tile` gives the tile's extents along the last two axes; `scale` as in `useless`; `origin` is where these
+    are a slice of a larger result. Raises ValueError where the shapes differ.
     """
     if not out.shape == reference.shape == bound.shape:
         raise ValueError(
@@ -92,6 +94,7 @@ def compare(
     at = int(ratio.argmax()) if ratio.numel() else -1
     index = unravel(at, out.shape) if at >= 0 else ()
     picked = [float(t[index].double()) if at >= 0 else 0.0 for t in (out, reference, bound)]
+    index = tuple(i + o for i, o in zip(index, origin, strict=True)) if origin and index else index
     return Comparison(
         name=name,
         ok=bad == 0,
@@ -109,6 +112,27 @@ def compare(
         varies=_varies(out),
         reference_varies=_varies(reference),
         useless=int(useless(reference, bound, scale).sum()),
+    )
+
+
+def merged(slices: Sequence[Comparison]) -> Comparison:
+    """One comparison of all slices of a result. Where bounds say nothing is told slice by slice."""
+    worst = max(slices, key=lambda c: c.worst)
+    finite = [(c.rms, c.elements - c.unbounded) for c in slices if c.rms is not None]
+    weight = sum(n for _, n in finite)
+    return replace(
+        worst,
+        ok=all(c.ok for c in slices),
+        bad=sum(c.bad for c in slices),
+        elements=sum(c.elements for c in slices),
+        exact=sum(c.exact for c in slices),
+        unbounded=sum(c.unbounded for c in slices),
+        rms=math.sqrt(sum(r * r * n for r, n in finite) / weight) if weight else None,
+        # Where no slice varies, any of its elements stands for all; NaN equals NaN.
+        varies=any(c.varies for c in slices) or len({str(c.out) for c in slices}) > 1,
+        reference_varies=any(c.reference_varies for c in slices)
+        or len({str(c.reference) for c in slices}) > 1,
+        useless=sum(c.useless for c in slices),
     )
 
 

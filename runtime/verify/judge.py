@@ -7,6 +7,7 @@ what memory held before are findings of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ import torch
 from torch import Tensor
 
 from ucutlass.ir import Program, TensorType
-from ucutlass.reference import Expected, expect
+from ucutlass.reference import Expected, Wanted, known, wanted
 from ucutlass.reference.interpreter import Argument, device_of
+from ucutlass.reference.parts import NOTHING, Result
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.runtime.inputs import result_types
-from ucutlass.runtime.verify.comparison import Comparison, compare, unravel
+from ucutlass.runtime.verify.comparison import Comparison, compare, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded
 from ucutlass.runtime.verify.verdict import Problem, Verdict
 
@@ -57,6 +59,7 @@ def judged(
     repeats: int = 2,
     jitter: Jitter | None = None,
     offset: int = 0,
+    around: Mapping[str, int] = NOTHING,
 ) -> tuple[Verdict, tuple[Tensor, ...]]:
     """Runs `launch` `repeats` times (at least 2), on outputs and, where it is Exposed, a workspace
     poisoned with NaN and with a finite pattern, and judges all runs. Also what the first run wrote.
@@ -64,13 +67,15 @@ def judged(
     `deterministic=False` allows the runs to differ (atomic sums): each must then be within the bound.
     `tile` locates the worst error: extents along a result's last two axes, or by dimension's name.
     `offset` bytes is how far results begin past a multiple of 256.
-    `expected` saves computing the reference again for the same arguments. Errors of the launch
-    and of the reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
+    `expected` saves computing the reference again for the same arguments; without it a large one is made in
+    slices (`ucutlass.reference.parts`). `around` as in `binding.bind`. Errors of the launch and of the
+    reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
     """
     if repeats < 2:
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
-    wanted = tuple(expected) if expected is not None else expect(program, arguments)
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+    # Of the copies: parts are made after launches, which may have changed what they were given.
+    reference = known(expected) if expected is not None else wanted(program, snapshot, around)
     scale = max((_size(a) for a in arguments), default=0.0)
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
@@ -79,26 +84,38 @@ def judged(
     compared: list[Comparison] = []
     for number in range(repeats):
         with nullcontext() if jitter is None else jitter(number):
-            outputs, found = _run(launch, arguments, wanted, _pattern(number), offset)
+            outputs, found = _run(launch, arguments, reference.results, _pattern(number), offset)
         problems += found
         if number < 2:
             runs.append(outputs)
         if number == 0 or not deterministic:
-            compared += [
-                compare(
-                    o.result, e.reference, e.bound,
-                    tile=t, name=e.name, overflows=e.overflows, free=e.free, scale=scale,
-                )
-                for e, o, t in zip(wanted, outputs, tiles, strict=True)
-            ]
+            compared += against(reference, [o.result for o in outputs], tiles, scale)
         differs.append(any(_differ(a, b) for a, b in zip(runs[0], outputs, strict=True)))
     problems += _changed(program, arguments, snapshot)
-    for e, first, second in zip(wanted, *runs, strict=True):
-        problems += _unwritten(e, first, second)
+    for one, first, second in zip(reference.results, *runs, strict=True):
+        problems += _unwritten(one, first, second)
     if deterministic and not problems and any(differs):
-        problems += _unsteady(wanted, runs, differs, isinstance(launch, Exposed) and launch.workspace > 0)
+        problems += _unsteady(
+            reference.results, runs, differs, isinstance(launch, Exposed) and launch.workspace > 0
+        )
     verdict = Verdict(tuple(compared), tuple(dict.fromkeys(problems)))
     return verdict, tuple(o.result for o in runs[0])
+
+
+def against(
+    reference: Wanted, outputs: Sequence[Tensor], tiles: Sequence[tuple[int, int] | None], scale: float = 0.0
+) -> list[Comparison]:
+    """Every result against its reference, slice by slice; `tiles` and `scale` as in `compare`."""
+    slices: list[list[Comparison]] = [[] for _ in outputs]
+    for part in reference.parts():
+        for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
+            slices[number].append(
+                compare(
+                    part.of(number, out), e.reference, e.bound, tile=tile, name=e.name, overflows=e.overflows,
+                    free=e.free, scale=scale, origin=part.origin(number),
+                )
+            )  # fmt: skip
+    return [merged(one) for one in slices]
 
 
 def _size(argument: Argument) -> float:
@@ -125,25 +142,25 @@ def _tile_of(kind: TensorType, tile: tuple[int, int] | Mapping[str, int] | None)
 def _run(
     launch: Launch | Exposed,
     arguments: Sequence[Argument],
-    wanted: Sequence[Expected],
+    results: Sequence[Result],
     pattern: tuple[int, int],
     offset: int,
 ) -> tuple[list[Guarded], list[Problem]]:
     device = device_of(arguments)
     out, work = (POISONS[i] for i in pattern)
-    outputs = [guarded(e.reference.shape, outer_dtype(e.elem), device, out, offset) for e in wanted]
-    results = [o.result for o in outputs]
+    outputs = [guarded(r.shape, outer_dtype(r.elem), device, out, offset) for r in results]
+    written = [o.result for o in outputs]
     scratch: Guarded | None = None
     match launch:
         case Exposed(run, workspace):
             if workspace:
                 scratch = guarded((workspace,), torch.uint8, device, work)
-            run(arguments, results, None if scratch is None else scratch.result)
+            run(arguments, written, None if scratch is None else scratch.result)
         case _:
-            launch(arguments, results)
+            launch(arguments, written)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    named = [(e.name or "the result", o) for e, o in zip(wanted, outputs, strict=True)]
+    named = [(r.name or "the result", o) for r, o in zip(results, outputs, strict=True)]
     named += [("the workspace", scratch)] if scratch is not None else []
     return outputs, [
         Problem("overrun", f"{name} was written past: first canary hit at byte {at} of it")
@@ -170,16 +187,16 @@ def raw(tensor: Tensor) -> Tensor:
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
-def _unwritten(e: Expected, first: Guarded, second: Guarded) -> list[Problem]:
+def _unwritten(result: Result, first: Guarded, second: Guarded) -> list[Problem]:
     """Elements that hold the poison after both runs: no one value is both patterns."""
     untouched = (first.bytes() == POISONS[0]).all(dim=1) & (second.bytes() == POISONS[1]).all(dim=1)
     count = int(untouched.sum())
     if not count:
         return []
-    at = unravel(int(untouched.to(torch.uint8).argmax()), e.reference.shape)
-    total = e.reference.numel()
-    name = e.name or "the result"
-    return [Problem("unwritten", f"{count} of {total} elements of {name}, first {list(at)}")]
+    at = unravel(int(untouched.to(torch.uint8).argmax()), result.shape)
+    total = math.prod(result.shape)
+    what = f"{count} of {total} elements of {result.name or 'the result'}"
+    return [Problem("unwritten", f"{what}, first {list(at)}")]
 
 
 def _differ(first: Guarded, second: Guarded) -> bool:
@@ -187,7 +204,7 @@ def _differ(first: Guarded, second: Guarded) -> bool:
 
 
 def _unsteady(
-    wanted: Sequence[Expected], runs: Sequence[Sequence[Guarded]], differs: Sequence[bool], workspace: bool
+    results: Sequence[Result], runs: Sequence[Sequence[Guarded]], differs: Sequence[bool], workspace: bool
 ) -> list[Problem]:
     """Why runs differ: what memory held before, or nothing that the judge did."""
     culprit = None
@@ -200,21 +217,17 @@ def _unsteady(
     if culprit is not None:
         what = f"what was written depends on what {culprit} held before the launch"
         return [Problem("reads poison", what)]
-    found = [p for e, a, b in zip(wanted, *runs, strict=True) for p in _unrepeatable(e, a, b)]
+    found = [p for r, a, b in zip(results, *runs, strict=True) for p in _unrepeatable(r, a, b)]
     number = differs.index(True)
     return found or [Problem("not repeatable", f"run {number + 1} of {len(differs)} differs from the first")]
 
 
-def _unrepeatable(e: Expected, first: Guarded, second: Guarded) -> list[Problem]:
+def _unrepeatable(result: Result, first: Guarded, second: Guarded) -> list[Problem]:
     differs = (first.bytes() != second.bytes()).any(dim=1)
     count = int(differs.sum())
     if not count:
         return []
-    at = unravel(int(differs.to(torch.uint8).argmax()), e.reference.shape)
-    return [
-        Problem(
-            "not repeatable",
-            f"{count} of {e.reference.numel()} elements of {e.name or 'the result'} differ bitwise between "
-            f"two runs, first {list(at)}",
-        )
-    ]
+    at = unravel(int(differs.to(torch.uint8).argmax()), result.shape)
+    total = math.prod(result.shape)
+    what = f"{count} of {total} elements of {result.name or 'the result'} differ bitwise between two runs"
+    return [Problem("not repeatable", f"{what}, first {list(at)}")]

@@ -20,9 +20,10 @@ from torch import Tensor
 from ucutlass.ir import Program
 from ucutlass.pipeline.layout import Layout, Step
 from ucutlass.pipeline.names import outer_names
-from ucutlass.reference import Expected, exactly, expect, expect_stage
+from ucutlass.reference import Expected, exactly, expect
 from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
+from ucutlass.reference.parts import VALUES, values
 from ucutlass.runtime.verify.comparison import unravel
 from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch, judged, raw
 from ucutlass.runtime.verify.verdict import Problem, StageVerdict, Verdict
@@ -68,8 +69,8 @@ def check(
     kinds = launch.layout.pipeline.results
     missing = ""
     try:
-        wanted = tuple(expected) if expected is not None else expect(program, arguments)
-    except (UnsupportedError, torch.OutOfMemoryError) as problem:
+        wanted = tuple(expected) if expected is not None else _whole(program, launch.layout, arguments)
+    except (UnsupportedError, TooLarge, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
         wanted = tuple(exactly(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     found, results = judged(
@@ -81,6 +82,23 @@ def check(
         for (name, _), mine, its in zip(kinds, stored, results, strict=True):
             problems += _apart(name, mine, its)
     return Verdict(() if missing else found.comparisons, tuple(problems), tuple(stages), missing)
+
+
+class TooLarge(Exception):
+    """A pipeline's reference would hold more values than MOST."""
+
+
+MOST = 4 * VALUES
+
+
+def _whole(program: Program, found: Layout, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+    count = sum(
+        values(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
+        for step in found.steps if step.kernel
+    )  # fmt: skip
+    if count > MOST:
+        raise TooLarge(f"its reference has {count:.2g} values, of at most {MOST:.2g} that are made at once")
+    return expect(program, arguments)
 
 
 def _each(
@@ -121,8 +139,7 @@ def _one(
     if isinstance(tile, Mapping):
         own = {d: tile[outer] for d, outer in outer_names(found, step).items() if outer in tile}
     verdict, results = judged(
-        kernel, launch, given, tile=own, deterministic=deterministic, offset=offset,
-        expected=expect_stage(step.stage, given, found.sizes),
+        kernel, launch, given, tile=own, deterministic=deterministic, offset=offset, around=found.sizes
     )  # fmt: skip
     return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
 

@@ -52,21 +52,17 @@ def expect(program: Program, arguments: Sequence[Argument]) -> tuple[Expected, .
     inexact buffer have no bound and raise UnsupportedError."""
     match program:
         case Kernel():
-            return _kernel(program, arguments, [None] * len(arguments), {})
+            return expect_in(program, arguments, {})
         case Pipeline():
             return _pipeline(program, arguments)
 
 
-def expect_stage(
-    stage: Stage, arguments: Sequence[Argument], sizes: Mapping[str, int]
+def expect_in(
+    kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]
 ) -> tuple[Expected, ...]:
-    """What one stage of a pipeline must store of these very arguments (`interpreter.stage_arguments`), none
-    of which is inexact; `sizes` are the pipeline's extents. A torch function's own result is exact. Raises
-    as `evaluate` does."""
-    if isinstance(stage.call, Kernel):
-        return _kernel(stage.call, arguments, [None] * len(arguments), sizes)
-    (result,) = run_stage(stage, arguments, sizes)
-    return (exactly(stage.outputs[0], stage.call.result, result),)
+    """What a kernel must store of these very arguments, none of which is inexact; `around` as in
+    `binding.bind`. Raises as `evaluate` does."""
+    return _kernel(kernel, arguments, [None] * len(arguments), around)
 
 
 def _kernel(

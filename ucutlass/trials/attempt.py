@@ -5,6 +5,7 @@ Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolate`.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -22,6 +23,17 @@ def tried(
     `problem`'s to say, not its own. Builds what the cache lacks."""
     import torch
 
+    try:
+        return _tried(text, problem, name, sizes, arch, seed)
+    except Exception as failure:
+        traceback.clear_frames(failure.__traceback__)  # they hold tensors
+        raise
+    finally:
+        # Judges of other problems share the GPU: what this one's allocator keeps they lack.
+        torch.cuda.empty_cache()
+
+
+def _tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
     from ucutlass import frontend
     from ucutlass.api import loaded
     from ucutlass.runtime import verify
@@ -39,8 +51,6 @@ def tried(
     del arguments
     sets = argument_sets(wanted, sizes, seed)
     found = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
-    sets.clear()
-    torch.cuda.empty_cache()
     return {"seconds": found.median * 1e-6, "words": ""}
 
 

@@ -1,0 +1,136 @@
+"""A reference in slices is the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import random_products, random_sweeps
+from ucutlass import frontend, ir
+from ucutlass.reference import evaluate, expect, known, sizes_of, wanted
+from ucutlass.reference.errors import RequirementError
+from ucutlass.reference.parts import Part, separable, values
+from ucutlass.runtime.inputs import generate
+from ucutlass.runtime.verify import check, judge
+from ucutlass.runtime.verify.judge import against
+
+
+def kernel(text: str) -> ir.Kernel:
+    program = frontend.program(frontend.read_text(f"kernel k{text}\n"))
+    assert isinstance(program, ir.Kernel)
+    return program
+
+
+SCAN = "(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x) }"
+SOFTMAX = "(x: f32[A, L]) -> (y: f32[A, L], m: f32[A]) { return y = softmax[L](x), m = max[L](x) }"
+PRODUCT = "(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "dims"),
+    [
+        (SCAN, "A"),
+        (SOFTMAX, "A"),
+        (PRODUCT, "MN"),
+        ("(x: f32[A, L]) -> f32[A, L] { return gelu(x) }", "AL"),
+        ("(x: f32[A, L]) -> i64[L] { return argmax[A](x) }", "L"),
+        ("(x: bf16[B, M, K], w: bf16[B, N, K]) -> bf16[B, M, N] { return dot[K](x, w) }", "BMN"),
+        # What looks at a coordinate or an extent is another program on a slice.
+        ("(x: f32[A, L]) -> f32[A, L] { return where(index(L) < index(A), x, 0.0) }", ""),
+        ("(x: f32[A, L]) -> f32[A, L] { return x / f32(size(A)) }", "L"),
+        ("(x: f32[A, L]) -> f32[A, L] { require A > 2 return x }", "L"),
+        ("(x: f32[A, H]) -> f32[A, P=H//2] { return max[R=2](x[H = 2*P + R]) }", "A"),
+        ("(x: f32[A=4, L]) -> f32[A, L] { return x }", "L"),
+        ("(x: f32[A, L], i: i64[P]) -> f32[P, L] { return x[A = i] }", "PL"),
+        ("(x: f32[A, B]) -> f32[A, B] { return x + x[B = A, A = B] }", ""),
+        ("(x: f32[A, (B C=4)]) -> f32[A, B, C] { return x }", "A"),
+    ],
+)  # fmt: skip
+def test_dimensions_that_may_be_sliced(text: str, dims: str) -> None:
+    assert separable(kernel(text)) == frozenset(dims)
+
+
+def joined(made: Sequence[Part], number: int) -> tuple[Tensor, Tensor]:
+    """A result's reference and bound, put together from slices."""
+    slices = [p.expected[number] for p in made]
+    if len(made) == 1:
+        return slices[0].reference, slices[0].bound
+    axis = made[0].axes[number]
+    return torch.cat([e.reference for e in slices], axis), torch.cat([e.bound for e in slices], axis)
+
+
+@pytest.mark.parametrize("made", [random_sweeps.program, random_products.program], ids=["sweeps", "products"])
+def test_slices_of_random_programs_are_their_reference(made: Callable[[int], Any]) -> None:
+    sliced = 0
+    for seed in range(60):
+        case = made(seed)
+        program = frontend.program(frontend.read_text(case.text))
+        assert isinstance(program, ir.Kernel)
+        arguments = generate(program, case.sizes, "normal", seed=seed)
+        try:
+            whole = expect(program, arguments)
+        except RequirementError:
+            continue
+        count = values(program, sizes_of(program, arguments))
+        found = list(wanted(program, arguments, most=max(1, count // 3)).parts())
+        sliced += len(found) > 1
+        for number, e in enumerate(whole):
+            reference, bound = joined(found, number)
+            torch.testing.assert_close(reference, e.reference, rtol=1e-12, atol=0, equal_nan=True)
+            # Of fewer sums the longest error is shorter, and more of them are exact.
+            assert bool((bound <= e.bound * (1 + 1e-9)).all()) and bool((bound >= 0).all())
+    assert sliced >= 15
+
+
+@pytest.mark.parametrize("text", [SCAN, SOFTMAX, PRODUCT])
+def test_a_comparison_in_slices_is_the_comparison(text: str) -> None:
+    program = kernel(text)
+    sizes = {d: n for d, n in {"A": 31, "L": 70, "M": 31, "N": 70, "K": 9}.items() if d in program.dims}
+    arguments = generate(program, sizes, "normal", seed=3)
+    outputs = [o.clone() for o in evaluate(program, arguments)]
+    outputs[0][17, 66] += 1000.0
+    whole = against(known(expect(program, arguments)), outputs, [(4, 4), (4, 4)][: len(outputs)])
+    found = against(wanted(program, arguments, most=1500), outputs, [(4, 4), (4, 4)][: len(outputs)])
+    for a, b in zip(whole, found, strict=True):
+        for field in ("ok", "bad", "index", "in_tile", "elements", "exact", "out", "reference", "varies"):
+            assert getattr(a, field) == getattr(b, field), field
+    assert found[0].index == (17, 66) and found[0].in_tile == (1, 2) and found[0].bad == 1
+
+
+def test_a_constant_result_in_slices_does_not_vary() -> None:
+    program = kernel("(x: f32[A, L]) -> f32[A, L] { return x }")
+    same = [torch.full((8, 8), 2.0)]
+    (found,) = against(wanted(program, same, most=40), [same[0].clone()], [None])
+    assert not found.varies and not found.reference_varies
+    apart = [torch.arange(8.0)[:, None].expand(8, 8).contiguous()]
+    (found,) = against(wanted(program, apart, most=16), [apart[0].clone()], [None])
+    assert found.varies and found.reference_varies
+
+
+def test_the_judge_takes_the_reference_of_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices are made after the launch, which may have changed its arguments."""
+    monkeypatch.setattr(judge, "wanted", partial(wanted, most=100))
+    program = kernel(SCAN)
+
+    def honest(arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        outputs[0].copy_(evaluate(program, arguments)[0])
+
+    def spoils(arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        arguments[0].zero_()
+        outputs[0].zero_()
+
+    given = generate(program, {"A": 31, "L": 70}, "normal", seed=3)
+    assert check(program, honest, given).ok
+    verdict = check(program, spoils, given)
+    assert verdict.comparisons[0].bad > 2000 and "input changed" in str(verdict)
+
+
+def test_what_is_wrong_with_the_arguments_is_said_at_once() -> None:
+    program = kernel("(x: f32[A, L]) -> f32[A, L] { require L > 90 return x }")
+    with pytest.raises(RequirementError):
+        wanted(program, [torch.zeros(31, 70)], most=100)

@@ -1,0 +1,173 @@
+"""References of large tensors, a slice at a time.
+
+A reference takes several float64 arrays a value while it is made: for a tensor of 4 GB more than a GPU has.
+Where no element of the results depends on other coordinates along a dimension, such as a batch's, a slice of
+the reference is the reference of slices of the arguments. Its bounds are no wider: they hold with probability
+1 - `radius.FAILURE` for each slice, where those of a whole do for all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from torch import Tensor
+
+from ucutlass import extents, ir
+from ucutlass.elements import Element
+from ucutlass.families.refuse import walk
+from ucutlass.reference.binding import shape_of
+from ucutlass.reference.expect import Expected, expect, expect_in
+from ucutlass.reference.interpreter import Argument, open_call, sizes_of
+
+VALUES = 2**28
+"""Values of a program's nodes together, of which a reference is made at once: some 20 GiB with what lies
+beside them for a while. A number rather than what memory is free, so that a verdict is the same anywhere."""
+
+Sizes: TypeAlias = Mapping[str, int]
+NOTHING: Sizes = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is stored; the name is "" for the single unnamed result."""
+
+    name: str
+    elem: Element
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A slice of each result from `start`, along that result's axis of `axes`; the whole where there are
+    none."""
+
+    expected: tuple[Expected, ...]
+    axes: tuple[int, ...] = ()
+    start: int = 0
+
+    def of(self, number: int, result: Tensor) -> Tensor:
+        """Its slice of the result of that number."""
+        if not self.axes:
+            return result
+        axis = self.axes[number]
+        return result.narrow(axis, self.start, self.expected[number].reference.shape[axis])
+
+    def origin(self, number: int) -> tuple[int, ...]:
+        """Where its slice of the result of that number begins."""
+        rank = self.expected[number].reference.dim()
+        return tuple(self.start if self.axes and i == self.axes[number] else 0 for i in range(rank))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What a call must give: `parts` makes the slices anew each time, but holds a whole."""
+
+    results: tuple[Result, ...]
+    parts: Callable[[], Iterable[Part]]
+
+
+def known(expected: Sequence[Expected]) -> Wanted:
+    """References that are there already."""
+    whole = (Part(tuple(expected)),)
+    return Wanted(tuple(Result(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: whole)
+
+
+def wanted(
+    program: ir.Program, arguments: Sequence[Argument], around: Sizes = NOTHING, most: int = VALUES
+) -> Wanted:
+    """The references for a call, in slices where the values of all are more than `most` and a dimension can
+    be sliced. The arguments must stay as they are. `around` as in `binding.bind`. Raises as `evaluate`
+    does; a pipeline's is whole."""
+    if not isinstance(program, ir.Kernel):
+        return known(expect(program, arguments))
+    sizes = sizes_of(program, arguments, around)
+    count = math.ceil(values(program, sizes) / most)
+    found = _widest(program, sizes, count)
+    if count <= 1 or found is None:
+        return known(expect_in(program, arguments, around))
+    open_call(program, arguments, around)  # whatever is wrong with the arguments is said now
+    results = tuple(Result(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
+    return Wanted(results, lambda: _slices(program, arguments, around, found, sizes[found], count))
+
+
+def _slices(
+    kernel: ir.Kernel, arguments: Sequence[Argument], around: Sizes, dim: str, extent: int, count: int
+) -> Iterator[Part]:
+    step = math.ceil(extent / min(count, extent))
+    axes = tuple(_axis(r.type, dim) for r in kernel.results)
+    assert all(a is not None for a in axes)
+    for start in range(0, extent, step):
+        length = min(step, extent - start)
+        given = [_cut(a, p.type, dim, start, length) for a, p in zip(arguments, kernel.params, strict=True)]
+        inner = {name: n for name, n in around.items() if name != dim}
+        yield Part(expect_in(kernel, given, inner), tuple(a for a in axes if a is not None), start)
+
+
+def _cut(argument: Argument, kind: ir.ParamType, dim: str, start: int, length: int) -> Argument:
+    axis = _axis(kind, dim)
+    if axis is None or not isinstance(argument, Tensor):
+        return argument
+    return argument.narrow(axis, start, length)
+
+
+def _axis(kind: ir.ParamType, dim: str) -> int | None:
+    """The axis that is this dimension and no other."""
+    axes = kind.axes if isinstance(kind, ir.TensorType) else ()
+    return next((i for i, axis in enumerate(axes) if axis.dims == (dim,)), None)
+
+
+# --- which dimension ------------------------------------------------------------------------
+
+
+def values(kernel: ir.Kernel, sizes: Sizes) -> int:
+    """Of all nodes; what a dot reads through an index is never laid out."""
+    nodes = list(walk(*(r.value for r in kernel.results)))
+    operands = (c for n in nodes if isinstance(n, ir.Dot) for c in ir.children(n))
+    windows = {id(c) for c in operands if isinstance(c, ir.Read | ir.Gather)}
+    return sum(math.prod(sizes[d] for d in n.dims) for n in nodes if id(n) not in windows)
+
+
+def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
+    """Of the dimensions that may be sliced the outermost that gives so many slices, or the longest."""
+    order = [d for d in kernel.results[0].type.dims if d in separable(kernel)]
+    enough = [d for d in order if sizes[d] >= count]
+    return enough[0] if enough else max(order, key=sizes.__getitem__, default=None)
+
+
+def separable(kernel: ir.Kernel) -> frozenset[str]:
+    """Dimensions along which every result has an axis, and each coordinate of it depends on that coordinate
+    of the arguments alone: nothing is summed, indexed or counted along them, and no other extent is made of
+    theirs."""
+    kinds = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
+    stored = [r.type for r in kernel.results]
+    nodes = walk(*(r.value for r in kernel.results), *kernel.requires)
+    touched = {d for node in nodes for d in _touched(node)}
+    for name, extent in kernel.dims.items():
+        touched |= set() if extent == extents.Free(name) else {name, *extents.names(extent)}
+    for kind in (*kinds, *stored):
+        for i, axis in enumerate(kind.axes):
+            packed = kind.elem.packed > 1 and i == len(kind.axes) - 1
+            if len(axis.dims) != 1 or packed:
+                touched |= {*axis.dims, *extents.names(axis.extent)}
+    common = frozenset.intersection(*(frozenset(k.dims) for k in stored))
+    return common - touched
+
+
+def _touched(node: ir.Value) -> Iterable[str]:
+    """Dimensions of which a node's element looks at more than its own coordinate."""
+    match node:
+        case ir.Size(extent=extent):
+            return extents.names(extent)
+        case ir.Coordinate(dim=dim) | ir.Scan(along=dim) | ir.Gather(dim=dim) | ir.Segment(dim=dim):
+            return (dim,)
+        case ir.Dot(over=over) | ir.Reduce(over=over) | ir.Softmax(over=over):
+            return over
+        case ir.Read(positions=positions):
+            terms = {d for p in positions for d, _ in p.at.terms}
+            return terms.union(*({p.dim, *extents.names(p.at.offset)} for p in positions))
+        case ir.ParamValue() | ir.Constant() | ir.Apply() | ir.Cast():
+            return ()
