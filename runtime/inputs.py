@@ -86,21 +86,21 @@ def generate(
     device: torch.device | str = "cpu",
     scalars: Mapping[str, float] | None = None,
     tile: Mapping[str, int] | None = None,
-    drawn: torch.device | str = "cpu",
+    drawn: torch.device | str | None = None,
 ) -> list[Argument]:
     """One argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
     residue distributions fill the last of; 1 where it does not name one.
 
-    The same seed gives the same numbers on every device. Where that is not needed, numbers `drawn` on the
-    GPU cost no time: a core draws some 50 million in a second.
+    The same seed gives the same numbers on every device, but more than LARGE are drawn where they are used;
+    `drawn` says otherwise.
 
     Raises ShapeError where `sizes` does not fit the program.
     """
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     roles = roles_of(program)
     draw = _Draw(
-        full, distribution, torch.Generator(drawn).manual_seed(seed),
+        full, distribution, torch.Generator(drawn or _where(program, full, device)).manual_seed(seed),
         _starts(program, full, distribution, tile or {}), _headroom(program, full),
     )
     dots = any(role.over for role in roles.values())
@@ -119,6 +119,17 @@ def generate(
                     made = packed(made)
                 out.append(made.to(device))
     return out
+
+
+LARGE = 2**22
+"""A core draws some 50 million numbers in a second, and a suite has dozens of cases. CUDA's generator gives
+the same on every GPU."""
+
+
+def _where(program: Program, sizes: Mapping[str, int], device: torch.device | str) -> torch.device | str:
+    kinds = (decl.type for decl in program.params)
+    count = sum(math.prod(shape_of(kind, sizes)) for kind in kinds if isinstance(kind, TensorType))
+    return device if count > LARGE else "cpu"
 
 
 # --- roles ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -134,3 +135,35 @@ def test_what_is_wrong_with_the_arguments_is_said_at_once() -> None:
     program = kernel("(x: f32[A, L]) -> f32[A, L] { require L > 90 return x }")
     with pytest.raises(RequirementError):
         wanted(program, [torch.zeros(31, 70)], most=100)
+
+
+LIVE = {
+    "scan": SCAN,
+    "softmax": SOFTMAX,
+    "product": PRODUCT,
+    "window": "(x: bf16[A, M], w: bf16[N, R=3]) -> bf16[A, P=M-2, N] { return dot[R](x[M = P + R], w) }",
+}
+
+
+@pytest.mark.parametrize("text", LIVE.values(), ids=LIVE)
+def test_no_value_of_a_reference_outlives_it(text: str) -> None:
+    """Gigabytes on a GPU would wait for a collection that nothing there triggers."""
+    program = kernel(text)
+    sizes = {d: n for d, n in {"A": 31, "L": 70, "M": 31, "N": 70, "K": 9}.items() if d in program.dims}
+    arguments = generate(program, sizes, "normal", seed=3)
+
+    def launch(arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        for out, result in zip(outputs, evaluate(program, arguments), strict=True):
+            out.copy_(result)
+
+    def tensors() -> int:
+        return sum(type(o) is Tensor for o in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        verdict = check(program, launch, arguments)
+        assert verdict.ok and tensors() == before
+    finally:
+        gc.enable()

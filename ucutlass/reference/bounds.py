@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 
@@ -88,13 +89,14 @@ class Inputs:
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
     """The values of the roots with their radii; a value used twice is computed once."""
     known: dict[Value, Bounded] = {}
+    return [_bounded(root, inputs, known) for root in roots]
 
-    def visit(node: Value) -> Bounded:
-        if node not in known:
-            known[node] = _rule(node, inputs, visit)
-        return known[node]
 
-    return [visit(root) for root in roots]
+def _bounded(node: Value, inputs: Inputs, known: dict[Value, Bounded]) -> Bounded:
+    # No closure, as in `interpreter.walk`.
+    if node not in known:
+        known[node] = _rule(node, inputs, partial(_bounded, inputs=inputs, known=known))
+    return known[node]
 
 
 def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bounded:

@@ -113,14 +113,16 @@ def _parameter(decl: ParamDecl, argument: Argument, sizes: Mapping[str, int], de
 def walk(roots: Sequence[Value], call: Call) -> list[Named]:
     """The values of the roots; a value used twice is computed once."""
     known: dict[Value, Named] = {}
+    return [_value(root, call, known) for root in roots]
 
-    def visit(node: Value) -> Named:
-        if node not in known:
-            get = partial(operand, call=call, visit=visit) if isinstance(node, Dot) else visit
-            known[node] = step(node, [get(c) for c in children(node)], call)
-        return known[node]
 
-    return [visit(root) for root in roots]
+def _value(node: Value, call: Call, known: dict[Value, Named]) -> Named:
+    # No closure: one that calls itself lives until garbage is collected, and gigabytes of values with it.
+    if node not in known:
+        visit = partial(_value, call=call, known=known)
+        get = partial(operand, call=call, visit=visit) if isinstance(node, Dot) else visit
+        known[node] = step(node, [get(c) for c in children(node)], call)
+    return known[node]
 
 
 def operand(node: Value, call: Call, visit: Callable[[Value], Named]) -> Operand:
