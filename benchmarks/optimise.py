@@ -55,15 +55,13 @@ OVER = 1.5
 
 
 def chosen(only: str, lanes: str) -> list[Task]:
-    """Raises ValueError for what names no problem."""
-    starts, wanted = _words(only), _words(lanes)
+    """In the order of `only`, where that names some. Raises ValueError for what names no problem."""
+    starts, wanted = _words(only) or [""], _words(lanes)
     strange = [s for s in starts if not any(t.name.startswith(s) for t in TASKS)]
     if strange:
         raise ValueError(f"no problem is called {', '.join(strange)}; see --plan")
-    return [
-        t for t in TASKS
-        if (not starts or t.name.startswith(tuple(starts))) and (not wanted or t.lane in wanted)
-    ]  # fmt: skip
+    named = {t.name: t for s in starts for t in TASKS if t.name.startswith(s)}
+    return [t for t in named.values() if not wanted or t.lane in wanted]
 
 
 def _words(text: str) -> list[str]:
