@@ -57,7 +57,7 @@ class Use:
 # more than half of what is left here. Off the device, for tests, the same work with denormals cut.
 _UNITS: Mapping[str, str] = MappingProxyType(
     {
-        "ucc_exp2_ftz": """CUTLASS_DEVICE float ucc_exp2_ftz(float x) {
+        "ucc_exp2_ftz": """__forceinline__ __device__ float ucc_exp2_ftz(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -69,7 +69,7 @@ _UNITS: Mapping[str, str] = MappingProxyType(
 }
 """,
         "ucc_reciprocal_ftz": """// Of a positive x.
-CUTLASS_DEVICE float ucc_reciprocal_ftz(float x) {
+__forceinline__ __device__ float ucc_reciprocal_ftz(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -234,6 +234,19 @@ _KINDS: tuple[ScalarKind, ...] = ("f32", "i32", "i64", "bool")
 _NUMBERS: tuple[ScalarKind, ...] = ("f32", "i32", "i64")
 
 
+def _extreme(instruction: str, comparison: str) -> str:
+    """The smaller or larger; NaN where either is."""
+    return f"""
+#if defined(__CUDA_ARCH__)
+float y;
+asm volatile("{instruction}.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+return y;
+#else
+return a {comparison} b || a != a ? a : b;
+#endif
+"""
+
+
 def _inline(expression: str, kinds: Sequence[ScalarKind] = ("f32",)) -> Form:
     return Form(inline=dict.fromkeys(kinds, expression))
 
@@ -262,8 +275,8 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "or": _inline("{0} || {1}", ("bool",)),
         "not": _inline("!{0}", ("bool",)),
         "where": _inline("{0} ? {1} : {2}", _KINDS),
-        "min": Form(f32="return cutlass::minimum<float, true>{}(a, b);", integer="return b < a ? b : a;"),
-        "max": Form(f32="return cutlass::maximum<float, true>{}(a, b);", integer="return a < b ? b : a;"),
+        "min": Form(f32=_extreme("min", "<"), integer="return b < a ? b : a;"),
+        "max": Form(f32=_extreme("max", ">"), integer="return a < b ? b : a;"),
         "abs": Form(inline={"f32": "fabsf({0})"}, integer="return x < 0 ? T(U(0) - U(x)) : x;"),
         "clamp": Form(
             f32="return ucc_min(ucc_max(x, lo), hi);",
@@ -353,7 +366,7 @@ def _definition(use: Use) -> str:
     cpp = CPP[use.kind]
     parameters = ", ".join(f"{cpp} {name}" for name in function.parameters)
     statements = "".join(f"  {line}\n" for line in body.strip().splitlines())
-    return f"CUTLASS_DEVICE {cpp} {_symbol(use)}({parameters}) {{\n{statements}}}\n"
+    return f"__forceinline__ __device__ {cpp} {_symbol(use)}({parameters}) {{\n{statements}}}\n"
 
 
 def _types(kind: ScalarKind) -> Mapping[str, str]:
@@ -361,21 +374,21 @@ def _types(kind: ScalarKind) -> Mapping[str, str]:
 
 
 ROUND = """template <class Element>
-CUTLASS_DEVICE float ucc_round(float x) {
+__forceinline__ __device__ float ucc_round(float x) {
   return float(cutlass::NumericConverter<Element, float>::convert(x));
 }
 """
 """To a narrower float and back: nearest, ties to even; the 8-bit floats saturate."""
 
 INTEGER = """template <int64_t Lowest, int64_t Highest, class Integer>
-CUTLASS_DEVICE Integer ucc_integer(float x) {
+__forceinline__ __device__ Integer ucc_integer(float x) {
   float r = rintf(x);
   if (!(r > float(Lowest))) return x == x ? Integer(Lowest) : Integer(0);
   return r >= float(Highest) ? Integer(Highest) : Integer(r);
 }
 
 template <int64_t Lowest, int64_t Highest, class Integer>
-CUTLASS_DEVICE Integer ucc_integer(int64_t x) {
+__forceinline__ __device__ Integer ucc_integer(int64_t x) {
   return Integer(x < Lowest ? Lowest : x > Highest ? Highest : x);
 }
 """

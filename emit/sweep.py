@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ucutlass.elements import BF16, TF32
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
-from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
+from ucutlass.emit.cuda_types import types_of
+from ucutlass.emit.functions import CPP, INTEGER, definitions
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places, scans_of
 from ucutlass.emit.sweep_reductions import Reducer
@@ -27,6 +29,7 @@ from ucutlass.emit.sweep_writer import (
 )
 from ucutlass.emit.text import product
 from ucutlass.emit.tolerance import coarse, tolerant
+from ucutlass.plan import Round
 from ucutlass.plans.sweep import (
     TILE,
     Load,
@@ -48,12 +51,9 @@ _INCLUDES = (
     "<cmath>",
     "<cstdint>",
     "<cstring>",
+    "<limits>",
     "<type_traits>",
     "<cuda_runtime.h>",
-    "<cuda/std/limits>",
-    '"cutlass/cutlass.h"',
-    '"cutlass/fast_math.h"',
-    '"cutlass/numeric_conversion.h"',
 )
 
 
@@ -68,9 +68,11 @@ def render(plan: SweepPlan) -> str:
     made = _Body(plan, pen, hands, Places(plan, pen, hands))
     body = "\n".join(_indented(made.lines()))
     writer = made.writer
-    conversions = [t for mark, t in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
+    integers = [INTEGER] if "ucc_integer<" in body else []
     fields = writer.fields
     every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    elems = {x.elem for x in every} | {i.elem for i in problem.instructions if isinstance(i, Round)}
+    types = types_of(elems)
     across = problem.across
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     reductions = any(isinstance(i, RowReduce | Window) for i in problem.instructions)
@@ -81,10 +83,11 @@ def render(plan: SweepPlan) -> str:
     }  # fmt: skip
     return text.render(
         "sweep.cu.j2",
-        includes=_INCLUDES + (("<cooperative_groups.h>",) if schedule.cluster > 1 else ()),
+        includes=(*_INCLUDES, *dict.fromkeys(t.header for t in types)),
+        types=types, bf16=BF16 in elems, tf32=TF32 in elems, rounds="ucc_round<" in body,
         columns=bool(problem.columns), across=across, reductions=reductions, scans=scans,
         vector=schedule.vector, threads=schedule.threads, rows=schedule.rows, items=schedule.items,
-        functions="\n".join([*conversions, definitions(tuple(writer.uses))]),
+        functions="\n".join([*integers, definitions(tuple(writer.uses))]),
         fields=[{"type": cpp, "name": name, "note": note} for name, (cpp, note) in fields.types.items()],
         floors=any("floor_" in line for line in fields.host),
         host=fields.host, body=body, dims=problem.dims,
@@ -157,7 +160,7 @@ class _Body:
         out = self.places.start()
         if self.plan.schedule.cluster > 1:
             # None writes to a block that is not there yet.
-            out.append("cooperative_groups::this_cluster().sync();")
+            out.append("cluster_sync();")
         return [*out, *self.places.row(), *self._row()]
 
     @property

@@ -91,16 +91,16 @@ class Places:
         assert vector is not None
         along, side = (f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across))
         group = f"({side} % 8 == 0 ? 8 : {side} % 4 == 0 ? 4 : {side} % 2 == 0 ? 2 : 1)"
-        few = fields.add("group", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({group}))")
+        few = fields.add("group", "Divisor", f"Divisor(int({group}))")
         lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
         for mode, units in ((vector, along), (across, f"{side} / {group}")):
-            field = fields.add(f"squares{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
+            field = fields.add(f"squares{mode}", "Divisor", f"Divisor(int({units}))")
             first = "at" if mode == vector else f"at * {few}.divisor + near"
             lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]
         others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
         for mode in reversed(others):
             units = product(problem.modes[mode])
-            field = fields.add(f"div{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
+            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
             lines += [f"{field}(rest, at, rest);", f"[[maybe_unused]] int64_t const q{mode} = at;"]
         return [*lines, *self.loader.squares()]
 
@@ -120,7 +120,7 @@ class Places:
             units = (
                 f"({product(problem.modes[mode])}) / {vector}" if vector > 1 else product(problem.modes[mode])
             )
-            field = fields.add(f"div{mode}", "cutlass::FastDivmod", f"cutlass::FastDivmod(int({units}))")
+            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
             lines += [
                 f"int quotient{mode}, remainder{mode};",
                 f"{field}(quotient{mode}, remainder{mode}, int({rest}));",

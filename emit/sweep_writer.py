@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from ucutlass.elements import Element
 from ucutlass.emit.arithmetic import computed, convert, kind_of, rounded, use_of
+from ucutlass.emit.cuda_types import plain
 from ucutlass.emit.functions import CPP, Use
 from ucutlass.emit.text import literal, over_extents, product
 from ucutlass.extents import Extent, Fixed
@@ -165,7 +166,7 @@ class Writer:
                 self.uses[use] = None
                 text = computed(one, use, [(self.operand(a, names), self.kind(a)) for a in one.args])
             case Round(arg, elem, kind):
-                value = rounded(self.operand(arg, names), self.kind(arg), elem)
+                value = rounded(self.operand(arg, names), self.kind(arg), plain(elem))
                 text = convert(f"({value})", kind_of(elem), kind)
             case Window():
                 text = f"a{i}[{names.element}].value"
@@ -357,7 +358,7 @@ def widened(text: str, load: Load) -> str:
 
 def stored_cpp(elem: Element) -> str:
     """The C++ type of an element in memory; a bool is a byte."""
-    return "uint8_t" if elem.kind == "bool" else elem.cpp
+    return "uint8_t" if elem.kind == "bool" else plain(elem).cpp
 
 
 def fill(load: Load) -> str:

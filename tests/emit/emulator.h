@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <math.h>
 #include <memory>
 #include <string>
 #include <tuple>

@@ -16,7 +16,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_cf783de4b0e0fe3e_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_f10627ff4459966d_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -37,14 +37,14 @@ using Accumulator = int32_t;  // what the arithmetic takes
 // --- arithmetic ----------------------------------------------------------------------
 
 template <int64_t Lowest, int64_t Highest, class Integer>
-CUTLASS_DEVICE Integer ucc_integer(float x) {
+__forceinline__ __device__ Integer ucc_integer(float x) {
   float r = rintf(x);
   if (!(r > float(Lowest))) return x == x ? Integer(Lowest) : Integer(0);
   return r >= float(Highest) ? Integer(Highest) : Integer(r);
 }
 
 template <int64_t Lowest, int64_t Highest, class Integer>
-CUTLASS_DEVICE Integer ucc_integer(int64_t x) {
+__forceinline__ __device__ Integer ucc_integer(int64_t x) {
   return Integer(x < Lowest ? Lowest : x > Highest ? Highest : x);
 }
 
@@ -889,14 +889,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_cf783de4b0e0fe3e_kernel
+}  // namespace ucc_f10627ff4459966d_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_cf783de4b0e0fe3e(
+extern "C" int32_t ucc_f10627ff4459966d(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_cf783de4b0e0fe3e_kernel;
+  using namespace ucc_f10627ff4459966d_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }

@@ -75,11 +75,11 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_3b7e42b057805f4e_kernel {
+namespace ucc_c6ce38e9e68f5f8c_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
-CUTLASS_DEVICE float ucc_exp2_ftz(float x) {
+__forceinline__ __device__ float ucc_exp2_ftz(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -91,7 +91,7 @@ CUTLASS_DEVICE float ucc_exp2_ftz(float x) {
 }
 
 // Of a positive x.
-CUTLASS_DEVICE float ucc_reciprocal_ftz(float x) {
+__forceinline__ __device__ float ucc_reciprocal_ftz(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -102,7 +102,7 @@ CUTLASS_DEVICE float ucc_reciprocal_ftz(float x) {
 #endif
 }
 
-CUTLASS_DEVICE float ucc_gelu_fast(float x) {
+__forceinline__ __device__ float ucc_gelu_fast(float x) {
   // 0.5 * erfc(|x| / sqrt(2)) = exp(-x * x / 2) * p(t); p is a minimax fit of relative error
   // 1.1e-6 over |x| < 13.5, t as in Abramowitz and Stegun 7.1.26. The power of two is taken 2 ** 24
   // times too large and p as much too small, so that only their product can be denormal.
@@ -386,12 +386,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_3b7e42b057805f4e_kernel
+}  // namespace ucc_c6ce38e9e68f5f8c_kernel
 
-extern "C" int32_t ucc_3b7e42b057805f4e(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_c6ce38e9e68f5f8c(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_3b7e42b057805f4e_kernel;
+  using namespace ucc_c6ce38e9e68f5f8c_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
