@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, definitions
-from ucutlass.emit.sweep_chains import RADIX, Chains
+from ucutlass.emit.sweep_chains import Chains
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places
 from ucutlass.emit.sweep_reductions import Reducer
@@ -68,6 +68,7 @@ def render(plan: SweepPlan) -> str:
     pen = Writer(plan, Fields(), {}, fast)
     hands = Loader(plan, pen)
     made = _Body(plan, pen, hands, Places(plan, pen, hands))
+    chains = Chains(plan)
     body = "\n".join(_indented(made.lines()))
     writer = made.writer
     conversions = [t for mark, t in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
@@ -93,9 +94,10 @@ def render(plan: SweepPlan) -> str:
         launches=made.launches, splits=schedule.splits, whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
+        resident=chains.blocks(loads[k] for k in pen.fetched(o.value for o in problem.outputs)),
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster, chained=schedule.chained,
-        workspace=Chains(plan).workspace() if schedule.chained else Splits(plan).workspace(), radix=RADIX,
+        workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(), radix=chains.radix,
         full=_filled(problem, schedule), retained="load_retained<" in body,
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
@@ -405,7 +407,8 @@ class _Body:
         names = Names(None if across else self.problem.vector)
         leader = "threadIdx.x" if across else "threadIdx.y"
         targets = [o.value for o in rows]
-        lines = [f"if (mine && {leader} == 0 && {self._part if self.plan.schedule.chained else 'blockIdx.y'} == 0) {{"]
+        part = "part" if self.plan.schedule.chained else "blockIdx.y"
+        lines = [f"if (mine && {leader} == 0 && {part} == 0) {{"]
         lanes = "1" if across else "kVector"
         fetched = self.writer.fetched(targets)
         names = replace(names, local=frozenset(fetched))

@@ -1,21 +1,30 @@
 """A scan's row in one pass over memory: its parts lie in the registers of blocks, and each block learns from
 what the earlier ones told what stands before its part (`templates/sweep_chains.j2`).
 
-The workspace holds a counter, from which blocks take the numbers of their parts, and of every scan and block of
-rows one place for each part's total, for the total of each RADIX parts, and for what stands up to the end of each
-RADIX of those. What a part waits for is fixed by its number, so that results repeat bit by bit.
+The workspace holds a counter, from which blocks take the numbers of their parts, and of every scan and block
+of rows a place for the total of each part, of each group of `RADIX` parts, and for what stands up to the end
+of each run of `RADIX` groups. What a part waits for follows from its number alone, unlike in the decoupled
+look-back of Merrill and Garland (NVIDIA NVR-2016-002), which takes what is there: so results repeat bit by bit.
+
+An element's sum is made in this order: runs before its own, one after another; groups of its run before its
+own, and parts of its group before its own, each a tree; then what stands before it in its part. That is at
+most parts / RADIX**2 + 2 * log2(RADIX) + 3 additions over those of a part, fewer than one after another, which
+the reference's bound of a scan allows for (`ucutlass.reference.reductions`).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ucutlass.emit.functions import CPP
 from ucutlass.plan import ScalarKind
-from ucutlass.plans.sweep import ScanAlong, SweepPlan, scans_of
+from ucutlass.plans.sweep import Load, ScanAlong, SweepPlan, scans_of
 
-RADIX = 32
-"""Parts of a group, and groups of a run: as many as a warp has lanes, one for each place to read."""
+RADIX = {True: 32, False: 16}
+"""Parts of a group, and groups of a run, by whether vectors lie along columns. 32: a place to read for each lane of
+a warp. Where a place is a row of totals, half as many: they are read beside the part itself."""
 
 COUNTER = 16
 """Bytes of the counter."""
@@ -33,6 +42,19 @@ class Chains:
         s = self.plan.schedule
         return s.rows * (1 if self.plan.problem.across else s.vector)
 
+    @property
+    def radix(self) -> int:
+        return RADIX[self.plan.problem.across]
+
+    def blocks(self, loads: Iterable[Load]) -> int:
+        """Blocks that an SM is to hold, so that some load while others wait: threads have registers for what is
+        scanned, for the `loads` that are asked for again with it, and 32 more."""
+        s = self.plan.schedule
+        bytes_ = sum(s.vector * x.elem.bytes for x in loads)
+        bytes_ += sum(4 * _words(scan.kind) * s.vector for _, scan in scans_of(self.plan.problem))
+        registers = max(64, math.ceil(bytes_ * s.items / 4) + 32)
+        return max(1, 65536 // (s.threads * s.rows * registers))
+
     def workspace(self) -> str:
         """Bytes of the counter and of all places, as the host computes them."""
         words = sum(_words(s.kind) for _, s in scans_of(self.plan.problem))
@@ -44,7 +66,7 @@ class Chains:
         line = self.plan.schedule.threads * self.plan.schedule.items
         return {
             "parts": f"ceil_div(p.columns, {line})",
-            "places": f"p.parts + p.parts / {RADIX} + p.parts / {RADIX * RADIX}",
+            "places": f"p.parts + p.parts / {self.radix} + p.parts / {self.radix * self.radix}",
         }
 
     def start(self) -> list[str]:

@@ -90,6 +90,7 @@ def plan_sweep(
     room = Room(
         problem, arch, extent.rows, extent.columns, held,
         max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes), own.threads * own.rows,
+        partial(_scan_splits, math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows), device),
     )  # fmt: skip
     schedule = asked(room, own, request)
     if isinstance(schedule, tuple):
@@ -239,7 +240,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
-    splits = _scan_splits(extent.rows, chunks, device) if scans else _splits(extent.rows, chunks, 8, device)
+    splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 8, device)
     return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
 
@@ -278,7 +279,7 @@ def _scan_down(
     blocks, chained = math.ceil(wide / side), _chain_items(problem, vector, held)
     if phases(problem) == 0 and _chains(blocks, math.ceil(extent.columns / (share * chained)), device):
         return SweepSchedule(vector, share, side, chained, "registers", chained=True)
-    splits = _scan_splits(blocks, math.ceil(extent.columns / (share * items)), device)
+    splits = _scan_splits(blocks, device, math.ceil(extent.columns / (share * items)))
     return SweepSchedule(vector, share, side, items, "reread", splits)
 
 
@@ -313,7 +314,7 @@ def _chain_items(problem: SweepProblem, vector: int, held: int) -> int:
     return max(1, min(CHAIN_ITEMS, HELD // max(held, scanned)))
 
 
-def _scan_splits(blocks: int, chunks: int, device: Device) -> int:
+def _scan_splits(blocks: int, device: Device, chunks: int) -> int:
     """The same of a scan, whose parts are read once more for their totals: only where less than half of the
     GPU would read otherwise."""
     return _splits(blocks, chunks, 4, device) if 2 * blocks <= device.sms else 1
