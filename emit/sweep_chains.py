@@ -3,13 +3,13 @@ what the earlier ones told what stands before its part (`templates/sweep_chains.
 
 The workspace holds a counter, from which blocks take the numbers of their parts, and of every scan and block
 of rows a place for the total of each part, of each group of `RADIX` parts, and for what stands up to the end
-of each run of `RADIX` groups. What a part waits for follows from its number alone, unlike in the decoupled
-look-back of Merrill and Garland (NVIDIA NVR-2016-002), which takes what is there: so results repeat bit by bit.
+of each run of `RADIX` groups. What a part waits for follows from its number alone, so that results repeat bit
+by bit; the decoupled look-back of Merrill and Garland (NVIDIA NVR-2016-002) takes what is there already.
 
 An element's sum is made in this order: runs before its own, one after another; groups of its run before its
-own, and parts of its group before its own, each a tree; then what stands before it in its part. That is at
-most parts / RADIX**2 + 2 * log2(RADIX) + 3 additions over those of a part, fewer than one after another, which
-the reference's bound of a scan allows for (`ucutlass.reference.reductions`).
+own, and parts of its group before its own, each in one order; then what stands before it in its part. No term
+passes through more additions than one after another, which the reference's bound of a scan allows for
+(`ucutlass.reference.reductions`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ucutlass.plan import ScalarKind
 from ucutlass.plans.sweep import Load, ScanAlong, SweepPlan, scans_of
 
 RADIX = {True: 32, False: 16}
-"""Parts of a group, and groups of a run, by whether vectors lie along columns. 32: a place to read for each lane of
-a warp. Where a place is a row of totals, half as many: they are read beside the part itself."""
+"""Parts of a group, and groups of a run, by whether vectors lie along columns. 32: a place to read for each
+lane of a warp. Where a place is a row of totals, half as many: they are read besides the part itself."""
 
 COUNTER = 16
 """Bytes of the counter."""
@@ -47,8 +47,8 @@ class Chains:
         return RADIX[self.plan.problem.across]
 
     def blocks(self, loads: Iterable[Load]) -> int:
-        """Blocks that an SM is to hold, so that some load while others wait: threads have registers for what is
-        scanned, for the `loads` that are asked for again with it, and 32 more."""
+        """Blocks that an SM is to hold, so that some load while others wait: threads have registers for what
+        is scanned, for the `loads` that are asked for again with it, and 32 more."""
         s = self.plan.schedule
         bytes_ = sum(s.vector * x.elem.bytes for x in loads)
         bytes_ += sum(4 * _words(scan.kind) * s.vector for _, scan in scans_of(self.plan.problem))

@@ -37,8 +37,8 @@ _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
 def build(source: Source, folder: Path, threads: int = 0) -> Any:
-    """The entry of a source, compiled for the host. `threads`: that many blocks run side by side, each launch's
-    in an order of its own; 0: one after another, in order. Skips the test where there is no g++."""
+    """The entry of a source, compiled for the host. `threads`: that many blocks run side by side, each
+    launch's in an order of its own; 0: one after another, in order. Skips the test where there is no g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the emulated kernel")

@@ -87,10 +87,11 @@ def plan_sweep(
     extent = measure(problem, sizes)
     own = schedule_of(problem, extent, sizes, arch, device)
     held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
+    blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     room = Room(
         problem, arch, extent.rows, extent.columns, held,
         max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes), own.threads * own.rows,
-        partial(_scan_splits, math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows), device),
+        partial(_scan_splits, blocks, device),
     )  # fmt: skip
     schedule = asked(room, own, request)
     if isinstance(schedule, tuple):
@@ -359,7 +360,7 @@ def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note
         )
     if s.chained:
         part = s.threads * s.items * (s.vector if problem.across else 1)
-        why = f"{extent.rows} rows alone do not fill the GPU; each block waits for what the earlier ones sum to"
+        why = f"{extent.rows} rows alone do not fill the GPU; a block waits for what earlier ones sum to"
         notes.append(Note("", f"{math.ceil(extent.columns / part)} blocks a row, in one pass", why))
     if s.splits > 1:
         why = f"{extent.rows} rows alone do not fill the GPU"

@@ -37,7 +37,7 @@ class Room:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
     many elements at a time, `widest` is the longest vector, `turn` what a square in shared memory would turn:
     the mode, and the loads with their words; `largest` are the threads of the planner's own block;
-    `shared` gives the blocks that share a row of so many chunks where nothing asks for another number."""
+    `spread` gives the blocks that share a row of so many chunks where nothing asks for another number."""
 
     problem: SweepProblem
     arch: Arch
@@ -47,7 +47,7 @@ class Room:
     widest: int
     turn: tuple[int, tuple[tuple[int, int], ...]] | None
     largest: int
-    shared: Callable[[int], int]
+    spread: Callable[[int], int]
 
     @property
     def scans(self) -> bool:
@@ -118,7 +118,7 @@ def _filled(room: Room, own: SweepSchedule, r: Request, cluster: int) -> SweepSc
     fill = _chain if scanned else _across if room.problem.across else _down
     threads, rows, items = fill(room, own, r, vector, keep, clustered)
     chunks = math.ceil(room.line(vector) / (threads * items))
-    kept = own.splits if keep == own.keep else room.shared(chunks) if own.chained else 1
+    kept = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return SweepSchedule(
         vector, threads, rows, items, "registers" if keep == "registers" else "reread",
@@ -286,8 +286,10 @@ def _chained(room: Room, s: SweepSchedule, r: Request) -> Finding | None:
         )  # fmt: skip
     blocks = math.ceil(room.rows // (1 if room.problem.across else s.vector) / s.rows) * parts
     if blocks > MOST_BLOCKS:
-        return Finding(f"{said}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
-                       "use more `threads` or `items`, or `keep reread`", ("keep", "threads", "items"), None)  # fmt: skip
+        return Finding(
+            f"{said}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
+            "use more `threads` or `items`, or `keep reread`", ("keep", "threads", "items"), None,
+        )  # fmt: skip
     return None
 
 
