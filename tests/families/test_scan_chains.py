@@ -149,7 +149,7 @@ def test_blocks_side_by_side_in_any_order_give_the_same_bits(
     """Three blocks run at a time, started in another order at each launch: one that waited for a block that
     has not begun would wait for ever."""
     given = {"program": program, "shape": shape, "fields": fields}
-    found = isolate.run(f"{__name__}:side_by_side", given, limit_seconds=300)
+    found = isolate.run(f"{__name__}:side_by_side", given, limit_seconds=200)
     assert isinstance(found, isolate.Returned) and found.value == [True] * 4, found
 
 
