@@ -70,6 +70,12 @@ def test_few_long_rows_are_read_once(program: str, sizes: dict[str, int]) -> Non
     assert isinstance(twice.plan, SweepPlan) and twice.plan.schedule.splits > 1
     assert plan.seconds < twice.seconds
     assert any("read for their totals first" in note.reason for note in twice.notes)
+    assert any("each of 2 passes reads it" in note.reason for note in twice.notes)
+
+
+def test_why_a_row_is_read_twice_is_told() -> None:
+    plan, _ = made(NORM, A=2, L=1_000_000)
+    assert any("needs the whole row before" in note.reason for note in plan.notes)
 
 
 @pytest.mark.parametrize(("program", "sizes"), [

@@ -100,14 +100,17 @@ def plan_sweep(
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
-    again = phases(problem) if schedule.keep == "reread" else 0
-    again += room.scans and schedule.splits > 1  # in one pass, parts are read once however many there are
-    moved = extent.bytes * (1 + again / 2)
+    moved = extent.bytes * (1 + _passes(problem, schedule)) / 2
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
     return FamilyPlanned(plan, (), sizes, fields, device, seconds, tuple(_notes(problem, extent, schedule)))
+
+
+def _passes(problem: SweepProblem, s: SweepSchedule) -> int:
+    """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
+    return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
 
 
 def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
@@ -350,10 +353,10 @@ def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note
             if s.keep == "registers"
             else (
                 f"a row's {extent.columns} columns do not fit registers: "
-                f"each of {phases(problem) + 1} passes reads it"
+                f"each of {_passes(problem, s)} passes reads it"
             )
         )
-        notes.append(Note("", f"{s.threads} threads a row", kept))
+        notes.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", kept))
     if s.cluster > 1:
         notes.append(
             Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
@@ -366,5 +369,6 @@ def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note
         why = f"{extent.rows} rows alone do not fill the GPU"
         if scans_of(problem):
             why += "; the parts are read for their totals first, then scanned"
+            why += ", since what is scanned needs the whole row before" if phases(problem) else ""
         notes.append(Note("", f"{s.splits} blocks a row", why))
     return notes
