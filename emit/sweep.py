@@ -14,8 +14,9 @@ from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.cuda_types import types_of
 from ucutlass.emit.functions import CPP, INTEGER, definitions
+from ucutlass.emit.sweep_chains import Chains
 from ucutlass.emit.sweep_loads import Loader
-from ucutlass.emit.sweep_places import Places, scans_of
+from ucutlass.emit.sweep_places import Places
 from ucutlass.emit.sweep_reductions import Reducer
 from ucutlass.emit.sweep_splits import Splits
 from ucutlass.emit.sweep_writer import (
@@ -45,6 +46,7 @@ from ucutlass.plans.sweep import (
     phase_of,
     phases,
     reductions,
+    scans_of,
 )
 
 _INCLUDES = (
@@ -66,6 +68,7 @@ def render(plan: SweepPlan) -> str:
     pen = Writer(plan, Fields(), {}, fast)
     hands = Loader(plan, pen)
     made = _Body(plan, pen, hands, Places(plan, pen, hands))
+    chains = Chains(plan)
     body = "\n".join(_indented(made.lines()))
     writer = made.writer
     integers = [INTEGER] if "ucc_integer<" in body else []
@@ -94,9 +97,10 @@ def render(plan: SweepPlan) -> str:
         launches=made.launches, splits=schedule.splits, whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
+        resident=chains.blocks(loads[k] for k in pen.fetched(o.value for o in problem.outputs)),
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
-        turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster,
-        workspace=Splits(plan).workspace(),
+        turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster, chained=schedule.chained,
+        workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(), radix=chains.radix,
         full=_filled(problem, schedule), retained="load_retained<" in body,
         aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
         multiples=_multiples(problem, schedule.vector),
@@ -109,7 +113,7 @@ def _filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
         sides = (problem.vector or 0, schedule.across)
         return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
     line = schedule.threads * schedule.items
-    if schedule.keep == "registers":
+    if schedule.keep == "registers" and not schedule.chained:
         return f"p.columns == {line * schedule.cluster}" if schedule.full else ""
     return f"p.columns % {line} == 0" if schedule.full else ""
 
@@ -166,6 +170,8 @@ class _Body:
     @property
     def _part(self) -> str:
         """The chunk of a row that lies in registers."""
+        if self.plan.schedule.chained:
+            return "part"
         return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
 
     def _row(self) -> list[str]:
@@ -198,8 +204,8 @@ class _Body:
         return "1" if self.problem.across else "kVector"
 
     @property
-    def _scans(self) -> list[tuple[int, ScanAlong]]:
-        return scans_of(self.plan)
+    def _scans(self) -> tuple[tuple[int, ScanAlong], ...]:
+        return scans_of(self.problem)
 
     # --- loads
 
@@ -307,10 +313,10 @@ class _Body:
             f"carry{i}[l] = {'0' if s.op == 'sum' else '1'};"
             for i, s in scans
         ]  # fmt: skip
-        if scans:
+        if scans and self.plan.schedule.keep == "reread":
             early, lines = self._following([*targets, *(s.arg for _, s in scans)], loaded, names)
         else:
-            early, lines = [], self._loads(targets, loaded, names)
+            early, lines = [], self._loads([*targets, *(s.arg for _, s in scans)], loaded, names)
         for i, s in scans:
             lines += self._scan(i, s, names)
         if scans and self.plan.schedule.splits > 1:
@@ -365,8 +371,12 @@ class _Body:
             "#pragma unroll", "for (int i = 0; i < kItems; ++i)",
             "#pragma unroll", f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
             *self._each([s.arg], [f"s{i}[i][{at}] = {self.writer.operand(s.arg, names)};"], names),
-            f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i});",
+            f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i}{self._chain(i, s)});",
         ]  # fmt: skip
+
+    def _chain(self, i: int, s: ScanAlong) -> str:
+        """Through which the parts of a row learn what stands before them, as a further argument."""
+        return f", {Chains(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
 
     def _narrow(self, o: Output, names: Names) -> str:
         kind = self.writer.kind(o.value)
@@ -400,7 +410,8 @@ class _Body:
         names = Names(None if across else self.problem.vector)
         leader = "threadIdx.x" if across else "threadIdx.y"
         targets = [o.value for o in rows]
-        lines = [f"if (mine && {leader} == 0 && blockIdx.y == 0) {{"]
+        part = "part" if self.plan.schedule.chained else "blockIdx.y"
+        lines = [f"if (mine && {leader} == 0 && {part} == 0) {{"]
         lanes = "1" if across else "kVector"
         fetched = self.writer.fetched(targets)
         names = replace(names, local=frozenset(fetched))

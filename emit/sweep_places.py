@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ucutlass.emit.sweep_chains import Chains
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_writer import Writer, stored_cpp
 from ucutlass.emit.text import product
-from ucutlass.plans.sweep import TILE, ScanAlong, SweepPlan, SweepProblem
+from ucutlass.plans.sweep import TILE, SweepPlan, SweepProblem, scans_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,10 @@ class Places:
     plan: SweepPlan
     writer: Writer
     loader: Loader
+
+    @property
+    def chains(self) -> Chains:
+        return Chains(self.plan)
 
     @property
     def problem(self) -> SweepProblem:
@@ -48,14 +53,19 @@ class Places:
             if problem.vector is not None and first <= problem.vector < first + len(modes):
                 units = f"{units} / {self.plan.schedule.vector}"
             fields.add(name, "int64_t", units)
-        if self.plan.schedule.splits > 1:
+        if self.plan.schedule.splits > 1 or self.plan.schedule.chained:
             fields.types["partial"] = ("uint8_t*", "")
+        if self.plan.schedule.chained:
+            for name, value in self.chains.fields().items():
+                fields.add(name, "int64_t", value)
 
     def start(self) -> list[str]:
         if self.plan.schedule.turned:
             return self._square()
         if not self.problem.columns:
             return ["int64_t const block = blockIdx.x;"]
+        if self.plan.schedule.chained:
+            return self.chains.start()
         return [
             "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
             f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
@@ -71,12 +81,15 @@ class Places:
         if not self.problem.columns:
             return []
         row = "threadIdx.y" if self.problem.across else "threadIdx.x"
+        chained = self.plan.schedule.chained
         if self.plan.schedule.rows == 1:
             # A launch has no more blocks than rows.
-            lines = ["int64_t const row = blockIdx.x;", "[[maybe_unused]] constexpr bool mine = true;"]
+            block = "block" if chained else "blockIdx.x"
+            lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool mine = true;"]
         else:
+            block = "block" if chained else "int64_t(blockIdx.x)"
             lines = [
-                f"int64_t const own_row = int64_t(blockIdx.x) * kRows + {row};",
+                f"int64_t const own_row = {block} * kRows + {row};",
                 "[[maybe_unused]] bool const mine = own_row < p.rows;",
                 "int64_t const row = mine ? own_row : p.rows - 1;",
             ]
@@ -154,7 +167,7 @@ class Places:
         full = self.plan.schedule.full
         wide = "int64_t" if full else "uint32_t"
         column = f"({wide}(chunk) * kItems + i) * kThreads + {thread}"
-        if scans_of(self.plan) and not problem.across:
+        if scans_of(self.problem) and not problem.across:
             column = f"({wide}(chunk) * kThreads + {thread}) * kItems + i"
         ok = "constexpr bool ok = true" if full else "bool const ok = place < uint32_t(p.columns)"
         lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
@@ -164,9 +177,4 @@ class Places:
         return lines + self._coordinates(index, first, len(problem.columns), valid)
 
     def reversed(self) -> bool:
-        return any(s.reverse for _, s in scans_of(self.plan))
-
-
-def scans_of(plan: SweepPlan) -> list[tuple[int, ScanAlong]]:
-    """The scans, by instruction."""
-    return [(i, s) for i, s in enumerate(plan.problem.instructions) if isinstance(s, ScanAlong)]
+        return any(s.reverse for _, s in scans_of(self.problem))

@@ -21,7 +21,16 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-inline uint3 blockIdx; inline dim3 blockDim, gridDim;
+#ifdef EMULATOR_THREADS  // blocks run side by side, on so many threads of the host
+#include <atomic>
+#include <random>
+#include <thread>
+#define EMULATED_LOCAL thread_local
+#else
+#define EMULATED_LOCAL
+#endif
+
+inline EMULATED_LOCAL uint3 blockIdx; inline dim3 blockDim, gridDim;
 namespace emu {
 enum class Op { ldmatrix, ldmatrix_trans, mma, shuffle_xor, shuffle_up, shuffle_from };
 struct Request { Op op; char const* name; void const* in[16]; void* out[4]; int distance; int width = 32; };
@@ -30,10 +39,10 @@ struct Fiber {
   Request* request = nullptr;
   std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
 };
-inline ucontext_t scheduler; inline std::vector<Fiber> fibers; inline Fiber* current;
-inline std::vector<uint8_t> memory; inline int at_barrier, ended;
+inline EMULATED_LOCAL ucontext_t scheduler; inline EMULATED_LOCAL std::vector<Fiber> fibers; inline EMULATED_LOCAL Fiber* current;
+inline EMULATED_LOCAL std::vector<uint8_t> memory; inline EMULATED_LOCAL int at_barrier, ended;
 inline std::function<void()> body;
-inline std::vector<int> arrived;
+inline EMULATED_LOCAL std::vector<int> arrived;
 inline uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
 inline void yield() { swapcontext(&current->context, &scheduler); }
 inline void barrier() {
@@ -222,9 +231,24 @@ inline void run_block(int threads) {
 }
 template <class... E, class... A>
 cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&... args) {
-  gridDim = c->gridDim; blockDim = c->blockDim; memory.resize(c->dynamicSmemBytes + 2048);
-  fibers.clear();
+  gridDim = c->gridDim; blockDim = c->blockDim;
   body = [&] { kernel(args...); };
+#ifdef EMULATOR_THREADS
+  // In an order of their own at each launch, as the hardware may start them.
+  static std::mt19937 numbers(1);
+  std::vector<uint3> blocks;
+  for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) blocks.push_back(uint3{x, y, 0});
+  std::shuffle(blocks.begin(), blocks.end(), numbers);
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> workers;
+  for (int i = 0; i < EMULATOR_THREADS; ++i) workers.emplace_back([&] {
+    memory.resize(c->dynamicSmemBytes + 2048); fibers.clear();
+    for (size_t at; (at = next++) < blocks.size();) { blockIdx = blocks[at]; run_block(int(blockDim.x * blockDim.y)); }
+  });
+  for (auto& worker : workers) worker.join();
+  return cudaSuccess;
+#endif
+  memory.resize(c->dynamicSmemBytes + 2048); fibers.clear();
   for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) { blockIdx = uint3{x, y, 0}; run_block(int(blockDim.x * blockDim.y)); }
   return cudaSuccess;
 }
@@ -238,7 +262,7 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
+#define __shared__ static EMULATED_LOCAL
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define threadIdx (emu::current->tid)

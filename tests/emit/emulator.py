@@ -36,8 +36,9 @@ _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#e
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
-def build(source: Source, folder: Path) -> Any:
-    """The entry of a source, compiled for the host. Skips the test where there is no g++."""
+def build(source: Source, folder: Path, threads: int = 0) -> Any:
+    """The entry of a source, compiled for the host. `threads`: that many blocks run side by side, each
+    launch's in an order of its own; 0: one after another, in order. Skips the test where there is no g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the emulated kernel")
@@ -45,7 +46,10 @@ def build(source: Source, folder: Path) -> Any:
     text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
     text.write_text(_translated(source.text))
     # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
-    flags = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared")
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared"]
+    if threads:
+        # Else the loader would give the emulator's variables of another library, which are no thread's own.
+        flags += [f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
     includes = (f"-I{folder}", f"-I{Path(__file__).parent}", f"-I{cutlass_include()}", *cuda_includes())
     done = subprocess.run(
         [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True

@@ -168,6 +168,23 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"A": 2, "L": 23_003},
             ({"A": 1, "L": 300_001}, {"A": 40, "L": 400_000}),
         ),
+        "scans in one pass": Sweep(
+            "kernel k(x: bf16[A, L], m: bool[A, L]) -> (y: f32[A, L], p: f32[A, L]) { v = where(m, x, 0)\n"
+            " return y = cumsum[L](v, reverse=true) * x + 1,"
+            " p = cumsum[L](abs(x), reverse=true, exclusive=true) }",
+            {"A": 2, "L": 23_003},
+            ({"A": 1, "L": 5_000_011}, {"A": 8, "L": 2_097_152}, {"A": 40, "L": 300_007}),
+        ),
+        "product in one pass": Sweep(
+            "kernel k(x: f32[A, L]) -> f32[A, L] { return cumprod[L](x * 0.0001 + 1, exclusive=true) }",
+            {"A": 1, "L": 10_300},
+            ({"A": 3, "L": 1_000_003}, {"A": 1, "L": 8_388_608}),
+        ),
+        "counts in one pass": Sweep(
+            "kernel k(x: i32[A, L]) -> i64[A, L] { return cumsum[L](x) }",
+            {"A": 1, "L": 20_011},
+            ({"A": 1, "L": 3_000_017}, {"A": 2, "L": 4_194_304}),
+        ),
         "scan down few long columns": Sweep(
             "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[L](x) }",
             {"L": 12_001, "C": 8},

@@ -133,7 +133,7 @@ _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 6
         (SOFTMAX, _T4K, "keep shared", "UC0472", "use `keep registers` or `keep reread`"),
         (COPY, {"L": 4096}, "keep shared", "UC0472", "no square has to be turned"),
         (COPY, {"L": 4096}, "keep reread", "UC0472", "nothing is reduced"),
-        (SCAN, {"A": 100, "L": 8192}, "keep registers", "UC0472", "use `keep reread`"),
+        (SCAN, {"A": 100, "L": 1_000_000}, "keep registers  rows 2", "UC0472", "use `rows 1`"),
         (SOFTMAX, _T4K, "cluster 2x1", "UC0473", "1x1, 1x2, 1x4 or 1x8"),
         (SOFTMAX, _T4K, "cluster 1x3", "UC0473", "1x1, 1x2, 1x4 or 1x8"),
         (DOWN, {"A": 5, "D": 100, "C": 1000}, "cluster 1x2", "UC0473", "along which vectors lie"),

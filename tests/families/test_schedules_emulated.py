@@ -22,6 +22,8 @@ FORCED = [
     ("sweep, softmax", "rows 2  threads 256  vector 1  items 17"),
     ("sweep, transpose", "keep shared  rows 128  vector 4"),
     ("sweep, reverse scan", "threads 32  rows 4  items 3"),
+    ("sweep, reverse scan", "keep registers  threads 32  items 1"),
+    ("sweep, reverse scan", "keep registers"),
     ("convolution, depthwise", "vector 4  rows 2  threads 64"),
     ("attention, causal", "tile 64x48x64  stages 3"),
 ]

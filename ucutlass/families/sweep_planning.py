@@ -10,7 +10,7 @@ from typing import Any
 from ucutlass.families.addresses import Sizes
 from ucutlass.families.sweep import SweepForm
 from ucutlass.families.sweep_problem import PACK, alignment, sweep_problem
-from ucutlass.families.sweep_schedule import Room, asked, moved_bytes, request_of
+from ucutlass.families.sweep_schedule import CHAIN_ITEMS, CHAIN_THREADS, Room, asked, moved_bytes, request_of
 from ucutlass.hardware import Arch, Device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.sweep import (
@@ -25,6 +25,7 @@ from ucutlass.plans.sweep import (
     SweepSchedule,
     beside,
     phases,
+    scans_of,
 )
 from ucutlass.reasons import Note
 from ucutlass.rules.violation import Violation, foreign_to
@@ -86,9 +87,11 @@ def plan_sweep(
     extent = measure(problem, sizes)
     own = schedule_of(problem, extent, sizes, arch, device)
     held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
+    blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     room = Room(
         problem, arch, extent.rows, extent.columns, held,
         max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes), own.threads * own.rows,
+        partial(_scan_splits, blocks, device),
     )  # fmt: skip
     schedule = asked(room, own, request)
     if isinstance(schedule, tuple):
@@ -97,14 +100,17 @@ def plan_sweep(
     schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
-    again = phases(problem) if schedule.keep == "reread" else 0
-    again += room.scans and schedule.splits > 1
-    moved = extent.bytes * (1 + again / 2)
+    moved = extent.bytes * (1 + _passes(problem, schedule)) / 2
     seconds = device.launch_floor + moved / device.bandwidth
     plan = SweepPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
     return FamilyPlanned(plan, (), sizes, fields, device, seconds, tuple(_notes(problem, extent, schedule)))
+
+
+def _passes(problem: SweepProblem, s: SweepSchedule) -> int:
+    """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
+    return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
 
 
 def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
@@ -146,7 +152,8 @@ def _retain(problem: SweepProblem, extent: Extent, s: SweepSchedule, device: Dev
     """Whether rows in registers stream through an L2 that could not hold them. Measured on an H200, an RMS
     norm of 131072 rows of 4096 bf16: 500 us with their lines the last to leave, 521 without a policy, 549 as
     the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
-    return bool(problem.columns) and s.keep == "registers" and s.full and extent.bytes > 2 * device.l2
+    norm = bool(problem.columns) and s.keep == "registers" and not scans_of(problem)
+    return norm and s.full and extent.bytes > 2 * device.l2
 
 
 def _full(problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], s: SweepSchedule) -> bool:
@@ -155,7 +162,7 @@ def _full(problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], s: Swee
         sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
         return bool(s.turned) and all(side % TILE == 0 for side in sides)
     columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
-    return columns == line * s.cluster if s.keep == "registers" else columns % line == 0
+    return columns == line * s.cluster if s.keep == "registers" and not s.chained else columns % line == 0
 
 
 def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
@@ -230,10 +237,14 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         threads = min(most, max(threads, _power(share) if share < 8 else min(32, _power(share) // 2)))
         items = math.ceil(share / threads)
         return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+    if scans and phases(problem) == 0:
+        items = _chain_items(problem, vector, held)
+        if _chains(extent.rows, math.ceil(vectors / (CHAIN_THREADS * items)), device):
+            return SweepSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
-    splits = _scan_splits(extent.rows, chunks, device) if scans else _splits(extent.rows, chunks, 8, device)
+    splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 8, device)
     return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
 
@@ -243,7 +254,7 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     side = min(64, max(8, _power(wide) if wide < 64 else 64))
     held = _kept_bytes(problem, vector)
     if any(isinstance(i, ScanAlong) for i in problem.instructions):
-        return _scan_down(extent, vector, held, wide, device)
+        return _scan_down(problem, extent, vector, held, wide, device)
     blocks, share = math.ceil(wide / side), 1
     while side * share < THREADS and share < extent.columns:
         share *= 2
@@ -257,7 +268,9 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
     return SweepSchedule(vector, share, side, items, "reread", splits)
 
 
-def _scan_down(extent: Extent, vector: int, held: int, wide: int, device: Device) -> SweepSchedule:
+def _scan_down(
+    problem: SweepProblem, extent: Extent, vector: int, held: int, wide: int, device: Device
+) -> SweepSchedule:
     """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
     have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
     side = max(8, min(_power(wide), 64 if vector >= 4 else 512 // vector))
@@ -267,7 +280,10 @@ def _scan_down(extent: Extent, vector: int, held: int, wide: int, device: Device
     most = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
     whole = (n for n in range(most, most // 2, -1) if extent.columns % (share * n) == 0)
     items = next(whole, most)
-    splits = _scan_splits(math.ceil(wide / side), math.ceil(extent.columns / (share * items)), device)
+    blocks, chained = math.ceil(wide / side), _chain_items(problem, vector, held)
+    if phases(problem) == 0 and _chains(blocks, math.ceil(extent.columns / (share * chained)), device):
+        return SweepSchedule(vector, share, side, chained, "registers", chained=True)
+    splits = _scan_splits(blocks, device, math.ceil(extent.columns / (share * items)))
     return SweepSchedule(vector, share, side, items, "reread", splits)
 
 
@@ -291,7 +307,18 @@ def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:
     return max(1, min(chunks // 2, math.ceil(device.sms * blocks / max(1, rows)), 1024))
 
 
-def _scan_splits(blocks: int, chunks: int, device: Device) -> int:
+def _chains(blocks: int, parts: int, device: Device) -> bool:
+    """Whether blocks take parts of rows, each read once: where rows alone leave SMs idle and give parts."""
+    return blocks < device.sms and parts > 4
+
+
+def _chain_items(problem: SweepProblem, vector: int, held: int) -> int:
+    """Vectors of a part that a thread takes: of what it scans, the registers of those loaded serve again."""
+    scanned = vector * sum(8 if s.kind == "i64" else 4 for _, s in scans_of(problem))
+    return max(1, min(CHAIN_ITEMS, HELD // max(held, scanned)))
+
+
+def _scan_splits(blocks: int, device: Device, chunks: int) -> int:
     """The same of a scan, whose parts are read once more for their totals: only where less than half of the
     GPU would read otherwise."""
     return _splits(blocks, chunks, 4, device) if 2 * blocks <= device.sms else 1
@@ -326,14 +353,22 @@ def _notes(problem: SweepProblem, extent: Extent, s: SweepSchedule) -> list[Note
             if s.keep == "registers"
             else (
                 f"a row's {extent.columns} columns do not fit registers: "
-                f"each of {phases(problem) + 1} passes reads it"
+                f"each of {_passes(problem, s)} passes reads it"
             )
         )
-        notes.append(Note("", f"{s.threads} threads a row", kept))
+        notes.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", kept))
     if s.cluster > 1:
         notes.append(
             Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
         )
+    if s.chained:
+        part = s.threads * s.items * (s.vector if problem.across else 1)
+        why = f"{extent.rows} rows alone do not fill the GPU; a block waits for what earlier ones sum to"
+        notes.append(Note("", f"{math.ceil(extent.columns / part)} blocks a row, in one pass", why))
     if s.splits > 1:
-        notes.append(Note("", f"{s.splits} blocks a row", f"{extent.rows} rows alone do not fill the GPU"))
+        why = f"{extent.rows} rows alone do not fill the GPU"
+        if scans_of(problem):
+            why += "; the parts are read for their totals first, then scanned"
+            why += ", since what is scanned needs the whole row before" if phases(problem) else ""
+        notes.append(Note("", f"{s.splits} blocks a row", why))
     return notes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ucutlass.hardware import Arch
-from ucutlass.plans.sweep import TILE, ScanAlong, SweepProblem, SweepSchedule
+from ucutlass.plans.sweep import TILE, SweepProblem, SweepSchedule, phases, scans_of
 from ucutlass.rules.violation import Finding, Violation, found_by
 from ucutlass.schedule import Request
 
@@ -22,6 +22,12 @@ MOST_THREADS = 1024
 MOST_SCAN_THREADS = 256
 """Of a block whose lines scan columns: each line leaves a sum in shared memory for every row of a vector."""
 
+CHAIN_THREADS, CHAIN_ITEMS = 256, 8
+"""Of a block that scans a part of a row in its registers: threads, and the most vectors of each."""
+
+MOST_BLOCKS = 2**31 - 1
+"""Of a launch, along the grid's longest side."""
+
 MOST_HELD = 256
 """Bytes of loads that a thread holds at most: 64 registers, twice what the planner takes by itself."""
 
@@ -30,7 +36,8 @@ MOST_HELD = 256
 class Room:
     """What bounds a schedule. `rows`, `columns` count elements, `held` gives the bytes a thread keeps of so
     many elements at a time, `widest` is the longest vector, `turn` what a square in shared memory would turn:
-    the mode, and the loads with their words; `largest` are the threads of the planner's own block."""
+    the mode, and the loads with their words; `largest` are the threads of the planner's own block;
+    `spread` gives the blocks that share a row of so many chunks where nothing asks for another number."""
 
     problem: SweepProblem
     arch: Arch
@@ -40,10 +47,22 @@ class Room:
     widest: int
     turn: tuple[int, tuple[tuple[int, int], ...]] | None
     largest: int
+    spread: Callable[[int], int]
 
     @property
     def scans(self) -> bool:
-        return any(isinstance(i, ScanAlong) for i in self.problem.instructions)
+        return bool(scans_of(self.problem))
+
+    @property
+    def chains(self) -> bool:
+        """Whether a row may be scanned in one pass by several blocks: nothing of it is reduced before."""
+        return self.scans and phases(self.problem) == 0
+
+    def kept(self, vector: int) -> int:
+        """Bytes that a thread keeps of one vector where a row lies in registers: of what it loads, or of what
+        it scans, for which the same registers serve."""
+        scanned = sum(8 if s.kind == "i64" else 4 for _, s in scans_of(self.problem))
+        return max(self.held(vector), scanned * vector)
 
     def line(self, vector: int) -> int:
         """What threads share: vectors of columns where vectors lie along them, else columns."""
@@ -61,7 +80,7 @@ def request_of(room: Room, s: SweepSchedule) -> Request:
         return Request(
             vector=s.vector, rows=s.rows, items=s.items, keep="shared" if s.turned else "registers"
         )
-    clustered = s.keep == "registers" and room.problem.across and room.arch.wgmma
+    clustered = s.keep == "registers" and room.problem.across and room.arch.wgmma and not room.scans
     return Request(
         vector=s.vector, threads=s.threads, rows=s.rows, items=s.items, keep=s.keep,
         cluster=(1, s.cluster) if clustered else None, split_k=s.splits if s.keep == "reread" else None,
@@ -91,17 +110,19 @@ def _filled(room: Room, own: SweepSchedule, r: Request, cluster: int) -> SweepSc
     if not room.problem.columns:
         return _elements(room, own, r, vector)
     splits = r.split_k if isinstance(r.split_k, int) else None
-    keep = r.keep or ("reread" if (splits or 1) > 1 else "registers" if r.cluster else own.keep)
-    shared = keep == "registers" and room.problem.across
+    apart = splits is not None and (splits > 1 or room.scans)
+    keep = r.keep or ("reread" if apart else "registers" if r.cluster else own.keep)
+    shared = keep == "registers" and room.problem.across and not room.scans
     clustered = r.cluster[1] if r.cluster else cluster if shared else 1
-    fill = _across if room.problem.across else _down
+    scanned = keep == "registers" and room.scans
+    fill = _chain if scanned else _across if room.problem.across else _down
     threads, rows, items = fill(room, own, r, vector, keep, clustered)
     chunks = math.ceil(room.line(vector) / (threads * items))
-    kept = own.splits if keep == own.keep == "reread" else 1
+    kept = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return SweepSchedule(
         vector, threads, rows, items, "registers" if keep == "registers" else "reread",
-        splits or min(kept, chunks), cluster=clustered,
+        splits or min(kept, chunks), cluster=clustered, chained=scanned and chunks > 1,
     )  # fmt: skip
 
 
@@ -114,6 +135,21 @@ def _elements(room: Room, own: SweepSchedule, r: Request, vector: int) -> SweepS
         return SweepSchedule(vector, r.threads or 1, rows, items, "registers", 1, across, turned)
     items = r.items or (1 if own.turned else own.items)
     return SweepSchedule(vector, r.threads or 1, rows, items, "registers")
+
+
+def _chain(
+    room: Room, own: SweepSchedule, r: Request, vector: int, keep: str, cluster: int
+) -> tuple[int, int, int]:
+    """A scan whose row, or a part of it, lies in the registers of a block."""
+    line = room.line(vector)
+    most = max(1, min(CHAIN_ITEMS, MOST_HELD // 2 // room.kept(vector)))
+    if not room.problem.across:
+        rows = r.rows or (min(own.rows, max(1, MOST_THREADS // r.threads)) if r.threads else own.rows)
+        lines = r.threads or min(own.threads, max(1, MOST_THREADS // rows))
+        return lines, rows, r.items or min(most, math.ceil(line / lines))
+    threads = r.threads or min(CHAIN_THREADS, power(math.ceil(line / (r.items or most))))
+    items = r.items or min(most, math.ceil(line / threads))
+    return threads, r.rows or (1 if threads * items < line else max(1, 128 // threads)), items
 
 
 def _across(
@@ -216,10 +252,9 @@ def _kept(c: Candidate) -> Finding | None:
         return Finding("a row of columns is kept in registers or read again; squares in shared memory are "
                        "for tensors that are only copied", "use `keep registers` or `keep reread`",
                        ("keep",), None)  # fmt: skip
-    if s.keep == "registers" and room.scans:
-        return Finding("a scan goes over a row in parts, each after the one before it",
-                       "use `keep reread`", ("keep", "cluster"), None)  # fmt: skip
     line = room.line(s.vector)
+    if s.chained:
+        return _chained(room, s, r) or _held(room, s)
     if s.keep == "registers" and s.threads * s.items * s.cluster < line:
         return Finding(
             f"{s.cluster} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
@@ -230,13 +265,42 @@ def _kept(c: Candidate) -> Finding | None:
     return _held(room, s)
 
 
+def _chained(room: Room, s: SweepSchedule, r: Request) -> Finding | None:
+    """A row in the registers of several blocks, of which each scans a part."""
+    line, part = room.line(s.vector), s.threads * s.items
+    parts, said = math.ceil(line / part), f"a block's registers hold {part * s.vector} elements of a row"
+    if not room.problem.across:
+        said = f"a block's registers hold {part} of a row's elements"
+    if not room.chains:
+        return Finding(
+            f"{said}, and what is scanned needs all {room.columns} of them first",
+            "use `keep reread`, with `split_k` for several blocks a row", ("keep", "threads", "items"), None,
+        )  # fmt: skip
+    if room.problem.across and s.rows > 1:
+        return Finding(f"{said}: {parts} blocks share each row, and {s.rows} rows a block", "use `rows 1`",
+                       ("rows", "keep"), None)  # fmt: skip
+    if r.split_k is not None:
+        return Finding(
+            f"{said}, so that {parts} blocks share a row of {room.columns} and read it once",
+            "leave `split_k` out, or use `keep reread`", ("split_k", "keep"), None,
+        )  # fmt: skip
+    blocks = math.ceil(room.rows // (1 if room.problem.across else s.vector) / s.rows) * parts
+    if blocks > MOST_BLOCKS:
+        return Finding(
+            f"{said}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
+            "use more `threads` or `items`, or `keep reread`", ("keep", "threads", "items"), None,
+        )  # fmt: skip
+    return None
+
+
 def _held(room: Room, s: SweepSchedule) -> Finding | None:
-    bytes_ = room.held(s.vector) * s.items
+    kept = s.keep == "registers" and room.scans
+    bytes_ = (room.kept if kept else room.held)(s.vector) * s.items
     if s.items == 1 or bytes_ <= MOST_HELD:
         return None
     return Finding(
         f"{s.items} vectors of {s.vector} are {bytes_} bytes of loads in a thread: beyond {MOST_HELD} its "
-        "registers spill", f"use `items {max(1, MOST_HELD // room.held(s.vector))}` or more `threads`",
+        "registers spill", f"use `items {max(1, MOST_HELD * s.items // bytes_)}` or more `threads`",
         ("items", "threads", "keep", "vector"), None,
     )  # fmt: skip
 
@@ -246,7 +310,7 @@ def _shared(c: Candidate) -> Finding | None:
     room, s, r = c
     sides = r.cluster or (1, s.cluster)
     clusters = sides[0] == 1 and s.cluster in CLUSTERS
-    can = room.problem.across and room.arch.wgmma and s.keep == "registers"
+    can = room.problem.across and room.arch.wgmma and s.keep == "registers" and not room.scans
     if (s.cluster > 1 and not can) or not clusters:
         return Finding(
             f"a cluster of {sides[0]}x{sides[1]}: 1x1, 1x2, 1x4 or 1x8 blocks of Hopper share a row that "

@@ -221,6 +221,9 @@ class SweepSchedule:
     `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
     blocks share a row's columns: then each phase is a launch; or the blocks of a `cluster` do, in one.
 
+    `chained`: a scan's row is cut into parts that each lie in a block's registers; blocks take them in order,
+    and each learns from what the earlier ones told what stands before its own.
+
     `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
     these loads lie side by side: they go through shared memory, so many elements in a word of it.
 
@@ -239,6 +242,7 @@ class SweepSchedule:
     cluster: int = 1
     full: bool = False
     retain: bool = False
+    chained: bool = False
 
 
 TILE = 64
@@ -277,6 +281,11 @@ def reductions(problem: SweepProblem) -> tuple[int, ...]:
             if isinstance(one, Window):
                 stack += [a for b in one.body for a in arguments(problem.instructions[b], problem.loads)]
     return tuple(sorted(i for i in found if isinstance(problem.instructions[i], RowReduce)))
+
+
+def scans_of(problem: SweepProblem) -> tuple[tuple[int, ScanAlong], ...]:
+    """The scans, by instruction."""
+    return tuple((i, s) for i, s in enumerate(problem.instructions) if isinstance(s, ScanAlong))
 
 
 def phases(problem: SweepProblem) -> int:
