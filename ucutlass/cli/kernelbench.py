@@ -45,7 +45,7 @@ def command(root: Path | None, select: str, id: str | None, only: bool, as_json:
         if only:
             if id is None:
                 fail(Status.CALL, "--show prints a run that there is: name it with --resume ID", as_json)
-            report(known(Journal.open(how.journal), id, as_json), None, as_json)
+            report(known(Journal.open(how.journal), id, as_json, to_go_on=False), None, as_json)
             return
         if how.timing.baseline == "cublas":
             fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)

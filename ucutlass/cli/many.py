@@ -115,7 +115,7 @@ def _begun(kept: Journal, names: Sequence[str], asked: Wanted, arch: str) -> Run
 
 def _resumed(kept: Journal, id: str, asked: Wanted) -> Run:
     """A run as it was begun, but for the budgets that are given anew."""
-    run = known(kept, id, asked.as_json)
+    run = known(kept, id, asked.as_json, to_go_on=True)
     before = begun_of_json(run.about)
     if asked.how.asking.proposer not in (None, before.settings.proposer):
         words_ = f"run {run.id[:16]} was begun with --proposer {before.settings.proposer}"
@@ -153,10 +153,10 @@ def begun_of_json(value: Mapping[str, Any]) -> Begun:
     )  # fmt: skip
 
 
-def known(kept: Journal, id: str, as_json: bool) -> Run:
-    """The run of an id, as it was left."""
+def known(kept: Journal, id: str, as_json: bool, *, to_go_on: bool) -> Run:
+    """The run of an id, as it was left. Ends the command where there is none."""
     try:
-        return resumed_run(kept, id)
+        return resumed_run(kept, id, to_go_on=to_go_on)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
     except (NotARun, NotASession) as problem:
