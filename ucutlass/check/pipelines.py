@@ -16,6 +16,7 @@ from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, ScalarType, TensorType, Value
+from ucutlass.walks import walk
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ def _inline_stage(value: Value, type_: TensorType, output: str, span: Span, draf
     scope = draft.scope
     programs.fit(value, type_.dims, span, scope)
     programs.check_known((*type_.dims, *value.dims), scope)
-    used = sorted({node.index for node in _walk(value) if isinstance(node, ir.ParamValue)})
+    used = sorted({node.index for node in walk(value) if isinstance(node, ir.ParamValue)})
     names = draft.buffer_names()
     rebuilt = _renumber(value, {old: new for new, old in enumerate(used)})
     params = tuple(ir.ParamDecl(names[i], draft.buffers[names[i]], span) for i in used)
@@ -173,21 +174,10 @@ def _used_dims(
     """The stage's own dimensions: those that its tensors and values range over."""
     tensors = [type_, *(p.type for p in params if isinstance(p.type, TensorType))]
     used = {d for t in tensors for axis in t.axes for d in (*axis.dims, *extent_names(axis.extent))}
-    used |= {d for node in _walk(value) for d in node.dims}
-    used |= {d for node in _walk(value) if isinstance(node, ir.Size) for d in extent_names(node.extent)}
+    used |= {d for node in walk(value) for d in node.dims}
+    used |= {d for node in walk(value) if isinstance(node, ir.Size) for d in extent_names(node.extent)}
     used |= {d for dim in used for d in extent_names(scope.dims.extents[dim])}
     return {d: e for d, e in scope.dims.extents.items() if d in used}
-
-
-def _walk(value: Value) -> list[Value]:
-    seen: dict[int, Value] = {}
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
-            stack += ir.children(node)
-    return list(seen.values())
 
 
 def _renumber(value: Value, index: dict[int, int]) -> Value:

@@ -16,7 +16,8 @@ from ucutlass.extents import Extent, Fixed, agree
 from ucutlass.families.addresses import Operand
 from ucutlass.families.epilogue import Epilogue, epilogue
 from ucutlass.families.gemm import LOADED, STORED, GemmForm, pointer
-from ucutlass.families.refuse import Refused, find
+from ucutlass.families.refuse import Refused
+from ucutlass.walks import find
 
 
 @dataclass(frozen=True, slots=True)

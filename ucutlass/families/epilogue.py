@@ -12,7 +12,7 @@ from ucutlass.check.indexing import is_rename
 from ucutlass.elements import BOOL, F32, I32, I64, Element
 from ucutlass.extents import Extent
 from ucutlass.families.addresses import Modes, Operand, Sizes, operand
-from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.refuse import Refused
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
     Accumulator,
@@ -27,6 +27,7 @@ from ucutlass.plan import (
     Round,
     ScalarKind,
 )
+from ucutlass.walks import walk
 
 ReductionOp: TypeAlias = Literal["sum", "max", "min"]
 
@@ -108,19 +109,13 @@ def _above(
 ) -> list[ir.Value]:
     """The nodes of the epilogue: everything reached without passing through a dot, nor below
     a node that is itself an operand."""
-    found: list[ir.Value] = []
-    seen: set[int] = set()
-    stack = [o.value for o in reversed(outputs)]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        found.append(node)
+
+    def into(node: ir.Value) -> tuple[ir.Value, ...]:
         gathered = isinstance(node, ir.Gather) and node.ids is own
-        if not gathered and not isinstance(node, ir.Read) and not any(node is dot for dot in dots):
-            stack += reversed(ir.children(node))
-    return found
+        ends = gathered or isinstance(node, ir.Read) or any(node is dot for dot in dots)
+        return () if ends else ir.children(node)
+
+    return list(walk(*(o.value for o in outputs), into=into))
 
 
 def _output(

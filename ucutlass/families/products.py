@@ -22,10 +22,11 @@ from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, I64, S4, S8, TF32
 from ucutlass.families.addresses import Modes, Operand, Sizes, access, operand, runs
 from ucutlass.families.epilogue import Epilogue, arithmetic, epilogue
 from ucutlass.families.gemm import LOADED, STORED, pointer
-from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.refuse import Refused
 from ucutlass.families.scaled import ScaledSum, scaled, scaled_sum
 from ucutlass.plan import Access, GemmProblem, Store
 from ucutlass.plans.products import ProductsProblem, Ragged
+from ucutlass.walks import walk
 
 
 @dataclass(frozen=True, slots=True)
