@@ -9,9 +9,10 @@ from typing import Literal, TypeAlias
 
 from ucutlass import extents, ir
 from ucutlass.check.indexing import is_rename
-from ucutlass.elements import BOOL, F32, I32, I64, Element
+from ucutlass.elements import BOOL, F32, I64, Element
 from ucutlass.extents import Extent
 from ucutlass.families.addresses import Modes, Operand, Sizes, operand
+from ucutlass.families.instructions import ELEMENT, Instructions
 from ucutlass.families.refuse import Refused
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
@@ -265,34 +266,15 @@ def _taken(output: EpilogueOutput) -> ScalarKind:
     return "i64" if summed and output.tensor.elem.kind == "int" else kind_of(output.tensor.elem)
 
 
-_ELEMENT: dict[ScalarKind, Element] = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}
-
-
-class _Build:
+class _Build(Instructions[Instruction]):
     """Appends instructions, each distinct one once."""
 
     def __init__(self, e: Epilogue, modes: Modes, sizes: Sizes) -> None:
-        self.instructions: list[Instruction] = []
+        super().__init__()
         self._e = e
         self._modes = modes
         self._sizes = sizes
-        self._known: dict[Instruction, int] = {}
         self._done: dict[int, int] = {}
-
-    def add(self, instruction: Instruction) -> int:
-        if instruction not in self._known:
-            self._known[instruction] = len(self.instructions)
-            self.instructions.append(instruction)
-        return self._known[instruction]
-
-    def convert(self, at: int, kind: ScalarKind) -> int:
-        """Instruction `at` in another kind; constants change in place."""
-        now = self.instructions[at]
-        if now.kind == kind:
-            return at
-        if isinstance(now, Literal_):
-            return self.add(Literal_(float(now.value) if kind == "f32" else int(now.value), kind))
-        return self.add(Round(at, _ELEMENT[kind], kind))
 
     def value(self, node: ir.Value) -> int:
         if id(node) not in self._done:
@@ -345,7 +327,7 @@ class _Build:
         return self.add(Round(at, elem, "f32")) if elem.kind == "float" and elem.bits < F32.bits else at
 
     def _cast(self, at: int, elem: Element) -> int:
-        if elem is _ELEMENT[kind_of(elem)]:
+        if elem is ELEMENT[kind_of(elem)]:
             return self.convert(at, kind_of(elem))
         return self.add(Round(at, elem, kind_of(elem)))
 
