@@ -105,19 +105,20 @@ def opened_run(journal: Journal, names: Sequence[str], about: Mapping[str, Any])
     return run
 
 
-def resumed_run(journal: Journal, id: str) -> Run:
-    """A run as it was left, with its sessions. Raises NoSuchSession, NotARun, NotASession, StoreError."""
+def resumed_run(journal: Journal, id: str, *, to_go_on: bool = True) -> Run:
+    """A run as it was left, with its sessions; `to_go_on` as `Journal.events` takes it, for whoever writes.
+    Raises NoSuchSession, NotARun, NotASession, StoreError."""
     full = journal.full_id(id)
     run = Run(full, journal)
     try:
-        for event in journal.events(full, to_go_on=True):
+        for event in journal.events(full, to_go_on=to_go_on):
             run.take(event)
     except (KeyError, TypeError, ValueError) as problem:
         raise NotARun(f"{full[:16]} is no run: {problem!r}"[:300]) from problem
     if not run.number:
         raise NoSuchSession(f"run {full[:16]} has no events")
     for session in run.sessions:
-        session.state = replayed(journal.events(session.id, to_go_on=True))
+        session.state = replayed(journal.events(session.id, to_go_on=to_go_on))
     return run
 
 

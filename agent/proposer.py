@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import NOTHING, Spend
+from ucutlass.runtime.errors import Mendable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,9 @@ Measure: TypeAlias = Callable[[str], str]
 """Judges a program and says in words what became of it; whoever gives it counts what it costs."""
 
 
-class ProposerFailed(Exception):
-    """A proposer cannot go on: no key, a refusal, a service that is down. `what` happened; `mend` is one
-    act that helps. The session stays as it is and can be resumed."""
-
-    def __init__(self, what: str, mend: str) -> None:
-        super().__init__(what, mend)
-        self.what = what
-        self.mend = mend
-
-    def __str__(self) -> str:
-        return f"{self.what}; to mend it: {self.mend}"
+class ProposerFailed(Mendable):
+    """A proposer cannot go on: no key, a refusal, a service that is down. The session stays as it is and can
+    be resumed."""
 
 
 class Proposer(Protocol):

@@ -41,9 +41,9 @@ from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.runtime.subject import subject_of
-from ucutlass.schedule import Request, request_of_json, show
+from ucutlass.schedule import Request, request_of_json, scheduled, show
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import AGREE, request_json, scheduled
+from ucutlass.trials.profile import AGREE, request_json
 
 RECORDED = Path(__file__).parent / "data" / "h200_bf16.json"
 

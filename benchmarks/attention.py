@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import ucutlass
 from benchmarks import attention_forms, budget, relay
+from benchmarks.attention_forms import BACKENDS, DTYPES, TOKENS, WIDTH
 from benchmarks.report import geomean, machine
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
@@ -32,13 +33,7 @@ from ucutlass.runtime.timing import compare, sets_for
 from ucutlass.shapes import complete
 
 ROW_SECONDS = 150.0
-TOKENS, WIDTH = 16384, 2048
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
-BACKENDS = {
-    "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}  # fmt: skip
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 TEXT = """\
 kernel attention(q: {t}[B, (H G), L, D], k: {t}[B, H, S=L, D], v: {t}[B, H, S, D]) -> {t}[B, (H G), L, D] {{

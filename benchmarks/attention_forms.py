@@ -158,16 +158,12 @@ class Few:
     def theirs(self, sets: Sequence[list[Tensor]]) -> Mapping[str, Callable[[int], Any]]:
         from torch.nn.attention.bias import causal_lower_right
 
-        def by(backend: SDPBackend) -> Callable[[int], Any]:
-            def run(i: int) -> Any:
-                q, k, v = sets[i]
-                mask: Any = None if self.queries == 1 else causal_lower_right(self.queries, self.keys)
-                with sdpa_kernel(backend):
-                    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=self.shared > 1)
+        def plain(i: int) -> Any:
+            q, k, v = sets[i]
+            mask: Any = None if self.queries == 1 else causal_lower_right(self.queries, self.keys)
+            return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=self.shared > 1)
 
-            return run
-
-        made = {name: by(backend) for name, backend in BACKENDS.items()}
+        made = {name: _under(backend, plain) for name, backend in BACKENDS.items()}
         if self.queries == 1:  # as one would write it by hand
 
             def grouped(i: int) -> Any:

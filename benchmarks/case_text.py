@@ -7,6 +7,8 @@ from benchmarks.farm import Case
 ALL = ("normal", "integer", "positive", "one_hot", "wide", "zeros")
 USUAL = ("normal", "integer")
 
+PLAIN = "(x: {e}[M, K], w: {e}[N, K]) -> {r}[M, N]"
+
 PINGPONG = "warps pingpong  tile {t}  cluster {c}  swap no  split_k 1"
 COOPERATIVE = "warps cooperative  tile {t}  cluster {c}  swap no  split_k 1"
 MULTISTAGE = "warps multistage  tile {t}  stages 3  swap no  split_k 1"

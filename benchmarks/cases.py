@@ -16,17 +16,18 @@ from benchmarks.case_text import (
     FEW_ODD,
     HUGE,
     ODD,
+    PLAIN,
     SMALL_K,
     TMA,
     case,
     cooperative,
-    gemv,
     multistage,
     pingpong,
     sizes,
 )
 from benchmarks.epilogue_cases import epilogues
 from benchmarks.farm import Case
+from benchmarks.schedule_cases import schedules, vectors
 
 
 def cases() -> Iterator[Case]:
@@ -41,7 +42,6 @@ def cases() -> Iterator[Case]:
 
 # --- lanes ---------------------------------------------------------------------------
 
-PLAIN = "(x: {e}[M, K], w: {e}[N, K]) -> {r}[M, N]"
 LANES: tuple[tuple[str, str, str, str, str, str], ...] = (
     # name, memory, result, dot, the TMA schedule, tile of multistage
     ("f16", "f16", "f32", "dot[K](x, w)", pingpong(), "64x64x32"),
@@ -178,8 +178,10 @@ def orders() -> Iterator[Case]:
 # --- batches, composite axes, several contracted modes -----------------------------------
 
 
+_THREE = sizes("B M N K", (1, 1, 16, 16), (3, 127, 144, 80), (7, 64, 272, 64), (2, 257, 128, 208))
+
+
 def batches() -> Iterator[Case]:
-    three = sizes("B M N K", (1, 1, 16, 16), (3, 127, 144, 80), (7, 64, 272, 64), (2, 257, 128, 208))
     four = sizes("B C M N K", (1, 1, 1, 16, 16), (3, 2, 65, 80, 48), (2, 5, 129, 144, 64))
     odd = sizes("B M N K", (1, 1, 1, 1), (3, 13, 7, 31), (5, 127, 129, 67))
     dot = "  return dot[K](x, w)"
@@ -188,9 +190,14 @@ def batches() -> Iterator[Case]:
             "TMA, outermost",
             "(x: bf16[B, M, K], w: bf16[B, N, K]) -> bf16[B, M, N]",
             pingpong("64x64x64"),
-            three,
+            _THREE,
         ),
-        ("TMA, in the middle", "(x: bf16[M, B, K], w: bf16[K, B, N]) -> bf16[M, B, N]", cooperative(), three),
+        (
+            "TMA, in the middle",
+            "(x: bf16[M, B, K], w: bf16[K, B, N]) -> bf16[M, B, N]",
+            cooperative(),
+            _THREE,
+        ),
         (
             "TMA, two names",
             "(x: f16[B, M, C, K], w: f16[C, B, N, K]) -> f16[B, C, M, N]",
@@ -212,6 +219,12 @@ def batches() -> Iterator[Case]:
         ),
     ):
         yield case(f"batch/{name}", signature, dot, schedule, shapes)
+    yield from _broadcast()
+    yield from _composite()
+    yield from _several()
+
+
+def _broadcast() -> Iterator[Case]:
     for name, signature, schedule, shapes in (
         (
             "TMA, B shared",
@@ -223,7 +236,7 @@ def batches() -> Iterator[Case]:
             "TMA, A shared",
             "(x: f16[M, K], w: f16[B, N, K], s: f32[B]) -> f16[B, M, N]",
             cooperative("128x64x64"),
-            three,
+            _THREE,
         ),
         (
             "multistage, both lack one",
@@ -233,6 +246,9 @@ def batches() -> Iterator[Case]:
         ),
     ):
         yield case(f"broadcast/{name}", signature, "  return dot[K](x, w) * s", schedule, shapes)
+
+
+def _composite() -> Iterator[Case]:
     yield case(
         "composite/heads split on store",
         "(x: bf16[B, L, K], w: bf16[K, (A=16 D=64)], b: bf16[(A D)]) -> bf16[B, A, L, D]",
@@ -254,6 +270,9 @@ def batches() -> Iterator[Case]:
         pingpong("128x64x64"),
         sizes("M N K", (4, 16, 16), (127, 144, 80), (129, 272, 208)),
     )
+
+
+def _several() -> Iterator[Case]:
     yield case(
         "several K/one run",
         "(x: bf16[M, K, J], w: bf16[N, K, J]) -> f32[M, N]",
@@ -275,149 +294,3 @@ def batches() -> Iterator[Case]:
         multistage("64x64x16"),
         sizes("B M N K J", (1, 1, 1, 1, 1), (2, 13, 7, 3, 31), (3, 65, 129, 5, 13)),
     )
-
-
-# --- matrix times vector -----------------------------------------------------------------
-
-
-def vectors() -> Iterator[Case]:
-    odd = sizes("M K", (1, 1), (7, 3), (31, 127), (127, 509), (509, 131), (2053, 1031))
-    for name, memory, result, dot, shapes in (
-        ("f16", "f16", "f32", "dot[K](a, x)", odd),
-        ("bf16", "bf16", "bf16", "dot[K](a, x)", odd),
-        ("tf32", "f32", "f32", "dot[K](tf32(a), tf32(x))", odd),
-        ("f32", "f32", "f32", "dot[K](a, x)", odd),
-        ("e4m3", "e4m3", "f32", "dot[K](a, x)", odd[:4]),
-        ("e5m2", "e5m2", "f32", "dot[K](a, x)", odd[:4]),
-        ("s8", "s8", "i32", "dot[K](a, x)", odd),
-    ):
-        yield case(
-            f"matrix-vector/{name}",
-            f"(a: {memory}[M, K], x: {memory}[K]) -> {result}[M]",
-            f"  return {dot}",
-            gemv(),
-            shapes,
-            ALL,
-        )
-    aligned = sizes("M K", (4, 8), (8, 64), (136, 1024), (1000, 4096))
-    yield case(
-        "matrix-vector/bf16 aligned",
-        "(a: bf16[M, K], x: bf16[K], b: f32[M]) -> f32[M]",
-        "  return silu(dot[K](a, x) + b)",
-        gemv(2, 1, 128),
-        aligned,
-    )
-    yield case(
-        "matrix-vector/bf16 along M",
-        "(a: bf16[K, M], x: bf16[K]) -> f32[M]",
-        "  return dot[K](a, x)",
-        gemv(16, 1, 16),
-        sizes("M K", (8, 1), (64, 31), (136, 1023), (1000, 509)),
-    )
-    yield case(
-        "matrix-vector/f16 row vector",
-        "(x: f16[K], w: f16[N, K], b: f16[N]) -> f16[N]",
-        "  return dot[K](x, w) + b",
-        gemv(4, 1, 64, "yes"),
-        sizes("N K", (1, 1), (127, 31), (509, 131)),
-    )
-    yield case(
-        "matrix-vector/f16 eight columns",
-        "(x: f16[M, K], w: f16[N, K]) -> (y: f32[N, M], s: f32[N], t: f32[M])",
-        "  d = dot[K](x, w)\n  return y = d, s = sum[M](d), t = max[N](d)",
-        gemv(2, 8, 64),
-        sizes("M N K", (1, 3, 1), (127, 5, 31), (509, 7, 131)),
-    )
-    yield case(
-        "matrix-vector/bf16 batched",
-        "(x: bf16[M, B, K], w: bf16[B, K]) -> bf16[B, M]",
-        "  return dot[K](x, w)",
-        gemv(),
-        sizes("B M K", (1, 1, 1), (3, 127, 31), (5, 31, 509)),
-    )
-    yield case(
-        "matrix-vector/f32 dot of vectors",
-        "(x: f32[K], w: f32[K]) -> f32[]",
-        "  return dot[K](x, w)",
-        gemv(1, 1, 128),
-        sizes("K", (1,), (31,), (509,), (65537,)),
-    )
-    yield case(
-        "matrix-vector/bf16 by multistage",
-        "(a: bf16[M, K], x: bf16[K]) -> f32[M]",
-        "  return dot[K](a, x)",
-        multistage(),
-        odd[:4],
-    )
-
-
-# --- schedules ---------------------------------------------------------------------------------------
-
-
-def schedules() -> Iterator[Case]:
-    plain = PLAIN.format(e="bf16", r="bf16")
-    dot = "  return dot[K](x, w)"
-    deep = sizes("M N K", (1, 16, 1024), (129, 272, 1040), (256, 512, 4096), (65, 80, 8208))
-    for splits in ("stream", "2", "3", "16"):
-        yield case(
-            f"split K/TMA {splits}",
-            plain,
-            dot,
-            cooperative("128x128x64").replace("split_k 1", f"split_k {splits}"),
-            deep,
-        )
-        if splits != "stream":
-            odd = sizes("M N K", (1, 1, 513), (13, 7, 1031), (127, 129, 2053))
-            yield case(
-                f"split K/multistage {splits}",
-                plain,
-                dot,
-                multistage("128x64x32").replace("split_k 1", f"split_k {splits}"),
-                odd,
-            )
-    yield case(
-        "split K/TMA with an epilogue",
-        "(x: f16[M, K], w: f16[N, K], b: f16[N], r: f16[M, N]) -> (y: f16[M, N], s: f32[M])",
-        "  d = gelu(dot[K](x, w) + b)\n  return y = d + r, s = max[N](d)",
-        cooperative("128x64x64").replace("split_k 1", "split_k stream"),
-        deep,
-    )
-    yield case(
-        "swap/TMA",
-        "(x: f16[M, K], w: f16[N, K], b: f16[N], c: f32[M]) -> (y: f16[M, N], s: f32[M])",
-        "  d = dot[K](x, w) * c + b\n  return y = d, s = sum[N](d)",
-        pingpong("64x16x64").replace("swap no", "swap yes"),
-        sizes("M N K", (1, 16, 16), (16, 144, 80), (33, 272, 208)),
-    )
-    yield case(
-        "swap/multistage",
-        "(x: f16[M, K], w: f16[K, N], c: f32[M]) -> f32[M, N]",
-        "  return dot[K](x, w) + c",
-        multistage().replace("swap no", "swap yes"),
-        FEW_ODD,
-    )
-    spread = sizes("M N K", (1, 16, 16), (127, 144, 80), (513, 1040, 208), (1024, 2048, 512))
-    residual = "(x: f16[M, K], w: f16[K, N], r: f16[M, N]) -> f16[M, N]"
-    for schedule in (
-        cooperative("256x64x64", "2x1"),
-        pingpong("64x256x64", "1x2"),
-        cooperative("128x208x64", "2x2"),
-        pingpong("192x64x64", "4x1"),
-        cooperative("256x128x64", "1x4"),
-        pingpong("64x128x128", "8x1"),
-        pingpong("256x96x32", "1x1"),
-        pingpong("64x16x128", "1x1"),
-    ):
-        words = schedule.split()
-        name = f"tiles and clusters/TMA {words[3]} {words[5]}"
-        yield case(
-            name, residual, "  return dot[K](x, w) + r", schedule + "  raster along_n  swizzle 2", spread
-        )
-    for tile, warp in (("16x16x32", "16x16"), ("256x64x32", "64x32"), ("128x48x32", "32x48")):
-        yield case(
-            f"tiles and clusters/multistage {tile}",
-            plain,
-            dot,
-            multistage(tile, f"  warp_tile {warp}  raster along_m  swizzle 4"),
-            FEW_ODD,
-        )

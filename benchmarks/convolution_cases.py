@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -114,7 +114,7 @@ class Case:
         return 2.0 * self.n * side**self.space * c * self.k * self.g * self.r**self.space
 
 
-CASES: tuple[Case, ...] = (
+_FORWARD: tuple[Case, ...] = (
     Case("stem 7x7/2", "forward", 32, 224, 3, 64, 7, 2, 3),
     Case("3x3 64 at 56", "forward", 32, 56, 64, 64, 3, 1, 1),
     Case("3x3 128 at 28", "forward", 32, 28, 128, 128, 3, 1, 1),
@@ -130,28 +130,37 @@ CASES: tuple[Case, ...] = (
     Case("5x5 128 at 28 f16", "forward", 32, 28, 128, 128, 5, 1, 2, t="f16"),
     Case("3d 3x3x3 64 at 28", "forward", 4, 28, 64, 64, 3, 1, 1, space=3),
     Case("1d 9 512 at 2048", "forward", 16, 2048, 512, 512, 9, 1, 4, space=1),
+)
+
+_OTHERS: tuple[Case, ...] = (
     Case("grouped 3x3 8x64 at 28", "grouped", 32, 28, 64, 64, 3, 1, 1, g=8),
     Case("depthwise 3x3 384 at 56", "depthwise", 32, 56, 1, 384, 3, 1, 1),
     Case("depthwise 3x3/2 384 at 56", "depthwise", 32, 56, 1, 384, 3, 2, 1),
     Case("depthwise 7x7 192 at 56", "depthwise", 32, 56, 1, 192, 7, 1, 3),
     Case("transposed 4x4/2 256-128 at 28", "transposed", 32, 28, 256, 128, 4, 2, 1),
     Case("transposed 2x2/2 256-128 at 28", "transposed", 32, 28, 256, 128, 2, 2, 0),
-    Case("weights 3x3 128 at 28", "weights", 32, 28, 128, 128, 3, 1, 1),
-    Case("weights 1x1 256-64 at 56", "weights", 32, 56, 256, 64, 1),
-    Case("weights 3x3 512 at 7", "weights", 32, 7, 512, 512, 3, 1, 1),
-    Case("weights 3x3 64 at 56", "weights", 32, 56, 64, 64, 3, 1, 1),
-    Case("weights 3x3/2 128 at 56", "weights", 32, 56, 128, 128, 3, 2, 1),
-    Case("weights stem 7x7/2", "weights", 32, 224, 3, 64, 7, 2, 3),
-    Case("data 3x3 128 at 28", "data", 32, 28, 128, 128, 3, 1, 1),
-    Case("data 3x3/2 128 at 56", "data", 32, 56, 128, 128, 3, 2, 1),
-    Case("data 3x3 512 at 7", "data", 32, 7, 512, 512, 3, 1, 1),
-    Case("3x3 64 at 56 tf32", "forward", 32, 56, 64, 64, 3, 1, 1, t="tf32"),
-    Case("3x3 128 at 28 tf32", "forward", 32, 28, 128, 128, 3, 1, 1, t="tf32"),
-    Case("3x3 256 at 14 tf32", "forward", 32, 14, 256, 256, 3, 1, 1, t="tf32"),
-    Case("3x3 64 at 56 f32", "forward", 32, 56, 64, 64, 3, 1, 1, t="f32"),
-    Case("3x3 128 at 28 f32", "forward", 32, 28, 128, 128, 3, 1, 1, t="f32"),
-    Case("3x3 256 at 14 f32", "forward", 32, 14, 256, 256, 3, 1, 1, t="f32"),
 )
+
+
+def _gradients(kind: str, *names: str) -> list[Case]:
+    """Of shapes that stand above."""
+    return [replace(c, name=f"{kind} {c.name}", kind=kind) for n in names for c in _FORWARD if c.name == n]
+
+
+def _lane(t: str) -> list[Case]:
+    same = ("3x3 64 at 56", "3x3 128 at 28", "3x3 256 at 14")
+    return [replace(c, name=f"{c.name} {t}", t=t) for c in _FORWARD if c.name in same]
+
+
+CASES: tuple[Case, ...] = (
+    *_FORWARD,
+    *_OTHERS,
+    *_gradients("weights", "3x3 128 at 28", "1x1 256-64 at 56", "3x3 512 at 7", "3x3 64 at 56",
+                "3x3/2 128 at 56", "stem 7x7/2"),
+    *_gradients("data", "3x3 128 at 28", "3x3/2 128 at 56", "3x3 512 at 7"),
+    *_lane("tf32"),
+    *_lane("f32"),
+)  # fmt: skip
 
 NOT_FUSED = ("weights", "data")
 

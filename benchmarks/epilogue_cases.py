@@ -81,9 +81,11 @@ def functions() -> Iterator[Case]:
 # --- comparisons, casts, masks -----------------------------------------------------------------
 
 
+_EVEN = sizes("M N K", (1, 16, 16), (127, 144, 32), (129, 272, 64))
+_ODD = sizes("M N K", (1, 1, 1), (31, 13, 7), (127, 129, 67))
+
+
 def logic() -> Iterator[Case]:
-    shapes = sizes("M N K", (1, 16, 16), (127, 144, 32), (129, 272, 64))
-    odd = sizes("M N K", (1, 1, 1), (31, 13, 7), (127, 129, 67))
     compare = (
         "  d = dot[K](x, w)\n"
         "  return a = where(d < p, d, 0), b = where(d <= p and d >= -3, 1, d),"
@@ -91,7 +93,7 @@ def logic() -> Iterator[Case]:
         " e = where(not (d > 1), p, d), f = d > p, g = d == 2"
     )
     results = "(a: f32[M, N], b: f32[M, N], c: f16[M, N], e: bf16[M, N], f: bool[M, N], g: bool[N, M])"
-    for name, schedule, made in (("TMA", pingpong("64x64x64"), shapes), ("multistage", multistage(), odd)):
+    for name, schedule, made in (("TMA", pingpong("64x64x64"), _EVEN), ("multistage", multistage(), _ODD)):
         yield case(
             f"comparisons and where/{name}",
             f"(x: f16[M, K], w: f16[N, K], p: f32[N]) -> {results}",
@@ -123,6 +125,10 @@ def logic() -> Iterator[Case]:
         multistage(),
         sizes("B M N K", (1, 1, 1, 1), (3, 31, 13, 7), (2, 127, 129, 67)),
     )
+    yield from _casts()
+
+
+def _casts() -> Iterator[Case]:
     casts = (
         "  d = dot[K](x, w) * 0.25\n"
         "  return a = f32(bf16(d)) + d, b = f32(e4m3(d)), c = f32(e5m2(d)), e = i32(floor(d)) + 1,"
@@ -132,8 +138,8 @@ def logic() -> Iterator[Case]:
         "(x: f16[M, K], w: f16[N, K])"
         " -> (a: f32[M, N], b: f16[M, N], c: f32[M, N], e: i32[M, N], f: e4m3[M, N], g: e5m2[M, N])"
     )
-    yield case("casts/TMA", signature, casts, pingpong("64x64x64"), shapes)
-    yield case("casts/multistage", signature, casts, multistage(), odd)
+    yield case("casts/TMA", signature, casts, pingpong("64x64x64"), _EVEN)
+    yield case("casts/multistage", signature, casts, multistage(), _ODD)
     whole = (
         "  d = dot[K](x, w)\n"
         "  return a = s8(clamp(d // 7, -100, 100)), b = d % 13 + p, c = f32(d) * 0.5, e = abs(max(d, p))"
@@ -141,8 +147,8 @@ def logic() -> Iterator[Case]:
     signature = (
         "(x: s8[M, K], w: s8[N, K], p: i32[N]) -> (a: s8[M, N], b: i32[M, N], c: f32[M, N], e: i32[N, M])"
     )
-    yield case("casts/integers by TMA", signature, whole, pingpong("64x64x128"), shapes)
-    yield case("casts/integers by multistage", signature, whole, multistage("64x64x64"), odd)
+    yield case("casts/integers by TMA", signature, whole, pingpong("64x64x128"), _EVEN)
+    yield case("casts/integers by multistage", signature, whole, multistage("64x64x64"), _ODD)
 
 
 # --- operands ----------------------------------------------------------------------------------

@@ -39,9 +39,9 @@ from ucutlass.hardware import ARCHES, default_device, device_named
 from ucutlass.runtime import switches
 from ucutlass.runtime.parallel import jobs
 from ucutlass.runtime.switches import BUILD_STAGE, Stage
-from ucutlass.schedule import request_of_json, show
+from ucutlass.schedule import request_of_json, scheduled, show
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import request_json, scheduled
+from ucutlass.trials.profile import request_json
 from ucutlass.tune.policy import Limits
 from ucutlass.tune.space import Space, explore
 from ucutlass.tune.tune import Failed, Final, Timed, Tuned, search

@@ -19,8 +19,7 @@ from ucutlass.ir import Kernel
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.timing import compare, sets_for
-from ucutlass.schedule import request_of_json
-from ucutlass.trials.profile import scheduled
+from ucutlass.schedule import request_of_json, scheduled
 from ucutlass.trials.tune import FINAL_ROUNDS
 
 ARCH = "sm90a"

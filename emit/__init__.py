@@ -52,14 +52,14 @@ def _convolution(plan: ConvPlan) -> str:
     from ucutlass.emit import conv_direct, conv_places, conv_sm80, conv_sm90
 
     match plan.schedule:
-        case DirectSchedule():
-            return conv_direct.render(plan)
-        case Im2colSchedule():
-            return conv_sm90.render(plan)
-        case PlacesSchedule():
-            return conv_places.render(plan)
-        case _:
-            return conv_sm80.render(plan)
+        case DirectSchedule() as schedule:
+            return conv_direct.render(plan.problem, schedule)
+        case Im2colSchedule() as schedule:
+            return conv_sm90.render(plan.problem, schedule)
+        case PlacesSchedule() as schedule:
+            return conv_places.render(plan.problem, schedule)
+        case Sm80Schedule() as schedule:
+            return conv_sm80.render(plan.problem, schedule)
 
 
 def _gemm(plan: GemmPlan) -> str:
@@ -71,7 +71,7 @@ def _gemm(plan: GemmPlan) -> str:
             return listing(plan)
         case Sm90Schedule():
             return gemm_sm90.render(plan)
-        case Sm80Schedule():
-            return gemm_sm80.render(plan)
-        case GemvSchedule():
-            return gemv.render(plan)
+        case Sm80Schedule() as schedule:
+            return gemm_sm80.render(plan.problem, schedule)
+        case GemvSchedule() as schedule:
+            return gemv.render(plan.problem, schedule)

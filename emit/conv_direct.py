@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ucutlass.elements import S8, TF32
 from ucutlass.emit import convolution, text
-from ucutlass.emit.arithmetic import arithmetic, kind_of, taken
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of, taken
 from ucutlass.emit.convolution import WalkText
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm_sm80 import includes
@@ -17,7 +17,6 @@ from ucutlass.emit.gemm_sm80_epilogue import batch_strides
 from ucutlass.emit.text import product
 from ucutlass.plan import Access, Store
 from ucutlass.plans.convolution import (
-    ConvPlan,
     ConvProblem,
     DirectSchedule,
     Walk,
@@ -47,45 +46,22 @@ class Slot:
     narrow: str
 
 
-def render(plan: ConvPlan) -> str:
-    """The code of a plan with a DirectSchedule, for `ucutlass.emit.text.finish`."""
-    schedule, problem = plan.schedule, plan.problem
-    if not isinstance(schedule, DirectSchedule):
-        raise ValueError(f"conv_direct renders a DirectSchedule, not a {type(schedule).__name__}")
+def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
+    """The code of a plan with a DirectSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
+    reduced result, or where taps slide along nothing."""
     gemm = problem.gemm
-    if any(not isinstance(o, Store) for o in gemm.outputs):
-        raise ValueError("the direct kernel reduces nothing")
-    spell = arithmetic(gemm)
     turned = schedule.turned
     vector = schedule.width > 1
-    inputs = tuple(
-        _slot(i, a, CPP[kind_of(a.elem)], vector and schedule.width * a.elem.bytes <= 16)
-        for i, a in enumerate(gemm.inputs)
-    )
-    outputs = tuple(_slot(i, o.access, CPP[taken(o)], vector) for i, o in enumerate(gemm.outputs))
     modes = max(1, len(problem.batch))
     across = modes - 1 if turned else across_mode(problem) if schedule.rows > 1 else -1
     along_a, along_b = ("kSame" if turned else along(problem, w, vector) for w in (problem.a, problem.b))
     moving = slide(problem, across) if schedule.taps else None
     if schedule.taps and moving is None:
         raise ValueError("no window slides along the results")
-    call = spell.call(
-        "p.arithmetic",
-        [
-            "0",
-            "0",
-            *(
-                f"int(batch[{i}]){' + i' if i == modes - 1 and not turned else ''}"
-                for i in range(len(problem.batch))
-            ),
-        ],
-        "sums[j][i]",
-        [f"in{slot.index}[i]" for slot in inputs],
-        [f"out{slot.index}[{'j' if turned else 'i'}]" for slot in outputs],
-    )
     checked = [f"p.{w}.data" for w, how in (("a", along_a), ("b", along_b)) if how == "kUnit"]
-    checked += [f"p.input{s.index}.data" for s in inputs if s.unit]
-    checked += [f"p.output{s.index}.data" for s in outputs if s.unit]
+    stored = _epilogue(problem, schedule, vector)
+    checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
+    checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
     walk_texts = tuple(
         _with_steps(problem, walk, made, across)
         for walk, made in zip((problem.a, problem.b), convolution.walks(problem), strict=True)
@@ -107,20 +83,54 @@ def render(plan: ConvPlan) -> str:
         contracted=max(1, len(problem.k)),
         batch_modes=modes,
         accumulator="int32_t" if problem.lane == S8 else "float",
-        arithmetic=spell.text,
-        coordinates=spell.coordinates,
+        arithmetic=stored.spell.text,
+        coordinates=stored.spell.coordinates,
         walks=walk_texts,
         contracted_extents=convolution.contracted(problem),
         along_a=along_a,
         along_b=along_b,
         shared_b=across < 0 or not moves(problem, problem.b, across),
-        inputs=inputs,
-        outputs=outputs,
-        call=call,
+        inputs=stored.inputs,
+        outputs=stored.outputs,
+        call=stored.call,
         dims=gemm.dims,
         batch=[product(extent) for extent in gemm.batch] or ["1"],
         checks=checked,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epilogue:
+    """What becomes of a result: the arithmetic, its operands and results, and its call as C++."""
+
+    spell: ArithmeticText
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    call: str
+
+
+def _epilogue(problem: ConvProblem, schedule: DirectSchedule, vector: bool) -> _Epilogue:
+    gemm, turned = problem.gemm, schedule.turned
+    stores = [o for o in gemm.outputs if isinstance(o, Store)]
+    if len(stores) < len(gemm.outputs):
+        raise ValueError("the direct kernel reduces nothing")
+    inputs = tuple(
+        _slot(i, a, CPP[kind_of(a.elem)], vector and schedule.width * a.elem.bytes <= 16)
+        for i, a in enumerate(gemm.inputs)
+    )
+    outputs = tuple(_slot(i, o.access, CPP[taken(o)], vector) for i, o in enumerate(stores))
+    batch = [f"int(batch[{i}])" for i in range(len(problem.batch))]
+    if batch and not turned:
+        batch[-1] += " + i"
+    spell = arithmetic(gemm)
+    call = spell.call(
+        "p.arithmetic",
+        ["0", "0", *batch],
+        "sums[j][i]",
+        [f"in{slot.index}[i]" for slot in inputs],
+        [f"out{slot.index}[{'j' if turned else 'i'}]" for slot in outputs],
+    )
+    return _Epilogue(spell, inputs, outputs, call)
 
 
 def _slot(index: int, access: Access, value: str, vector: bool) -> Slot:

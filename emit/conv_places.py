@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.emit import conv_sm90, convolution, gemm_sm80, text
+from ucutlass.emit import conv_sm90, convolution, text
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
-from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm_sm80 import PAD_M, PAD_N
 from ucutlass.plan import GemmProblem, Reduction
-from ucutlass.plans.convolution import ConvPlan, ConvProblem, PlacesSchedule
+from ucutlass.plans.convolution import ConvProblem, PlacesSchedule
 from ucutlass.plans.places import Places, padded, places
 
 LANES = ("f16", "bf16")
@@ -40,40 +39,29 @@ class RoomText:
     batch: str | None
 
 
-def render(plan: ConvPlan) -> str:
+def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     """The code of a plan with a PlacesSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
     """
-    schedule, problem = plan.schedule, plan.problem
-    if not isinstance(schedule, PlacesSchedule):
-        raise ValueError(f"conv_places renders a PlacesSchedule, not a {type(schedule).__name__}")
     how = places(problem)
     if isinstance(how, str):
         raise ValueError(how)
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    gemm, lane = convolution.seen(problem), conv_sm90.LANES[problem.lane.name]
-    layout = layout_of(problem, gemm, how)
-    values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
-    values["call"] = str(values["call"]).replace("int(first_m) + m", "int(row)")
-    values["k"] = ["1"] * len(problem.k)
-    values["contracted"] = len(problem.k)
+    layout = layout_of(problem, convolution.seen(problem), how)
     rooms = _rooms(problem, how)
     channel = problem.a.axes[how.channel].extent
+    values = convolution.values(problem, layout, "int(row)")
+    values |= conv_sm90.hopper_values(problem, schedule, _end(problem, schedule))
+    values["modifiers"] = ", 1, 1, 1, 1"
+    values["stage_elements"] = "0"
     values["m"] = " * ".join(
         [*(r.taps for r in rooms if r.batch is None), f"ceil_div(e[{channel}], kPart) * kPart"]
     )
-    row_bytes = schedule.part * 2
     return text.render(
         "conv_places.cu.j2",
-        includes=gemm_sm80.includes(conv_sm90.INCLUDES),
-        tile=schedule.tile, part=schedule.part, groups=schedule.groups, stages=schedule.stages,
-        blocks=schedule.blocks, stage_rows=rows_staged(problem, schedule),
-        shared_bytes=shared_bytes(problem, schedule), tables=_end(problem, schedule),
-        barriers=_end(problem, schedule) + 4 * schedule.tile[0],
-        windows=rooms, registers=schedule.tile[1] // 2, instruction_k=lane.k, types=lane.types,
-        modifiers=", 1, 1, 1, 1", tma_type=lane.tma, swizzle_name=f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B",
+        stage_rows=rows_staged(problem, schedule), windows=rooms, registers=schedule.tile[1] // 2,
         first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
         first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
         channels=conv_sm90.extent_of(problem.a, how.channel), channels_real=f"e[{channel}]",
@@ -82,10 +70,6 @@ def render(plan: ConvPlan) -> str:
         + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
         images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
         a_dims=_a_dims(problem, how),
-        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
-        stage_elements="0", sums_per_tile="kTileM * kTileN",
-        walks=convolution.walks(problem), packs=convolution.packs(problem),
-        contracted_extents=convolution.contracted(problem), strides_alone=True,
         scattered="row_table", masked=True, finishes=True, groups_at_once=1, halves=1, deep=False,
         **values,
     )  # fmt: skip
@@ -138,9 +122,8 @@ def _end(problem: ConvProblem, schedule: PlacesSchedule) -> int:
 
 
 def shared_bytes(problem: ConvProblem, schedule: PlacesSchedule) -> int:
-    """Dynamic shared memory of a thread block: stages or epilogue, a table of rows, barriers, and what
-    bringing them to a multiple of 1024 bytes may take."""
-    return _end(problem, schedule) + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
+    """Dynamic shared memory of a thread block."""
+    return conv_sm90.around(_end(problem, schedule), schedule)
 
 
 # --- text -------------------------------------------------------------------------

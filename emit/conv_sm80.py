@@ -11,10 +11,9 @@ from typing import Literal
 from ucutlass.elements import S8, TF32, Element
 from ucutlass.emit import convolution, gemm_sm80, text
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
-from ucutlass.emit.arithmetic import arithmetic
-from ucutlass.emit.gemm_sm80 import MMAS, PAD_M, PAD_N, Copies, Mma
+from ucutlass.emit.gemm_sm80 import MMAS, Copies, Mma
 from ucutlass.plan import GemmProblem, Sm80Schedule
-from ucutlass.plans.convolution import ConvPlan, ConvProblem, Walk
+from ucutlass.plans.convolution import ConvProblem, Walk
 
 _INCLUDES = (
     "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<numeric>", "<type_traits>",
@@ -23,23 +22,17 @@ _INCLUDES = (
 )  # fmt: skip
 
 
-def render(plan: ConvPlan) -> str:
+def render(problem: ConvProblem, schedule: Sm80Schedule) -> str:
     """The code of a plan with an Sm80Schedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a schedule that breaks `check`'s rules.
     """
-    schedule, problem = plan.schedule, plan.problem
-    if not isinstance(schedule, Sm80Schedule):
-        raise ValueError(f"conv_sm80 renders an Sm80Schedule, not a {type(schedule).__name__}")
     if reason := check(problem, schedule):
         raise ValueError(reason)
     gemm = convolution.seen(problem)
     mma = _mma(problem, schedule)
-    layout = epilogue.layout(gemm)
-    values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
-    values["k"] = ["1"] * max(1, len(problem.k))
+    values = convolution.values(problem, epilogue.layout(gemm))
     values["checks"] = [*_listed(values["checks"]), *_checks(problem)]
-    values["contracted"] = max(1, len(problem.k))
     return text.render(
         "conv_sm80.cu.j2",
         includes=gemm_sm80.includes(_INCLUDES),
@@ -53,12 +46,6 @@ def render(plan: ConvPlan) -> str:
         mma=mma,
         sum=mma.sum if mma else "float",
         accumulator="int32_t" if problem.lane == S8 else "float",
-        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
-        stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
-        sums_per_tile="kTileM * kTileN",
-        walks=convolution.walks(problem),
-        packs=convolution.packs(problem),
-        contracted_extents=convolution.contracted(problem),
         **values,
     )
 

@@ -15,10 +15,9 @@ from types import MappingProxyType
 from ucutlass.elements import BF16, F16, TF32
 from ucutlass.emit import convolution, gemm_sm80, text
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
-from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm_sm80 import PAD_M, PAD_N
 from ucutlass.plan import GemmProblem
-from ucutlass.plans.convolution import ConvPlan, ConvProblem, Im2colSchedule, Walk
+from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, PlacesSchedule, Walk
 from ucutlass.plans.im2col import Im2col, im2col
 
 INCLUDES = (
@@ -74,53 +73,38 @@ class SpaceText:
     offset: str
 
 
-def render(plan: ConvPlan) -> str:
+def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
     """The code of a plan with an Im2colSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
     """
-    schedule, problem = plan.schedule, plan.problem
-    if not isinstance(schedule, Im2colSchedule):
-        raise ValueError(f"conv_sm90 renders an Im2colSchedule, not a {type(schedule).__name__}")
     how = im2col(problem)
     if isinstance(how, str):
         raise ValueError(how)
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    gemm, lane, size = convolution.seen(problem), LANES[problem.lane.name], problem.a.read.bytes
-    layout = layout_of(gemm, how)
-    values = dict(epilogue.values(gemm, layout, arithmetic(gemm)))
-    if how.phases > 1:
+    layout = layout_of(convolution.seen(problem), how)
+    apart = how.phases > 1
+    values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
+    values |= hopper_values(problem, schedule, _end(problem, schedule))
+    if apart:
         values["scattered"] = "rows_at(shared)"
-        values["call"] = str(values["call"]).replace("int(first_m) + m", "int(row)")
-    values["k"] = ["1"] * len(problem.k)
-    values["contracted"] = len(problem.k)
+    if how.across:
+        values["modifiers"] = ", 1, 1, 0, 1"
+    deep, row_bytes = is_deep(schedule), schedule.part * problem.a.read.bytes
+    sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
     return text.render(
         "conv_sm90.cu.j2",
-        includes=gemm_sm80.includes(INCLUDES),
-        tile=schedule.tile,
-        part=schedule.part,
         parts=schedule.tile[2] // schedule.part,
-        groups=schedule.groups,
-        stages=schedule.stages,
         stage_rows=rows_staged(problem, schedule),
-        blocks=schedule.blocks,
-        deep=is_deep(schedule),
-        halves=2 if is_deep(schedule) else 1,
-        shared_bytes=shared_bytes(problem, schedule),
-        tables=_end(problem, schedule),
-        barriers=_end(problem, schedule) + 4 * schedule.tile[0],
+        deep=deep,
+        halves=2 if deep else 1,
         phases=how.phases,
         windows=_space(problem, how),
-        registers=schedule.tile[1] // (4 if is_deep(schedule) else 2),
-        instruction_k=lane.k,
-        types=lane.types,
-        modifiers=", 1, 1, 0, 1" if how.across else lane.modifiers,
+        registers=schedule.tile[1] // (4 if deep else 2),
         across=how.across,
-        row_bytes=schedule.part * size,
-        swizzle_code=_SWIZZLE[schedule.part * size],
-        swizzle_name=f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * size}B",
-        tma_type=lane.tma,
+        row_bytes=row_bytes,
+        swizzle_code=_SWIZZLE[row_bytes],
         image=_image(problem, how),
         images=_images(problem, how),
         first_channel=_first_channel(problem, how),
@@ -128,19 +112,40 @@ def render(plan: ConvPlan) -> str:
         grouped=how.group is not None,
         a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
         b_dims=_b_dims(problem, how, schedule),
-        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
-        stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
-        sums_per_tile="kTileM * kTileN",
-        walks=convolution.walks(problem),
-        packs=convolution.packs(problem),
-        contracted_extents=convolution.contracted(problem),
-        strides_alone=True,
-        groups_at_once=2
-        if schedule.tile[0] * schedule.tile[1] // schedule.groups <= 4096
-        or (schedule.blocks == 1 and not is_deep(schedule))
-        else 1,
+        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not deep) else 1,
         **values,
     )
+
+
+def hopper_values(
+    problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule, end: int
+) -> Mapping[str, object]:
+    """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
+    epilogue use, behind which the table of rows and the barriers lie."""
+    lane, (tile_m, _, _) = LANES[problem.lane.name], schedule.tile
+    return {
+        "includes": gemm_sm80.includes(INCLUDES),
+        "tile": schedule.tile,
+        "part": schedule.part,
+        "groups": schedule.groups,
+        "stages": schedule.stages,
+        "blocks": schedule.blocks,
+        "shared_bytes": around(end, schedule),
+        "tables": end,
+        "barriers": end + 4 * tile_m,
+        "instruction_k": lane.k,
+        "types": lane.types,
+        "modifiers": lane.modifiers,
+        "swizzle_name": f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * problem.a.read.bytes}B",
+        "tma_type": lane.tma,
+        "strides_alone": True,
+    }
+
+
+def around(end: int, schedule: Im2colSchedule | PlacesSchedule) -> int:
+    """Dynamic shared memory of a thread block: `end` bytes of stages or epilogue, a table of rows, barriers,
+    and what bringing them to a multiple of 1024 bytes may take."""
+    return end + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
 
 
 def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
@@ -201,9 +206,8 @@ def _end(problem: ConvProblem, schedule: Im2colSchedule) -> int:
 
 
 def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
-    """Dynamic shared memory of a thread block: stages or epilogue, a table of rows, barriers, and what
-    bringing them to a multiple of 1024 bytes may take."""
-    return _end(problem, schedule) + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
+    """Dynamic shared memory of a thread block."""
+    return around(_end(problem, schedule), schedule)
 
 
 # --- text -------------------------------------------------------------------------

@@ -1,11 +1,15 @@
-"""Convolutions: which kernel a plan's schedule names, and what their templates share, the description of
-how operands are walked (`conv_walk.j2`) and copied to another order before the product (`conv_pack.j2`)."""
+"""Convolutions: what their templates share, the description of how operands are walked (`conv_walk.j2`) and
+copied to another order before the product (`conv_pack.j2`), and of what the multistage GEMM's epilogue
+stores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ucutlass.emit import gemm_sm80
+from ucutlass.emit import gemm_sm80_epilogue as epilogue
+from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.text import over_extents
 from ucutlass.extents import Extent
 from ucutlass.plan import GemmProblem
@@ -187,6 +191,23 @@ def contracted(problem: ConvProblem) -> tuple[str, ...]:
     if pads:
         made[-1] = f"ceil_div({made[-1]}, {max(pads)}) * {max(pads)}"
     return tuple(made)
+
+
+def values(
+    problem: ConvProblem, layout: epilogue.Layout, row: str = epilogue.ROW
+) -> dict[str, object]:
+    """The variables of the templates that multiply tiles; `row` is the coordinate of a row as C++."""
+    gemm = seen(problem)
+    return {
+        **epilogue.values(gemm, layout, arithmetic(gemm), row),
+        **gemm_sm80.staged(layout),
+        # Extents along K are `contracted_extents`; what epilogues are told of them is their number.
+        "k": ["1"] * max(1, len(problem.k)),
+        "contracted": max(1, len(problem.k)),
+        "walks": walks(problem),
+        "packs": packs(problem),
+        "contracted_extents": contracted(problem),
+    }
 
 
 def seen(problem: ConvProblem) -> GemmProblem:

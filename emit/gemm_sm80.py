@@ -16,7 +16,7 @@ from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import INCLUDES as ARITHMETIC_INCLUDES
 from ucutlass.emit.arithmetic import arithmetic
-from ucutlass.plan import Access, GemmPlan, GemmProblem, Sm80Schedule
+from ucutlass.plan import Access, GemmProblem, Sm80Schedule
 
 PAD_N, PAD_M = 8, 4
 """Elements added to a staged row (column) of accumulators, so that the eight rows that a warp
@@ -78,14 +78,11 @@ class Copies:
     read: str
 
 
-def render(plan: GemmPlan) -> str:
+def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
     """The code of a plan with an Sm80Schedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a schedule that breaks `check`'s rules.
     """
-    schedule, problem = plan.schedule, plan.problem
-    if not isinstance(schedule, Sm80Schedule):
-        raise ValueError(f"gemm_sm80 renders an Sm80Schedule, not a {type(schedule).__name__}")
     if reason := check(problem, schedule):
         raise ValueError(reason)
     mma = _mma(problem, schedule)
@@ -108,11 +105,18 @@ def render(plan: GemmPlan) -> str:
         mma=mma,
         sum=mma.sum if mma else "float",
         accumulator="int32_t" if problem.lane == S8 else "float",
-        pitch=f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
-        stage_elements="kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
-        sums_per_tile="kTileM * kTileN",
+        **staged(layout),
         **epilogue.values(problem, layout, spell),
     )
+
+
+def staged(layout: epilogue.Layout) -> Mapping[str, str]:
+    """How accumulators lie in shared memory as C++."""
+    return {
+        "pitch": f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        "stage_elements": "kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
+        "sums_per_tile": "kTileM * kTileN",
+    }
 
 
 def warps_of(schedule: Sm80Schedule) -> tuple[int, int]:

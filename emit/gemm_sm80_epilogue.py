@@ -114,11 +114,18 @@ def results(problem: GemmProblem, how: Layout) -> tuple[Slot, ...]:
     return tuple(made)
 
 
-def values(problem: GemmProblem, how: Layout, spell: ArithmeticText) -> Mapping[str, object]:
-    """The templates' variables that describe the problem and the epilogue."""
+ROW = "int(first_m) + m"
+"""A row's coordinate as C++, where a tile's rows are neighbours."""
+
+
+def values(
+    problem: GemmProblem, how: Layout, spell: ArithmeticText, row: str = ROW
+) -> Mapping[str, object]:
+    """The templates' variables that describe the problem and the epilogue. `row` is the coordinate of a row
+    as C++."""
     inputs, outputs = slots(problem, how), results(problem, how)
     step_m, step_n = (" + i", "") if how.along == "m" else ("", " + i")
-    coordinates = [f"int(first_m) + m{step_m}", f"int(tile.n) + n{step_n}"]
+    coordinates = [f"{row}{step_m}", f"int(tile.n) + n{step_n}"]
     coordinates += [f"int(batch[{i}])" for i in range(len(problem.batch))]
     call = spell.call(
         "p.arithmetic",

@@ -14,7 +14,7 @@ from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm_sm80 import includes
-from ucutlass.plan import GemmPlan, GemmProblem, GemvSchedule
+from ucutlass.plan import GemmProblem, GemvSchedule
 
 IN_FLIGHT = 8
 """Loads of the matrix that a thread has in flight at a time, about."""
@@ -50,14 +50,11 @@ _INCLUDES = (
 )
 
 
-def render(plan: GemmPlan) -> str:
+def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     """The code of a plan with a GemvSchedule, for `ucutlass.emit.text.finish`.
 
     Raises ValueError for a schedule that breaks `check`'s rules.
     """
-    schedule, problem = plan.schedule, plan.problem
-    if not isinstance(schedule, GemvSchedule):
-        raise ValueError(f"gemv renders a GemvSchedule, not a {type(schedule).__name__}")
     if reason := check(problem, schedule):
         raise ValueError(reason)
     how = shape(problem, schedule)

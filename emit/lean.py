@@ -84,29 +84,63 @@ class Layout:
     part_step: int
     turn: int
     warp_groups: int
-    cooperative: bool
-    threads: int
-    shared_bytes: int
     scheduler_bytes: int
     stream_k: bool
-    overlaps: bool
     columns: int
     store_buffers: int
     load_stages: int
-    stores: tuple[Slot, ...]
-    loads: tuple[Slot, ...]
-    staged: tuple[Slot, ...]
-    direct_inputs: tuple[Slot, ...]
-    direct_outputs: tuple[Slot, ...]
+    inputs: tuple[Slot, ...]
+    written: tuple[Slot, ...]
     outputs: tuple[Result, ...]
     combines: tuple[Combine, ...]
-    down: bool
-    destination: str
-    coordinates: bool
+    reads_coordinates: bool
     call: str
 
+    threads: int = 384
+    shared_bytes: int = SHARED_BYTES
     vector: int = VECTOR
     split_blocks: int = BLOCKS
+
+    @property
+    def cooperative(self) -> bool:
+        return self.warp_groups == 2
+
+    @property
+    def overlaps(self) -> bool:
+        # Its locks are set to 0 on the stream before it, by what need not be a kernel.
+        return not self.stream_k
+
+    @property
+    def stores(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.written if s.shape == "box")
+
+    @property
+    def loads(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.inputs if s.shape == "box")
+
+    @property
+    def staged(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.inputs if s.count)
+
+    @property
+    def direct_inputs(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.inputs if s.shape == "direct")
+
+    @property
+    def direct_outputs(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.written if s.shape == "direct")
+
+    @property
+    def down(self) -> bool:
+        return down(self.combines)
+
+    @property
+    def destination(self) -> str:
+        return next((s.element for s in self.stores), "cutlass::half_t")
+
+    @property
+    def coordinates(self) -> bool:
+        return self.reads_coordinates or bool(self.direct_inputs)
 
     @property
     def stage_bytes(self) -> int:
@@ -200,16 +234,14 @@ def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
 def _layout(
     plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText
 ) -> Layout:
-    cooperative = schedule.warps == "cooperative"
-    groups = 2 if cooperative else 1
+    groups = 2 if schedule.warps == "cooperative" else 1
     tile_m, tile_n, _ = schedule.tile
     a, b = operands(problem, schedule, groups)
     in_parts = schedule.math == "tf32x3"
     loaded = (a, b, small(a), small(b)) if in_parts else (a, b)
     atoms = tile_m // (64 * groups)
     inputs, outputs = slots(plan, problem, schedule)
-    boxes = [s for s in (*inputs, *outputs) if s.shape == "box"]
-    stores, loads = [s for s in boxes if not s.reads], [s for s in boxes if s.reads]
+    stores, loads = ([s for s in of if s.shape == "box"] for of in (outputs, inputs))
     staged = [s for s in inputs if s.count]
     reduced = combines(problem, schedule, operation)
     wide = widths(schedule, atoms, reduced, stores[0].size if stores else None)
@@ -221,7 +253,6 @@ def _layout(
     ]
     accumulate = "s32" if problem.lane.kind == "int" else "f32"
     lane = TYPES[problem.lane.name]
-    direct_inputs = tuple(s for s in inputs if s.shape == "direct")
     terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
     count = parts(schedule, promoted, registers)
     columns = tile_n // count
@@ -242,26 +273,16 @@ def _layout(
         part_step=part_step(b, columns),
         turn=turn(schedule, promoted, registers, atoms),
         warp_groups=groups,
-        cooperative=cooperative,
-        threads=384,
-        shared_bytes=SHARED_BYTES,
         scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
         stream_k=schedule.scheduler == "stream_k",
-        # Its locks are set to 0 on the stream before it, by what need not be a kernel.
-        overlaps=schedule.scheduler != "stream_k",
         columns=walk.columns,
         store_buffers=walk.store_buffers,
         load_stages=walk.load_stages,
-        stores=tuple(stores),
-        loads=tuple(loads),
-        staged=tuple(staged),
-        direct_inputs=direct_inputs,
-        direct_outputs=tuple(s for s in outputs if s.shape == "direct"),
+        inputs=tuple(inputs),
+        written=tuple(outputs),
         outputs=tuple(results),
         combines=reduced,
-        down=down(reduced),
-        destination=next((s.element for s in stores), "cutlass::half_t"),
-        coordinates=operation.coordinates or bool(direct_inputs),
+        reads_coordinates=operation.coordinates,
         call=call(operation, inputs),
     )
 

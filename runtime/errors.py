@@ -26,8 +26,8 @@ class SwitchError(Exception):
         return f"environment variable {self.name} is {self.value!r}, but it takes {self.accepts}"
 
 
-class MachineError(Exception):
-    """This machine cannot do what was asked. `what` happened; `mend` is one act that helps."""
+class Mendable(Exception):
+    """`what` happened; `mend` is one act that helps."""
 
     def __init__(self, what: str, mend: str) -> None:
         super().__init__(what, mend)
@@ -36,6 +36,10 @@ class MachineError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what}; to mend it: {self.mend}"
+
+
+class MachineError(Mendable):
+    """This machine cannot do what was asked."""
 
 
 # --- tool chain ------------------------------------------------------------------

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING
 from ucutlass.runtime import process, ptxas, timings
 from ucutlass.runtime.errors import (
     ArchUnknown,
-    BuildCancelled,
     BuildError,
-    BuildTimedOut,
     CacheFull,
     CompilerTooOld,
     HostCompilerUnsupported,
@@ -155,7 +153,7 @@ def _compile(
     scratch = folder / _SCRATCH
     scratch.mkdir()
     start = time.monotonic()
-    status = process.run(
+    ended = process.run(
         _command(arch, toolchain),
         folder=folder,
         env=environment(scratch),
@@ -166,13 +164,8 @@ def _compile(
     seconds = round(time.monotonic() - start, 3)
     phases = _phases(folder / _PHASES)
     shutil.rmtree(scratch)
-    match status:
-        case "cancelled":
-            raise BuildCancelled(entry)
-        case "timed out":
-            raise BuildTimedOut(entry, limit_seconds)
-        case _:
-            log = (folder / LOG).read_text(errors="replace")
+    status = process.exit_status(entry, ended, limit_seconds)
+    log = (folder / LOG).read_text(errors="replace")
     if status != 0 or not (folder / LIBRARY).is_file():
         raise refusal(entry, status, log, keep, command_line(arch, SOURCE, LIBRARY))
     return Compiled(seconds, ptxas.parse(log), phases)

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from ucutlass.runtime.errors import CompilerUnusable
+from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut, CompilerUnusable
 
 _POLL_SECONDS = 0.05
+
+Status: TypeAlias = int | Literal["timed out", "cancelled"]
+"""How a compiler ended: its exit status, or why it was ended."""
 
 
 def run(
@@ -25,7 +28,7 @@ def run(
     log: Path,
     limit_seconds: float,
     cancel: Event | None,
-) -> int | Literal["timed out", "cancelled"]:
+) -> Status:
     """The exit status of `command` run in `folder`, its output (both streams) in `log`.
 
     On cancellation, time-out or any exception, Ctrl-C too, every process of the group is killed
@@ -46,9 +49,18 @@ def run(
             kill_group(process)
 
 
-def _wait(
-    process: subprocess.Popen[bytes], deadline: float, cancel: Event | None
-) -> int | Literal["timed out", "cancelled"]:
+def exit_status(entry: str, ended: Status, limit_seconds: float) -> int:
+    """Of a compiler that ended by itself. Raises BuildCancelled, BuildTimedOut."""
+    match ended:
+        case "cancelled":
+            raise BuildCancelled(entry)
+        case "timed out":
+            raise BuildTimedOut(entry, limit_seconds)
+        case status:
+            return status
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float, cancel: Event | None) -> Status:
     while True:
         if cancel is not None and cancel.is_set():
             return "cancelled"

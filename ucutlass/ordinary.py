@@ -11,6 +11,7 @@ from ucutlass import inference, ir
 from ucutlass.ir import Kernel, TensorType, Value
 from ucutlass.pipeline.names import stage_names
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
+from ucutlass.walks import walk
 
 _TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
 """Extents tried, most ordinary first, to find a shape for which a guard holds."""
@@ -70,7 +71,7 @@ def roles(program: ir.Program) -> dict[str, int]:
 
 def _of_kernel(kernel: Kernel) -> dict[str, int]:
     found: dict[str, int] = {}
-    for node in _nodes(kernel):
+    for node in walk(*(result.value for result in kernel.results)):
         match node:
             case ir.Read(positions=positions):
                 windows = [w for position in positions if (w := _window(position, kernel))]
@@ -97,9 +98,9 @@ def _window(position: ir.Position, kernel: Kernel) -> dict[str, int]:
 def _scores(dot: ir.Dot) -> Iterator[ir.Dot]:
     """The dots under a softmax that is an operand of this one."""
     for side in (dot.left, dot.right):
-        for node in _below(side):
+        for node in walk(side):
             if isinstance(node, ir.Softmax):
-                yield from (inner for inner in _below(node) if isinstance(inner, ir.Dot))
+                yield from (inner for inner in walk(node) if isinstance(inner, ir.Dot))
 
 
 def _values(dot: ir.Dot) -> set[str]:
@@ -108,22 +109,6 @@ def _values(dot: ir.Dot) -> set[str]:
     return {
         dim
         for side, other in (sides, sides[::-1])
-        if not any(isinstance(node, ir.Softmax) for node in _below(side))
+        if not any(isinstance(node, ir.Softmax) for node in walk(side))
         for dim in set(side.dims) - set(other.dims) - set(dot.over)
     }
-
-
-def _nodes(kernel: Kernel) -> list[Value]:
-    """Each once, in an order that the text gives."""
-    return list({id(n): n for result in kernel.results for n in _below(result.value)}.values())
-
-
-def _below(value: Value) -> list[Value]:
-    seen: dict[int, Value] = {}
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
-            stack += ir.children(node)
-    return list(seen.values())

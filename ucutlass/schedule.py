@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from ucutlass.ir import Choice
+from ucutlass.ir import Choice, Kernel, ScheduleBlock
 
 Family: TypeAlias = Literal[
     "sm90", "sm80", "gemv", "products", "simt", "im2col", "gather", "direct", "attention", "sweep"
@@ -207,6 +207,12 @@ def requests(choices: Iterable[Choice]) -> Iterator[Request]:
     for values in itertools.product(*(v for _, v in named)):
         fixed = {name: v for (name, _), v in zip(named, values, strict=True) if v != "auto"}
         yield replace(Request(), **fixed)  # type: ignore[arg-type]
+
+
+def scheduled(program: Kernel, arch: str, request: Request) -> Kernel:
+    """The kernel with one schedule for an architecture in place of its own blocks."""
+    choices = tuple(Choice(name, (value,), program.span) for name, value in request.given().items())
+    return replace(program, schedules=(ScheduleBlock(arch, None, choices, program.span),))
 
 
 def served(request: Request, among: Iterable[Family]) -> tuple[Family, ...]:

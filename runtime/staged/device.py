@@ -17,7 +17,7 @@ from threading import Event
 from types import MappingProxyType
 
 from ucutlass.runtime import nvcc, process
-from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, CompilerUnusable
+from ucutlass.runtime.errors import BuildError, CompilerUnusable
 from ucutlass.runtime.staged import worker
 from ucutlass.runtime.timings import Phases
 
@@ -82,7 +82,7 @@ def run(
         "seconds": _SECONDS,
     }
     (folder / _JOB).write_text(json.dumps(job))
-    status = process.run(
+    ended = process.run(
         [sys.executable, "-m", worker.__name__, _JOB],
         folder=folder,
         env=_environment(),
@@ -91,18 +91,14 @@ def run(
         cancel=cancel,
     )
     said = (folder / log).read_text(errors="replace")
-    match status:
-        case "cancelled":
-            raise BuildCancelled(entry)
-        case "timed out":
-            raise BuildTimedOut(entry, limit_seconds)
-        case worker.REFUSED:
-            errors = nvcc.first_errors(said, 1)
-            kept = keep()
-            raise BuildError(entry, errors, kept / _source(compiles), kept / log, command)
-        case int() if status != 0:
-            words, compiler = _FULL.get(status, said), "NVRTC" if link is None else "NVRTC or nvJitLink"
-            raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
+    status = process.exit_status(entry, ended, limit_seconds)
+    if status == worker.REFUSED:
+        errors = nvcc.first_errors(said, 1)
+        kept = keep()
+        raise BuildError(entry, errors, kept / _source(compiles), kept / log, command)
+    if status != 0:
+        words, compiler = _FULL.get(status, said), "NVRTC" if link is None else "NVRTC or nvJitLink"
+        raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
     phases = json.loads((folder / _SECONDS).read_text())
     for name in (_JOB, _SECONDS):
         (folder / name).unlink()

@@ -20,8 +20,9 @@ from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, MachineError
+from ucutlass.runtime.process import Status
 from ucutlass.runtime.staged import device, nvrtc
-from ucutlass.runtime.staged.skeleton import DEVICE_PART, HOST_PART, Status, awaited, said
+from ucutlass.runtime.staged.skeleton import DEVICE_PART, HOST_PART, awaited, said
 from ucutlass.runtime.toolchain import Toolchain
 
 NATIVE = Path(__file__).parent.parent / "native"
@@ -213,12 +214,8 @@ def _run(one: Gxx, toolchain: Toolchain, folder: Path, cancel: Event | None, lim
 def _check(
     entry: str, one: Gxx, ended: Ended, folder: Path, keep: Callable[[], Path], limit_seconds: float
 ) -> None:
-    match ended.status:
-        case "cancelled":
-            raise BuildCancelled(entry)
-        case "timed out":
-            raise BuildTimedOut(entry, limit_seconds)
-        case int() as status if status != 0:
-            words = said(folder / one.log)
-            (folder / nvcc.LOG).write_text(words)
-            raise nvcc.refusal(entry, status, words, keep, one.command, "g++", one.source)
+    status = process.exit_status(entry, ended.status, limit_seconds)
+    if status != 0:
+        words = said(folder / one.log)
+        (folder / nvcc.LOG).write_text(words)
+        raise nvcc.refusal(entry, status, words, keep, one.command, "g++", one.source)

@@ -21,7 +21,7 @@ from ucutlass.plans import Plan
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut, ToolchainError
+from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.staged import device, nvjitlink, nvrtc, skeleton
 from ucutlass.runtime.staged import lean as lean_parts
@@ -84,15 +84,7 @@ def recipe(
     """
     compiler, linker = nvrtc.version(), nvjitlink.version()
     _check(toolchain, compiler, linker)
-    beside: dict[str, str] = {}
-    match staged:
-        case Staged():
-            how: InParts = "a"
-            base = skeleton.recipe(staged.skeleton, toolchain, limit_seconds)
-        case Lean():
-            how = "b"
-            base = lean_parts.recipe(staged, toolchain, cache, limit_seconds)
-            beside["driver"] = lean_parts.driver_recipe(toolchain).key
+    how, base, beside = _skeleton(staged, toolchain, cache, limit_seconds)
     versions = {
         **base.versions,
         "nvrtc": "{}.{}".format(*compiler),
@@ -105,13 +97,7 @@ def recipe(
         (folder / ARITHMETIC).write_text(staged.arithmetic)
         made = make(base, cache, on_progress=on_progress, cancel=cancel)
         skeleton_seconds = time.monotonic() - start
-        said = device.run(
-            source.entry, folder,
-            (device.Compile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
-            device.Link((str(made.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS),
-            log=nvcc.LOG, command=_ARITHMETIC_COMMAND, keep=keep, cancel=cancel, limit_seconds=limit_seconds,
-        )  # fmt: skip
-        (folder / _ARITHMETIC_PART).unlink()
+        said = _image(source.entry, made, folder, keep, cancel, limit_seconds)
         library_start = time.monotonic()
         (folder / _DATA).write_text(_DATA_TEXT)
         if how == "a":
@@ -142,6 +128,33 @@ def recipe(
         },
         produce=produce,
     )
+
+
+def _skeleton(
+    staged: Staged | Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float
+) -> tuple[InParts, Recipe, dict[str, str]]:
+    """The stage, its skeleton's recipe, and the keys of what else is linked with it."""
+    match staged:
+        case Staged():
+            return "a", skeleton.recipe(staged.skeleton, toolchain, limit_seconds), {}
+        case Lean():
+            base = lean_parts.recipe(staged, toolchain, cache, limit_seconds)
+            return "b", base, {"driver": lean_parts.driver_recipe(toolchain).key}
+
+
+def _image(
+    entry: str, made: Artifact, folder: Path, keep: Callable[[], Path], cancel: Event | None,
+    limit_seconds: float,
+) -> device.Said:  # fmt: skip
+    """Compiles the arithmetic and links it with the skeleton."""
+    said = device.run(
+        entry, folder,
+        (device.Compile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
+        device.Link((str(made.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS),
+        log=nvcc.LOG, command=_ARITHMETIC_COMMAND, keep=keep, cancel=cancel, limit_seconds=limit_seconds,
+    )  # fmt: skip
+    (folder / _ARITHMETIC_PART).unlink()
+    return said
 
 
 def _check(toolchain: Toolchain, compiler: tuple[int, int], linker: tuple[int, int]) -> None:
@@ -196,7 +209,7 @@ def _library(
         *(f"-L{place}" for place in toolchain.nvcc.library_folders),
         "-o", nvcc.LIBRARY, str(made.folder / skeleton.HOST_PART), _DATA,
     ]  # fmt: skip
-    status = process.run(
+    ended = process.run(
         command,
         folder=folder,
         env=nvcc.environment(scratch),
@@ -205,16 +218,12 @@ def _library(
         cancel=cancel,
     )
     shutil.rmtree(scratch)
-    match status:
-        case "cancelled":
-            raise BuildCancelled(entry)
-        case "timed out":
-            raise BuildTimedOut(entry, limit_seconds)
-        case int() if status != 0 or not (folder / nvcc.LIBRARY).is_file():
-            shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
-            words = skeleton.said(log)
-            (folder / nvcc.LOG).write_text(words)
-            raise nvcc.refusal(entry, status, words, keep, shown)
+    status = process.exit_status(entry, ended, limit_seconds)
+    if status != 0 or not (folder / nvcc.LIBRARY).is_file():
+        shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
+        words = skeleton.said(log)
+        (folder / nvcc.LOG).write_text(words)
+        raise nvcc.refusal(entry, status, words, keep, shown)
 
 
 __all__ = [

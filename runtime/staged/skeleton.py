@@ -15,19 +15,16 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 from ucutlass.emit.text import Source
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Produced, Recipe
-from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut
+from ucutlass.runtime.process import Status
 from ucutlass.runtime.toolchain import Toolchain
 
 DEVICE_PART = "skeleton.ltoir"
 HOST_PART = "host.o"
-
-Status: TypeAlias = int | Literal["timed out", "cancelled"]
-"""How a compiler ended: its exit status, or why it was ended."""
 
 T = TypeVar("T")
 
@@ -117,16 +114,12 @@ def _compile(
         except BaseException:
             stop.set()
             raise
-    for one, status in ((_DEVICE, device), (_HOST, ended)):
-        match status:
-            case "cancelled":
-                raise BuildCancelled(entry)
-            case "timed out":
-                raise BuildTimedOut(entry, limit_seconds)
-            case int() if status != 0 or not (folder / one.part).is_file():
-                log = said(folder / one.log)
-                (folder / nvcc.LOG).write_text(log)
-                raise nvcc.refusal(entry, status, log, keep, _line(one))
+    for one, how in ((_DEVICE, device), (_HOST, ended)):
+        status = process.exit_status(entry, how, limit_seconds)
+        if status != 0 or not (folder / one.part).is_file():
+            log = said(folder / one.log)
+            (folder / nvcc.LOG).write_text(log)
+            raise nvcc.refusal(entry, status, log, keep, _line(one))
 
 
 def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:

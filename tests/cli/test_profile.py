@@ -13,8 +13,8 @@ import pytest
 from cli_machine import H200, Machine
 
 from ucutlass.runtime import isolate
-from ucutlass.schedule import request_of_json
-from ucutlass.trials.profile import request_json, scheduled
+from ucutlass.schedule import request_of_json, scheduled
+from ucutlass.trials.profile import request_json
 
 BAD = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)

@@ -17,7 +17,7 @@ from tests.emit.harness import cutlass_include
 from tests.emit.plan_reference import call, run, worst
 from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
 from ucutlass.emit import emit, gemm_sm80
-from ucutlass.plan import GemmPlan, GemvSchedule, Knobs, Sm80Schedule
+from ucutlass.plan import GemmPlan, Knobs, Sm80Schedule
 
 SIMT = Sm80Schedule((64, 64, 16), (32, 32), 2, "simt")
 BYTES = Sm80Schedule((64, 64, 64), (32, 32), 3, "tensor")
@@ -81,11 +81,6 @@ def test_rules(lane: Element, schedule: Sm80Schedule, reason: str) -> None:
     problem = plain(lane, F32).problem
     found = gemm_sm80.check(problem, schedule)
     assert (reason in found) if reason else not found
-
-
-def test_a_schedule_of_another_family_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a GemvSchedule"):
-        gemm_sm80.render(plain(F16, F16, schedule=GemvSchedule(4, 1, 128)))
 
 
 def test_shared_memory_is_the_larger_of_pipeline_and_epilogue() -> None:

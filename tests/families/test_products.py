@@ -11,8 +11,9 @@ from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.elements import S4
 from ucutlass.emit import emit
-from ucutlass.families.products import ProductsForm, products_problem
+from ucutlass.families.products import ProductsForm
 from ucutlass.families.products_planning import estimate, why_illegal
+from ucutlass.families.products_problem import products_problem
 from ucutlass.hardware import ARCHES, default_device
 from ucutlass.planned import FamilyPlanned
 from ucutlass.plans.products import ProductsPlan, SimtSchedule, WgmmaSchedule

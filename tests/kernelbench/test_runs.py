@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from ucutlass.cli.report import command as report_command
 from ucutlass.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import Found
 from ucutlass.runtime.module.facts import Unusable
+from ucutlass.runtime.store import file
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 SETTINGS = Settings(budget=Budget(6), stop=Stop(None, None))
@@ -295,6 +298,21 @@ def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> 
     for one in (report_command, replay_command):
         refused = CliRunner().invoke(one, [told["run"]])
         assert refused.exit_code == 2 and "is a run over many problems" in refused.stderr
+
+
+def test_a_run_is_shown_while_another_process_writes(
+    root: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = ["--root", str(root), "--select", "level1/1", "--attempts", "1", "--json"]
+    ran = CliRunner().invoke(command, begin)
+    told = json.loads(ran.stdout)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.1)
+    with closing(sqlite3.connect(Journal.open(None).path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        shown = CliRunner().invoke(command, ["--resume", told["run"], "--show", "--json"])
+        going_on = CliRunner().invoke(command, ["--resume", told["run"]])
+    assert shown.exit_code == 0 and json.loads(shown.stdout)["problems"] == told["problems"]
+    assert going_on.exit_code == 3, "whoever goes on waits for its turn to write"
 
 
 def test_a_folder_is_optimised_as_one_run(root: Path, machine: Machine) -> None:

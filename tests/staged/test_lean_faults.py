@@ -20,7 +20,7 @@ from ucutlass import backend
 from ucutlass.emit import emit
 from ucutlass.emit.lean import Lean, lean
 from ucutlass.emit.staged import stage
-from ucutlass.runtime import errors, nvcc
+from ucutlass.runtime import errors, nvcc, process
 from ucutlass.runtime.build import Artifact, Recipe, make
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.staged import device, link, nvjitlink, nvrtc, skeleton
@@ -260,7 +260,7 @@ def test_a_cancellation_after_the_devices_pass_reaches_the_hosts(
     nvcc_one, told = compilers(f'case "$*" in *-ltoir*) touch {part} ;; *) exec sleep 1000 ;; esac'), Event()
     real = skeleton._run
 
-    def run(one: skeleton._Pass, *rest: Any) -> skeleton.Status:
+    def run(one: skeleton._Pass, *rest: Any) -> process.Status:
         status = real(one, *rest)
         if one.part == part:
             started(nvcc_one, 2)

@@ -10,7 +10,7 @@ from ucutlass import frontend
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.planner import Planned
-from ucutlass.schedule import Request
+from ucutlass.schedule import Request, scheduled
 from ucutlass.shapes import complete
 from ucutlass.tune.source import MOST_IN_GUARD, with_schedules
 from ucutlass.tune.space import explore
@@ -25,8 +25,6 @@ def sized(m: int, n: int = 4096) -> dict[str, int]:
 
 def kernel_at(text: str, sizes: dict[str, int], request: Request) -> Planned:
     """A schedule at other extents than it was found at."""
-    from ucutlass.trials.profile import scheduled
-
     checked = frontend.read_text(text)
     program = scheduled(frontend.kernel(checked), "sm90a", request)
     return frontend.plan_kernel(checked, program, complete(program, sizes), "sm90a").planned

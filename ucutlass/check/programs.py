@@ -14,6 +14,7 @@ from ucutlass.extents import Fixed
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import TensorType, Value
+from ucutlass.walks import walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +100,11 @@ def finish(
 
 def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:
     """Parameters that are read element by element, not as a segment's offsets."""
-    seen: set[int] = set()
-    found: list[ir.ParamValue] = []
-    stack = list(values)
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ir.ParamValue):
-            found.append(node)
-        elif not isinstance(node, ir.Segment):
-            stack += ir.children(node)
-    return found
+
+    def into(node: Value) -> tuple[Value, ...]:
+        return () if isinstance(node, ir.Segment) else ir.children(node)
+
+    return [node for node in walk(*values, into=into) if isinstance(node, ir.ParamValue)]
 
 
 def new_scope(names: Names) -> Scope:

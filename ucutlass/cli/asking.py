@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,23 +18,46 @@ if TYPE_CHECKING:
     from ucutlass.agent.optimize import ProposerOf
 
 
-def chosen_proposer(given: Mapping[str, Any]) -> str:
-    """The one that is named, or that the other options speak of; `rules` where none does."""
-    other = "anthropic" if given["model"] or given["replay"] else "rules"
-    return str(given["proposer"] or ("command" if given["program"] else other))
+PROPOSERS = ("rules", "anthropic", "command")
+
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+OPTIONS = (
+    click.option("--proposer", type=click.Choice(PROPOSERS),
+                 help="What makes candidates: rules (the default) needs no model, anthropic is a model over "
+                 "the Messages API, command any program."),
+    click.option("--model", metavar="NAME", help="Which model of anthropic."),
+    click.option("--effort", type=click.Choice(EFFORTS),
+                 help="How hard the model works; by default its own."),
+    click.option("--command", "program", metavar="WORDS", help="The program of the proposer command."),
+    click.option("--no-memory", is_flag=True, help="Tell a model nothing of earlier sessions."),
+)  # fmt: skip
+
+TRAFFIC = (
+    click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Keep a model's traffic."),
+    click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 help="Answer from kept traffic instead of a model."),
+)  # fmt: skip
+"""Of one session: traffic is kept in its order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What the options say of the proposer."""
+    """What the options say of the proposer; None where they say nothing."""
 
-    proposer: str
+    proposer: str | None
     model: str | None
     effort: Any
     program: str | None
-    record: Path | None
-    replay: Path | None
     no_memory: bool
+    record: Path | None = None
+    replay: Path | None = None
+
+    @property
+    def chosen(self) -> str:
+        """The proposer that is named, or that the other options speak of; `rules` where none does."""
+        other = "anthropic" if self.model or self.replay else "rules"
+        return self.proposer or ("command" if self.program else other)
 
 
 def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> ProposerOf:
@@ -45,12 +67,13 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
     from ucutlass.agent.proposers import models
     from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, Chosen
 
-    if asking.proposer == "rules":
+    proposer = session.state.settings.proposer
+    if proposer == "rules":
         return rules
     told = problem_of_json(session.state.problem)
     known = [] if asking.no_memory else alike(conclusions(kept), told.lane, told.name)
     memory = [one.words for one in known]
-    if asking.proposer == "command":
+    if proposer == "command":
         if not asking.program:
             fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)
         return models.command(shlex.split(asking.program), memory=memory)

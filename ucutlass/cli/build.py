@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,7 @@ from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.emit.staged import NotServed
 from ucutlass.runtime import timings
+from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.switches import Stage
 from ucutlass.schedule import show as show_schedule
@@ -103,34 +105,47 @@ def command(
             return
         kernels = _kernels(checked, name, every)
         if not every and not shapes:
-            (program,) = kernels
-            extents = complete(program, parse_sizes(sizes))
-            ((drawn, origin),) = _drawn(checked, [(program, extents)], arch, tuned)
-            try:
-                with show.building(program.name) as progress:
-                    watch = timings.Watch(progress)
-                    one = build_kernel(checked, drawn, extents, arch, on_progress=watch, stage=stage)
-            except NotServed as why:
-                raise click.UsageError(f"--stage {stage}: {why}") from why
-            (row,) = _rows([(program, extents)], [origin], [one], output)
+            (kernel,) = kernels
+            watch, row, artifact = _built(
+                checked, (kernel, complete(kernel, parse_sizes(sizes))), arch, tuned, stage, output
+            )
             where = None
             if timed:
-                made_here = one.artifact.entry in watch.built
-                where = timings.timings(perf_counter() - start, heard.seconds, one.artifact, made_here)
+                made_here = artifact.entry in watch.built
+                where = timings.timings(perf_counter() - start, heard.seconds, artifact, made_here)
                 row["timings"] = where.to_json()
             _print_one(row, where, as_json)
             return
         wanted = _wanted(kernels, sizes, shapes)
         found = _drawn(checked, wanted, arch, tuned)
-        with show.building(f"{len(wanted)} kernels") as progress:
-            drawn_wanted = [(k, extents) for (k, _), (_, extents) in zip(found, wanted, strict=True)]
-            try:
-                made = build_kernels(checked, drawn_wanted, arch, stage=stage, on_progress=progress)
-            except NotServed as why:
-                raise click.UsageError(f"--stage {stage}: {why}") from why
+        drawn = [(k, extents) for (k, _), (_, extents) in zip(found, wanted, strict=True)]
+        with _served(stage), show.building(f"{len(wanted)} kernels") as progress:
+            made = build_kernels(checked, drawn, arch, stage=stage, on_progress=progress)
         _print_all(_rows(wanted, [origin for _, origin in found], made, output), as_json)
         if failed := [status_of(m) for m in made if not isinstance(m, Built)]:
             sys.exit(max(failed))
+
+
+def _built(
+    checked: frontend.Checked, wanted: Wanted, arch: str, tuned: bool | None, stage: Stage | None,
+    output: Path | None,
+) -> tuple[timings.Watch, dict[str, Any], Artifact]:  # fmt: skip
+    """One kernel; also what was seen while it was built."""
+    ((drawn, origin),) = _drawn(checked, [wanted], arch, tuned)
+    with _served(stage), show.building(drawn.name) as progress:
+        watch = timings.Watch(progress)
+        one = build_kernel(checked, drawn, wanted[1], arch, on_progress=watch, stage=stage)
+    (row,) = _rows([wanted], [origin], [one], output)
+    return watch, row, one.artifact
+
+
+@contextmanager
+def _served(stage: Stage | None) -> Iterator[None]:
+    """A stage that serves no such kernel is the call's mistake."""
+    try:
+        yield
+    except NotServed as why:
+        raise click.UsageError(f"--stage {stage}: {why}") from why
 
 
 def _kernels(checked: frontend.Checked, name: str | None, every: bool) -> tuple[ir.Kernel, ...]:

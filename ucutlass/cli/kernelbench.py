@@ -14,19 +14,23 @@ import click
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.kernelbench import THRESHOLDS, BadCheckout, Level, Row, levels, rows, selected
 from ucutlass.agent.many import Run
-from ucutlass.cli import optimize, show
+from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.many import known, listed, ran, wanted
-
-_OWN = {"file", "id", "sizes", "name", "record", "replay", "output"}
-"""Options of `ucc optimize` that one problem has and a checkout has not."""
-
-_SHARED = [p for p in optimize.command.params if p.name not in _OWN]
+from ucutlass.cli.options import json_option
+from ucutlass.cli.searching import How, run_options
 
 
-def run(
-    root: Path | None, select: str, id: str | None, only: bool, as_json: bool, **shared: Any
-) -> None:
+@click.command("kernelbench")
+@click.option("--root", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHECKOUT",
+              help="A checkout of KernelBench.")  # fmt: skip
+@click.option("--select", default="level1/*,level2/*,level3/*", show_default=True,
+              help="Which problems: level1/1-20,level2/7,level3/*.")  # fmt: skip
+@click.option("--resume", "id", metavar="ID", help="Go on with a run instead of --root.")
+@click.option("--show", "only", is_flag=True, help="Print what a run has, without going on.")
+@run_options
+@json_option
+def command(root: Path | None, select: str, id: str | None, only: bool, as_json: bool, how: How) -> None:
     """Search for faster programs for problems of a KernelBench checkout, and report by level.
 
     The problems are those of your own checkout, folders level1 to level4 with files N_Name.py, and run in
@@ -41,33 +45,16 @@ def run(
         if only:
             if id is None:
                 fail(Status.CALL, "--show prints a run that there is: name it with --resume ID", as_json)
-            report(known(Journal.open(shared["journal"]), id, as_json), None, as_json)
+            report(known(Journal.open(how.journal), id, as_json, to_go_on=False), None, as_json)
             return
-        if shared["baseline"] == "cublas":
+        if how.timing.baseline == "cublas":
             fail(Status.CALL, "cublas is the bare product of a program: a module has none", as_json)
         try:
             base, names = (None, []) if root is None else selected(root, select)
         except BadCheckout as wrong:
             fail(Status.CALL, str(wrong), as_json)
-        own = {"as_json": as_json, "sizes": (), "name": None, "record": None, "replay": None}
-        done, why = ran(names, wanted(base, {**shared, **own}), id)
+        done, why = ran(names, wanted(base, how, as_json), id)
         report(done, why, as_json)
-
-
-command = click.Command(
-    "kernelbench",
-    params=[
-        click.Option(["--root"], type=click.Path(exists=True, file_okay=False, path_type=Path),
-                     metavar="CHECKOUT", help="A checkout of KernelBench."),
-        click.Option(["--select"], default="level1/*,level2/*,level3/*", show_default=True,
-                     help="Which problems: level1/1-20,level2/7,level3/*."),
-        click.Option(["--resume", "id"], metavar="ID", help="Go on with a run instead of --root."),
-        click.Option(["--show", "only"], is_flag=True, help="Print what a run has, without going on."),
-        *_SHARED,
-    ],
-    callback=run,
-    help=run.__doc__,
-)  # fmt: skip
 
 
 def report(run: Run, why: str | None, as_json: bool) -> None:

@@ -22,14 +22,12 @@ from ucutlass.agent.reading import Reading, names_of, problem_at
 from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.session import NotASession, Settings, State, settings_of_json, settings_to_json
 from ucutlass.agent.spend import Budget
-from ucutlass.agent.stop import Stop
 from ucutlass.cli import show
-from ucutlass.cli.asking import Asking, chosen_proposer, maker
+from ucutlass.cli.asking import maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
-from ucutlass.cli.working import Working, working_of
+from ucutlass.cli.searching import ATTEMPTS, How
 from ucutlass.engine.work import Engine
-from ucutlass.shapes import parse_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,55 +44,29 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the options of `ucc optimize` say of a run. `attempts`, `whole` and `proposer` are None where they
-    were not given; `asking` has what a proposer needs and no journal keeps."""
+    """A run as a command asks for it. `how` has what no journal keeps, and which budgets were given."""
 
     begun: Begun
-    asking: Asking
-    proposer: str | None
-    attempts: int | None
-    working: Working
-    limit: float
-    wait: float
-    journal: Path | None
+    how: How
     as_json: bool
 
 
-def wanted(folder: Path | None, given: Mapping[str, Any]) -> Wanted:
-    """From the parameters of the command, by their names in Python. Raises ShapeError."""
-    from ucutlass.cli.optimize import SEARCH
-
-    as_json = bool(given["as_json"])
-    if given["record"] or given["replay"] or given.get("output"):
-        fail(Status.CALL, "--record, --replay and -o are for one problem, not for a run over many", as_json)
-    chosen, working = chosen_proposer(given), working_of(given)
-    asking = Asking(
-        chosen, given["model"], given["effort"], given["program"], None, None, given["no_memory"]
-    )
-    stop = Stop(None, None) if given["never_stop"] else Stop(given["eps"], given["patience"])
-    attempts = 40 if given["attempts"] is None else given["attempts"]
-    settings = Settings(
-        given["how"] or SEARCH[chosen], given["steps"], Budget(attempts), stop, given["seed"],
-        proposer=chosen, advice=working.depth(chosen), objective=working.objective, judge=working.judge,
-    )  # fmt: skip
-    whole = Budget(
-        given["run_attempts"], given["tokens"], given["dollars"], given["gpu_seconds"], given["seconds"]
-    )
-    reading = Reading(
-        given["arch"] or "", parse_sizes(given["sizes"]), given["name"], given["lane"], given["mode"],
-        given["precision"], given["start"], chosen != "rules", given["limit"],
-    )  # fmt: skip
-    begun = Begun((folder or Path()).absolute(), reading, settings, whole, given["baseline"])
-    return Wanted(
-        begun, asking, given["proposer"], given["attempts"], working, given["limit"], given["wait"],
-        given["journal"], as_json,
-    )  # fmt: skip
+def wanted(
+    folder: Path | None, how: How, as_json: bool, sizes: Sequence[str] = (), program: str | None = None
+) -> Wanted:
+    """Raises ShapeError."""
+    given = how.limits.attempts
+    settings = how.settings(Budget(ATTEMPTS if given is None else given))
+    # The GPU at hand says what `arch` is where none was asked for.
+    reading = how.reading("", sizes, program)
+    folder = (folder or Path()).absolute()
+    return Wanted(Begun(folder, reading, settings, how.limits.run, how.timing.baseline), how, as_json)
 
 
 def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
     """A run over these problems of the folder, or the one of an id; and why it ended. Ends the command where
     the machine has no GPU."""
-    with closing(opened(asked.working.spec, asked.as_json)) as engine:
+    with closing(opened(asked.how.working.spec, asked.as_json)) as engine:
         return _ran(engine, names, asked, id)
 
 
@@ -102,7 +74,7 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     from ucutlass.agent.ahead import builders
     from ucutlass.agent.optimize import Where, begin, building_ahead, placed
 
-    kept = Journal.open(asked.journal)
+    kept = Journal.open(asked.how.journal)
     found = at_hand(engine)
     if found is None:
         fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
@@ -118,15 +90,15 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
         return begin(kept, problem, begun.settings, found.device, session)
 
     look_at(run, problem_of, open_, _on_member(asked.as_json))
-    asking = replace(asked.asking, proposer=begun.settings.proposer)
-    baseline = "" if begun.baseline == "none" else begun.baseline
+    timing = replace(asked.how.timing, baseline=begun.baseline)
     with builders(engine.cpus) as pool:
         where = Where(
-            engine, found.device, baseline, asked.limit, asked.wait, asked.working.measures, builders=pool
-        )
+            engine, found.device, timing.held, timing.limit, timing.wait, asked.how.working.measures,
+            builders=pool,
+        )  # fmt: skip
 
         def place_of(session: Session) -> Place:
-            asks = maker(asking, kept, session, asked.as_json)
+            asks = maker(asked.how.asking, kept, session, asked.as_json)
             return building_ahead(session, where, *placed(session, where, asks))
 
         try:
@@ -143,15 +115,15 @@ def _begun(kept: Journal, names: Sequence[str], asked: Wanted, arch: str) -> Run
 
 def _resumed(kept: Journal, id: str, asked: Wanted) -> Run:
     """A run as it was begun, but for the budgets that are given anew."""
-    run = known(kept, id, asked.as_json)
+    run = known(kept, id, asked.as_json, to_go_on=True)
     before = begun_of_json(run.about)
-    if asked.proposer not in (None, before.settings.proposer):
+    if asked.how.asking.proposer not in (None, before.settings.proposer):
         words_ = f"run {run.id[:16]} was begun with --proposer {before.settings.proposer}"
         fail(Status.CALL, words_, asked.as_json)
     given = {name: most for name, most in asdict(asked.begun.whole).items() if most is not None}
     settings = before.settings
-    if asked.attempts is not None:
-        settings = replace(settings, budget=Budget(asked.attempts))
+    if asked.how.limits.attempts is not None:
+        settings = replace(settings, budget=Budget(asked.how.limits.attempts))
     after = replace(before, settings=settings, whole=replace(before.whole, **given))
     if after != before:
         run.write("changed", about=begun_to_json(after))
@@ -181,10 +153,10 @@ def begun_of_json(value: Mapping[str, Any]) -> Begun:
     )  # fmt: skip
 
 
-def known(kept: Journal, id: str, as_json: bool) -> Run:
-    """The run of an id, as it was left."""
+def known(kept: Journal, id: str, as_json: bool, *, to_go_on: bool) -> Run:
+    """The run of an id, as it was left. Ends the command where there is none."""
     try:
-        return resumed_run(kept, id)
+        return resumed_run(kept, id, to_go_on=to_go_on)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
     except (NotARun, NotASession) as problem:
@@ -215,16 +187,20 @@ def _on_event(as_json: bool) -> Callable[[str, State], None]:
 # --- ucc optimize FOLDER ---------------------------------------------------------
 
 
-def optimized(folder: Path | None, id: str | None, given: Mapping[str, Any]) -> None:
+def optimized(
+    folder: Path | None, id: str | None, how: How, sizes: Sequence[str], program: str | None, as_json: bool
+) -> None:
     """A run over a folder, or on with one, and its report; as `ucc optimize`."""
-    asked = wanted(folder, given)
+    if how.asking.record is not None or how.asking.replay is not None:
+        fail(Status.CALL, "--record and --replay are for one problem, not for a run over many", as_json)
+    asked = wanted(folder, how, as_json, sizes, program)
     names = [] if folder is None else names_of(folder)
     if folder is not None and not names:
-        fail(Status.CALL, f"{folder} holds no .ucu and no .py file", asked.as_json)
+        fail(Status.CALL, f"{folder} holds no .ucu and no .py file", as_json)
     run, why = ran(names, asked, id)
     found = rows(run)
     report = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "problems": list(map(asdict, found))}
-    if asked.as_json:
+    if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
         show.table(("run", "stopped"), [(run.id[:16], why)])

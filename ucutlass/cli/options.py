@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
@@ -26,6 +28,41 @@ class Positive(click.FloatRange):
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What `click.option` gives."""
+
+
+def grouped(keyword: str, made: Callable[[Mapping[str, Any]], object], *options: Option) -> Callable[[F], F]:
+    """Adds options to a command, which is given what `made` makes of them, by this keyword, in their place.
+    `made` is given their values by their names in Python."""
+
+    def add(command: F) -> F:
+        names: list[str] = []
+
+        @functools.wraps(command)
+        def called(*arguments: Any, **given: Any) -> Any:
+            value = made({name: given.pop(name) for name in names})
+            return command(*arguments, **{keyword: value}, **given)
+
+        one: Any = called
+        # click keeps the parameters of a function that is no command yet in a list of it, the last first.
+        kept = len(getattr(one, "__click_params__", ()))
+        for option in reversed(options):
+            one = option(one)
+        names += [parameter.name for parameter in one.__click_params__[kept:]]
+        found: F = one
+        return found
+
+    return add
+
+
+def part(cls: Callable[..., T], given: Mapping[str, Any]) -> T:
+    """A dataclass from the options that are named like its fields."""
+    names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    return cls(**{name: given[name] for name in names if name in given})
+
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
@@ -39,20 +76,6 @@ kernel_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-
-def module_options(command: F) -> F:
-    """How a PyTorch module is taken as a problem."""
-    for option in (
-        click.option("--start", type=click.Path(exists=True, path_type=Path), metavar="FILE.ucu",
-                     help="A module's first program, or a folder of them by the modules' paths."),
-        click.option("--mode", type=click.Choice(("constructed", "train", "eval")), default="constructed",
-                     show_default=True, help="The mode in which a module runs."),
-        click.option("--precision", type=click.Choice(("own", "f32", "f16", "bf16")), default="own",
-                     show_default=True, help="What a module's floating tensors are cast to."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
 
 journal_option = click.option(
     "--journal", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",

@@ -30,11 +30,12 @@ from ucutlass.runtime.profile import metrics, ncu, sass, tools
 from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
+from ucutlass.schedule import scheduled
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import micro
 from ucutlass.trials import counted
-from ucutlass.trials.profile import AGREE, request_json, scheduled, timing_of
+from ucutlass.trials.profile import AGREE, request_json, timing_of
 from ucutlass.trials.subjects import subject_of_built
 
 Known: TypeAlias = Facts | FamilyFacts

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.cli import gpu, show
+from ucutlass.cli import gpu
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
+from ucutlass.cli.sol_show import Request, present
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import DEVICES, Device, arch_for, device_named
 from ucutlass.planned import gemm_or_none
@@ -21,24 +20,8 @@ from ucutlass.runtime import calibrate, switches
 from ucutlass.runtime.module.work import POLICIES, LanePolicy
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import ShapeError, complete, parse_sizes
-from ucutlass.sol import roofline as picture
-from ucutlass.sol.bounds import Bounds, Regime, bounds
+from ucutlass.sol.bounds import Regime, bounds
 from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
-from ucutlass.sol.report import lines, row
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the command was asked for beside the file; `seconds` is a measured time, `policy` the lane
-    in which a PyTorch problem's float32 products count."""
-
-    device: Device
-    ceilings: Ceilings | None
-    seconds: float | None
-    regime: Regime
-    roofline: Path | None
-    as_json: bool
-    policy: LanePolicy = "pytorch"
 
 
 @click.command("sol")
@@ -132,7 +115,7 @@ def _read(file: Path) -> Ceilings:
 
 
 def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
-    """A PyTorch problem file: `ucutlass.cli.sol_module` counts it and ends in `present`."""
+    """A PyTorch problem file: `ucutlass.cli.sol_module` counts it and prints."""
     from ucutlass.cli.sol_module import report
 
     if sizes:
@@ -185,23 +168,3 @@ def _plan(
         first = problem.diagnostics[0]
         return None, f"none: {first.message} [{first.code}]"
     return gemm_or_none(planned), f"{arch.name} {{ {show_schedule(planned.request)} }}"
-
-
-def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:
-    """Prints bounds, under the words of `more`, and writes the picture. `title` heads the picture."""
-    if request.roofline is not None:
-        try:
-            text = picture.svg(title, found, request.device, request.seconds)
-        except picture.RooflineError as problem:
-            fail(Status.PROGRAM, str(problem), request.as_json)
-        request.roofline.write_text(text)
-    if request.as_json:
-        click.echo(json.dumps(more | row(found, request.seconds), indent=2))
-        return
-    head = [(key, value if isinstance(value, str) else _words(value)) for key, value in more.items()]
-    tail = [] if request.roofline is None else [("roofline", str(request.roofline))]
-    show.table(("", ""), head + lines(found, request.seconds) + tail)
-
-
-def _words(value: Any) -> str:
-    return " ".join(f"{n}={v}" for n, v in value.items()) if isinstance(value, dict) else str(value)

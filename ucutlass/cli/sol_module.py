@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ucutlass.cli.errors import Status, fail
+from ucutlass.cli.sol_show import Request, present
 from ucutlass.runtime import isolate
 from ucutlass.runtime.module.graph import GraphUnreadable, from_json
 from ucutlass.runtime.module.work import LanePolicy, ModuleWork, count
 from ucutlass.sol.bounds import bounds_of
-
-if TYPE_CHECKING:
-    from ucutlass.cli.sol import Request
 
 LIMIT_SECONDS = 300.0
 MEMORY = 6 * 2**30
@@ -64,8 +62,6 @@ def _lost(file: Path, outcome: isolate.Outcome) -> str:
 
 def report(file: Path, request: Request) -> None:
     """Prints the bounds of a problem file's module, as `ucc sol` does."""
-    from ucutlass.cli.sol import present
-
     try:
         work = module_work(file, request.policy)
         if not work.fused.bytes:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -27,6 +27,7 @@ from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
+from ucutlass.hardware import Device
 from ucutlass.planned import AnyPlanned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import sets
@@ -35,6 +36,9 @@ from ucutlass.tune.live import Live, write
 from ucutlass.tune.policy import POLICIES, Limits, Name
 from ucutlass.tune.shape_set import ShopOf, to_json, tune_set
 from ucutlass.tune.source import NotWritten, with_schedules
+
+Winners: TypeAlias = list[tuple[Mapping[str, int], AnyPlanned]]
+"""By the extents that they are for."""
 
 _NO_GPU = "nothing was tuned: there is no NVIDIA GPU {} that a compile target serves"
 
@@ -132,11 +136,7 @@ def command(
                     row = to_json(done)
                     winners = [(s.shape.sizes, s.kernel) for s in done.shapes if s.kernel is not None]
         if writes and winners:
-            try:
-                text = with_schedules(checked, program, winners, device)
-            except NotWritten as problem:
-                fail(Status.PROGRAM, str(problem), as_json)
-            write(files[0], text)
+            _write(files[0], checked, program, winners, device, as_json)
             row["written"] = str(files[0])
     if as_json:
         click.echo(json.dumps(row, indent=2))
@@ -144,6 +144,18 @@ def command(
         (report if listed is None else report_set)(row)
     if not row["ok"]:
         sys.exit(Status.PROGRAM)
+
+
+def _write(
+    file: Path, checked: frontend.Checked, program: ir.Kernel, winners: Winners, device: Device | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Puts the winners' schedules into the file, or ends the command where they cannot stand there."""
+    try:
+        text = with_schedules(checked, program, winners, device)
+    except NotWritten as problem:
+        fail(Status.PROGRAM, str(problem), as_json)
+    write(file, text)
 
 
 def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[sets.Shape, ...]:
@@ -154,7 +166,7 @@ def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[sets.Shape, ...]:
 
 def _tuned(
     job: Job, shop_of: ShopOf, settings: Settings, on_job: OnJob
-) -> tuple[dict[str, Any], list[tuple[Mapping[str, int], AnyPlanned]]]:
+) -> tuple[dict[str, Any], Winners]:
     with closing(shop_of(job)) as shop:
         outcome = tune(job, shop, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner

@@ -1,11 +1,10 @@
-"""Options of how sessions work that `ucc optimize` shares with whatever else begins them."""
+"""Where sessions work and what they look at, by the options of `ucc optimize` and `ucc kernelbench`."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import get_args
 
 import click
 
@@ -13,12 +12,10 @@ from ucutlass.agent.session import Depth
 from ucutlass.agent.tree import Objective
 from ucutlass.cli.engines import engine_option
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 DEPTH: Mapping[str, Depth] = {"rules": "static", "anthropic": "profiled", "command": "profiled"}
 """How far candidates are looked into, by proposer, where nothing is asked for: `rules` reads no advice."""
 
-_OPTIONS = (
+OPTIONS = (
     engine_option,
     click.option("--advice", type=click.Choice(get_args(Depth)),
                  help="What is said of candidates: nothing, what counting says, or of leaders the profiler's "
@@ -41,32 +38,11 @@ class Working:
     advice: Depth | None
     objective: Objective
     judge: str
-    measures: bool
+    no_measure: bool
+
+    @property
+    def measures(self) -> bool:
+        return not self.no_measure
 
     def depth(self, proposer: str) -> Depth:
         return self.advice or DEPTH[proposer]
-
-
-_NAMES = ("spec", "advice", "objective", "judge", "no_measure")
-
-
-def working_of(given: Mapping[str, Any]) -> Working:
-    """From the parameters of a command, by their names in Python."""
-    return Working(
-        given["spec"], given["advice"], given["objective"], given["judge"], not given["no_measure"]
-    )
-
-
-def working_options(command: F) -> F:
-    """Adds the options to a command, which is given them as `working`."""
-
-    @functools.wraps(command)
-    def called(*arguments: Any, **given: Any) -> Any:
-        working = working_of({name: given.pop(name) for name in _NAMES})
-        return command(*arguments, working=working, **given)
-
-    made: Any = called
-    for option in reversed(_OPTIONS):
-        made = option(made)
-    found: F = made
-    return found

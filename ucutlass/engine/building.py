@@ -11,9 +11,8 @@ from ucutlass.backend import build_planned
 from ucutlass.planned import AnyPlanned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.switches import Stage
-from ucutlass.schedule import request_of_json
+from ucutlass.schedule import request_of_json, scheduled
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import scheduled
 
 
 def planned(

@@ -9,8 +9,9 @@ from ucutlass.families.attention import AttentionForm, is_attention, recognise_a
 from ucutlass.families.convolution import ConvForm, as_gemm, is_convolution, recognise_convolution
 from ucutlass.families.gemm import GemmForm, recognise_gemm
 from ucutlass.families.products import ProductsForm, is_products, recognise_products
-from ucutlass.families.refuse import Refused, find
+from ucutlass.families.refuse import Refused
 from ucutlass.families.sweep import SweepForm, recognise_sweep
+from ucutlass.walks import find
 
 __all__ = [
     "AttentionForm", "ConvForm", "Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise",

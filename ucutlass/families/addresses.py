@@ -24,6 +24,12 @@ class Operand:
 
 
 def operand(type_: ir.TensorType, pointer: int, span: Span, rename: Mapping[str, str] = {}) -> Operand:
+    """Raises as `all_named`."""
+    all_named(type_, span)
+    return Operand(pointer, type_.elem, tuple(rename.get(d, d) for d in type_.dims))
+
+
+def all_named(type_: ir.TensorType, span: Span) -> None:
     """Raises Refused UC0220 for a nameless axis longer than 1: no expression can index it."""
     for axis in type_.axes:
         if not axis.dims and axis.extent != Fixed(1):
@@ -33,7 +39,6 @@ def operand(type_: ir.TensorType, pointer: int, span: Span, rename: Mapping[str,
                 span,
                 "give the axis a name",
             )
-    return Operand(pointer, type_.elem, tuple(rename.get(d, d) for d in type_.dims))
 
 
 def runs(names: Sequence[str], tensors: Iterable[Operand]) -> tuple[tuple[str, ...], ...]:

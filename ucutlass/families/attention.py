@@ -18,7 +18,8 @@ from ucutlass.families.addresses import Operand, operand
 from ucutlass.families.attention_packed import PackedForm, packed_of
 from ucutlass.families.epilogue import Epilogue, EpilogueOutput, around, epilogue, require_dims
 from ucutlass.families.gemm import LOADED, STORED, pointer
-from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.refuse import Refused
+from ucutlass.walks import walk
 
 LANES = ("f16", "bf16")
 """Lanes that the kernel multiplies in; both products have the same."""

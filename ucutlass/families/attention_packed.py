@@ -17,7 +17,7 @@ from ucutlass.elements import I32, I64, Element
 from ucutlass.extents import Extent
 from ucutlass.families.attention_score import Limit, Start, number_of, window_of, worth
 from ucutlass.families.gemm import pointer
-from ucutlass.families.refuse import walk
+from ucutlass.walks import walk
 
 
 @dataclass(frozen=True, slots=True)

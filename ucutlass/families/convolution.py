@@ -13,10 +13,11 @@ from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.elements import F32, TF32, Element
 from ucutlass.extents import Extent, Fixed, agree
-from ucutlass.families.addresses import Operand
+from ucutlass.families.addresses import Operand, all_named
 from ucutlass.families.epilogue import Epilogue, epilogue
 from ucutlass.families.gemm import LOADED, STORED, GemmForm, pointer
-from ucutlass.families.refuse import Refused, find
+from ucutlass.families.refuse import Refused
+from ucutlass.walks import find
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +236,7 @@ def _source(kernel: ir.Kernel, value: ir.Value, summed: bool) -> Source:
             span,
             f"store it first, in a pipeline: h: {lane.name}[..] = ..",
         )
-    for axis in type_.axes:
-        if not axis.dims and axis.extent != Fixed(1):
-            raise Refused(
-                "UC0220",
-                "a nameless axis longer than 1 cannot take part in an expression",
-                span,
-                "give the axis a name",
-            )
+    all_named(type_, span)
     places = tuple(_place(kernel, d, positions.get(d)) for d in type_.dims)
     return Source(pointer(kernel, value.index), type_.elem, places)
 

@@ -61,8 +61,10 @@ def prepared(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im
     channel = _channel(made, sizes)
     if channel is None:
         return "no name is summed that is an axis of both operands and in no window"
-    a = _ordered(made.a, _order_a(made, channel), channel)
-    b = made.b if _reads_across(made) else _ordered(made.b, _order_b(made, channel), channel)
+    a = ordered(made.a, _order_a(made, channel), unit_dim(made.a) == channel)
+    b = made.b
+    if not _reads_across(made):
+        b = ordered(b, _order_b(made, channel), unit_dim(b) == channel)
     k = (*(d for d in made.k if d != channel), channel)
     ready = replace(made, a=a, b=b, k=k)
     how = im2col(ready)
@@ -124,10 +126,11 @@ def _reads_across(made: ConvProblem) -> bool:
     return innermost and b.elem.bytes == 2 and unit_dim(b) is not None and b.align == width
 
 
-def _ordered(walk: Walk, order: tuple[int, ...], channel: int) -> Walk:
-    """The operand in this order, as it lies where TMA reads it so."""
+def ordered(walk: Walk, order: tuple[int, ...], adjacent: bool) -> Walk:
+    """The operand in this order, as it lies where TMA reads it so; `adjacent`: neighbours of the innermost
+    axis there are neighbours in memory."""
     width = BYTES // walk.elem.bytes
-    if order == tuple(range(len(walk.axes))) and unit_dim(walk) == channel and walk.align == width:
+    if adjacent and order == tuple(range(len(walk.axes))) and walk.align == width:
         return walk
     return replace(walk, pack=order, pad=width, align=width)
 
@@ -135,7 +138,6 @@ def _ordered(walk: Walk, order: tuple[int, ...], channel: int) -> Walk:
 def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `conv_sm90.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
-    far, most = FARTHEST[len(how.space)]
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         offset, places = evaluate(s.offset, by_name), sizes[made.a.axes[s.axis].extent]
@@ -148,9 +150,18 @@ def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | Non
             lower = begin - (abs(s.tap) * (count - 1) if s.tap < 0 else 0)
             own = -(-(sizes[s.result] - a) // s.scale)
             upper = lower + (own - 1) * s.along - (places - 1)
-            if not all(-far - 1 <= x <= far for x in (lower, upper)) or abs(s.tap) * (count - 1) > most:
-                return f"windows begin at {lower} and end {upper} beyond their axis: TMA reaches {far}"
+            if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (count - 1)):
+                return why
     return None
+
+
+def out_of_reach(space: int, lower: int, upper: int, length: int) -> str | None:
+    """Why TMA's box over so many spatial axes does not take windows of this length that begin at `lower` and
+    end `upper` beyond their axis."""
+    far, most = FARTHEST[space]
+    if all(-far - 1 <= x <= far for x in (lower, upper)) and length <= most:
+        return None
+    return f"windows begin at {lower} and end {upper} beyond their axis: TMA reaches {far}"
 
 
 def schedule_of(

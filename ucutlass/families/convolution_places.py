@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ucutlass.extents import evaluate
-from ucutlass.families.convolution_im2col import BYTES, FARTHEST, clocks, stages_held
+from ucutlass.families.convolution_im2col import clocks, ordered, out_of_reach, stages_held
 from ucutlass.families.convolution_problem import unit_dim
 from ucutlass.hardware import Device
 from ucutlass.plan import Reduction
@@ -110,29 +110,19 @@ def _order_b(made: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int
 
 
 def _ordered(walk: Walk, order: tuple[int, ...]) -> Walk:
-    """The operand in this order, as it lies where TMA reads it so."""
-    width = BYTES // walk.elem.bytes
     last = walk.axes[order[-1]]
-    if (
-        order == tuple(range(len(walk.axes)))
-        and last.window is None
-        and unit_dim(walk) == last.extent
-        and walk.align == width
-    ):
-        return walk
-    return replace(walk, pack=order, pad=width, align=width)
+    return ordered(walk, order, last.window is None and unit_dim(walk) == last.extent)
 
 
 def _too_far(made: ConvProblem, how: Places, sizes: tuple[int, ...]) -> str | None:
     """Why windows reach farther than TMA's box does, by the formulas of `conv_places.cu.j2`."""
     by_name = {str(i): n for i, n in enumerate(sizes)}
-    far, most = FARTHEST[len(how.space)]
     for s in how.space:
         taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
         lower = evaluate(s.offset, by_name) - (abs(s.tap) * (taps - 1) if s.tap < 0 else 0)
         upper = lower + (sizes[s.place] - 1) * s.along - (sizes[made.a.axes[s.axis].extent] - 1)
-        if not all(-far - 1 <= x <= far for x in (lower, upper)) or abs(s.tap) * (taps - 1) > most:
-            return f"windows begin at {lower} and end {upper} beyond their axis: TMA reaches {far}"
+        if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (taps - 1)):
+            return why
     return None
 
 

@@ -9,10 +9,11 @@ from typing import Literal, TypeAlias
 
 from ucutlass import extents, ir
 from ucutlass.check.indexing import is_rename
-from ucutlass.elements import BOOL, F32, I32, I64, Element
+from ucutlass.elements import BOOL, F32, I64, Element
 from ucutlass.extents import Extent
 from ucutlass.families.addresses import Modes, Operand, Sizes, operand
-from ucutlass.families.refuse import Refused, walk
+from ucutlass.families.instructions import ELEMENT, Instructions
+from ucutlass.families.refuse import Refused
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
     Accumulator,
@@ -27,6 +28,7 @@ from ucutlass.plan import (
     Round,
     ScalarKind,
 )
+from ucutlass.walks import walk
 
 ReductionOp: TypeAlias = Literal["sum", "max", "min"]
 
@@ -108,19 +110,13 @@ def _above(
 ) -> list[ir.Value]:
     """The nodes of the epilogue: everything reached without passing through a dot, nor below
     a node that is itself an operand."""
-    found: list[ir.Value] = []
-    seen: set[int] = set()
-    stack = [o.value for o in reversed(outputs)]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        found.append(node)
+
+    def into(node: ir.Value) -> tuple[ir.Value, ...]:
         gathered = isinstance(node, ir.Gather) and node.ids is own
-        if not gathered and not isinstance(node, ir.Read) and not any(node is dot for dot in dots):
-            stack += reversed(ir.children(node))
-    return found
+        ends = gathered or isinstance(node, ir.Read) or any(node is dot for dot in dots)
+        return () if ends else ir.children(node)
+
+    return list(walk(*(o.value for o in outputs), into=into))
 
 
 def _output(
@@ -270,34 +266,15 @@ def _taken(output: EpilogueOutput) -> ScalarKind:
     return "i64" if summed and output.tensor.elem.kind == "int" else kind_of(output.tensor.elem)
 
 
-_ELEMENT: dict[ScalarKind, Element] = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}
-
-
-class _Build:
+class _Build(Instructions[Instruction]):
     """Appends instructions, each distinct one once."""
 
     def __init__(self, e: Epilogue, modes: Modes, sizes: Sizes) -> None:
-        self.instructions: list[Instruction] = []
+        super().__init__()
         self._e = e
         self._modes = modes
         self._sizes = sizes
-        self._known: dict[Instruction, int] = {}
         self._done: dict[int, int] = {}
-
-    def add(self, instruction: Instruction) -> int:
-        if instruction not in self._known:
-            self._known[instruction] = len(self.instructions)
-            self.instructions.append(instruction)
-        return self._known[instruction]
-
-    def convert(self, at: int, kind: ScalarKind) -> int:
-        """Instruction `at` in another kind; constants change in place."""
-        now = self.instructions[at]
-        if now.kind == kind:
-            return at
-        if isinstance(now, Literal_):
-            return self.add(Literal_(float(now.value) if kind == "f32" else int(now.value), kind))
-        return self.add(Round(at, _ELEMENT[kind], kind))
 
     def value(self, node: ir.Value) -> int:
         if id(node) not in self._done:
@@ -350,7 +327,7 @@ class _Build:
         return self.add(Round(at, elem, "f32")) if elem.kind == "float" and elem.bits < F32.bits else at
 
     def _cast(self, at: int, elem: Element) -> int:
-        if elem is _ELEMENT[kind_of(elem)]:
+        if elem is ELEMENT[kind_of(elem)]:
             return self.convert(at, kind_of(elem))
         return self.add(Round(at, elem, kind_of(elem)))
 

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from ucutlass.elements import F32
-from ucutlass.families.products import ProductsForm, products_problem
+from ucutlass.families.products import ProductsForm
+from ucutlass.families.products_problem import products_problem
 from ucutlass.hardware import Arch, Device
 from ucutlass.plan import Access
 from ucutlass.planned import FamilyPlanned

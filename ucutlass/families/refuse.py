@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
-
 from ucutlass import ir
 from ucutlass.diagnostics import Diagnostic
 from ucutlass.grammar.syntax import Span
-
-V = TypeVar("V")
+from ucutlass.walks import walk as walk  # the reference takes it from here
 
 
 class Refused(Exception):
@@ -27,34 +23,3 @@ class Refused(Exception):
             "one launch has no dot; one, of two stored operands or of a window; two over one operand; or two "
             "with a softmax between them: cut, in a pipeline: h: f32[..] = ..",
         )
-
-
-def walk(*roots: ir.Value) -> Iterator[ir.Value]:
-    """Every node below the roots once, in the order of a depth-first search."""
-    seen: set[int] = set()
-    stack = list(reversed(roots))
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen.add(id(node))
-            yield node
-            stack += reversed(ir.children(node))
-
-
-def upwards(*roots: ir.Value) -> Iterator[ir.Value]:
-    """Every node below the roots once, each after what it is computed from."""
-    done: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif id(node) not in done:
-            done.add(id(node))
-            stack.append((node, True))
-            stack += [(child, False) for child in reversed(ir.children(node))]
-
-
-def find(kernel: ir.Kernel, kind: type[V]) -> list[V]:
-    """The kernel's nodes of one kind."""
-    return [node for node in walk(*(r.value for r in kernel.results)) if isinstance(node, kind)]

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ucutlass import ir
 from ucutlass.families.addresses import Modes, Operand, Sizes, operand
 from ucutlass.families.gemm import pointer
-from ucutlass.families.refuse import Refused, find, walk
+from ucutlass.families.refuse import Refused
 from ucutlass.plan import Product, Stride
 from ucutlass.plans.products import Scale, Scaled
+from ucutlass.walks import find, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ucutlass import ir
 from ucutlass.elements import ELEMENTS
 from ucutlass.extents import Fixed
-from ucutlass.families.refuse import Refused, upwards
+from ucutlass.families.refuse import Refused
+from ucutlass.walks import upwards
 
 SWEPT = frozenset(name for name in ELEMENTS if name not in ("tf32", "s4", "f64"))
 """Element types that sweeps read and write."""

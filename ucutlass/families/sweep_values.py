@@ -9,11 +9,12 @@ from types import MappingProxyType
 
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
-from ucutlass.elements import BOOL, F32, I32, I64, Element
+from ucutlass.elements import F32, Element
 from ucutlass.extents import Combined, Extent, Fixed, Free
 from ucutlass.families.addresses import Sizes
 from ucutlass.families.epilogue import kind_of
 from ucutlass.families.gemm import pointer
+from ucutlass.families.instructions import ELEMENT, Instructions
 from ucutlass.families.refuse import Refused
 from ucutlass.families.sweep import SweepForm, is_window
 from ucutlass.functions import FUNCTIONS
@@ -34,7 +35,6 @@ from ucutlass.plans.sweep import (
     arguments,
 )
 
-_ELEMENT: dict[ScalarKind, Element] = {"f32": F32, "i32": I32, "i64": I64, "bool": BOOL}
 _CALLS = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%": "modulo"}
 
 
@@ -81,15 +81,14 @@ _WINDOW_OPS: Mapping[str, WindowOp] = MappingProxyType(
 """What a window accumulates for a reduction; a mean is a sum that is divided."""
 
 
-class Builder:
+class Builder(Instructions[SweepInstruction]):
     """Appends instructions and loads, each distinct one once."""
 
     def __init__(self, form: SweepForm, sizes: Sizes, modes: Modes) -> None:
-        self.instructions: list[SweepInstruction] = []
+        super().__init__()
         self.loads: list[Load] = []
         self._form, self._kernel, self._sizes, self._modes = form, form.kernel, sizes, modes
         self._mode = {name: i for i, run in enumerate(modes.all) for name in run}
-        self._known: dict[SweepInstruction, int] = {}
         self._done: dict[tuple[int, Env, Env], int] = {}
 
     def result(self, result: ir.ResultDecl) -> int:
@@ -100,24 +99,6 @@ class Builder:
         return self.convert(self.value(value, (), ()), kind_of(result.type.elem))
 
     # --- instructions
-
-    def add(self, instruction: SweepInstruction) -> int:
-        if instruction not in self._known:
-            self._known[instruction] = len(self.instructions)
-            self.instructions.append(instruction)
-        return self._known[instruction]
-
-    def kind(self, at: int) -> ScalarKind:
-        return self.instructions[at].kind
-
-    def convert(self, at: int, kind: ScalarKind) -> int:
-        """Instruction `at` in another kind; constants change in place."""
-        now = self.instructions[at]
-        if now.kind == kind:
-            return at
-        if isinstance(now, Literal_):
-            return self.add(Literal_(float(now.value) if kind == "f32" else int(now.value), kind))
-        return self.add(Round(at, _ELEMENT[kind], kind))
 
     def compute(self, function: str, args: tuple[int, ...], kind: ScalarKind) -> int:
         return self.add(Compute(function, args, kind))
@@ -226,7 +207,7 @@ class Builder:
 
     def _cast(self, at: int, elem: Element) -> int:
         kind = kind_of(elem)
-        if elem is _ELEMENT[kind]:
+        if elem is ELEMENT[kind]:
             return self.convert(at, kind)
         return self.add(Round(at, elem, kind))
 

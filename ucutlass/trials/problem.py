@@ -6,14 +6,14 @@ here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.trials.differing import differing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import Tensor
 
     from ucutlass.ir import Program
     from ucutlass.runtime.module.oracle import Case
@@ -92,7 +92,7 @@ def _apart(program: Program, names: Mapping[str, str], case: Case) -> str:
     except CallError as error:
         return f"it cannot be evaluated: {error}"
     for at, (ours, theirs) in enumerate(zip(results, case.results, strict=True)):
-        words = _far(ours, theirs, case.tolerances[at])
+        words = differing(theirs, ours, case.tolerances[at])
         if words:
             return f"result {at} differs: {words}"
     return ""
@@ -107,35 +107,3 @@ def _argument(decl: Any, key: str, case: Case) -> Any:
     if isinstance(decl.type, ScalarType):
         return value
     return value.to(outer_dtype(decl.type.elem)).contiguous()
-
-
-def _far(ours: Tensor, theirs: Tensor, tolerance: float) -> str:
-    """The first element that is further away than the tolerance, in words."""
-    import torch
-
-    from ucutlass.runtime.module.oracle import parts
-
-    if ours.shape != theirs.shape:
-        return f"it has shape {tuple(ours.shape)} and should have {tuple(theirs.shape)}"
-    seen = count = 0
-    said = ""
-    for a, b in parts(theirs, ours):
-        x, y = a.to(torch.float64), b.to(torch.float64)
-        both = x.isfinite() & y.isfinite()
-        wrong = torch.where(both, (x - y).abs() > tolerance, x.nan_to_num(7.0) != y.nan_to_num(7.0))
-        if not said and bool(wrong.any()):
-            at = int(wrong.nonzero()[0])
-            place = _place(seen + at, theirs.shape)
-            wanted = f"{float(x[at]):.9g}, to {tolerance:.1e}"
-            said = f"element {place} is {float(y[at]):.9g} and should be {wanted}"
-        count += int(wrong.sum())
-        seen += x.numel()
-    return said and f"{said} ({count} of {seen} elements)"
-
-
-def _place(at: int, shape: Sequence[int]) -> tuple[int, ...]:
-    found: list[int] = []
-    for extent in reversed(shape):
-        at, here = divmod(at, extent)
-        found.append(here)
-    return tuple(reversed(found))

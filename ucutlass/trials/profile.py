@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.advice.facts import Timing
 
 if TYPE_CHECKING:
-    from ucutlass import ir
     from ucutlass.api import LoadedKernel
     from ucutlass.schedule import Request
 
@@ -42,14 +41,6 @@ _ROUNDS = 24
 def request_json(request: Request) -> dict[str, Any]:
     """The fixed fields as JSON values."""
     return request.given()
-
-
-def scheduled(program: ir.Kernel, arch: str, request: Request) -> ir.Kernel:
-    """The kernel with one schedule for an architecture in place of its own blocks."""
-    from ucutlass import ir
-
-    choices = tuple(ir.Choice(name, (value,), program.span) for name, value in request.given().items())
-    return replace(program, schedules=(ir.ScheduleBlock(arch, None, choices, program.span),))
 
 
 def timed(
@@ -151,7 +142,7 @@ def _launches(
 def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any]) -> LoadedKernel:
     from ucutlass import frontend
     from ucutlass.api import LoadedKernel
-    from ucutlass.schedule import request_of_json
+    from ucutlass.schedule import request_of_json, scheduled
 
     checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))

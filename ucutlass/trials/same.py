@@ -11,6 +11,7 @@ from typing import Any
 
 from ucutlass.runtime.inputs import Distribution
 from ucutlass.trials.audit import reduced_sizes
+from ucutlass.trials.differing import differing
 
 DRAWS: tuple[Distribution, ...] = ("integer", "normal", "wide", "positive", "negated")
 """What both are asked about: two polynomials that differ agree on random points with probability zero, and
@@ -41,8 +42,8 @@ def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> 
                 evaluate(unrounded(ours), exact), evaluate(unrounded(theirs), exact), strict=True,
             )  # fmt: skip
             for at, (a, b, x, y) in enumerate(pairs):
-                words = _apart(a.reference, b.reference, a.bound + b.bound)
-                words = words or _apart(x, y, _near(x, arguments))
+                words = differing(a.reference, b.reference, a.bound + b.bound)
+                words = words or differing(x, y, _near(x, arguments))
                 if words:
                     where = ", ".join(f"{d}={n}" for d, n in cut.items())
                     return f"result {at} differs at {where} on {draw} numbers: {words}"
@@ -55,15 +56,3 @@ def _near(x: Any, arguments: Sequence[Any]) -> Any:
 
     tensors = [t.double().nan_to_num(0.0, 0.0, 0.0) for t in (x, *arguments) if isinstance(t, torch.Tensor)]
     return NEAR * x.double().abs() + NEAR**1.5 * max(float(t.abs().max()) for t in tensors)
-
-
-def _apart(a: Any, b: Any, allowed: Any) -> str:
-    import torch
-
-    x, y = a.to(torch.float64), b.to(torch.float64)
-    both = x.isfinite() & y.isfinite()
-    apart = torch.where(both, (x - y).abs() > allowed, x.nan_to_num(7.0) != y.nan_to_num(7.0))
-    if not bool(apart.any()):
-        return ""
-    at = int(apart.flatten().nonzero()[0])
-    return f"element {at} is {float(y.flatten()[at]):.6g}, and should be {float(x.flatten()[at]):.6g}"

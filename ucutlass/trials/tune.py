@@ -147,8 +147,7 @@ def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, An
     from ucutlass.runtime.cache import Cache
     from ucutlass.runtime.declaration import spec_of
     from ucutlass.runtime.launch import Bound, Launcher, Request
-    from ucutlass.schedule import request_of_json
-    from ucutlass.trials.profile import scheduled
+    from ucutlass.schedule import request_of_json, scheduled
 
     checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))

@@ -10,8 +10,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import Checked, alternatives, matching, plan_kernel
 from ucutlass.hardware import Device
 from ucutlass.runtime.errors import StoreError
-from ucutlass.schedule import Request, show
-from ucutlass.trials.profile import scheduled
+from ucutlass.schedule import Request, scheduled, show
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.origin import Origin, written
 

@@ -1,0 +1,206 @@
+"""Stages of a pipeline that are calls: of its file's kernels, and of torch."""
+
+from __future__ import annotations
+
+from ucutlass import ir
+from ucutlass.check.draft import Draft, declared_type, define
+from ucutlass.check.scope import Cascade, Poisoned, Reject
+from ucutlass.check.unify import settle, substitute, unify
+from ucutlass.extents import Extent, Fixed, Free, agree, show
+from ucutlass.grammar import syntax
+from ucutlass.grammar.syntax import Span
+from ucutlass.ir import MemoryAxis, ScalarType, TensorType
+
+
+def call_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
+    callee = callee_of(call, draft)
+    if len(statement.targets) != len(callee.results):
+        raise Reject(
+            "UC0501",
+            f"{callee.name} has {len(callee.results)} results, here are {len(statement.targets)} names",
+            statement.span,
+        )
+    arguments, sizes = arguments_of(call, callee, draft)
+    types_ = [
+        declared_type(target, draft.scope) if target.type is not None and target.type.element
+        else _result_type(result.type, sizes, call, draft)
+        for target, result in zip(statement.targets, callee.results, strict=False)
+    ]
+    for target, type_, result in zip(statement.targets, types_, callee.results, strict=False):
+        check_same(type_, result.type, sizes, target.span, draft)
+    draft.stages.append(ir.Stage(callee, arguments, tuple(t.name for t in statement.targets), call.span))
+    for target, type_ in zip(statement.targets, types_, strict=False):
+        define(target.name, type_, target.span, draft)
+
+
+def callee_of(call: syntax.Call, draft: Draft) -> ir.Kernel:
+    kernel = draft.kernels.get(call.callee)
+    if kernel is not None:
+        return kernel
+    program = draft.scope.programs[call.callee]
+    if program.kind == "pipeline":
+        raise Reject("UC0109", f"{call.callee} is a pipeline; a pipeline calls kernels", call.callee_span)
+    raise Cascade
+
+
+def arguments_of(
+    call: syntax.Call, callee: ir.Kernel, draft: Draft
+) -> tuple[tuple[str | float | int, ...], dict[str, Extent]]:
+    """The stage's arguments, and the callee's dimensions in the pipeline's terms."""
+    by_name = {a.name: a for a in call.arguments if a.name is not None}
+    positional = [a for a in call.arguments if a.name is None]
+    sizes: dict[str, Extent] = {d: e for d, e in callee.dims.items() if isinstance(e, Fixed)}
+    bound: list[str | float | int] = []
+    if len(positional) + len(by_name) != len(callee.params):
+        raise Reject(
+            "UC0105",
+            f"{callee.name} takes {len(callee.params)} arguments, here are {len(call.arguments)}",
+            call.span,
+        )
+    pairs: list[tuple[ir.ParamDecl, syntax.Argument]] = []
+    for i, param in enumerate(callee.params):
+        argument = positional[i] if i < len(positional) else by_name.get(param.name)
+        if argument is None:
+            raise Reject("UC0105", f"{callee.name} is not given {param.name}", call.span)
+        pairs.append((param, argument))
+    for param, argument in pairs:
+        bound.append(_argument(param, argument, sizes, draft))
+    laid = [
+        (param.name, param.type, buffer, argument.span)
+        for (param, argument), name in zip(pairs, bound, strict=True)
+        if isinstance(param.type, TensorType)
+        and isinstance(name, str)
+        and isinstance(buffer := draft.buffers[name], TensorType)
+    ]
+    settle(callee, laid, sizes, draft.scope.dims.expand, call.span)
+    return tuple(bound), sizes
+
+
+def _argument(
+    param: ir.ParamDecl, argument: syntax.Argument, sizes: dict[str, Extent], draft: Draft
+) -> str | float | int:
+    match argument.value, param.type:
+        case syntax.Name(name), TensorType() as wanted:
+            if isinstance(draft.scope.values.get(name), Poisoned):
+                raise Cascade
+            given = draft.buffers.get(name)
+            if not isinstance(given, TensorType):
+                raise Reject(
+                    "UC0501",
+                    f"{param.name} is a tensor in memory; {name} is not stored",
+                    argument.span,
+                    f"store it first: {name}: {wanted.elem.name}[..] = ..",
+                )
+            _check_ordered(name, argument.span, draft)
+            unify(wanted, given, param.name, argument.span, sizes, draft.scope.dims.expand)
+            return name
+        case syntax.Name(name), ScalarType() as scalar if isinstance(draft.buffers.get(name), ScalarType):
+            if draft.buffers[name].elem is not scalar.elem:
+                raise Reject(
+                    "UC0501",
+                    f"{param.name} is {scalar.elem.name}, {name} is {draft.buffers[name].elem.name}",
+                    argument.span,
+                )
+            return name
+        case syntax.Number(value), ScalarType():
+            return value
+        case syntax.Unary("-", syntax.Number(value)), ScalarType():
+            return -value
+    raise Reject(
+        "UC0502",
+        f"the argument for {param.name} is a buffer's name, or a number for a host scalar",
+        argument.span,
+        "bind what is computed to a name with an element type first",
+    )
+
+
+def _check_ordered(name: str, span: Span, draft: Draft) -> None:
+    """Calls take tensors axis by axis. Raises Reject UC0501."""
+    if name in draft.unordered:
+        raise Reject(
+            "UC0501",
+            f"{name} lies in an order that the compiler chooses, and a call takes tensors axis by axis",
+            span,
+            f"write the axes of {name} where it is stored",
+        )
+
+
+def check_same(
+    declared: TensorType, made: TensorType, sizes: dict[str, Extent], span: Span, draft: Draft
+) -> None:
+    """A callee's result fits the type it is bound or returned as: element and every extent.
+
+    A name that the type introduces takes the callee's extent. Raises Reject UC0501.
+    """
+    if declared.elem is not made.elem:
+        raise Reject(
+            "UC0501", f"the callee gives {made.elem.name}, the type here is {declared.elem.name}", span
+        )
+    if len(declared.axes) != len(made.axes):
+        raise Reject(
+            "UC0501",
+            f"the callee's result has {len(made.axes)} axes, the type here {len(declared.axes)}",
+            span,
+        )
+    dims = draft.scope.dims
+    for here, there in zip(declared.axes, made.axes, strict=False):
+        extent = substitute(there.extent, sizes)
+        if len(here.dims) == 1 and here.dims[0] in dims.pending:
+            dims.declare(here.dims[0], extent, span)
+        elif not agree(dims.expand(here.extent), dims.expand(extent)):
+            raise Reject(
+                "UC0501",
+                f"an axis of the callee's result has extent {show(dims.expand(extent))}, the type here says "
+                f"{show(dims.expand(here.extent))}",
+                span,
+                "results fit axis by axis, in memory order",
+            )
+
+
+def _result_type(type_: TensorType, sizes: dict[str, Extent], call: syntax.Call, draft: Draft) -> TensorType:
+    """The callee's result in the pipeline's names; an axis without one there is nameless."""
+    axes = []
+    for axis in type_.axes:
+        dims = tuple(_name_of(sizes.get(d)) for d in axis.dims)
+        extent = substitute(axis.extent, sizes)
+        named = tuple(d for d in dims if d is not None and d in draft.scope.dims.extents)
+        axes.append(MemoryAxis(named if len(named) == len(axis.dims) else (), extent))
+    return TensorType(type_.elem, tuple(axes))
+
+
+def _name_of(extent: Extent | None) -> str | None:
+    return extent.dim if isinstance(extent, Free) else None
+
+
+def torch_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
+    if (
+        len(statement.targets) != 1
+        or statement.targets[0].type is None
+        or not statement.targets[0].type.element
+    ):
+        raise Reject(
+            "UC0504",
+            "a torch call needs a stored binding that names its type",
+            call.span,
+            "write h: f32[B, C] = torch.NAME(x)",
+        )
+    (target,) = statement.targets
+    type_ = declared_type(target, draft.scope)
+    names: list[str] = []
+    keywords: list[tuple[str, float | int | bool]] = []
+    for argument in call.arguments:
+        match argument:
+            case syntax.Argument(syntax.Name(name), None) if isinstance(draft.buffers.get(name), TensorType):
+                _check_ordered(name, argument.span, draft)
+                names.append(name)
+            case syntax.Argument(syntax.Number(value), str(keyword)):
+                keywords.append((keyword, value))
+            case syntax.Argument(syntax.Unary("-", syntax.Number(value)), str(keyword)):
+                keywords.append((keyword, -value))
+            case syntax.Argument(syntax.Literal_(word="true" | "false" as word), str(keyword)):
+                keywords.append((keyword, word == "true"))
+            case _:
+                raise Reject("UC0501", "a torch call takes buffers, then named numbers", argument.span)
+    node = ir.TorchCall(call.callee.removeprefix("torch."), tuple(keywords), type_)
+    draft.stages.append(ir.Stage(node, tuple(names), (target.name,), call.span))
+    define(target.name, type_, target.span, draft)

@@ -1,0 +1,201 @@
+"""How to search, by the options that `ucc optimize` and `ucc kernelbench` share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.agent import dialogue, search
+from ucutlass.agent.dialogue import DIALOGUES
+from ucutlass.agent.reading import Reading
+from ucutlass.agent.search import SEARCHES
+from ucutlass.agent.session import Settings
+from ucutlass.agent.spend import Budget
+from ucutlass.agent.stop import Stop
+from ucutlass.cli import asking, working
+from ucutlass.cli.asking import Asking
+from ucutlass.cli.options import Positive, arch_option, grouped, part, seconds_option
+from ucutlass.cli.working import Working
+from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
+from ucutlass.runtime.module.facts import Mode, Precision
+from ucutlass.shapes import parse_sizes
+
+SEARCH: Mapping[str, search.Name] = {"rules": "flat", "anthropic": "epsilon", "command": "epsilon"}
+"""By proposer, where none is asked for: see docs/agent.md."""
+
+ATTEMPTS = 40
+"""Of a problem, where none are asked for."""
+
+BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
+
+# --- which candidate to go on from ------------------------------------------------
+
+_STRATEGY = (
+    click.option("--search", "how", type=click.Choice(tuple(SEARCHES)),
+                 help="Which candidate to go on from; by default flat for rules, epsilon for others."),
+    click.option("--dialogue", "steps", type=click.Choice(tuple(DIALOGUES)), default="single",
+                 show_default=True, help="In which steps a proposer is asked."),
+    click.option("--seed", default=0, help="Seed of the arguments and of every choice."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """`how` is None where nothing was asked for."""
+
+    how: search.Name | None
+    steps: dialogue.Name
+    seed: int
+
+
+# --- how much to spend ------------------------------------------------------------
+
+_LIMITS = (
+    click.option("--attempts", type=click.IntRange(min=0),
+                 help=f"Most candidates to judge; {ATTEMPTS} by default."),
+    click.option("--run-attempts", type=click.IntRange(min=1),
+                 help="Most candidates of a run over a folder."),
+    click.option("--tokens", type=click.IntRange(min=1), help="Most tokens of a model."),
+    click.option("--dollars", type=Positive(), help="Most money for a model."),
+    click.option("--gpu-seconds", type=Positive(), help="Most seconds on the GPU."),
+    click.option("--seconds", type=Positive(), help="Most seconds, waiting for the GPU not counted."),
+    click.option("--eps", type=Positive(), default=0.05, show_default=True,
+                 help="Stop within this share of the bound, where the baseline is beaten."),
+    click.option("--patience", type=click.IntRange(min=1), default=12, show_default=True,
+                 help="Stop after so many attempts without progress, where the baseline is beaten."),
+    click.option("--never-stop", is_flag=True, help="Spend the whole budget, whatever was reached."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets are None where they were not given."""
+
+    attempts: int | None
+    run_attempts: int | None
+    tokens: int | None
+    dollars: float | None
+    gpu_seconds: float | None
+    seconds: float | None
+    eps: float
+    patience: int
+    never_stop: bool
+
+    @property
+    def session(self) -> Budget:
+        """Of one problem alone, without a default."""
+        return Budget(self.attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
+
+    @property
+    def run(self) -> Budget:
+        """Of a run over many problems, whose own limit is of attempts alone."""
+        return Budget(self.run_attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
+
+    @property
+    def stop(self) -> Stop:
+        return Stop(None, None) if self.never_stop else Stop(self.eps, self.patience)
+
+
+# --- how files are read -----------------------------------------------------------
+
+_FILES = (
+    arch_option(None),
+    click.option("--start", type=click.Path(exists=True, path_type=Path), metavar="FILE.ucu",
+                 help="A module's first program, or a folder of them by the modules' paths."),
+    click.option("--mode", type=click.Choice(("constructed", "train", "eval")), default="constructed",
+                 show_default=True, help="The mode in which a module runs."),
+    click.option("--precision", type=click.Choice(("own", "f32", "f16", "bf16")), default="own",
+                 show_default=True, help="What a module's floating tensors are cast to."),
+    click.option("--lane", metavar="LANE", help="The least precision, such as bf16; by default FILE's own."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """`arch` is None where none was asked for."""
+
+    arch: str | None
+    start: Path | None
+    mode: Mode
+    precision: Precision
+    lane: str | None
+
+
+# --- how candidates are timed -----------------------------------------------------
+
+_TIMING = (
+    click.option("--baseline", type=click.Choice(BASELINES), default="eager", show_default=True,
+                 help="What candidates that would lead are timed in turns with."),
+    seconds_option("--limit", LIMIT_SECONDS, "Seconds that each process that launches kernels may take."),
+    seconds_option("--wait", WAIT_SECONDS, "Seconds to wait for another process that times."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """`limit` and `wait` in seconds."""
+
+    baseline: str
+    limit: float
+    wait: float
+
+    @property
+    def held(self) -> str:
+        """The baseline that `ucutlass.agent.optimize.Where` takes."""
+        return "" if self.baseline == "none" else self.baseline
+
+
+# --- all of it --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What the options say of a search. `journal` is None for the user's own."""
+
+    asking: Asking
+    strategy: Strategy
+    limits: Limits
+    files: Files
+    working: Working
+    timing: Timing
+    journal: Path | None
+
+    def settings(self, budget: Budget) -> Settings:
+        """Of a session with this budget."""
+        proposer, own = self.asking.chosen, self.strategy
+        return Settings(
+            own.how or SEARCH[proposer], own.steps, budget, self.limits.stop, own.seed, proposer=proposer,
+            advice=self.working.depth(proposer), objective=self.working.objective, judge=self.working.judge,
+        )  # fmt: skip
+
+    def reading(self, arch: str, sizes: Sequence[str] = (), program: str | None = None) -> Reading:
+        """`arch` where none was asked for, `sizes` as they were given. Raises ShapeError."""
+        files = self.files
+        return Reading(
+            files.arch or arch, parse_sizes(sizes), program, files.lane, files.mode, files.precision,
+            files.start, self.asking.chosen != "rules", self.timing.limit,
+        )  # fmt: skip
+
+
+def _how(given: Mapping[str, Any]) -> How:
+    return How(
+        part(Asking, given), part(Strategy, given), part(Limits, given), part(Files, given),
+        part(Working, given), part(Timing, given), given["journal"],
+    )  # fmt: skip
+
+
+_JOURNAL = click.option(
+    "--journal", type=click.Path(dir_okay=False, path_type=Path), help="Another journal."
+)
+
+_SHARED = (*_STRATEGY, *_LIMITS, *_FILES, *working.OPTIONS, *_TIMING, _JOURNAL)
+
+search_options = grouped("how", _how, *asking.OPTIONS, *asking.TRAFFIC, *_SHARED)
+"""Gives a command `how` to search for one problem, or for a folder of them."""
+
+run_options = grouped("how", _how, *asking.OPTIONS, *_SHARED)
+"""Gives a command `how` to search for many problems."""

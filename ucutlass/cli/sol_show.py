@@ -1,0 +1,53 @@
+"""What `ucc sol` was asked for, and how its bounds are shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ucutlass.cli import show
+from ucutlass.cli.errors import Status, fail
+from ucutlass.hardware import Device
+from ucutlass.runtime.module.work import LanePolicy
+from ucutlass.sol import roofline as picture
+from ucutlass.sol.bounds import Bounds, Regime
+from ucutlass.sol.ceilings import Ceilings
+from ucutlass.sol.report import lines, row
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command was asked for beside the file; `seconds` is a measured time, `policy` the lane
+    in which a PyTorch problem's float32 products count."""
+
+    device: Device
+    ceilings: Ceilings | None
+    seconds: float | None
+    regime: Regime
+    roofline: Path | None
+    as_json: bool
+    policy: LanePolicy = "pytorch"
+
+
+def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:
+    """Prints bounds, under the words of `more`, and writes the picture. `title` heads the picture."""
+    if request.roofline is not None:
+        try:
+            text = picture.svg(title, found, request.device, request.seconds)
+        except picture.RooflineError as problem:
+            fail(Status.PROGRAM, str(problem), request.as_json)
+        request.roofline.write_text(text)
+    if request.as_json:
+        click.echo(json.dumps(more | row(found, request.seconds), indent=2))
+        return
+    head = [(key, value if isinstance(value, str) else _words(value)) for key, value in more.items()]
+    tail = [] if request.roofline is None else [("roofline", str(request.roofline))]
+    show.table(("", ""), head + lines(found, request.seconds) + tail)
+
+
+def _words(value: Any) -> str:
+    return " ".join(f"{n}={v}" for n, v in value.items()) if isinstance(value, dict) else str(value)
