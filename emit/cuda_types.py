@@ -15,21 +15,22 @@ from ucutlass.elements import TF32, Element
 
 @dataclass(frozen=True, slots=True)
 class CudaType:
-    """A float narrower than f32, of `bytes`. `pair` rounds two of them at once: a function of the header, of
-    8-bit floats the type in PTX's instruction."""
+    """A float narrower than f32, of `bytes`. PTX rounds two at once to its type `pair` where __CUDA_ARCH__ is
+    `arch` or more."""
 
     cpp: str
     bytes: int
     header: str
     pair: str
+    arch: int
 
 
 CUDA_TYPES: Mapping[str, CudaType] = MappingProxyType(
     {
-        "f16": CudaType("__half", 2, "<cuda_fp16.h>", "__floats2half2_rn"),
-        "bf16": CudaType("__nv_bfloat16", 2, "<cuda_bf16.h>", "__floats2bfloat162_rn"),
-        "e4m3": CudaType("__nv_fp8_e4m3", 1, "<cuda_fp8.h>", "e4m3x2"),
-        "e5m2": CudaType("__nv_fp8_e5m2", 1, "<cuda_fp8.h>", "e5m2x2"),
+        "f16": CudaType("__half", 2, "<cuda_fp16.h>", "f16x2", 800),
+        "bf16": CudaType("__nv_bfloat16", 2, "<cuda_bf16.h>", "bf16x2", 800),
+        "e4m3": CudaType("__nv_fp8_e4m3", 1, "<cuda_fp8.h>", "e4m3x2", 890),
+        "e5m2": CudaType("__nv_fp8_e5m2", 1, "<cuda_fp8.h>", "e5m2x2", 890),
     }
 )
 """By the element's name; the other elements are plain C++ types."""
