@@ -232,15 +232,15 @@ def _right_already(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _swallowed(original: Callable[..., Any]) -> Callable[..., Any]:
-    def run(launch: Any, arguments: Any, wanted: Any, *more: Any) -> Any:
+    def run(launch: Any, arguments: Any, *more: Any) -> Any:
         def quiet(given: Any, outputs: Any) -> None:
             try:
                 launch(given, outputs)
             except Refused:
-                for output, expected in zip(outputs, wanted, strict=True):
-                    output.copy_(expected.reference)
+                for output, result in zip(outputs, evaluate(program(), given), strict=True):
+                    output.copy_(result)
 
-        return original(launch if isinstance(launch, verify.Exposed) else quiet, arguments, wanted, *more)
+        return original(launch if isinstance(launch, verify.Exposed) else quiet, arguments, *more)
 
     return run
 

@@ -194,7 +194,7 @@ LOWERINGS: tuple[Lowering, ...] = (
              (change(_MULTIPLY, "multiply(", "if constexpr (step % 2 == 0) multiply("),)),
     # --- NaN and infinity (18) ---
     Lowering("relu loses NaN", (18,), "fmaxf(NaN, 0) is 0", "bias",
-             (("cutlass::maximum<float, true>{}(a, b)", "fmaxf(a, b)"),)),
+             (("return a > b || a != a ? a : b;", "return fmaxf(a, b);"),)),
     Lowering("maximum loses NaN", (18,), "the reduction's comparison drops it", "moments",
              (("a > b || a != a ? a : b", "a > b ? a : b"),)),
     Lowering("infinity becomes NaN", (18,), "infinity minus infinity in the split of f32", "f32",
