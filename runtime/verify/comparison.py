@@ -151,8 +151,9 @@ def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
     the result is 0 whatever the arguments are, of magnitude `scale`, that is what counts."""
     if reference.dtype == torch.bool:
         return bound > 0
-    size = reference.to(torch.float64).abs()
-    finite = reference[size.isfinite()].to(torch.float64)
+    wide = reference.to(torch.float64)
+    size = wide.abs()
+    finite = _only(wide, size.isfinite())
     if finite.numel() >= FEWEST:
         spread = float(finite.std(correction=0))
     else:
@@ -165,7 +166,7 @@ def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
 def _rms(ratio: Tensor, bound: Tensor) -> float | None:
     """Elements that must be exact count: where results are coarse, those with a bound are the ones
     near a tie, which an honest kernel may round either way."""
-    both = ratio[bound.isfinite() & ratio.isfinite()]
+    both = _only(ratio, bound.isfinite() & ratio.isfinite())
     if both.numel() < FEWEST or not bool((bound > 0).any()):
         return None
     return float(both.square().mean().sqrt())
@@ -174,9 +175,19 @@ def _rms(ratio: Tensor, bound: Tensor) -> float | None:
 def _varies(values: Tensor) -> bool:
     """Whether not all elements are equal; NaN equals NaN."""
     flat = values.reshape(-1)
+    # Most results differ somewhere among a few elements: then no pass over all is needed.
+    return any(not _uniform(part) for part in (flat[:FEWEST], flat))
+
+
+def _uniform(flat: Tensor) -> bool:
     wide = flat.to(torch.float64) if flat.is_floating_point() else flat
     first = wide[:1]
-    return not bool(((wide == first) | (wide.isnan() & first.isnan())).all())
+    return bool(((wide == first) | (wide.isnan() & first.isnan())).all())
+
+
+def _only(values: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen values; all as they are where all are chosen: to pick some costs ten passes over memory."""
+    return values if bool(chosen.all()) else values[chosen]
 
 
 def _ratios(out: Tensor, reference: Tensor, bound: Tensor, overflows: Tensor | None) -> Tensor:

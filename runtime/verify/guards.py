@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -34,10 +35,25 @@ class Guarded:
         hit = [(front != CANARY).nonzero()[-1:] - self.start, (back != CANARY).nonzero()[:1] + inside]
         return [int(h) for part in hit for h in part.reshape(-1)]
 
-    def bytes(self) -> Tensor:
-        """The tensor's bytes, one row an element."""
+    def holds(self, poison: int) -> Tensor:
+        """Which elements, in a row, are that byte again and again."""
         size = self.result.element_size()
-        return self.buffer[self.start : self.start + self.result.numel() * size].view(-1, size)
+        pattern = int.from_bytes(bytes([poison] * size), "little", signed=size > 1)
+        return words(self.result) == pattern
+
+
+WORDS: Mapping[int, torch.dtype] = MappingProxyType(
+    {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+)
+"""By bytes of an element."""
+
+
+def words(tensor: Tensor) -> Tensor:
+    """The bits of a tensor's elements as integers, in a row: NaN equals itself, and a GPU goes over them at
+    the speed of its memory, which it does not over single bytes."""
+    # Axes of length 1 may have any stride, which a view in another type would refuse.
+    dense = tensor.contiguous()
+    return dense.as_strided((dense.numel(),), (1,)).view(WORDS[tensor.element_size()])
 
 
 def guarded(

@@ -23,7 +23,7 @@ from ucutlass.reference.parts import NOTHING, Result
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.verify.comparison import Comparison, compare, merged, unravel
-from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded
+from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
 from ucutlass.runtime.verify.verdict import Problem, Verdict
 
 Launch: TypeAlias = Callable[[Sequence[Argument], Sequence[Tensor]], None]
@@ -173,23 +173,16 @@ def _changed(program: Program, arguments: Sequence[Argument], snapshot: Sequence
     found: list[Problem] = []
     for decl, now, before in zip(program.params, arguments, snapshot, strict=True):
         if isinstance(now, Tensor) and isinstance(before, Tensor):
-            differs = (raw(now) != raw(before)).nonzero()
-            if differs.numel():
-                at = int(differs[0, 0])
+            bits, as_given = words(now), words(before)
+            if not torch.equal(bits, as_given):
+                at = int((bits != as_given).to(torch.uint8).argmax()) * now.element_size()
                 found.append(Problem("input changed", f"{decl.name} changed, first at byte {at}"))
     return found
 
 
-def raw(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, in a row."""
-    # Axes of length 1 may have any stride, which a view as bytes would refuse.
-    dense = tensor.contiguous()
-    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
-
-
 def _unwritten(result: Result, first: Guarded, second: Guarded) -> list[Problem]:
     """Elements that hold the poison after both runs: no one value is both patterns."""
-    untouched = (first.bytes() == POISONS[0]).all(dim=1) & (second.bytes() == POISONS[1]).all(dim=1)
+    untouched = first.holds(POISONS[0]) & second.holds(POISONS[1])
     count = int(untouched.sum())
     if not count:
         return []
@@ -200,7 +193,7 @@ def _unwritten(result: Result, first: Guarded, second: Guarded) -> list[Problem]
 
 
 def _differ(first: Guarded, second: Guarded) -> bool:
-    return first is not second and not torch.equal(first.bytes(), second.bytes())
+    return first is not second and not torch.equal(words(first.result), words(second.result))
 
 
 def _unsteady(
@@ -223,7 +216,7 @@ def _unsteady(
 
 
 def _unrepeatable(result: Result, first: Guarded, second: Guarded) -> list[Problem]:
-    differs = (first.bytes() != second.bytes()).any(dim=1)
+    differs = words(first.result) != words(second.result)
     count = int(differs.sum())
     if not count:
         return []

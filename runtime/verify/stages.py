@@ -25,7 +25,8 @@ from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
 from ucutlass.reference.parts import VALUES, values
 from ucutlass.runtime.verify.comparison import unravel
-from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch, judged, raw
+from ucutlass.runtime.verify.guards import words
+from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch, judged
 from ucutlass.runtime.verify.verdict import Problem, StageVerdict, Verdict
 
 Tile = tuple[int, int] | Mapping[str, int] | None
@@ -146,12 +147,10 @@ def _one(
 
 def _apart(name: str, stored: Tensor, result: Tensor) -> list[Problem]:
     """Where the pipeline's result has other bits than its stages, one after the other, stored."""
-    size = result.element_size()
-    differs = (raw(stored).view(-1, size) != raw(result).view(-1, size)).any(dim=1)
+    differs = words(stored) != words(result)
     count = int(differs.sum())
     if not count:
         return []
     at = list(unravel(int(differs.to(torch.uint8).argmax()), result.shape))
     where = f"{count} of {result.numel()} elements of {name or 'the result'}, first {at}"
-    words = f"{where}, are not what its stages store one after the other"
-    return [Problem("not its stages'", words)]
+    return [Problem("not its stages'", f"{where}, are not what its stages store one after the other")]
