@@ -5,7 +5,7 @@
 Bytes are compulsory: every element read and written once. `of copy` is the time that a copy of as many
 bytes would take over a kernel's, at the bandwidth of copying 1 GiB in the same run. Every kernel is held
 against the first variant's result: the largest difference, as a part of the largest magnitude, nan where two
-launches differ. `--plain` leaves out all variants but the planner's own and the two passes.
+launches differ. `--plain` leaves out all variants but the planner's own parts in one pass, and two passes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Row:
 
     def text(self, fields: str) -> str:
         type_ = f"{self.elem}[{', '.join(self.sizes)}]"
-        schedule = f" schedule sm90a {{ {fields} }}" if fields else ""
-        return f"kernel k(x: {type_}) -> {type_} {{ return cumsum[{self.along}](x){schedule} }}"
+        body = f"return cumsum[{self.along}](x) schedule sm90a {{ {fields} }}"
+        return f"kernel k(x: {type_}) -> {type_} {{ {body} }}"
 
 
 ROWS: Mapping[str, Row] = MappingProxyType({
@@ -61,7 +61,7 @@ ROWS: Mapping[str, Row] = MappingProxyType({
 })  # fmt: skip
 
 TWICE = "keep reread"
-PLAIN = ("", TWICE)
+PLAIN = ("keep registers", TWICE)
 ACROSS = (
     "threads 128", "threads 512", "items 4", "items 2", "threads 512  items 4", "threads 128  items 4",
     "threads 1024  items 4", "items 3", "items 6", "items 8",
@@ -103,11 +103,11 @@ def timed(row: Row, fields: tuple[str, ...]) -> dict[str, Any]:
     first = kernels[fields[0]](x).clone()
     largest, apart = float(first.abs().max()), {}
     for f, kernel in kernels.items():
-        candidates[f or "default"] = lambda _, kernel=kernel: kernel(x, out=out)
-        apart[f or "default"] = float((kernel(x).float() - first.float()).abs().max()) / largest
+        candidates[f] = lambda _, kernel=kernel: kernel(x, out=out)
+        apart[f] = float((kernel(x).float() - first.float()).abs().max()) / largest
         repeated = kernel(x)
         if not torch.equal(repeated, kernel(x)):
-            apart[f or "default"] = float("nan")  # not even itself
+            apart[f] = float("nan")  # not even itself
     times = compare(candidates, 1)
     rate = 2 * COPIED / min(times["copy"].median, times["negate"].median)
     moved = 2 * x.numel() * x.element_size()
