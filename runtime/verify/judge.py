@@ -22,7 +22,7 @@ from ucutlass.reference.interpreter import Argument, device_of
 from ucutlass.reference.parts import NOTHING, Result
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.runtime.inputs import result_types
-from ucutlass.runtime.verify.comparison import Comparison, compare, merged, unravel
+from ucutlass.runtime.verify.comparison import Comparison, compare, extremes, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
 from ucutlass.runtime.verify.verdict import Problem, Verdict
 
@@ -120,10 +120,13 @@ def against(
 
 def _size(argument: Argument) -> float:
     """The largest finite magnitude of a float tensor's numbers."""
-    if not isinstance(argument, Tensor) or not argument.is_floating_point() or not argument.numel():
+    if not isinstance(argument, Tensor) or not argument.is_floating_point():
         return 0.0
-    wide = argument if argument.element_size() > 1 else argument.to(torch.float32)  # no extremes of 8 bits
-    return max(map(abs, map(float, wide.nan_to_num(0.0, 0.0, 0.0).aminmax())))
+    ends = extremes(argument)
+    if not all(map(math.isfinite, ends)):
+        wide = argument if argument.element_size() > 1 else argument.to(torch.float32)
+        ends = extremes(wide.nan_to_num(0.0, 0.0, 0.0))
+    return max(map(abs, ends))
 
 
 def _pattern(number: int) -> tuple[int, int]:

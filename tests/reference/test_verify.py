@@ -15,7 +15,7 @@ from ucutlass import frontend
 from ucutlass.reference import evaluate, expect
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify import GUARD, POISONS, Exposed, check, compare, guarded
-from ucutlass.runtime.verify.comparison import FEWEST, useless
+from ucutlass.runtime.verify.comparison import FEWEST, _finite_ratios, _ratios, useless
 
 PROGRAM = named("kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }", "k")
 ARGUMENTS = generate(PROGRAM, {"M": 9, "N": 7, "K": 33}, "normal", seed=1)
@@ -311,3 +311,29 @@ def test_a_result_that_is_always_0_is_held_against_its_arguments() -> None:
 @pytest.mark.parametrize("bound, count", [(0.0, 0), (1.0, 3)])
 def test_a_bool_that_may_be_either_is_no_bool(bound: float, count: int) -> None:
     assert _useless(torch.tensor([True, False, True]), bound) == count
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_finite_numbers_are_compared_as_all_are(seed: int) -> None:
+    """The quick way gives the other's bits: numbers, bounds and errors of many sizes, exact ones among them."""
+    random = torch.Generator().manual_seed(seed)
+
+    def drawn() -> Tensor:
+        size = torch.randint(-300, 300, (500,), generator=random)
+        return torch.randn(500, generator=random, dtype=torch.float64) * 10.0**size
+
+    reference, bound = drawn(), drawn().abs()
+    bound[::3] = 0.0
+    out = reference + torch.where(torch.rand(500, generator=random) < 0.5, 0.0, drawn())
+    quick, slow = _finite_ratios(out, reference, bound), _ratios(out, reference, bound, None)
+    assert torch.equal(quick.isinf(), slow.isinf()) and torch.equal(quick, slow)
+
+
+def test_one_infinity_among_many_is_found() -> None:
+    reference = torch.linspace(1, 2, 4096, dtype=torch.float64)
+    out, bound = reference.float(), torch.full_like(reference, 1e-6)
+    assert compare(out, reference, bound).ok
+    for wrong in (math.inf, -math.inf, math.nan):
+        out[1234] = wrong
+        found = compare(out, reference, bound)
+        assert found.bad == 1 and found.index == (1234,) and found.worst == math.inf
