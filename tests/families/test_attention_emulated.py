@@ -6,10 +6,12 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import Job, emulate
+from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
 from benchmarks.random_attention import job
+from tests.families.huge_numbers import Scores
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
+from ucutlass.runtime import isolate
 from ucutlass.shapes import free_dims
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -53,3 +55,35 @@ def test_parts_of_keys_are_combined(name: str) -> None:
 def test_random_programs_compute_attention(seed: int) -> None:
     row = emulate(job(seed))
     assert row.status in ("right", "rejected"), f"{row.detail}\n{row.job.text}{row.job.sizes}"
+
+
+HUGE_SIZES = SIZES | {"S": 300}
+
+
+@pytest.mark.parametrize("lane", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    "scores", ["positive", pytest.param("negative", marks=pytest.mark.slow), "rising", "falling"]
+)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("causal at the end", {}),
+        pytest.param("bias", {}, marks=pytest.mark.slow),
+        pytest.param("mask", {}, marks=pytest.mark.slow),
+        pytest.param("packed causal at the end", {}, marks=pytest.mark.slow),
+        ("grouped causal at the end", {"L": 5, "S": 1700}),
+    ],
+)
+def test_huge_scores_have_their_softmax(name: str, sizes: dict[str, int], scores: Scores, lane: str) -> None:
+    """Where the score times its scale is so large that its rounding is more than exponentials span."""
+    program = text(name, lane, 64)
+    kernel = frontend.kernel(frontend.read_text(program))
+    named = {d: (HUGE_SIZES | sizes)[d] for d in free_dims(kernel)}
+    outcome = isolate.run(
+        "tests.families.huge_numbers:emulate_here",
+        {"program": program, "sizes": named, "scores": scores, "seed": 3},
+        limit_seconds=LIMIT_SECONDS,
+    )
+    assert isinstance(outcome, isolate.Returned), outcome
+    assert outcome.value["missing"] == 0
+    assert outcome.value["error"] < (2.0**-7 if lane == "bf16" else 2.0**-8)

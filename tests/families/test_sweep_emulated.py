@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
-from benchmarks.emulated import Job, emulate
+from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
 from benchmarks.random_sweeps import job
 from tests.families.sweep_programs import SWEEPS
+from ucutlass.runtime import isolate
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
@@ -33,3 +34,26 @@ def test_sweeps_compute_their_programs(name: str) -> None:
 def test_random_sweeps_compute_their_programs(seed: int) -> None:
     row = emulate(job(seed))
     assert row.status in ("right", "rejected"), f"{row.detail}\n{row.job.text}{row.job.sizes}"
+
+
+HUGE = {
+    "softmax": {"T": 18, "D": 2052},
+    "softmax of long rows": {"T": 18, "D": 2052},
+    "softmax of a middle name": {"A": 18, "D": 33, "C": 20},
+    "softmax of a short row": {"T": 18, "D": 24},
+}
+_SHORT = "kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x * 0.5) }"
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_softmax_of_huge_numbers(name: str) -> None:
+    """Also where a number's last place times log2(e) is more than exponentials span."""
+    program = SWEEPS[name].text if name in SWEEPS else _SHORT
+    outcome = isolate.run(
+        "tests.families.huge_numbers:emulate_here",
+        {"program": program, "sizes": HUGE[name], "scores": "rows", "seed": 3},
+        limit_seconds=LIMIT_SECONDS,
+    )
+    assert isinstance(outcome, isolate.Returned), outcome
+    assert outcome.value["missing"] == 0
+    assert outcome.value["error"] < (2.0**-7 if "bf16" in program else 2.0**-16)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import ucutlass
+from tests.families.huge_numbers import Scores, arguments_of
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
 from ucutlass.backend import build_kernel
 from ucutlass.hardware import device_named
+from ucutlass.reference import expect
 from ucutlass.runtime.distributions import Distribution
 from ucutlass.shapes import complete, free_dims
 from ucutlass.trials import verified
@@ -133,3 +135,33 @@ def test_long_sequences_agree_with_pytorch() -> None:
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).float()
     error = (made(q, k, v).float() - wanted).norm() / wanted.norm()
     assert float(error) < 0.01
+
+
+@pytest.mark.parametrize("lane", ["bf16", "f16"])
+@pytest.mark.parametrize("scores", ["positive", "negative", "both", "rising", "falling"])
+@pytest.mark.parametrize(
+    ("name", "head", "sizes"),
+    [
+        ("plain", 96, {}),
+        ("causal at the end", 64, {}),
+        ("causal at the end", 96, {}),
+        ("causal at the end", 256, {}),
+        ("bias", 64, {}),
+        ("mask", 64, {}),
+        ("packed causal at the end", 64, {}),
+        ("grouped causal at the end", 64, {"B": 1, "L": 5, "S": 4099}),
+    ],
+)
+def test_huge_scores_have_their_softmax(
+    name: str, head: int, sizes: dict[str, int], scores: Scores, lane: str
+) -> None:
+    program = text(name, lane, head)
+    kernel = frontend.kernel(frontend.read_text(program))
+    named = {d: (SIZES | sizes)[d] for d in free_dims(kernel)}
+    arguments = arguments_of(kernel, named, scores, seed=3)
+    (wanted,) = expect(kernel, arguments)
+    got = ucutlass.loads(program)(*(a.cuda() for a in arguments)).cpu().double()
+    there = wanted.reference.isfinite()
+    assert bool(got[there].isfinite().all())
+    error = (got - wanted.reference)[there].abs().max() / arguments[2].double().abs().max()
+    assert float(error) < 2.0**-7

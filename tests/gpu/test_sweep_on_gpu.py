@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ucutlass
+from tests.families.huge_numbers import arguments_of
 from tests.families.sweep_programs import SWEEPS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
@@ -59,3 +60,23 @@ def test_sweeps_agree_with_the_reference(name: str, number: int, distribution: A
 
     verdict = verify.check(program, launch, arguments, expected=expect(program, arguments))
     assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("softmax", {"T": 18, "D": 4100}),
+        ("softmax of long rows", {"T": 36, "D": 8192}),
+        ("softmax of long rows", {"T": 18, "D": 262_144}),
+        ("softmax of a middle name", {"A": 18, "D": 333, "C": 200}),
+    ],
+)
+def test_softmax_of_huge_numbers(name: str, sizes: dict[str, int]) -> None:
+    """Also where a number's last place times log2(e) is more than exponentials span."""
+    kernel = ucutlass.loads(SWEEPS[name].text)
+    arguments = arguments_of(kernel.program, sizes, "rows", seed=3)
+    (wanted,) = expect(kernel.program, arguments)
+    got = kernel(*(a.cuda() for a in arguments)).cpu().double()
+    assert bool(got.isfinite().all())
+    relative = (got - wanted.reference).abs().max() / wanted.reference.max()
+    assert float(relative) < (2.0**-7 if "bf16" in SWEEPS[name].text else 2.0**-14)
