@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from types import MappingProxyType
 
@@ -47,6 +46,7 @@ from ucutlass.reference.interpreter import operand
 from ucutlass.reference.lowest import lowest
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import Call, step, unwrapped
+from ucutlass.reference.order import steps, unrealised
 from ucutlass.reference.radius import UNIT, Bounded, settle
 from ucutlass.reference.rounding import FORMATS, RANGES, cast, round_float
 
@@ -87,22 +87,20 @@ class Inputs:
 
 
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
-    """The values of the roots with their radii; a value used twice is computed once."""
+    """The values of the roots with their radii; a value used twice is computed once, and goes after its last
+    use."""
     known: dict[Value, Bounded] = {}
-    return [_bounded(root, inputs, known) for root in roots]
+    for node, ending in steps(roots):
+        known[node] = _rule(node, inputs, known.__getitem__)
+        for value in ending:
+            del known[value]
+    return [known[root] for root in roots]
 
 
-def _bounded(node: Value, inputs: Inputs, known: dict[Value, Bounded]) -> Bounded:
-    # No closure, as in `interpreter.walk`.
-    if node not in known:
-        known[node] = _rule(node, inputs, partial(_bounded, inputs=inputs, known=known))
-    return known[node]
-
-
-def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bounded:
+def _rule(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bounded:
     if isinstance(node, Dot):
-        return _dot(node, inputs.call, visit)
-    parts = [visit(c) for c in children(node)]
+        return _dot(node, inputs.call, known)
+    parts = [known(c) for c in children(node)]
     value = step(node, [p.value for p in parts], inputs.call)
     match node:
         case ParamValue(index=index):
@@ -288,8 +286,8 @@ def _moved(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: Ca
             return settle(value, step(node, [inner, parts[1].value], call).data)
 
 
-def _dot(node: Dot, call: Call, visit: Callable[[Value], Bounded]) -> Bounded:
-    left, right = (_operand(c, call, visit) for c in (node.left, node.right))
+def _dot(node: Dot, call: Call, known: Callable[[Value], Bounded]) -> Bounded:
+    left, right = (_operand(c, call, known) for c in (node.left, node.right))
     value = step(node, [left.value, right.value], call)
     if node.elem.kind == "int":
         return Bounded(value, None)
@@ -303,17 +301,17 @@ class _DotOperand:
     radius: Operand | None
 
 
-def _operand(node: Value, call: Call, visit: Callable[[Value], Bounded]) -> _DotOperand:
+def _operand(node: Value, call: Call, known: Callable[[Value], Bounded]) -> _DotOperand:
     def value(inner: Value) -> Named:
-        return visit(inner).value
+        return known(inner).value
 
     def radius(inner: Value) -> Named:
-        found = visit(inner)
+        found = known(inner)
         if found.value.data.dtype != torch.float64:  # a gather's coordinates
             return found.value
         exact = torch.zeros_like(found.value.data)
         return found.value.like(exact if found.radius is None else found.radius)
 
-    source = node.value if isinstance(node, (Read, Gather)) else node
-    inexact = visit(source).radius is not None
+    source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node
+    inexact = known(source).radius is not None
     return _DotOperand(operand(node, call, value), operand(node, call, radius) if inexact else None)
