@@ -16,29 +16,28 @@ from torch.utils._pytree import tree_leaves
 @dataclass(frozen=True, slots=True)
 class Counted:
     """`peak`: bytes of the tensors made meanwhile that were live at once; of what an operation allocates
-    and frees within itself nothing is seen. `passes`: operations that read or write at least `large` numbers;
-    views are none."""
+    and frees within itself nothing is seen. `passes`: the numbers that operations go through, of each the
+    largest tensor's, over `large`; views are none."""
 
     peak: int
-    passes: int
+    passes: float
 
 
 class _Counter(TorchDispatchMode):
-    def __init__(self, large: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.large = large
         self.live: dict[int, tuple[StorageWeakRef, int]] = {}
         self.given: set[int] = set()
         self.peak = 0
-        self.passes = 0
+        self.numbers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
         self.given |= {a.untyped_storage()._cdata for a in before} - self.live.keys()
         out = func(*args, **(kwargs or {}))
         after = [a for a in tree_leaves(out) if isinstance(a, Tensor)]
-        if not func.is_view and max((a.numel() for a in (*before, *after)), default=0) >= self.large:
-            self.passes += 1
+        if not func.is_view:
+            self.numbers += max((a.numel() for a in (*before, *after)), default=0)
         for a in after:
             storage = a.untyped_storage()
             if storage._cdata not in self.given:
@@ -51,6 +50,6 @@ class _Counter(TorchDispatchMode):
 def counted(run: Callable[[], object], large: int) -> Counted:
     """Of one run. Tensors that it was given are not counted."""
     torch.zeros(1)  # torch's own tensors of the first call
-    with _Counter(large) as mode:
+    with _Counter() as mode:
         run()
-    return Counted(mode.peak, mode.passes)
+    return Counted(mode.peak, mode.numbers / large)

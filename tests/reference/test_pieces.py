@@ -7,7 +7,7 @@ import torch
 
 from tests.reference.counting import Counted, counted
 from ucutlass import frontend, ir
-from ucutlass.reference import expect, pieces
+from ucutlass.reference import expect, pieces, radius
 
 A, L = 64, 128
 CHAIN = (
@@ -81,5 +81,21 @@ PASSES = {
 
 
 @pytest.mark.parametrize(("text", "most"), PASSES.values(), ids=PASSES)
-def test_passes_over_memory(text: str, most: int) -> None:
+def test_passes_over_memory(monkeypatch: pytest.MonkeyPatch, text: str, most: int) -> None:
+    monkeypatch.setattr(radius, "_FEW", 64)
     assert work(text).passes <= most
+
+
+@pytest.mark.parametrize(
+    ("last", "first", "scale", "exact"),
+    [(1.0, 1.0, 1.0, True), (0.1, 1.0, 1.0, False), (1.0, 0.0, 2.0**20, True), (2.0**-20, 0.0, 1.0, False)],
+)
+def test_a_few_terms_do_not_decide_that_a_sum_is_exact(
+    monkeypatch: pytest.MonkeyPatch, last: float, first: float, scale: float, exact: bool
+) -> None:
+    monkeypatch.setattr(radius, "_FEW", 8)
+    monkeypatch.setattr(radius, "PIECE", 16)
+    x = torch.full((64,), 3.0)
+    x[:20], x[-1] = first, last
+    (found,) = expect(kernel("(x: f32[L]) -> f32[] { return sum[L](x) }"), [x * scale])
+    assert bool(found.bound == 0) is exact
