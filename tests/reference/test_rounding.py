@@ -47,17 +47,23 @@ def test_rounds_once_where_torch_rounds_twice() -> None:
     assert round_float(x, BF16).item() == 1 + 2**-7
 
 
-def test_f32_is_torchs() -> None:
-    x = torch.randn(10000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    x = x * 2.0 ** torch.linspace(-160, 130, 10000).round()
-    assert torch.equal(round_float(x, F32), x.float().double())
+def test_f32_rounds_to_the_nearer_neighbour_and_ties_to_even() -> None:
+    draw = torch.Generator().manual_seed(0)
+    low = torch.randint(0, 0x7F7FFFFE, (10000,), dtype=torch.int32, generator=draw)
+    low[:10] = torch.arange(10)  # denormal numbers
+    x, y = low.view(torch.float32).double(), (low + 1).view(torch.float32).double()
+    middle = (x + y) / 2
+    assert torch.equal(round_float(torch.nextafter(middle, x), F32), x)
+    assert torch.equal(round_float(torch.nextafter(middle, y), F32), y)
+    assert torch.equal(round_float(-middle, F32), -torch.where(low % 2 == 0, x, y))
 
 
 @pytest.mark.parametrize(
     ("elem", "x", "wanted"),
     [
         (F16, 65519.0, 65504.0), (F16, 65520.0, math.inf), (F16, -1e9, -math.inf),
-        (BF16, 3.4e38, math.inf), (F32, 1e39, math.inf),
+        (BF16, 3.4e38, math.inf), (F32, 1e39, math.inf), (F32, 3.4028235677973366e38, math.inf),
+        (F32, 3.4028235677973362e38, (2 - 2**-23) * 2.0**127), (TF32, -1e39, -math.inf),
         (E4M3, 449.0, 448.0), (E4M3, math.inf, 448.0), (E4M3, -1e9, -448.0),
         (E5M2, 1e9, 57344.0), (E5M2, -math.inf, -57344.0),
         (F16, math.inf, math.inf), (F16, 2.0**-25, 0.0), (F16, 2.0**-25 * 1.01, 2.0**-24),

@@ -31,7 +31,7 @@ from torch import Tensor
 from ucutlass.elements import TF32
 from ucutlass.ir import Dot
 from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
-from ucutlass.reference.radius import UNIT, deviation, granule
+from ucutlass.reference.radius import UNIT, deviation, exactly
 from ucutlass.reference.reading import Grouped, Window
 from ucutlass.reference.rounding import round_float
 
@@ -95,14 +95,14 @@ def dot_radius(
     """The radius of a float dot, shaped as its value."""
     lane = ACCUMULATORS[node.lane.name, node.accumulate]
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
-    run = _run(node, left, right, steps, lane)
+    run = _run(node, left, right, steps, lane, total)
     moved = _from_operands(node, left, right, radii)
     if moved is None:
-        exact = run.largest <= lane.exact * granule(_data(left)) * granule(_data(right))
         if lane.split and not (_is_tf32(left) and _is_tf32(right)):
-            exact = torch.zeros_like(exact)
-        return torch.where(exact, torch.zeros_like(run.rounding), run.rounding)
-    return run.rounding + moved * (1 + lane.passes * steps * lane.unit)
+            return run.rounding
+        exact = exactly(run.largest, lane.exact, _data(left), _data(right))
+        return run.rounding if exact is None else run.rounding.masked_fill_(exact, 0.0)
+    return run.rounding.add_(moved.mul_(1 + lane.passes * steps * lane.unit))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,26 +113,34 @@ class _Run:
     largest: Tensor
 
 
-def _run(node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator) -> _Run:
+def _run(
+    node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator, total: Tensor
+) -> _Run:
     count = max(_BLOCK, -(-steps // _BLOCKS))
     each = lane.passes * max(1.0, min(count, steps) / lane.products)
-    zero = torch.zeros((), dtype=torch.float64, device=_data(left).device)
-    prefix = peak = whole = squares = linear = largest = zero
+    prefix, peak, whole, squares, linear, largest = (
+        torch.zeros_like(total, dtype=torch.float64) for _ in range(6)
+    )
     for a, b in blocks(left, right, node.over, count):
         part = contract(a, b, node.over, node.dims)
         size = contract(magnitude(a), magnitude(b), node.over, node.dims)
-        scale = size if lane.promoted else prefix.abs() + peak + size
-        squares, linear = squares + each * scale**2, linear + each * scale
-        whole, prefix = whole + size, prefix + part
-        peak = torch.maximum(peak, prefix.abs())
-        largest = torch.maximum(largest, size if lane.promoted else whole)
+        scale = size.clone() if lane.promoted else prefix.abs().add_(peak).add_(size)
+        squares += scale.square().mul_(each)
+        linear += scale.mul_(each)
+        whole += size
+        prefix += part
+        torch.maximum(peak, prefix.abs(), out=peak)
+        torch.maximum(largest, size if lane.promoted else whole, out=largest)
     events = lane.passes * max(1, steps // lane.products)
-    stray = deviation(events, whole.numel()) * lane.unit * squares.sqrt()
-    drift = lane.unit / 2 * linear if lane.cuts else torch.zeros_like(stray)
-    rounding = torch.minimum(stray + drift, events * lane.unit * whole)
+    rounding = squares.sqrt_().mul_(deviation(events, whole.numel()) * lane.unit)
+    if lane.cuts:
+        rounding += linear.mul_(lane.unit / 2)
+    torch.minimum(rounding, whole * (events * lane.unit), out=rounding)
     if lane.promoted:
-        rounding = rounding + math.ceil(steps / lane.promoted) * UNIT * whole
-    return _Run(rounding + lane.split * whole + 2.0**-126, largest)
+        rounding += whole * (math.ceil(steps / lane.promoted) * UNIT)
+    if lane.split:
+        rounding += whole * lane.split
+    return _Run(rounding.add_(2.0**-126), largest)
 
 
 def _from_operands(

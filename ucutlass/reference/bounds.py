@@ -17,16 +17,16 @@ none or 0 and the comparison is bitwise. One choice is statistical: see `accumul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 from itertools import product
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32, F64, I32
+from ucutlass.elements import F64, I32
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import (
     Apply,
@@ -47,8 +47,10 @@ from ucutlass.reference.interpreter import operand
 from ucutlass.reference.lowest import lowest
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import Call, step, unwrapped
-from ucutlass.reference.radius import UNIT, Bounded, settle
-from ucutlass.reference.rounding import FORMATS, RANGES, cast, round_float
+from ucutlass.reference.order import steps, unrealised
+from ucutlass.reference.pieces import in_pieces
+from ucutlass.reference.radius import UNIT, Bounded, finite, rounding, settle
+from ucutlass.reference.rounding import FORMATS, RANGES, cast
 
 EXACT: frozenset[str] = frozenset(
     {
@@ -87,33 +89,31 @@ class Inputs:
 
 
 def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
-    """The values of the roots with their radii; a value used twice is computed once."""
+    """The values of the roots with their radii; a value used twice is computed once, and goes after its last
+    use."""
     known: dict[Value, Bounded] = {}
-    return [_bounded(root, inputs, known) for root in roots]
+    for node, ending in steps(roots):
+        known[node] = _rule(node, inputs, known.__getitem__)
+        for value in ending:
+            del known[value]
+    return [known[root] for root in roots]
 
 
-def _bounded(node: Value, inputs: Inputs, known: dict[Value, Bounded]) -> Bounded:
-    # No closure, as in `interpreter.walk`.
-    if node not in known:
-        known[node] = _rule(node, inputs, partial(_bounded, inputs=inputs, known=known))
-    return known[node]
-
-
-def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bounded:
+def _rule(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bounded:
     if isinstance(node, Dot):
-        return _dot(node, inputs.call, visit)
-    parts = [visit(c) for c in children(node)]
+        return _dot(node, inputs.call, known)
+    parts = [known(c) for c in children(node)]
     value = step(node, [p.value for p in parts], inputs.call)
     match node:
         case ParamValue(index=index):
             radius = inputs.radii[index]
             if radius is None and node.elem is F64:
-                radius = (round_float(value.data, F32) - value.data).abs()
+                radius = rounding(value.data)
             return Bounded(value, radius)
         case Constant():
             if value.data.dtype != torch.float64:
                 return Bounded(value, None)
-            return settle(value, (round_float(value.data, F32) - value.data).abs())
+            return settle(value, rounding(value.data))
         case Apply():
             return settle(value, _apply(node, parts, value, node in inputs.lenient))
         case Cast() if node in inputs.early:
@@ -126,12 +126,15 @@ def _rule(node: Value, inputs: Inputs, visit: Callable[[Value], Bounded]) -> Bou
             return settle(value, reductions.radius(node, parts, value))
 
 
-def cast_radius(part: Bounded, centre: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor | None:
+def cast_radius(part: Bounded, centre: Tensor, cast: Callable[[Tensor], Tensor]) -> Tensor | None:
     """The farther rounded end of the interval."""
     if part.radius is None:
         return None
-    low, high = _ends(part.value.data, part.radius)
-    return torch.maximum(difference(rounding(low), centre), difference(rounding(high), centre))
+
+    def farther(x: Tensor, radius: Tensor, centre: Tensor) -> Tensor:
+        return farthest([cast(end) for end in _ends(x, radius)], centre)
+
+    return in_pieces(farther, centre.shape, part.value.data, part.radius, centre)
 
 
 def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
@@ -152,6 +155,15 @@ def difference(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(same, torch.zeros_like(gap), gap)
 
 
+def farthest(ends: Sequence[Tensor], centre: Tensor) -> Tensor:
+    """The largest `difference` from the centre."""
+    middle = centre.to(torch.float64)
+    worst = reduce(torch.maximum, ((end.to(torch.float64) - middle).abs_() for end in ends))
+    if finite(worst):  # then so was everything
+        return worst
+    return reduce(torch.maximum, (difference(end, centre) for end in ends))
+
+
 # --- element-wise work -----------------------------------------------------------
 
 
@@ -159,11 +171,16 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
     args = [p.value.spread(node.dims) for p in parts]
     radii = [None if p.radius is None else p.value.like(p.radius).spread(node.dims) for p in parts]
     radii = _widened(node, args, radii)
-    moved = None if all(r is None for r in radii) else _moved_by(node, args, radii, value.data)
-    own = _own(node, value.data, moved, lenient)
-    if moved is None or own is None:
-        return own if moved is None else moved
-    return moved + own
+    if all(r is None for r in radii):
+        return _own(node, value.data, None, lenient)
+
+    def moved_and_own(centre: Tensor, *given: Tensor | None) -> Tensor:
+        here = [a for a in given[: len(args)] if a is not None]
+        moved = _moved_by(node, here, given[len(args) :], centre)
+        own = _own(node, centre, moved, lenient)
+        return moved if own is None else own.add_(moved)
+
+    return in_pieces(moved_and_own, value.data.shape, value.data, *args, *radii)
 
 
 def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -175,8 +192,7 @@ def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
             out.append(r)
             continue
         x = a.to(torch.float64)
-        rounding = (round_float(x, F32) - x).abs()
-        out.append(rounding if r is None else r + rounding)
+        out.append(rounding(x) if r is None else r + rounding(x))
     return out
 
 
@@ -216,26 +232,43 @@ def _modulo(args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> Tensor:
 
 
 def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
-    choices: list[list[Tensor]] = []
+    choices: list[tuple[Tensor, ...]] = []
     for i, (arg, radius) in enumerate(zip(args, radii, strict=True)):
         if radius is None:
-            choices.append([arg])
+            choices.append((arg,))
             continue
         ends = list(_ends(arg, radius))
         if node.function in STEEP and arg.dtype == torch.float64:
             ends[0] = torch.minimum(arg, ends[0].clamp(min=lowest(node.args[i])))
         if i == 0 and node.function in TURNS:
             ends.append(torch.full_like(arg, TURNS[node.function]).maximum(ends[0]).minimum(ends[1]))
-        choices.append(ends)
+        choices.append(tuple(ends))
     wraps = node.elem is I32
     middle = unwrapped(node, args) if wraps else centre
-    ends = [unwrapped(node, corner) for corner in product(*choices)]
-    worst = torch.stack([difference(end, middle) for end in ends]).amax(dim=0)
+    ends = [unwrapped(node, corner) for corner in _outer(node.function, choices)]
+    worst = farthest(ends, middle)
     if not wraps:
         return worst
     low, high = RANGES[I32.name]
     beyond = torch.stack([(end < low) | (end > high) for end in ends]).any(dim=0)
     return worst.masked_fill(beyond, float(high - low))  # what wraps may come out anywhere
+
+
+FALLING: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"add": (), "subtract": (1,), "min": (), "max": ()}
+)
+"""Functions of two arguments that rise in each, but for those that are named here, in which they fall. So do
+their float64 forms, for rounding is monotone: what lies between two corners is no farther than they are."""
+
+
+def _outer(function: str, choices: Sequence[tuple[Tensor, ...]]) -> Iterable[tuple[Tensor, ...]]:
+    """The corners of a box at which the function may be farthest from its centre."""
+    if function not in FALLING:
+        return product(*choices)
+    falls = FALLING[function]
+    low = tuple(c[-1 if i in falls else 0] for i, c in enumerate(choices))
+    high = tuple(c[0 if i in falls else -1] for i, c in enumerate(choices))
+    return (low, high)
 
 
 _FAR = 2.0**52
@@ -262,11 +295,11 @@ def _own(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Ten
     name = "pow" if node.function == "power" else node.function
     units = FUNCTIONS[name].error
     if units == 0 and moved is None:
-        return (round_float(value, F32) - value).abs()
+        return rounding(value)
     if units and lenient:
         units = max(units, FAST_UNITS)
-    size = value.abs() if moved is None else value.abs() + moved
-    return max(units, 1.0) * UNIT * size + 2.0**-126
+    size = value.abs() if moved is None else value.abs().add_(moved)
+    return size.mul_(max(units, 1.0) * UNIT).add_(2.0**-126)
 
 
 # --- movement and products -------------------------------------------------------
@@ -288,8 +321,8 @@ def _moved(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: Ca
             return settle(value, step(node, [inner, parts[1].value], call).data)
 
 
-def _dot(node: Dot, call: Call, visit: Callable[[Value], Bounded]) -> Bounded:
-    left, right = (_operand(c, call, visit) for c in (node.left, node.right))
+def _dot(node: Dot, call: Call, known: Callable[[Value], Bounded]) -> Bounded:
+    left, right = (_operand(c, call, known) for c in (node.left, node.right))
     value = step(node, [left.value, right.value], call)
     if node.elem.kind == "int":
         return Bounded(value, None)
@@ -303,17 +336,17 @@ class _DotOperand:
     radius: Operand | None
 
 
-def _operand(node: Value, call: Call, visit: Callable[[Value], Bounded]) -> _DotOperand:
+def _operand(node: Value, call: Call, known: Callable[[Value], Bounded]) -> _DotOperand:
     def value(inner: Value) -> Named:
-        return visit(inner).value
+        return known(inner).value
 
     def radius(inner: Value) -> Named:
-        found = visit(inner)
+        found = known(inner)
         if found.value.data.dtype != torch.float64:  # a gather's coordinates
             return found.value
         exact = torch.zeros_like(found.value.data)
         return found.value.like(exact if found.radius is None else found.radius)
 
-    source = node.value if isinstance(node, (Read, Gather)) else node
-    inexact = visit(source).radius is not None
+    source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node
+    inexact = known(source).radius is not None
     return _DotOperand(operand(node, call, value), operand(node, call, radius) if inexact else None)

@@ -26,8 +26,9 @@ from ucutlass.reference.interpreter import (
     sizes_of,
     stage_arguments,
 )
+from ucutlass.reference.interpreter import walk as values
 from ucutlass.reference.named import Named, from_memory, to_memory
-from ucutlass.reference.radius import Bounded, settle
+from ucutlass.reference.radius import Bounded, extremes, finite, settle
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 
 
@@ -82,8 +83,9 @@ def _kernel(
     out = []
     for part, result in zip(found, kernel.results, strict=True):
         stored = _store(part, result.type.elem)
-        exact = torch.zeros_like(stored.value.data, dtype=torch.float64)
-        bound = exact if stored.radius is None else stored.radius
+        bound = stored.radius
+        if bound is None:
+            bound = torch.zeros_like(stored.value.data, dtype=torch.float64)
         overflows = _overflows(part, result.type.elem)
         if overflows is not None:
             bound = torch.where(overflows, _to_the_end(part, result.type.elem), bound)
@@ -111,9 +113,10 @@ def _met_by_zero(roots: Sequence[Value], weights: frozenset[Value], inputs: Inpu
         if not isinstance(node, Dot) or not weights & {node.left, node.right}:
             continue
         weight, value = (node.left, node.right) if node.left in weights else (node.right, node.left)
-        p, v = (part.value for part in analyse([weight, value], inputs))
-        zero, strange = ((p.data == 0).to(torch.float64), (~v.data.isfinite()).to(torch.float64))
-        if bool(strange.any()):
+        (v,) = values([value], inputs.call)
+        if not finite(v.data):
+            (p,) = values([weight], inputs.call)
+            zero, strange = ((p.data == 0).to(torch.float64), (~v.data.isfinite()).to(torch.float64))
             return Named(contract(p.like(zero), v.like(strange), node.over, node.dims) > 0, node.dims)
     return None
 
@@ -122,7 +125,9 @@ def _overflows(part: Bounded, elem: Element) -> Tensor | None:
     """Where the interval has ends in `elem`'s range and beyond it; None: nowhere."""
     if part.radius is None or elem.name not in FORMATS:
         return None
-    x = part.value.data.to(torch.float64)
+    x, form = part.value.data.to(torch.float64), FORMATS[elem.name]
+    if form.saturates or max(map(abs, extremes(x))) + extremes(part.radius)[1] < form.largest:
+        return None
     inside = [cast(end, elem).isfinite() for end in (x - part.radius, x + part.radius)]
     found = x.isfinite() & part.radius.isfinite() & (inside[0] != inside[1])
     return found if bool(found.any()) else None

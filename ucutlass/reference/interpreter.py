@@ -38,6 +38,7 @@ from ucutlass.reference.errors import (
 )
 from ucutlass.reference.named import Named, from_memory, to_memory
 from ucutlass.reference.nodes import Call, step
+from ucutlass.reference.order import steps, unrealised
 from ucutlass.reference.packing import dtypes_of
 from ucutlass.reference.reading import Grouped, Window
 from ucutlass.reference.rounding import cast, inner_dtype, outer_dtype, store
@@ -100,40 +101,39 @@ def device_of(arguments: Sequence[Argument]) -> torch.device:
     return next((a.device for a in arguments if isinstance(a, Tensor)), torch.device("cpu"))
 
 
-def _parameter(decl: ParamDecl, argument: Argument, sizes: Mapping[str, int], device: torch.device) -> Named:
+def _parameter(
+    decl: ParamDecl, argument: Argument, sizes: Mapping[str, int], device: torch.device
+) -> Callable[[], Named]:
     match decl.type:
         case TensorType():
             assert isinstance(argument, Tensor)
-            return from_memory(argument, decl.type, sizes)
+            return partial(from_memory, argument, decl.type, sizes)
         case ScalarType(elem):
             number = torch.tensor(argument, dtype=inner_dtype(elem), device=device)
-            return Named(cast(number, elem), ())
+            return partial(Named, cast(number, elem), ())
 
 
 def walk(roots: Sequence[Value], call: Call) -> list[Named]:
-    """The values of the roots; a value used twice is computed once."""
+    """The values of the roots; a value used twice is computed once, and goes after its last use."""
     known: dict[Value, Named] = {}
-    return [_value(root, call, known) for root in roots]
-
-
-def _value(node: Value, call: Call, known: dict[Value, Named]) -> Named:
-    # No closure: one that calls itself lives until garbage is collected, and gigabytes of values with it.
-    if node not in known:
-        visit = partial(_value, call=call, known=known)
-        get = partial(operand, call=call, visit=visit) if isinstance(node, Dot) else visit
+    seen = known.__getitem__
+    for node, ending in steps(roots):
+        get = partial(operand, call=call, known=seen) if isinstance(node, Dot) else seen
         known[node] = step(node, [get(c) for c in children(node)], call)
-    return known[node]
+        for value in ending:
+            del known[value]
+    return [known[root] for root in roots]
 
 
-def operand(node: Value, call: Call, visit: Callable[[Value], Named]) -> Operand:
-    """A dot's operand: reads and gathers by one-dimensional ids stay unrealised."""
+def operand(node: Value, call: Call, known: Callable[[Value], Named]) -> Operand:
+    """A dot's operand, which is read where it can be (`order.unrealised`)."""
     match node:
-        case Read(value=inner):
-            return Window(visit(inner), node, call.sizes)
-        case Gather(value=inner, dim=dim, ids=ids) if len(ids.dims) == 1 and ids.dims[0] not in inner.dims:
-            return Grouped(visit(inner), dim, visit(ids), node.dims)
+        case Read(value=inner) if unrealised(node):
+            return Window(known(inner), node, call.sizes)
+        case Gather(value=inner, dim=dim, ids=ids) if unrealised(node):
+            return Grouped(known(inner), dim, known(ids), node.dims)
         case _:
-            return visit(node)
+            return known(node)
 
 
 # --- arguments -------------------------------------------------------------------

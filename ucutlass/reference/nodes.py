@@ -44,10 +44,11 @@ from ucutlass.reference.rounding import cast, inner_dtype, wrap
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call of a kernel: extents, parameters as values, where to compute."""
+    """One call of a kernel: extents, parameters as values, where to compute. A parameter's value, twice as
+    large as its tensor and more, is made where it is asked for, so that it may go after its last use."""
 
     sizes: Mapping[str, int]
-    params: Sequence[Named]
+    params: Sequence[Callable[[], Named]]
     device: torch.device
 
 
@@ -64,7 +65,7 @@ def step(node: Value, operands: Sequence[Operand], call: Call) -> Named:
 def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
     match node:
         case ParamValue(index=index):
-            return call.params[index]
+            return call.params[index]()
         case Constant(value=value):
             return Named(_scalar(value, node.elem, call), ())
         case Size(extent=extent):

@@ -24,7 +24,7 @@ from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.interpreter import Argument, open_call, sizes_of
 
 VALUES = 2**28
-"""Values of a program's nodes together, of which a reference is made at once: some 20 GiB with what lies
+"""Values of a program's nodes together, of which a reference is made at once: less than 10 GiB with what lies
 beside them for a while. A number rather than what memory is free, so that a verdict is the same anywhere."""
 
 Sizes: TypeAlias = Mapping[str, int]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ucutlass.reference.named import Named
+from ucutlass.reference.pieces import PIECE
 
 UNIT = 2.0**-24
 """Unit round-off of f32."""
@@ -26,10 +27,33 @@ class Bounded:
     radius: Tensor | None
 
 
+def extremes(x: Tensor) -> tuple[float, float]:
+    """The least and the largest number, NaN if one is; of an empty tensor 0."""
+    if not x.numel():
+        return 0.0, 0.0
+    least, most = x.aminmax()
+    return float(least), float(most)
+
+
+def finite(x: Tensor) -> bool:
+    """Whether every number is: read once, where `isfinite` writes arrays."""
+    return all(map(math.isfinite, extremes(x)))
+
+
+def rounding(x: Tensor) -> Tensor:
+    """How far float64 values lie from the nearest f32."""
+    return (x.to(torch.float32) - x).abs_()
+
+
 def settle(value: Named, radius: Tensor | None) -> Bounded:
     """Values that are not finite must come out as they are; an undefined radius is infinite."""
-    if radius is None or not bool((radius != 0).any()):
+    if radius is None or not radius.numel():
         return Bounded(value, None)
+    least, most = extremes(radius)
+    if least == most == 0:
+        return Bounded(value, None)
+    if math.isfinite(most) and (value.data.dtype != torch.float64 or finite(value.data)):
+        return Bounded(value, radius.expand(value.data.shape))
     wide = radius.expand(value.data.shape).nan_to_num(nan=torch.inf, posinf=torch.inf)
     if value.data.dtype == torch.float64:
         wide = torch.where(value.data.isfinite(), wide, torch.zeros_like(wide))
@@ -49,13 +73,33 @@ def growth(additions: int, results: int) -> float:
     return min(float(additions), deviation(additions, results) * math.sqrt(additions))
 
 
+def exactly(total: Tensor, most: float, *terms: Tensor) -> Tensor | None:
+    """Where sums of magnitudes `total` are so small, at most `most` times the product of the terms' granules,
+    that nothing rounds; None: nowhere."""
+    # A few terms tell mostly: their granule is no smaller than that of all.
+    few = most * math.prod(_granule(t.reshape(-1)[:_FEW]) for t in terms)
+    if math.isfinite(few) and not bool((total <= few).any()):
+        return None
+    exact = total <= most * math.prod(map(granule, terms))
+    return exact if bool(exact.any()) else None
+
+
+_FEW = 4096
+
+
 def granule(x: Tensor) -> float:
-    """The largest power of two that divides every element; 0 where one is not finite."""
-    if not bool(x.isfinite().all()):
+    """The largest power of two that divides every element, 1 where all are 0; 0 where one is not finite."""
+    found = min(map(_granule, torch.split(x.reshape(-1), PIECE)))
+    return found if math.isfinite(found) else 1.0
+
+
+def _granule(x: Tensor) -> float:
+    """As `granule`; infinite where all are 0."""
+    if not finite(x):
         return 0.0
     mantissa, exponent = torch.frexp(x[x != 0].to(torch.float64))
     if mantissa.numel() == 0:
-        return 1.0
+        return math.inf
     whole = (mantissa * 2.0**53).to(torch.int64)
     lowest = torch.frexp((whole & -whole).to(torch.float64)).exponent - 1
     return math.ldexp(1.0, int((exponent.to(torch.int64) - 53 + lowest).min()))

@@ -14,7 +14,7 @@ from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import axes, last, scan
-from ucutlass.reference.radius import UNIT, Bounded, granule, growth
+from ucutlass.reference.radius import UNIT, Bounded, exactly, finite, growth
 
 
 def radius(node: Value, parts: Sequence[Bounded], value: Named) -> Tensor | None:
@@ -35,18 +35,27 @@ def radius(node: Value, parts: Sequence[Bounded], value: Named) -> Tensor | None
 def _flat(part: Bounded, over: Dims) -> tuple[Tensor, Tensor]:
     """Data and radius with `over` flattened to one last axis."""
     x = part.value
-    spread = torch.zeros_like(x.data, dtype=torch.float64) if part.radius is None else part.radius
-    return last(x, over), last(x.like(spread), over)
+    return last(x, over), last(x.like(_spread(part)), over)
 
 
-def _sum(x: Tensor, e: Tensor, exact: bool) -> Tensor:
-    """A sum along the last axis: its terms' radii and its own rounding, of one addition fewer than terms
-    (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2)."""
-    size = (x.abs() + e).sum(dim=-1)
+def _spread(part: Bounded) -> Tensor:
+    """The radius; that of exact values takes no memory."""
+    if part.radius is not None:
+        return part.radius
+    zero = torch.zeros((), dtype=torch.float64, device=part.value.data.device)
+    return zero.expand(part.value.data.shape)
+
+
+def _sum(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
+    """Of a sum along the last axis its radius, from its terms' and its own rounding, of one addition fewer
+    than terms (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 4.2), and the sum
+    of magnitudes. `exact`: all of `e` is 0."""
+    size = (x.abs() if exact else x.abs().add_(e)).sum(dim=-1)
     own = growth(max(x.shape[-1] - 1, 0), size.numel()) * UNIT * size
-    if exact:
-        own = torch.where(x.abs().sum(dim=-1) <= 2.0**24 * granule(x), torch.zeros_like(own), own)
-    return e.sum(dim=-1) + own
+    if not exact:
+        return e.sum(dim=-1) + own, size
+    sure = exactly(size, 2.0**24, x)
+    return own if sure is None else own.masked_fill_(sure, 0.0), size
 
 
 def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
@@ -63,7 +72,7 @@ def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
 def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> Tensor:
     match node.op:
         case "sum":
-            return _sum(x, e, exact)
+            return _sum(x, e, exact)[0]
         case "mean":
             return _mean(x, e, exact)
         case "max" | "min":
@@ -86,33 +95,37 @@ def _mean(x: Tensor, e: Tensor, exact: bool) -> Tensor:
     add exactly: at most two roundings of each term more, none if n is a power of two."""
     n = x.shape[-1]
     whole = n & (n - 1) == 0
-    total = _sum(x, e, exact and whole) / n
-    return total if whole else total + 2 * UNIT * (x.abs() + e).mean(dim=-1)
+    total, size = _sum(x, e, exact and whole)
+    return total / n if whole else total / n + 2 * UNIT * (size / n)
 
 
 def _variance(x: Tensor, e: Tensor) -> Tensor:
     """mean((x - mean(x))**2), computed so or by Welford's recurrence."""
     d = x - x.mean(dim=-1, keepdim=True)
+    size = d.abs()
     ed = e + _mean(x, e, False).unsqueeze(-1)
-    ed = ed + UNIT * (d.abs() + ed)
-    es = 2 * d.abs() * ed + ed**2
-    return _mean(d * d, es + UNIT * (d * d + es), False)
+    ed += (size + ed).mul_(UNIT)
+    es = size.mul_(2).mul_(ed).add_(ed.square_())
+    squares = d.square_()
+    return _mean(squares, es.add_((squares + es).mul_(UNIT)), False)
 
 
 def _shift(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """exp's weights p, the rounding of its arguments, and the row's largest value: x - m, or
     x * log2(e) - m * log2(e) in one step, errs by UNIT times either's magnitude."""
     m = x.amax(dim=-1, keepdim=True)
-    p = (x - m).exp()
-    p = p / p.sum(dim=-1, keepdim=True)
-    rounding = torch.where(x.isfinite(), 2 * UNIT * (x.abs() + m.abs()), torch.zeros_like(x))
+    p = (x - m).exp_()
+    p /= p.sum(dim=-1, keepdim=True)
+    rounding = x.abs().add_(m.abs()).mul_(2 * UNIT)
+    if not finite(x):
+        rounding = torch.where(x.isfinite(), rounding, torch.zeros_like(x))
     return p, rounding, m.squeeze(-1)
 
 
 def _logsumexp(x: Tensor, e: Tensor) -> Tensor:
     p, rounding, m = _shift(x)
     relative = growth(x.shape[-1], m.numel()) * UNIT + FUNCTIONS["exp"].error * UNIT
-    inner = (p * (e + rounding)).nan_to_num(nan=0.0).sum(dim=-1) + e.amax(dim=-1) + relative
+    inner = rounding.add_(e).mul_(p).nan_to_num_(nan=0.0).sum(dim=-1) + e.amax(dim=-1) + relative
     tail = x.logsumexp(dim=-1) - m
     logarithm = FUNCTIONS["log"].error * UNIT * (tail.abs() + inner)
     return inner + logarithm + UNIT * (m.abs() + tail.abs() + inner)
@@ -125,13 +138,14 @@ def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
     p, rounding, m = _shift(x)
     n = x.shape[-1]
     relative = (growth(n, m.numel()) + 2 * FUNCTIONS["exp"].error + 4) * UNIT
-    row = e.amax(dim=-1, keepdim=True) + (p * rounding).nan_to_num(nan=0.0).sum(dim=-1, keepdim=True)
-    moved = e + rounding + row + relative
+    row = e.amax(dim=-1, keepdim=True) + (p * rounding).nan_to_num_(nan=0.0).sum(dim=-1, keepdim=True)
+    moved = rounding.add_(e).add_(row).add_(relative)
     if node.log:
         tail = (x.logsumexp(dim=-1) - m).abs().unsqueeze(-1)
-        out = moved + FUNCTIONS["log"].error * UNIT * tail + UNIT * ((x - m.unsqueeze(-1)).abs() + tail)
+        own = (x - m.unsqueeze(-1)).abs_().add_(tail).mul_(UNIT)
+        out = moved.add_(FUNCTIONS["log"].error * UNIT * tail).add_(own)
     else:
-        out = p * moved.expm1() + 2.0**-126
+        out = moved.expm1_().mul_(p).add_(2.0**-126)
     return _unflat(out, node.over, part.value)
 
 
@@ -147,14 +161,14 @@ def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
     if node.elem.kind == "int" and part.radius is None:
         return None
     x = part.value.data.to(torch.float64)
-    e = torch.zeros_like(x) if part.radius is None else part.radius
+    e = _spread(part)
     (axis,) = axes(part.value, (node.along,))
     n = x.shape[axis]
-    size = scan(node, part.value.like(x.abs() + e))
+    size = scan(node, part.value.like(x.abs() if part.radius is None else x.abs().add_(e)))
     own = growth(n, x.numel()) * UNIT
     if node.op == "cumprod":
         return size * (1 + 2 * own) - scan(node, part.value.like(x.abs()))
-    out = own * size
     if part.radius is None:
-        return torch.where(size <= 2.0**24 * granule(x), torch.zeros_like(out), out)
-    return out + scan(node, part.value.like(e))
+        sure = exactly(size, 2.0**24, x)
+        return size.mul_(own) if sure is None else size.mul_(own).masked_fill_(sure, 0.0)
+    return size.mul_(own).add_(scan(node, part.value.like(e)))

@@ -12,6 +12,7 @@ Integers: to nearest, ties to even, then saturated to the type's range; NaN give
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -75,28 +76,30 @@ def outer_dtype(elem: Element) -> torch.dtype:
     return dtype
 
 
+_EXPONENT = 0x7FF << 52
+
+
 def quantum(x: Tensor, form: Format) -> Tensor:
-    """The spacing of the format's numbers around each float64 value; a power of two, built from
-    its bits because torch's exp2 and ldexp need not be exact on every device."""
-    exponent = torch.frexp(x).exponent.to(torch.int32)
-    lowest = torch.clamp(exponent, min=form.smallest + 1) - form.precision
-    return ((lowest.to(torch.int64) + 1023) << 52).view(torch.float64)
+    """The spacing of the format's numbers around each float64 value; a power of two, from the bits of the
+    value's exponent because torch's exp2 and ldexp need not be exact on every device."""
+    power = (x.view(torch.int64) & _EXPONENT).view(torch.float64)
+    return power.clamp_(2.0**form.smallest, 2.0**1023).mul_(2.0 ** (1 - form.precision))
 
 
 def round_float(x: Tensor, elem: Element) -> Tensor:
     """float64 values rounded to a float element, kept in float64."""
     if elem is F64:
         return x
+    if elem is F32:
+        return x.to(torch.float32).to(torch.float64)  # from float64 torch rounds to it once
     form = FORMATS[elem.name]
     step = quantum(x, form)
-    scaled = x / step
-    rounded = scaled.round() * step
+    rounded = (x / step).round_().mul_(step)
     if form.saturates:
-        rounded = rounded.clamp(-form.largest, form.largest)
-    else:
-        infinite = torch.full_like(x, torch.inf).copysign(x)
-        rounded = torch.where((rounded.abs() > form.largest) | x.isinf(), infinite, rounded)
-    return torch.where(x.isnan(), x, rounded)
+        return rounded.clamp_(-form.largest, form.largest)
+    # The first number beyond the largest is a power of two: at float64's end it overflows as it must here.
+    lift = 2.0 ** (1024 - math.frexp(form.largest)[1])
+    return rounded.mul_(lift).mul_(1 / lift)
 
 
 def round_int(x: Tensor, elem: Element) -> Tensor:

@@ -1,0 +1,46 @@
+"""In which order the values of a program are computed, and when each is needed no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ucutlass.ir import Dot, Gather, Read, Value, children
+
+
+def unrealised(operand: Value) -> bool:
+    """Whether a dot takes this operand without laying it out: a read, or a gather by one-dimensional ids."""
+    match operand:
+        case Read():
+            return True
+        case Gather(value=inner, ids=ids):
+            return len(ids.dims) == 1 and ids.dims[0] not in inner.dims
+        case _:
+            return False
+
+
+def sources(node: Value) -> tuple[Value, ...]:
+    """The values that must be there for this one: its children, of a dot's unrealised operand those of it."""
+    if not isinstance(node, Dot):
+        return children(node)
+    return tuple(s for c in children(node) for s in (children(c) if unrealised(c) else (c,)))
+
+
+def steps(roots: Sequence[Value]) -> Iterator[tuple[Value, tuple[Value, ...]]]:
+    """Every value to compute, once, after its sources; with each the values that none after it takes. The
+    roots stay."""
+    order: dict[Value, None] = {}
+    for root in roots:
+        _visit(root, order)
+    last = {source: node for node in order for source in sources(node)}
+    ending: dict[Value, list[Value]] = {}
+    for source, node in last.items():
+        if source not in roots:
+            ending.setdefault(node, []).append(source)
+    return ((node, tuple(ending.get(node, ()))) for node in order)
+
+
+def _visit(node: Value, order: dict[Value, None]) -> None:
+    if node not in order:
+        for source in sources(node):
+            _visit(source, order)
+        order[node] = None
