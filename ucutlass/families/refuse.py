@@ -5,7 +5,6 @@ from __future__ import annotations
 from ucutlass import ir
 from ucutlass.diagnostics import Diagnostic
 from ucutlass.grammar.syntax import Span
-from ucutlass.walks import walk as walk  # the reference takes it from here
 
 
 class Refused(Exception):

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ucutlass import extents, ir
 from ucutlass.elements import Element
-from ucutlass.families.refuse import walk
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.interpreter import Argument, open_call, sizes_of
+from ucutlass.walks import walk
 
 VALUES = 2**28
 """Values of a program's nodes together, of which a reference is made at once: less than 10 GiB with what lies
