@@ -125,7 +125,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", default="", help="how names begin, by commas")
+    parser.add_argument("--only", default="", help="how names begin, by commas, in that order")
     parser.add_argument("--lanes", default="")
     parser.add_argument("--attempts", type=int, default=40)
     parser.add_argument("--searches", default="rules,random")

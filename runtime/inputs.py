@@ -30,7 +30,6 @@ from ucutlass.ir import (
     Softmax,
     TensorType,
     Value,
-    children,
 )
 from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.accumulation import ACCUMULATORS
@@ -48,6 +47,7 @@ from ucutlass.runtime.distributions import (
     whole,
 )
 from ucutlass.shapes import complete
+from ucutlass.walks import walk
 
 __all__ = ["DISTRIBUTIONS", "MEANINGS", "Distribution", "Role", "generate", "roles_of"]
 
@@ -186,19 +186,8 @@ def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
 
 def nodes_of(program: Program) -> list[Value]:
     """Every value of the program once."""
-    seen: dict[Value, None] = {}
-
-    def visit(node: Value) -> None:
-        if node not in seen:
-            seen[node] = None
-            for child in children(node):
-                visit(child)
-
     kernels = [program] if isinstance(program, Kernel) else [s.call for s in program.stages]
-    for kernel in kernels:
-        for result in kernel.results if isinstance(kernel, Kernel) else ():
-            visit(result.value)
-    return list(seen)
+    return list(walk(*(r.value for k in kernels if isinstance(k, Kernel) for r in k.results)))
 
 
 def result_types(program: Program) -> tuple[TensorType, ...]:

@@ -25,8 +25,10 @@ def walk(
             stack += reversed(into(node))
 
 
-def upwards(*roots: ir.Value) -> Iterator[ir.Value]:
-    """Every node from the roots down once, each after what it is computed from."""
+def upwards(
+    *roots: ir.Value, into: Callable[[ir.Value], Sequence[ir.Value]] = ir.children
+) -> Iterator[ir.Value]:
+    """Every node from the roots down once, each after what it is computed from: what `into` says."""
     done: set[int] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -36,7 +38,7 @@ def upwards(*roots: ir.Value) -> Iterator[ir.Value]:
         elif id(node) not in done:
             done.add(id(node))
             stack.append((node, True))
-            stack += [(child, False) for child in reversed(ir.children(node))]
+            stack += [(child, False) for child in reversed(into(node))]
 
 
 def find(kernel: ir.Kernel, kind: type[V]) -> list[V]:

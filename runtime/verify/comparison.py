@@ -113,7 +113,7 @@ def compare(
         elements=out.numel(),
         exact=int((bound == 0).sum()),
         unbounded=0 if _finite(bounds) else int(bound.isinf().sum()),
-        rms=_rms(ratio, bound),
+        rms=_rms(ratio, bound, bounds, worst),
         varies=_varies(out),
         reference_varies=_varies(reference),
         useless=int(useless(reference, bound, scale).sum()),
@@ -191,12 +191,13 @@ def useless(reference: Tensor, bound: Tensor, scale: float = 0.0) -> Tensor:
     return (bound != 0) & ~(bound <= wide.abs().clamp_(min=least))
 
 
-def _rms(ratio: Tensor, bound: Tensor) -> float | None:
+def _rms(ratio: Tensor, bound: Tensor, bounds: Extremes, worst: float) -> float | None:
     """Elements that must be exact count: where results are coarse, those with a bound are the ones
-    near a tie, which an honest kernel may round either way."""
-    within = ratio if _finite(extremes(ratio)) and _finite(extremes(bound)) else None
-    both = ratio[bound.isfinite() & ratio.isfinite()] if within is None else within
-    if both.numel() < FEWEST or not bool((bound > 0).any()):
+    near a tie, which an honest kernel may round either way. `bounds` are the extremes of `bound`, `worst` the
+    largest ratio."""
+    finite = _finite(bounds) and math.isfinite(worst)
+    both = ratio if finite else ratio[bound.isfinite() & ratio.isfinite()]
+    if both.numel() < FEWEST or not (bounds[1] > 0 if finite else bool((bound > 0).any())):
         return None
     return float(torch.linalg.vector_norm(both)) / math.sqrt(both.numel())
 

@@ -90,6 +90,7 @@ class TooLarge(Exception):
 
 
 MOST = 4 * VALUES
+"""Values of all stages together: a pipeline's reference is made whole, and keeps what stages store."""
 
 
 def _whole(program: Program, found: Layout, arguments: Sequence[Argument]) -> tuple[Expected, ...]:

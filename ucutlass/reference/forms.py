@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ucutlass.elements import Element
 from ucutlass.ir import Apply, Cast, Dot, Reduce, Softmax, Value, children
+from ucutlass.walks import upwards
 
 FAST_UNITS = 2.0**-16 / 2.0**-24
 """The relative error of a fast form, in units of f32's round-off."""
@@ -25,7 +26,7 @@ _KEEPING: frozenset[str] = frozenset(
 
 def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Value]:
     """The values whose fast forms serve; `stored` is what each root is rounded to."""
-    order = _topological(roots)
+    order = list(upwards(*roots))
     strict = {r for r, elem in zip(roots, stored, strict=True) if not _coarse(elem)}
     for node in reversed(order):
         match node:
@@ -47,25 +48,10 @@ def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Valu
 def early(roots: Sequence[Value]) -> frozenset[Value]:
     """The casts of a softmax that a dot sums: attention rounds the exponentials before it divides the
     dot by their sum."""
-    dots = (node for node in _topological(roots) if isinstance(node, Dot))
+    dots = (node for node in upwards(*roots) if isinstance(node, Dot))
     casts = (x for dot in dots for x in (dot.left, dot.right) if isinstance(x, Cast))
     return frozenset(x for x in casts if isinstance(x.value, Softmax) and not x.value.log)
 
 
 def _coarse(elem: Element) -> bool:
     return elem.kind == "float" and elem.bits <= 16
-
-
-def _topological(roots: Sequence[Value]) -> list[Value]:
-    """Every value once, operands first."""
-    seen: dict[Value, None] = {}
-
-    def visit(node: Value) -> None:
-        if node not in seen:
-            for child in children(node):
-                visit(child)
-            seen[node] = None
-
-    for root in roots:
-        visit(root)
-    return list(seen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ucutlass.ir import Dot, Gather, Read, Value, children
+from ucutlass.walks import upwards
 
 
 def unrealised(operand: Value) -> bool:
@@ -28,9 +29,7 @@ def sources(node: Value) -> tuple[Value, ...]:
 def steps(roots: Sequence[Value]) -> Iterator[tuple[Value, tuple[Value, ...]]]:
     """Every value to compute, once, after its sources; with each the values that none after it takes. The
     roots stay."""
-    order: dict[Value, None] = {}
-    for root in roots:
-        _visit(root, order)
+    order = list(upwards(*roots, into=sources))
     last = {source: node for node in order for source in sources(node)}
     ending: dict[Value, list[Value]] = {}
     for source, node in last.items():
@@ -38,9 +37,3 @@ def steps(roots: Sequence[Value]) -> Iterator[tuple[Value, tuple[Value, ...]]]:
             ending.setdefault(node, []).append(source)
     return ((node, tuple(ending.get(node, ()))) for node in order)
 
-
-def _visit(node: Value, order: dict[Value, None]) -> None:
-    if node not in order:
-        for source in sources(node):
-            _visit(source, order)
-        order[node] = None

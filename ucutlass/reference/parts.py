@@ -21,6 +21,7 @@ from ucutlass.elements import Element
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.interpreter import Argument, open_call, sizes_of
+from ucutlass.reference.order import steps
 from ucutlass.walks import walk
 
 VALUES = 2**28
@@ -86,8 +87,8 @@ def wanted(
         return known(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
     count = math.ceil(values(program, sizes) / most)
-    found = _widest(program, sizes, count)
-    if count <= 1 or found is None:
+    found = _widest(program, sizes, count) if count > 1 else None
+    if found is None:
         return known(expect_in(program, arguments, around))
     open_call(program, arguments, around)  # whatever is wrong with the arguments is said now
     results = tuple(Result(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
@@ -98,13 +99,12 @@ def _slices(
     kernel: ir.Kernel, arguments: Sequence[Argument], around: Sizes, dim: str, extent: int, count: int
 ) -> Iterator[Part]:
     step = math.ceil(extent / min(count, extent))
-    axes = tuple(_axis(r.type, dim) for r in kernel.results)
-    assert all(a is not None for a in axes)
+    axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
     for start in range(0, extent, step):
         length = min(step, extent - start)
         given = [_cut(a, p.type, dim, start, length) for a, p in zip(arguments, kernel.params, strict=True)]
         inner = {name: n for name, n in around.items() if name != dim}
-        yield Part(expect_in(kernel, given, inner), tuple(a for a in axes if a is not None), start)
+        yield Part(expect_in(kernel, given, inner), axes, start)
 
 
 def _cut(argument: Argument, kind: ir.ParamType, dim: str, start: int, length: int) -> Argument:
@@ -124,16 +124,15 @@ def _axis(kind: ir.ParamType, dim: str) -> int | None:
 
 
 def values(kernel: ir.Kernel, sizes: Sizes) -> int:
-    """Of all nodes; what a dot reads through an index is never laid out."""
-    nodes = list(walk(*(r.value for r in kernel.results)))
-    operands = (c for n in nodes if isinstance(n, ir.Dot) for c in ir.children(n))
-    windows = {id(c) for c in operands if isinstance(c, ir.Read | ir.Gather)}
-    return sum(math.prod(sizes[d] for d in n.dims) for n in nodes if id(n) not in windows)
+    """Numbers of all values that a reference lays out."""
+    made = steps([r.value for r in kernel.results])
+    return sum(math.prod(sizes[d] for d in node.dims) for node, _ in made)
 
 
 def _widest(kernel: ir.Kernel, sizes: Sizes, count: int) -> str | None:
     """Of the dimensions that may be sliced the outermost that gives so many slices, or the longest."""
-    order = [d for d in kernel.results[0].type.dims if d in separable(kernel)]
+    may = separable(kernel)
+    order = [d for d in kernel.results[0].type.dims if d in may]
     enough = [d for d in order if sizes[d] >= count]
     return enough[0] if enough else max(order, key=sizes.__getitem__, default=None)
 
