@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from module_files import exported, problem
+from module_files import exported
 
+from tests.kernelbench.kernelbench_files import module as problem
 from ucutlass.cli.sol import command
 from ucutlass.cli.sol_module import ModuleLost, module_work
 from ucutlass.runtime import isolate

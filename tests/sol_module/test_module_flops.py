@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from module_files import problem, worked
+from module_files import worked
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.kernelbench.kernelbench_files import module as problem
 from ucutlass.runtime.module.count import window_pairs
 
 SAME: dict[str, str] = {

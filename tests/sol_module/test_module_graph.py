@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from module_files import exported, problem
+from module_files import exported
 
+from tests.kernelbench.kernelbench_files import module as problem
 from ucutlass.runtime.module.graph import Graph, GraphUnreadable, from_json, to_json
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from module_files import exported, problem
+from module_files import exported
 
+from tests.kernelbench.kernelbench_files import module as problem
 from ucutlass.runtime.module.graph import Ref
 from ucutlass.runtime.module.regions import regions
 

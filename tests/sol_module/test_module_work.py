@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from module_files import problem, worked
+from module_files import worked
 
+from tests.kernelbench.kernelbench_files import module as problem
 from ucutlass.runtime.module.work import LanePolicy, ModuleWork
 from ucutlass.sol.costs import SPECIAL
 
