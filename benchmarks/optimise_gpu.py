@@ -155,7 +155,7 @@ def values(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[s
         given = generate(program, sizes, case.distribution, seed=case.seed, device="cuda", drawn="cuda")
         verdict = verify.check(program, kernel.judged(*given), given)
         counted[verdict.state] += 1
-        if not verdict.ok:
+        if not verify.CaseResult(case, verdict.state, verdict).ok:
             wrong.append(f"{case.name}: {verdict}"[:300])
     return {"verdicts": counted, "wrong": wrong}
 

@@ -47,6 +47,10 @@ DISTRIBUTIONS: tuple[Distribution, ...] = tuple(d for d in MEANINGS if d != "spe
 EXACT: frozenset[Distribution] = frozenset({"integer", "residue", "residue_rows", "residue_columns"})
 """Whole numbers, drawn with the summed length in mind by `ucutlass.runtime.inputs`."""
 
+CORE: frozenset[Distribution] = EXACT | {"normal", "uniform"}
+"""A program must be judged on these. Others strain it, some programs so much that no kernel of theirs can be
+judged there: the softmax of scores that lie closer than their rounding, say."""
+
 MOST_POWER = 8
 
 

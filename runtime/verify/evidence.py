@@ -31,6 +31,15 @@ class CaseResult:
     seconds: float = 0.0
 
     @property
+    def open(self) -> bool:
+        """Whether nothing is wrong, and bounds say too little, of numbers that only strain a program."""
+        return self.outcome == "undecided" and self.case.strains
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "right" or self.open
+
+    @property
     def worst(self) -> Comparison | None:
         """The comparison with the largest error over its bound, of the whole or of a stage."""
         found = self.verdict.every if self.verdict else ()
@@ -49,7 +58,8 @@ class Evidence:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a case, every case is right, and every sanitizer ran and found nothing."""
+        """Whether some case is right, every other is, too, or open, and every sanitizer ran and found
+        nothing."""
         return bool(self.results) and not self.failures()
 
     @property
@@ -65,9 +75,10 @@ class Evidence:
     def _failures(self) -> Iterator[str]:
         if not self.results:
             yield "no case: nothing was verified"
+        proven = any(result.outcome == "right" for result in self.results)
         for result in self.results:
-            if result.outcome != "right":
-                yield f"{result.case.name}: {result.outcome}: {result.message or _words(result.verdict)}"
+            if not (result.ok and proven):
+                yield _about(result)
         for report in self.sanitizers:
             if not report.ok:
                 yield f"{report.tool}: {report.message}"
@@ -81,6 +92,7 @@ class Evidence:
             "left_out": plain(self.left_out),
             "sanitizers": plain(self.sanitizers),
             "failures": list(self.failures()),
+            "open": [_about(r) for r in self.results if r.open],
         }
 
 
@@ -92,7 +104,7 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
     case: dict[str, Any] = plain(result.case)
     return case | {
         "outcome": result.outcome,
-        "ok": result.outcome == "right",
+        "ok": result.ok,
         "worst": plain(max((c.worst for c in every), default=None)),
         "rms": plain(max((c.rms for c in every if c.rms is not None), default=None)),
         "varies": all(c.varies for c in compared),
@@ -105,6 +117,10 @@ def _case_json(result: CaseResult) -> dict[str, Any]:
         "message": result.message,
         "seconds": result.seconds,
     }
+
+
+def _about(result: CaseResult) -> str:
+    return f"{result.case.name}: {result.outcome}: {result.message or _words(result.verdict)}"
 
 
 def _words(verdict: Verdict | None) -> str:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from ucutlass.elements import F16
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, TensorType
 from ucutlass.reference.binding import shape_of
-from ucutlass.runtime.distributions import MEANINGS, Distribution
+from ucutlass.runtime.distributions import CORE, MEANINGS, Distribution
 from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, roles_of, summed_dims
 from ucutlass.shapes import ShapeError, complete, free_dims
 
@@ -44,6 +44,11 @@ class Case:
     seed: int
     why: str
     repeats: int = 2
+
+    @property
+    def strains(self) -> bool:
+        """Whether the case may stay undecided: no kernel need be judged on such numbers."""
+        return self.kind == "values" and self.distribution not in CORE
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ucutlass.reference import evaluate, expect
 from ucutlass.reference.rounding import FORMATS, quantum, round_float, store
 from ucutlass.runtime.inputs import DISTRIBUTIONS, Distribution, generate
 from ucutlass.runtime.verify import Comparison, compare
+from ucutlass.runtime.verify.comparison import useless
 
 M, N, K = 12, 20, 1111
 Add = Callable[[Tensor, Tensor], Tensor]
@@ -143,6 +144,13 @@ def test_the_bound_is_not_idle() -> None:
     program = _gemm("f16", "dot[K](x, w)")
     arguments = generate(program, {"M": M, "N": N, "K": K}, "positive", seed=5)
     assert _judge(program, arguments, HONEST["f16, low bits cut"][2](*arguments)).worst > 0.1
+
+
+@pytest.mark.parametrize("elem", ["bf16", "f32"])
+def test_the_bound_of_a_million_products_is_not_idle(elem: str) -> None:
+    program = named(f"kernel k(a: {elem}[M, K], b: {elem}[K, 1]) -> f32[M, 1] {{ return dot[K](a, b) }}", "k")
+    (found,) = expect(program, generate(program, {"M": 64, "K": 1 << 20}, "normal", seed=1))
+    assert not useless(found.reference, found.bound).any()
 
 
 def test_f16_sums_fail_as_f32_sums() -> None:

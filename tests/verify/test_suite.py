@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,7 +14,7 @@ from tests.verify import candidates
 from ucutlass import frontend
 from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.verify import Case, Evidence, Suite, suite
+from ucutlass.runtime.verify import Case, CaseResult, Comparison, Evidence, Suite, Verdict, suite
 from ucutlass.runtime.verify.batch import as_json, judge_case, read_journal
 from ucutlass.runtime.verify.evidence import evidence_of
 from ucutlass.runtime.verify.pool import run
@@ -176,6 +177,33 @@ def test_missing_evidence_is_failure(whole: Suite) -> None:
     assert not missing.ok
     assert missing.failures() == (f"{few.cases[1].name}: not run: it has no result",)
     assert not evidence_of(Suite((), (), 0), ()).ok
+
+
+IDLE = Verdict((Comparison("", True, 0.1, (0,), None, 1.0, 1.0, 9.0, 0, 8, 0, 0, useless=8),), ())
+
+
+def test_a_case_that_strains_may_stay_open_and_one_at_the_core_may_not(whole: Suite) -> None:
+    cases = {c.distribution: c for c in whole.cases if c.kind == "values"}
+    core, strained = (CaseResult(cases[d], "undecided", IDLE) for d in ("normal", "large"))
+    right = CaseResult(cases["integer"], "right", IDLE)
+    assert IDLE.state == "undecided" and strained.open and not core.open
+
+    both = Suite((right.case, strained.case), (), 0)
+    evidence = evidence_of(both, [right, strained])
+    assert evidence.ok and not evidence.failures()
+    made = evidence.to_json()
+    assert [c["ok"] for c in made["cases"]] == [True, True]
+    assert [c["outcome"] for c in made["cases"]] == ["right", "undecided"]
+    (words,) = made["open"]
+    assert words.startswith(f"{strained.case.name}: undecided: ") and "says nothing of 8 of 8" in words
+
+    assert not evidence_of(Suite((right.case, core.case), (), 0), [right, core]).ok
+    alone = evidence_of(Suite((strained.case,), (), 0), [strained])
+    assert not alone.ok and alone.failures() == (words,)
+    wrong = replace(strained, outcome="wrong")
+    assert not evidence_of(both, [right, wrong]).ok
+    again = next(c for c in whole.cases if c.kind == "repeats")
+    assert not CaseResult(replace(again, distribution="large"), "undecided", IDLE).ok
 
 
 def test_evidence_is_strict_json(whole: Suite) -> None:

@@ -159,8 +159,9 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
     show.table(columns, [_line(case) for case in row["cases"]])
     lines = [(f"sanitizer {s['tool']}", f"{s['status']}: {s['message']}") for s in row["sanitizers"]]
     lines += [("left out", f"{one['what']}: {one['why']}") for one in row["left_out"]]
+    lines += [("left open", words) for words in row["open"]]
     lines += [("against it", words) for words in row["failures"]]
-    right = sum(case["ok"] for case in row["cases"])
+    right = sum(case["outcome"] == "right" for case in row["cases"])
     verdict = "right" if row["ok"] else "not verified"
     lines += [
         ("kernel", f"{row['kernel']} {row['arch']}: {row['schedule']}"),

@@ -86,7 +86,8 @@ ACCUMULATORS: Mapping[tuple[str, str], Accumulator] = MappingProxyType(
 
 _BLOCK = 128
 _BLOCKS = 64
-"""At most this many blocks, of at least that many products."""
+"""As many blocks, of at least that many products; more of them where a dot is so long that the magnitude of
+a block would outweigh the sums before it, which grow as its length's root."""
 
 
 def dot_radius(
@@ -116,7 +117,7 @@ class _Run:
 def _run(
     node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator, total: Tensor
 ) -> _Run:
-    count = max(_BLOCK, -(-steps // _BLOCKS))
+    count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
     each = lane.passes * max(1.0, min(count, steps) / lane.products)
     prefix, peak, whole, squares, linear, largest = (
         torch.zeros_like(total, dtype=torch.float64) for _ in range(6)
