@@ -168,6 +168,11 @@ Fused fmaxf(Fused x, Fused y) { return std::fmax(x.value, y.value); }
 Fused fabsf(Fused x) { return std::fabs(x.value); }
 Fused expf(Fused x) { return std::exp(x.value); }
 Fused erfcf(Fused x) { return std::erfc(x.value); }
+// The instruction is an ulp off here.
+Fused ucc_reciprocal(Fused x) {
+  float y = std::nextafter(1.0f / x.value, 2.0f);
+  return std::fmaf(y, std::fmaf(-x.value, y, 1.0f), y);
+}
 
 Fused form(Fused x) {@FORM@}
 
@@ -181,8 +186,8 @@ extern "C" void run(long count, float const* x, float* y) {
 def test_compensation_bears_products_fused_into_sums(host: Toolchain, name: str, tmp_path: Path) -> None:
     """As ptxas fuses wherever it can: what is put back must not count on how a product was rounded.
 
-    Of the table's 64 units gelu_tanh needs some 14: h has expf's (2 ulp are 4) and 1 of its fmaf, twice
-    over in x * h * h, whose products add 2, divisor and division 2; du leaves u's own error far below
+    Of the table's 64 units gelu_tanh needs some 16: h has expf's (2 ulp are 4) and 1 of its fmaf, twice
+    over in x * h * h, whose products add 2, divisor, its reciprocal and the last product 4; du leaves u's own error far below
     a unit. Without du the rounding of u alone, half an ulp of 43, would move exp(2 * u) by 64.
     """
     source, library = tmp_path / "form.cpp", tmp_path / "form.so"
@@ -217,6 +222,12 @@ def test_fast_form_calls_nothing_that_guards_denormals(name: str) -> None:
     """Of the special-function unit, the two instructions themselves; else what needs none of it."""
     called = set(re.findall(r"(\w+)\(", re.sub("//.*", "", FORMS[name].fast)))
     assert called <= {"ucc_exp2_ftz", "ucc_reciprocal_ftz", "fmaf", "fabsf", "fminf", "fmaxf"}
+
+
+@pytest.mark.parametrize("name", ["gelu_tanh", "mish", "sigmoid", "silu"])
+def test_sigmoids_divide_nowhere(name: str) -> None:
+    """A division tests its operands' ranges, and saturated numbers took its slow path, nearly every warp."""
+    assert "/" not in re.sub("//.*", "", FORMS[name].f32)
 
 
 @pytest.mark.gpu
