@@ -62,6 +62,8 @@ class Item:
 
     task: Task
     planned: AnyPlanned
+    own: bool = False
+    """Whether the compiler chooses it by itself."""
 
     @property
     def request(self) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def items_of(task: Task, device: Device | None, free: bool) -> list[Item]:
     checked, program = task.checked
     assert isinstance(program, ir.Kernel)
     space = explore(checked, program, complete(program, task.sizes), ARCH, device, free)
-    return [Item(task, one) for one in heads(space)]
+    return [Item(task, one, i == space.start[0]) for i, one in enumerate(heads(space))]
 
 
 # --- one kernel -----------------------------------------------------------------------------
@@ -143,9 +145,11 @@ def tables(items: Sequence[Item], rows: Sequence[Row], free: bool) -> list[Row]:
         task = item.task
         table = found.setdefault(task.name, {
             "shape": task.name, "text": task.text, "sizes": dict(task.sizes), "arch": ARCH, "free": free,
-            "of": 0, "rows": [],
+            "own": None, "of": 0, "rows": [],
         })  # fmt: skip
         table["of"] += 1
+        if item.own:
+            table["own"] = item.request
         if (row := by_name.get(item.name)) is not None:
             table["rows"].append({name: row[name] for name in ("request", "us", "words")})
     return [{**t, "complete": len(t["rows"]) == t["of"]} for t in found.values()]

@@ -80,8 +80,9 @@ __forceinline__ __device__ float ucc_reciprocal_ftz(float x) {
 #endif
 }
 """,
-        "ucc_reciprocal": """// Of an x from 1 to 2 ** 126: a step of Newton's method leaves little more than half an ulp. A division
-// would also test its operands, and take ten times as long where a numerator is below 2 ** -100 or so.
+        "ucc_reciprocal": """// Of an x from 1 to 2 ** 126: a step of Newton's leaves little more than
+// half an ulp. A division tests its operands, and takes ten times as long where a numerator is
+// below 2 ** -100 or so.
 __forceinline__ __device__ float ucc_reciprocal(float x) {
   float y = ucc_reciprocal_ftz(x);
   return fmaf(y, fmaf(-x, y, 1.0f), y);
@@ -89,8 +90,8 @@ __forceinline__ __device__ float ucc_reciprocal(float x) {
 """,
     }
 )
-"""2 ** x (relative error 2**-22) and 1 / x (2**-23; 2**-23.8), by name; a denormal result is 0. Each calls those
-before it alone."""
+"""2 ** x (relative error 2**-22) and 1 / x (2**-23; 2**-23.8), by name; a denormal result is 0. Each
+calls those before it alone."""
 
 _FLOOR_DIVIDE = """
 // Rounding a / b can reach the integer above; the exact remainder's sign tells.
@@ -345,7 +346,7 @@ def definitions(uses: Iterable[Use]) -> str:
         if use.kind not in FORMS[use.name].inline:
             found.update(dict.fromkeys((*_callees(use), _defined(use))))
     text = "\n".join(_definition(use) for use in found)
-    for name, unit in reversed(_UNITS.items()):
+    for name, unit in reversed(tuple(_UNITS.items())):
         if f"{name}(" in text:
             text = f"{unit}\n{text}"
     return text

@@ -96,6 +96,17 @@ def test_a_space_is_timed_once_and_searched(tmp_path: Path, items: list[exhausti
     assert 1 <= flat.mean <= len(items)
 
 
+def test_the_recorded_spaces_do_not_ask_today_s_planner_what_it_weighs() -> None:
+    """Rows are planned by their own schedules, and the start is the choice of then."""
+    tables = read(Path(exhaustive.__file__).parent / "data" / "h200_spaces.json")
+    assert len(tables) == 13 and sum(len(t.times) for t in tables) == 696
+    assert not any(t.refused for t in tables)
+    (cumsum,) = (t for t in tables if t.shape == "l1_93_masked_cumsum f32")
+    at, member = cumsum.space.start
+    assert cumsum.times[at][member] == pytest.approx(2828.0e-6, rel=1e-3)
+    assert cumsum.space.groups[at].members[member].request.vector == 8
+
+
 def test_what_does_not_build_or_run_has_no_time(tmp_path: Path, items: list[exhaustive.Item]) -> None:
     rows = tmp_path / "r.jsonl"
     engine = Engine(refuses=words_of(items[3]), crashes=words_of(items[5]))

@@ -187,8 +187,9 @@ def test_compensation_bears_products_fused_into_sums(host: Toolchain, name: str,
     """As ptxas fuses wherever it can: what is put back must not count on how a product was rounded.
 
     Of the table's 64 units gelu_tanh needs some 16: h has expf's (2 ulp are 4) and 1 of its fmaf, twice
-    over in x * h * h, whose products add 2, divisor, its reciprocal and the last product 4; du leaves u's own error far below
-    a unit. Without du the rounding of u alone, half an ulp of 43, would move exp(2 * u) by 64.
+    over in x * h * h, whose products add 2, divisor, its reciprocal and the last product 4; du leaves u's
+    own error far below a unit. Without du the rounding of u alone, half an ulp of 43, would move exp(2 * u)
+    by 64.
     """
     source, library = tmp_path / "form.cpp", tmp_path / "form.so"
     source.write_text(FUSED.replace("@FORM@", re.sub(r"\bfloat\b", "Fused", FORMS[name].f32)))

@@ -38,14 +38,16 @@ MOST_THREADS = 1024
 
 ROOMS: tuple[tuple[int, int, int], ...] = (
     (32, 256, 1), (64, 512, 1), (128, MOST_THREADS, 1), (128, MOST_THREADS, 2), (128, MOST_THREADS, 4),
-    (128, MOST_THREADS, 8),
+    (128, MOST_THREADS, 8), (192, MOST_THREADS, 8),
 )  # fmt: skip
 """Bytes of a row that each thread keeps in registers, threads of a block at most, and blocks of a cluster
 that share the row, best first (measured on an H200 by `benchmarks.memory_bound`). The next row on its way
 through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
-largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters").
+The last room spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
+reading them thrice (`benchmarks.optimise`, l1_23). Of 16-bit elements, which are widened, it would spill."""
 
-PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:])
+PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:6])
 """The rooms of argmax and argmin, whose meeting costs each warp more than its elements do."""
 
 HELD = 128
@@ -227,7 +229,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     row = vectors * held
     picks = any(isinstance(i, RowReduce) and i.op in ("argmax", "argmin") for i in problem.instructions)
     for room, most, cluster in PICKING if picks else ROOMS:
-        fits = row <= room * cluster * most
+        fits = row <= room * cluster * most and (room <= HELD or held >= 4 * vector)
         idle = cluster > 1 and extent.rows * cluster < device.sms
         if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
             continue
@@ -242,10 +244,15 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
         items = _chain_items(problem, vector, held)
         if _chains(extent.rows, math.ceil(vectors / (CHAIN_THREADS * items)), device):
             return SweepSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
+    if scans:
+        # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
+        vector = min(vector, max(1, PACK // _widest(problem)))
+        vectors, held = extent.columns // vector, _kept_bytes(problem, vector)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
-    splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 8, device)
+    # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M takes 0.95 of one wave's time.
+    splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 16, device)
     return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
 
@@ -263,7 +270,10 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
         share *= 2
     if extent.columns * held <= share * HELD:
         return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
-    share = min(share, max(1, THREADS // side))
+    # Of 1024 threads where loads are of single elements and rows fill the GPU: an argmax and a sum over the
+    # middle of 128 x 4096 x 4095 take 0.90 and 0.84 of the time (`benchmarks.optimise`, l1_51 and l1_47).
+    block = MOST_THREADS if vector == 1 and blocks >= 2 * device.sms else THREADS
+    share = min(share, max(1, block // side))
     items = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
     splits = _splits(blocks, math.ceil(extent.columns / (share * items)), 4, device)
     return SweepSchedule(vector, share, side, items, "reread", splits)
@@ -299,6 +309,12 @@ def _kept_bytes(problem: SweepProblem, vector: int) -> int:
         if modes & columns and rows <= modes and problem.vector in modes:
             total += load.elem.bytes * vector
     return max(total, 4)
+
+
+def _widest(problem: SweepProblem) -> int:
+    """Bytes of an element of the widest tensor that lies along the vectors."""
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    return max((x.elem.bytes for x in every if x.align > 1), default=1)
 
 
 def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:

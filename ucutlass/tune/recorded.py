@@ -16,14 +16,16 @@ from typing import Any
 
 from ucutlass import frontend, heuristic
 from ucutlass.case import Case, build, case_of
+from ucutlass.diagnostics import ProgramError
 from ucutlass.families.gemm import problem
 from ucutlass.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.planned import AnyPlanned
 from ucutlass.planner import Planned
+from ucutlass.plans import Plan
 from ucutlass.rules import legal
-from ucutlass.schedule import request_of_json
+from ucutlass.schedule import Request, request_of_json, scheduled
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, Space, explore, grouped, least_bound, planned
+from ucutlass.tune.space import Group, Space, grouped, least_bound, planned
 
 ARCH = "sm90a"
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
@@ -81,18 +83,33 @@ def heads(space: Space) -> tuple[AnyPlanned, ...]:
 
 
 def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
-    """Every binary of a space that has a time. Raises ValueError where the compiler's own choice has none."""
+    """Every kernel that has a time, planned by its own schedule: what the planner weighs today is not asked.
+    The start is what the compiler chose when the table was made. Raises ValueError where that has no time."""
     checked = frontend.read_text(table["text"])
     program = frontend.kernel(checked)
     extents = complete(program, table["sizes"])
-    space = explore(checked, program, extents, table["arch"], device, table["free"])
-    taken = {request_of_json(row["request"]): row["us"] for row in table["rows"]}
-    timed = [(i, one, us) for i, one in enumerate(heads(space)) if (us := taken.get(one.request)) is not None]
-    start = [i for i, _, _ in timed].index(space.start[0])
-    groups = tuple(Group(one.plan, (one,)) for _, one, _ in timed)
-    held = Space(groups, space.bound, (start, 0))
-    lost = len(table["rows"]) - len(timed)
-    return Table(file, table["shape"], held, tuple((us * 1e-6,) for _, _, us in timed), lost)
+    taken: dict[tuple[Plan, Request], float] = {}
+    kernels: list[AnyPlanned] = []
+    own: AnyPlanned | None = None
+    for row in table["rows"]:
+        if row["us"] is None:
+            continue
+        asked = scheduled(program, table["arch"], request_of_json(row["request"]))
+        try:
+            one = frontend.plan_kernel(checked, asked, extents, table["arch"], device).planned
+        except ProgramError:
+            continue
+        kernels.append(one)
+        taken[one.plan, one.request] = row["us"] * 1e-6
+        own = one if row["request"] == table["own"] else own
+    if own is None:
+        raise ValueError(f"{table['shape']}: the compiler's own choice has no time")
+    made = grouped(kernels)
+    at = next(i for i, g in enumerate(made.groups) if g.plan == own.plan)
+    member = [m.request for m in made.groups[at].members].index(own.request)
+    space = replace(made, bound=least_bound(program, made), start=(at, member))
+    times = tuple(tuple(taken[g.plan, m.request] for m in g.members) for g in space.groups)
+    return Table(file, table["shape"], space, times, len(table["rows"]) - len(taken))
 
 
 def _table(

@@ -1,0 +1,57 @@
+"""What the sweeps of `benchmarks.optimise` were measured to want, as the planner chooses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.test_sweep import ROWS, planned
+
+
+@pytest.mark.parametrize(
+    ("elem", "extent", "keep", "cluster", "items"),
+    [("f32", 262144, "registers", 8, 8), ("f32", 393216, "registers", 8, 12), ("f32", 393220, "reread", 1, 4),
+     ("bf16", 524288, "registers", 8, 8), ("bf16", 786432, "reread", 1, 4)],
+)  # fmt: skip
+def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(
+    elem: str, extent: int, keep: str, cluster: int, items: int
+) -> None:
+    found = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
+    assert (found.keep, found.cluster, found.items) == (keep, cluster, items)
+
+
+def test_a_pick_keeps_no_more_than_was_measured() -> None:
+    text = "kernel k(x: f32[T, D]) -> i64[T] { return argmax[D](x) }"
+    assert planned(text, T=4096, D=393216).schedule.keep == "reread"
+
+
+@pytest.mark.parametrize("body", ["sum[L](x)", "argmax[L](x)"])
+@pytest.mark.parametrize(
+    ("groups", "extent", "threads"), [(128, 4095, 16), (128, 4096, 4), (1, 4095, 4)],
+    ids=["odd", "even", "too few rows"],
+)  # fmt: skip
+def test_single_elements_down_are_read_by_blocks_of_1024(
+    body: str, groups: int, extent: int, threads: int
+) -> None:
+    result = "i64[A, C]" if "arg" in body else "f32[A, C]"
+    text = f"kernel k(x: f32[A, L, C]) -> {result} {{ return {body} }}"
+    found = planned(text, A=groups, L=4096, C=extent).schedule
+    assert (found.keep, found.rows, found.threads) == ("reread", 64, threads)
+
+
+@pytest.mark.parametrize(
+    ("elem", "mask", "vector"),
+    [("f32", "bool", 4), ("f32", "f32", 4), ("bf16", "bool", 8), ("bf16", "f32", 4)],
+)  # fmt: skip
+def test_a_scan_takes_16_bytes_of_its_widest_tensor(elem: str, mask: str, vector: int) -> None:
+    what = "where(m, x, 0)" if mask == "bool" else "x * m"
+    text = f"kernel k(x: {elem}[A, L], m: {mask}[A, L]) -> {elem}[A, L] {{ return cumsum[L]({what}) }}"
+    assert planned(text, A=32768, L=32768).schedule.vector == vector
+
+
+def test_few_rows_of_a_norm_have_two_waves_of_blocks() -> None:
+    text = (
+        "kernel k(x: f32[B, N], g: f32[N], b: f32[N]) -> f32[B, N] {\n"
+        " d = x - mean[N](x)\n return d * rsqrt(mean[N](d * d) + 1e-5) * g + b\n}"
+    )
+    found = planned(text, B=16, N=4 << 20).schedule
+    assert found.splits * 16 == 2 * 8 * 132
