@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.families.test_sweep import ROWS, planned
+from tests.families.test_sweep import ROWS, emitted, planned
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,38 @@ def test_few_rows_of_a_norm_have_two_waves_of_blocks() -> None:
     )
     found = planned(text, B=16, N=4 << 20).schedule
     assert found.splits * 16 == 2 * 8 * 132
+
+
+@pytest.mark.parametrize(
+    ("elem", "columns", "chosen"),
+    [("bf16", 1024, (2, 16, 32, 32)), ("f32", 1024, (1, 16, 32, 32)), ("f32", 2048, (1, 16, 64, 32))],
+)
+def test_means_down_short_columns_keep_them_in_narrow_blocks(
+    elem: str, columns: int, chosen: tuple[int, ...]
+) -> None:
+    text = f"kernel k(x: {elem}[M, N]) -> f32[N] {{ return mean[M](x) }}"
+    found = planned(text, M=columns, N=8192).schedule
+    assert (found.vector, found.rows, found.threads, found.items) == chosen
+    assert (found.keep, found.splits) == ("registers", 1)
+    assert planned(text, M=columns, N=1 << 20).schedule.vector * (2 if elem == "bf16" else 4) == 16
+
+
+def test_means_down_long_columns_or_few_rows_are_shared() -> None:
+    text = "kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }"
+    for columns, rows in ((4096, 8192), (1024, 1024)):
+        found = planned(text, M=columns, N=rows).schedule
+        assert found.keep == "reread" and found.splits > 1 and found.vector == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "words"),
+    [("kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }", {"M": 1024, "N": 8192}, "of 4 that extents"),
+     ("kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }", {"M": 64, "N": 8192}, "the widest that"),
+     ("kernel k(x: f32[M, N], m: bool[M, N]) -> f32[M, N] { return cumsum[N](where(m, x, 0)) }",
+      {"M": 32768, "N": 32768}, "of 8 that extents")],
+)  # fmt: skip
+def test_what_is_said_of_vectors_is_why_they_are_so_wide(
+    text: str, sizes: dict[str, int], words: str
+) -> None:
+    _, made, _ = emitted(text, **sizes)
+    assert words in next(note.reason for note in made.notes if note.value.startswith("vectors of"))

@@ -16,6 +16,7 @@ from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.module import Met, Module, meet, read
 from ucutlass.agent.same import unlike
 from ucutlass.engine.local import LocalEngine
+from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.trials.bench import on_gpu
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def wide(tmp_path: Path) -> Module:
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.setenv(switches.BUILD_STAGE, "auto")  # nvcc alone multiplies no f32 by wgmma
     file = tmp_path / "1_Linear.py"
     file.write_text(module("torch.relu(self.fc(x)) * 2", "self.fc = nn.Linear(2048, 1024)", x="512, 2048"))
     return read(file)
