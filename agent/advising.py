@@ -33,7 +33,7 @@ from ucutlass.runtime.store import Store
 from ucutlass.schedule import show
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds, micro
-from ucutlass.trials.profile import request_json, timing_of
+from ucutlass.trials.profile import timing_of
 
 NOT_LOOKED = "not looked at: "
 """What a line of advice begins with that says which tools are missing."""
@@ -90,7 +90,7 @@ class Advisor:
         trial = {
             "text": subject.checked.source, "file": subject.checked.file, "name": kernel.name,
             "sizes": dict(subject.sizes), "arch": arch, "seed": seed,
-            "request": request_json(planned.request),
+            "request": planned.request.given(),
         }  # fmt: skip
         timing = self._timed(trial, built, lanes) or Timing(seconds)
         known = facts_about(subject.checked, kernel, planned, arch)

@@ -43,7 +43,7 @@ from ucutlass.runtime.store import Store, record
 from ucutlass.runtime.subject import subject_of
 from ucutlass.schedule import Request, request_of_json, scheduled, show
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import AGREE, request_json
+from ucutlass.trials.profile import AGREE
 
 RECORDED = Path(__file__).parent / "data" / "h200_bf16.json"
 
@@ -274,7 +274,7 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
         if not isinstance(artifact, Artifact):
             return {"lost": str(artifact)[:500]}
     assert case.edit is not None and case.first is not None
-    requests = {"now": request_json(case.planned.request), "edit": request_json(case.edit.request)}
+    requests = {"now": case.planned.request.given(), "edit": case.edit.request.given()}
     versions = dict(pair[0].versions)
     arguments = {
         "text": case.bad.text, "file": f"{case.bad.name}.ucu", "name": case.program.name,

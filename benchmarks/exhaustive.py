@@ -40,7 +40,6 @@ from ucutlass.planned import AnyPlanned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.gpu import at_hand
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import request_json
 from ucutlass.tune.recorded import heads
 from ucutlass.tune.space import explore
 
@@ -67,7 +66,7 @@ class Item:
 
     @property
     def request(self) -> dict[str, Any]:
-        return request_json(self.planned.request)
+        return self.planned.request.given()
 
     @property
     def name(self) -> str:

@@ -41,7 +41,6 @@ from ucutlass.runtime.parallel import jobs
 from ucutlass.runtime.switches import BUILD_STAGE, Stage
 from ucutlass.schedule import request_of_json, scheduled, show
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import request_json
 from ucutlass.tune.policy import Limits
 from ucutlass.tune.space import Space, explore
 from ucutlass.tune.tune import Failed, Final, Timed, Tuned, search
@@ -101,7 +100,7 @@ def described(space: Space, tuned: Tuned) -> relay.Row:
         "shrinkage": tuned.shrinkage,
         "gain": None if tuned.gain is None else asdict(tuned.gain),
         "timed": [
-            {"request": request_json(member.request), "us": seconds * 1e6}
+            {"request": member.request.given(), "us": seconds * 1e6}
             for trial in tuned.trials
             if isinstance(trial.result, Timed)
             for member, seconds in zip(space.groups[trial.group].members, trial.result.seconds, strict=True)
@@ -118,11 +117,11 @@ def described(space: Space, tuned: Tuned) -> relay.Row:
         words = "; ".join(f["words"] for f in row["failures"]) or "no finalist was right"
         return row | {"error": "NothingTuned", "detail": words[:1500]}
     kernel = winner.kernel
-    return row | {"request": request_json(kernel.request), "schedule": show(kernel.request)}
+    return row | {"request": kernel.request.given(), "schedule": show(kernel.request)}
 
 
 def _final(final: Final) -> dict[str, Any]:
-    row: dict[str, Any] = {"request": request_json(final.kernel.request), "search": final.search * 1e6}
+    row: dict[str, Any] = {"request": final.kernel.request.given(), "search": final.search * 1e6}
     if isinstance(final.result, Failed):
         return row | {"lost": final.result.words}
     return row | {"us": final.result * 1e6}

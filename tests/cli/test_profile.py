@@ -14,7 +14,6 @@ from cli_machine import H200, Machine
 
 from ucutlass.runtime import isolate
 from ucutlass.schedule import request_of_json, scheduled
-from ucutlass.trials.profile import request_json
 
 BAD = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)
@@ -220,7 +219,7 @@ def test_requests_cross_as_json() -> None:
     checked = frontend.read_text(BAD)
     program = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, program, (4096, 4096, 4096), "sm90a").planned
-    crossed = request_of_json(json.loads(json.dumps(request_json(planned.request))))
+    crossed = request_of_json(json.loads(json.dumps(planned.request.given())))
     assert crossed == planned.request
     pinned = scheduled(program, "sm90a", crossed)
     again = frontend.plan_kernel(checked, pinned, (4096, 4096, 4096), "sm90a").planned

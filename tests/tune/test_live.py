@@ -25,7 +25,6 @@ from ucutlass.runtime.errors import CompilerMissing, MachineError
 from ucutlass.runtime.isolate import Crashed, Returned
 from ucutlass.runtime.launch import Request
 from ucutlass.trials import tune as trials
-from ucutlass.trials.profile import request_json
 from ucutlass.tune.job import Job, Settings
 from ucutlass.tune.live import Live
 from ucutlass.tune.made import Made
@@ -94,7 +93,7 @@ def test_a_worker_plans_what_was_chosen(name: str) -> None:
     job = JOBS[name]
     for group in job.space.groups:
         for member in group.members:
-            asked = json.loads(json.dumps(request_json(member.request)))
+            asked = json.loads(json.dumps(member.request.given()))
             again = planned(job.checked, job.program.name, job.sizes, "sm90a", asked)
             assert (again.plan, again.knobs) == (group.plan, member.knobs)
 
@@ -124,7 +123,7 @@ def test_what_is_asked_for(job: Job) -> None:
 
 def test_who_takes_its_process_along_is_alone_with_it(job: Job) -> None:
     groups = job.space.groups[:3]
-    bad = request_json(groups[1].members[0].request)
+    bad = groups[1].members[0].request.given()
 
     def fault(name: str, given: Mapping[str, Any]) -> isolate.Outcome | None:
         asked = json.loads(json.dumps(bad))
@@ -214,7 +213,7 @@ def test_what_is_timed_is_the_entry_that_was_named(job: Job, monkeypatch: pytest
     backend.toolchain.cache_clear()
     monkeypatch.setattr("ucutlass.backend.find", lambda: pytest.fail("a tool chain was looked for"))
     for member in group.members:
-        asked = json.loads(json.dumps(request_json(member.request)))
+        asked = json.loads(json.dumps(member.request.given()))
         loaded = trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
         choose: Any = loaded.launcher
         choose(Request(member.sizes, (True, True, True), torch.device("cuda")))
@@ -225,7 +224,7 @@ def test_what_is_timed_is_the_entry_that_was_named(job: Job, monkeypatch: pytest
 
 @pytest.mark.parametrize("key", ["", "ab" * 32])
 def test_an_entry_that_is_not_there_is_said_to_be_gone(job: Job, key: str) -> None:
-    asked = json.loads(json.dumps(request_json(job.first.request)))
+    asked = json.loads(json.dumps(job.first.request.given()))
     with pytest.raises(trials.ArtifactGone):
         trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
 

@@ -35,7 +35,7 @@ from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import micro
 from ucutlass.trials import counted
-from ucutlass.trials.profile import AGREE, request_json, timing_of
+from ucutlass.trials.profile import AGREE, timing_of
 from ucutlass.trials.subjects import subject_of_built
 
 Known: TypeAlias = Facts | FamilyFacts
@@ -200,7 +200,7 @@ def _disassembled(job: Job) -> tuple[sass.Code, ...] | sass.NoCode:
 
 def _timed(job: Job, energy: bool) -> dict[str, Any]:
     arguments = job.trial() | {
-        "request": request_json(job.built.planned.request),
+        "request": job.built.planned.request.given(),
         "energy": energy,
         "versions": dict(job.built.artifact.versions),
     }
@@ -218,7 +218,7 @@ def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, A
 def _counted(job: Job, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
     assert job.gpu is not None
     kernels = [u.kernel for u in job.built.artifact.report.usage]
-    trial = job.trial() | {"request": request_json(job.built.planned.request)}
+    trial = job.trial() | {"request": job.built.planned.request.given()}
     return counted.count(job.gpu.capability, trial, kernels, job.limit, cache)
 
 
@@ -254,7 +254,7 @@ def _try(job: Job, advice: Advice, parent: Record | None) -> dict[str, Any]:
     device: Device | None = device_named(job.gpu.name)
     with show.building(f"{job.program.name}, edited") as progress:
         build_kernel(job.checked, edited, extents, job.arch, device=device, on_progress=progress)
-    requests = {"now": request_json(job.built.planned.request), "edit": request_json(edit.request)}
+    requests = {"now": job.built.planned.request.given(), "edit": edit.request.given()}
     versions = dict(job.built.artifact.versions)
     with _lane(job):
         answer = _isolated("compared", job.trial() | {"requests": requests, "versions": versions}, job.limit)

@@ -17,7 +17,6 @@ from ucutlass.advice.facts import Timing
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel
-    from ucutlass.schedule import Request
 
 WARM_UPS = 3
 """Launches before the one that is profiled: the build, the launcher and the clock settle."""
@@ -36,11 +35,6 @@ _ENERGY_WINDOW_US = 50_000.0
 
 _ROUNDS = 24
 """Of a comparison of two: twelve blocks A B B A, two more than an interval needs."""
-
-
-def request_json(request: Request) -> dict[str, Any]:
-    """The fixed fields as JSON values."""
-    return request.given()
 
 
 def timed(

@@ -24,7 +24,6 @@ from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.statistics import MIN_BLOCKS
 from ucutlass.runtime.switches import Stage
-from ucutlass.trials.profile import request_json
 from ucutlass.tune.made import Made
 from ucutlass.tune.space import Group
 from ucutlass.tune.tune import Confirmed, Failed, Timed
@@ -104,7 +103,7 @@ class Live:
         keys = [""] * len(groups)
         try:
             # One compiler a call: the search decides how many calls run at once.
-            requests = [request_json(g.members[0].request) for g in groups]
+            requests = [g.members[0].request.given() for g in groups]
             with self._lock:
                 if self._stop.is_set():
                     return [Failed("build", "cancelled")] * len(groups)
@@ -194,7 +193,7 @@ class Live:
         self, what: str, kernels: Sequence[AnyPlanned], keys: Sequence[str], **more: Any
     ) -> dict[str, Any] | Failed:
         """What a function of `ucutlass.trials.tune` returned."""
-        requests = [request_json(k.request) for k in kernels]
+        requests = [k.request.given() for k in kernels]
         arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
         task = self._engine.submit(
             what, arguments, artifacts=sorted({k for k in keys if k}), limit_seconds=self.limit,
