@@ -1,5 +1,5 @@
 """Element-wise functions: the one table that the checker, the interpreter, the emitters and
-the guide read. `emit/functions.py` holds the C++ of each under the same name.
+the guide read. `emit/function_forms.py` holds the C++ of each under the same name.
 
 Operators of the language are functions too (`a + b` is `add`). Float work is f32 in a
 kernel and float64 in the reference, which takes and gives torch tensors.

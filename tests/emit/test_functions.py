@@ -30,7 +30,7 @@ from tests.emit.harness import (
 )
 from ucutlass.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of
-from ucutlass.emit.functions import FORMS
+from ucutlass.emit.function_forms import FORMS
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import (
     Accumulator,

@@ -17,7 +17,7 @@ import pytest
 from tests.emit.test_gemm_sm90 import batched_with_reductions, bias_gelu, fp8_two_stores
 from tests.staged.machine_code import kernels
 from tests.staged.staged_plans import biased, everything, scaled_relu
-from ucutlass.emit.functions import FORMS
+from ucutlass.emit.function_forms import FORMS
 from ucutlass.emit.staged import stage
 from ucutlass.functions import FUNCTIONS
 from ucutlass.plan import Compute, GemmPlan, Literal_
