@@ -71,6 +71,14 @@ def test_means_down_short_columns_keep_them_in_narrow_blocks(
     assert planned(text, M=columns, N=1 << 20).schedule.vector * (2 if elem == "bf16" else 4) == 16
 
 
+def test_what_is_the_same_for_a_column_says_nothing_of_its_vectors() -> None:
+    text = (
+        "kernel k(h: bf16[M, N], m: f32[N]) -> f32[N] {\n d = h - m\n return rsqrt(mean[M](d * d) + 1e-5)\n}"
+    )
+    found = planned(text, M=1024, N=8192).schedule
+    assert (found.vector, found.rows, found.threads, found.keep) == (2, 16, 32, "registers")
+
+
 def test_means_down_long_columns_or_few_rows_are_shared() -> None:
     text = "kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }"
     for columns, rows in ((4096, 8192), (1024, 1024)):

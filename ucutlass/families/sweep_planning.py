@@ -291,7 +291,7 @@ def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) 
     bf16 and in f32 (`benchmarks.optimise`, l2_33 and l2_84). None where they do not fit, or fill nothing."""
     if _picks(problem):
         return None
-    widest = max((x.elem.bytes for x in problem.loads if x.align > 1), default=WORD)
+    widest = max((load.elem.bytes for load in _kept(problem)), default=WORD)
     while vector > 1 and vector * widest > WORD:
         vector //= 2
     share = _power(math.ceil(extent.columns * _kept_bytes(problem, vector) / HELD))
@@ -326,14 +326,18 @@ def _scan_down(
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:
     """Bytes a thread keeps of one vector of every load that differs from every row to the next and along the
     vector; what does not (a gain of groups, of which there are many rows) is read again from the caches."""
+    return max(vector * sum(load.elem.bytes for load in _kept(problem)), 4)
+
+
+def _kept(problem: SweepProblem) -> list[Load]:
     rows = set(range(len(problem.rows)))
     columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
-    total = 0
-    for load in problem.loads:
+
+    def differs(load: Load) -> bool:
         modes = {m for axis in load.axes for m, _ in axis.at.terms}
-        if modes & columns and rows <= modes and problem.vector in modes:
-            total += load.elem.bytes * vector
-    return max(total, 4)
+        return bool(modes & columns) and rows <= modes and problem.vector in modes
+
+    return [load for load in problem.loads if differs(load)]
 
 
 def _widest(problem: SweepProblem) -> int:
