@@ -139,7 +139,7 @@ _SYNC = "__syncthreads();"
 _FIRST = "int(int64_t(p.k_tiles) * tile.split / p.splits)"
 _LAST = "int(int64_t(p.k_tiles) * (tile.split + 1) / p.splits)"
 _SHARE = "p.k_tiles / p.splits"
-_GELU = "return 0.5f * x * fmaf(-2.0f * fmaxf(y, 0.0f) * lost, r, r);"
+_GELU = "return x * (x < 0.0f ? tail : 1.0f - tail);"
 _FAILS = change(_LAUNCH, "cudaLaunchKernelEx(&config, kKernel, args...)", "cudaErrorInvalidValue")
 _MAXIMA = "if (lane == 0) partial[m * parts + part] = value;"
 _SUMS = "partial[n * parts + part] = value;"
