@@ -19,6 +19,14 @@ def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(
     assert (found.keep, found.cluster, found.items) == (keep, cluster, items)
 
 
+def test_two_tensors_of_16_bits_are_no_words() -> None:
+    text = "kernel k(x: bf16[T, D], y: bf16[T, D]) -> bf16[T, D] { return softmax[D](x + y) }"
+    assert planned(text, T=4096, D=262144).schedule.cluster == 8
+    assert planned(text, T=4096, D=393216).schedule.keep == "reread"
+    words = text.replace("bf16", "f32")
+    assert planned(words, T=4096, D=196608).schedule.keep == "registers"
+
+
 def test_a_pick_keeps_no_more_than_was_measured() -> None:
     text = "kernel k(x: f32[T, D]) -> i64[T] { return argmax[D](x) }"
     assert planned(text, T=4096, D=393216).schedule.keep == "reread"

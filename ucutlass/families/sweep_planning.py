@@ -45,14 +45,15 @@ that share the row, best first (measured on an H200 by `benchmarks.memory_bound`
 through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
 largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters").
 The last room spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
-reading them thrice (`benchmarks.optimise`, l1_23). Of 16-bit elements, which are widened, it would spill."""
+reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
+spill."""
 
 PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:6])
 """The rooms of argmax and argmin, whose meeting costs each warp more than its elements do."""
 
 HELD = 128
-"""Bytes of a row that a thread keeps in registers at most: 32 of its registers, besides what it computes
-with."""
+"""Bytes of a row that a thread keeps in registers at most, but in the last of ROOMS: 32 of its registers,
+besides what it computes with."""
 
 NARROW, WORD = 16, 4
 """Vectors of a line of a narrow block, and bytes of each: two sectors."""
@@ -231,9 +232,9 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     vectors = extent.columns // vector
     held = _kept_bytes(problem, vector)
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
-    row = vectors * held
+    row, words = vectors * held, all(load.elem.bytes >= WORD for load in _kept(problem))
     for room, most, cluster in PICKING if _picks(problem) else ROOMS:
-        fits = row <= room * cluster * most and (room <= HELD or held >= 4 * vector)
+        fits = row <= room * cluster * most and (room <= HELD or words)
         idle = cluster > 1 and extent.rows * cluster < device.sms
         if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
             continue
@@ -255,7 +256,8 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
     chunks = math.ceil(vectors / (threads * items))
-    # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M takes 0.95 of one wave's time.
+    # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M bf16 takes 0.97 of one wave's time
+    # (`benchmarks.optimise`, l1_40).
     splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 16, device)
     return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
 
@@ -287,8 +289,9 @@ def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) ->
 
 def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule | None:
     """Vectors of 4 bytes, whose columns registers hold: blocks of rows that fill the GPU, where wider ones
-    would share their columns. The means of a batch norm of 1024 x 8192 save 7 of some 15 us each, in
-    bf16 and in f32 (`benchmarks.optimise`, l2_33 and l2_84). None where they do not fit, or fill nothing."""
+    would share their columns. With one of its two means so, a pipeline with a batch norm of 1024 x 8192 takes
+    193 us for 201 in bf16, 367 for 374 in f32 (`benchmarks.optimise`, l2_33 and l2_84). None where they do
+    not fit, or fill nothing."""
     if _picks(problem):
         return None
     widest = max((load.elem.bytes for load in _kept(problem)), default=WORD)
@@ -324,12 +327,13 @@ def _scan_down(
 
 
 def _kept_bytes(problem: SweepProblem, vector: int) -> int:
-    """Bytes a thread keeps of one vector of every load that differs from every row to the next and along the
-    vector; what does not (a gain of groups, of which there are many rows) is read again from the caches."""
+    """Bytes a thread keeps of one vector of every load; what is the same in many rows (a gain of groups) is
+    read again from the caches."""
     return max(vector * sum(load.elem.bytes for load in _kept(problem)), 4)
 
 
 def _kept(problem: SweepProblem) -> list[Load]:
+    """The loads that differ from every row to the next and along the vector."""
     rows = set(range(len(problem.rows)))
     columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
 
