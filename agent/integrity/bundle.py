@@ -69,7 +69,8 @@ class Untimed:
 class Case:
     """One verified run: `worst` is the largest error over its bound, `rms` the root mean square of
     error over bound, None where no element had both. `varies` and `reference_varies` tell whether
-    not all elements are equal, of the output and of its reference."""
+    not all elements are equal, of the output and of its reference. `open`: nothing is wrong, but its bounds
+    say too little, of numbers that only strain a program."""
 
     name: str
     ok: bool
@@ -77,6 +78,7 @@ class Case:
     rms: float | None
     varies: bool
     reference_varies: bool
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

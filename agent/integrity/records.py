@@ -7,7 +7,8 @@ looked for: what has no evidence counts as failed. Read are
   microseconds, `sm_clock` in Hz or null, and `findings`, or with `failed`, `words` and `findings`; and
   `result.findings` of the whole measurement (`runtime/bench/report.py`);
 - of a verify record: `result.ok`, `result.failures`, of every entry of `result.cases` its `name`, `ok`,
-  `worst`, `rms`, `varies`, `reference_varies`, `kind`, `distribution` and `sizes`, and of every entry of
+  `worst`, `rms`, `varies`, `reference_varies`, `kind`, `distribution` and `sizes`, `outcome` where it has
+  one, and of every entry of
   `result.left_out` its `what` (`runtime/verify/evidence.py`);
 - of an audit record: `result.verdict`;
 - of all: `subject.source`, `subject.binary`, `harness`.
@@ -124,7 +125,8 @@ def _case(given: Any) -> Case | None:
                 largest, mean = _number(worst), _number(rms)
             except ValueError:
                 return None
-            return Case(name, ok, largest or 0.0, mean, varies, reference)
+            open_ = ok and given.get("outcome") == "undecided"
+            return Case(name, ok, largest or 0.0, mean, varies, reference, open_)
         case _:
             return None
 

@@ -93,6 +93,9 @@ def _correct(bundle: Bundle) -> Iterator[Objection]:
     elif proof.untried:
         words = f"not verified at these extents with {', '.join(proof.untried)}: run `ucc verify` in full"
         yield Objection("unproven", words, (proof.record,))
+    elif left := [c.name for c in proof.cases if c.open]:
+        words = f"nothing wrong, but nothing proven of {', '.join(left)}: no kernel could be judged there"
+        yield Objection("minor", words, (proof.record,))
 
 
 def _artefact(bundle: Bundle) -> Iterator[Objection]:

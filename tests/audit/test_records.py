@@ -113,6 +113,13 @@ def test_a_proof_without_a_field_is_no_evidence(proof: Record, path: tuple[str, 
     assert isinstance(proof_of(without(proof, *path)), Missing)
 
 
+def test_a_case_that_stayed_undecided_is_read_as_open(proof: Record) -> None:
+    first, *others = proof.result["cases"]
+    made = replace(proof, result=proof.result | {"cases": [first | {"outcome": "undecided"}, *others]})
+    found = proof_of(made)
+    assert isinstance(found, Proof) and [case.open for case in found.cases[:2]] == [True, False]
+
+
 def test_an_ancestor_is_an_audit(time: Record) -> None:
     made = sealed(replace(time, kind="audit", result={"verdict": "below-sol"}, id=""))
     assert ancestor_of(made).verdict == "below-sol"  # type: ignore[union-attr]

@@ -136,6 +136,14 @@ def test_code_of_another_version_is_old_and_no_crime() -> None:
     assert {f.verdict for f in found} == {"unproven", "minor"} and "measure again" in found[0].words
 
 
+def test_what_is_left_open_is_said_and_passes() -> None:
+    strained = replace(CASE, name="large M=64", open=True)
+    bundle = honest(proof=replace(PROOF, cases=(CASE, strained)))
+    verdict, words = one(bundle, "correct")
+    assert verdict == "minor" and "large M=64" in words and "normal" not in words
+    assert audit(bundle).accepted
+
+
 def test_evidence_of_another_version_is_a_remark() -> None:
     old = replace(PROOF, of=replace(THIS, harness="0" * 64))
     verdict, words = one(honest(proof=old), "artefact")
