@@ -40,7 +40,6 @@ from ucutlass.planned import AnyPlanned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.gpu import at_hand
 from ucutlass.shapes import complete
-from ucutlass.tune.recorded import heads
 from ucutlass.tune.space import explore
 
 SMALL = (
@@ -61,7 +60,7 @@ class Item:
 
     task: Task
     planned: AnyPlanned
-    own: bool = False
+    own: bool
     """Whether the compiler chooses it by itself."""
 
     @property
@@ -86,10 +85,12 @@ def wanted(only: str) -> list[Task]:
 
 
 def items_of(task: Task, device: Device | None, free: bool) -> list[Item]:
+    """Of each binary the kernel that is cheapest by estimate, and the compiler's own choice of its binary."""
     checked, program = task.checked
     assert isinstance(program, ir.Kernel)
     space = explore(checked, program, complete(program, task.sizes), ARCH, device, free)
-    return [Item(task, one, i == space.start[0]) for i, one in enumerate(heads(space))]
+    at, member = space.start
+    return [Item(task, g.members[member if i == at else 0], i == at) for i, g in enumerate(space.groups)]
 
 
 # --- one kernel -----------------------------------------------------------------------------

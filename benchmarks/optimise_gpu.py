@@ -47,19 +47,17 @@ def compared(
     from benchmarks.optimise_cases import ARCH, TASKS
     from ucutlass import frontend
     from ucutlass.api import loaded
-    from ucutlass.runtime.inputs import generate
-    from ucutlass.runtime.timing import compare, sets_for
+    from ucutlass.runtime.timing import compare
+    from ucutlass.trials.attempt import argument_sets, turns
 
     start = time.monotonic()
     (one,) = (t for t in TASKS if t.name == task)
     _, program = one.checked
-    first = generate(program, one.sizes, "normal", seed=seed, device="cuda", drawn="cuda")
-    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
-    sets = [[_copy(a) for a in first] for _ in range(sets_for(moved))]
+    sets = argument_sets(program, dict(one.sizes), seed)
     launches: dict[str, Callable[[int], object]] = {}
     for name, text in texts.items():
         checked = frontend.read_text(text, name)
-        launches[name] = _turns(loaded(checked, frontend.program(checked), ARCH), sets)
+        launches[name] = turns(loaded(checked, frontend.program(checked), ARCH), sets)
     twin, single = one.twin, one.lane in ("tf32", "f32")
     launches["eager"] = lambda i: _with(False, twin, sets[i])
     if single:
@@ -80,7 +78,6 @@ def compared(
     best = min(texts, key=us.__getitem__)
     launches.clear()
     sets.clear()
-    del first
     if compiled:
         torch._dynamo.reset()
     torch.cuda.empty_cache()
@@ -91,17 +88,6 @@ def compared(
         "cases": cases, "uncompiled": said, "ready_seconds": round(compiled_in, 1),
         "spent": round(time.monotonic() - start, 1), **judged,
     }  # fmt: skip
-
-
-def _copy(given: Any) -> Any:
-    import torch
-
-    return given.clone() if isinstance(given, torch.Tensor) else given
-
-
-def _turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
-    results = [kernel(*arguments) for arguments in sets]
-    return lambda at: kernel(*sets[at], out=results[at])
 
 
 @contextmanager

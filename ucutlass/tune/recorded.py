@@ -25,7 +25,7 @@ from ucutlass.plans import Plan
 from ucutlass.rules import legal
 from ucutlass.schedule import Request, request_of_json, scheduled
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, Space, grouped, least_bound, planned
+from ucutlass.tune.space import Group, Space, grouped, least_bound, planned, started
 
 ARCH = "sm90a"
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
@@ -75,13 +75,6 @@ def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tupl
         raise NotATable(f"{path} is no recording: {problem!r}") from problem
 
 
-def heads(space: Space) -> tuple[AnyPlanned, ...]:
-    """The kernel of each binary that an exhaustive recording times: the cheapest by estimate, and the
-    compiler's own choice of its binary."""
-    at, member = space.start
-    return tuple(g.members[member if i == at else 0] for i, g in enumerate(space.groups))
-
-
 def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
     """Every kernel that has a time, planned by its own schedule: what the planner weighs today is not asked.
     The start is what the compiler chose when the table was made. Raises ValueError where that has no time."""
@@ -104,10 +97,7 @@ def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
         own = one if row["request"] == table["own"] else own
     if own is None:
         raise ValueError(f"{table['shape']}: the compiler's own choice has no time")
-    made = grouped(kernels)
-    at = next(i for i, g in enumerate(made.groups) if g.plan == own.plan)
-    member = [m.request for m in made.groups[at].members].index(own.request)
-    space = replace(made, bound=least_bound(program, made), start=(at, member))
+    space = started(program, grouped(kernels), own)
     times = tuple(tuple(taken[g.plan, m.request] for m in g.members) for g in space.groups)
     return Table(file, table["shape"], space, times, len(table["rows"]) - len(taken))
 

@@ -81,7 +81,12 @@ def explore(
     target, gpu = ARCHES[arch], device or default_device(ARCHES[arch])
     asked = [AUTO] if free else [r for _, r in alternatives(matching(program, sizes, arch))] or [AUTO]
     made = grouped([own, *_denoted(form(checked, program), sizes, target, gpu, asked, free)])
-    at = next(i for i, g in enumerate(made.groups) if g.plan == own.plan)
+    return started(program, made, own)
+
+
+def started(program: ir.Kernel, made: Space, own: AnyPlanned) -> Space:
+    """The space with its bound, begun at one of its kernels. Raises ValueError where that is not in it."""
+    (at,) = (i for i, g in enumerate(made.groups) if g.plan == own.plan)
     member = [m.request for m in made.groups[at].members].index(own.request)
     return replace(made, bound=least_bound(program, made), start=(at, member))
 
