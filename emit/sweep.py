@@ -13,6 +13,7 @@ from ucutlass.elements import BF16, TF32
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import convert, kind_of, rounded
 from ucutlass.emit.cuda_types import types_of
+from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP, INTEGER, definitions
 from ucutlass.emit.sweep_chains import Chains
 from ucutlass.emit.sweep_loads import Loader
@@ -69,7 +70,9 @@ def render(plan: SweepPlan) -> str:
     hands = Loader(plan, pen)
     made = _Body(plan, pen, hands, Places(plan, pen, hands))
     chains = Chains(plan)
-    body = "\n".join(_indented(made.lines()))
+    statements = made.lines()
+    require_definitions(statements)
+    body = "\n".join(_indented(statements))
     writer = made.writer
     integers = [INTEGER] if "ucc_integer<" in body else []
     fields = writer.fields
@@ -228,24 +231,33 @@ class _Body:
 
     def _late(self, targets: Sequence[int], loaded: set[int]) -> Names:
         """The names of a pass: what is the same for all rows, or for a vector's elements, comes from the
-        caches, item by item."""
-        rows = set(range(len(self.problem.rows)))
-        late: set[int] = set()
+        caches, item by item, and so does what lies at addresses that the pass computes. What an early load's
+        address reads is early too."""
+        fetched = self.writer.fetched(targets)
+        late = {k for k in fetched if self.writer.computed_address(k)}
         if self.problem.columns:
-            for k in self.writer.fetched(targets):
-                one = self.problem.loads[k]
-                modes = touched(self.plan, (*one.axes, *one.guards))
-                if k not in loaded and not (modes & rows and self.problem.vector in modes):
-                    late.add(k)
+            late |= {k for k in fetched if k not in loaded and self._cached(k)}
+        for k in fetched:
+            if k not in late and k not in loaded:
+                late -= set(self.writer.address_loads(k))
         return Names(self.problem.vector, local=frozenset(late))
 
+    def _cached(self, load: int) -> bool:
+        """Whether a load is the same for all rows, or for a vector's elements."""
+        one = self.problem.loads[load]
+        modes = touched(self.plan, (*one.axes, *one.guards))
+        return modes.isdisjoint(range(len(self.problem.rows))) or self.problem.vector not in modes
+
     def _item_loads(self, targets: Sequence[int], names: Names) -> list[str]:
-        """Loads of this item alone, then its windows."""
-        lines: list[str] = []
-        for k in self.writer.fetched(targets):
-            if k in names.local:
-                lines += [self.loader.declared(k, "1"), *self.loader.load(k, "true", names)]
-        return [*lines, *self.loader.windows(targets, names)]
+        """Loads of this item alone and its windows: what gives an address stands before what reads there."""
+        loads = [k for k in self.writer.fetched(targets) if k in names.local]
+        lines, windows = [], self.writer.windows(targets)
+        for k in sorted(loads, key=self.writer.computed_address):
+            needed = [i for i in self.writer.windows(self.writer.ids(k)) if i in windows]
+            windows = [i for i in windows if i not in needed]
+            lines += self.loader.windows(needed, names)
+            lines += [self.loader.declared(k, "1"), *self.loader.load(k, "true", names)]
+        return [*lines, *self.loader.windows(windows, names)]
 
     # --- passes
 
@@ -288,7 +300,7 @@ class _Body:
     def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
         targets = [one.arg for _, one in reductions]
         once, names = self._once(targets, self._late(targets, loaded))
-        lines = [*self._loads(targets, loaded, names), *once]
+        lines = [*once, *self._loads(targets, loaded, names)]
         reducer = Reducer(self.plan, self.loader, self.places)
         made = [reducer.passes(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
         before = [line for m in made for line in m.counted]
@@ -350,7 +362,7 @@ class _Body:
         wanted = [k for k in self.writer.fetched(targets) if k not in names.local]
         load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
         for k in wanted:
-            load += self.loader.load(k, "ok", names, "next")
+            load += self.loader.load(k, "ok", replace(names, raw="next"))
         load.append("}")
         early = [self.loader.declared(k, into="next") for k in wanted]
         early += ["{", "int const chunk = first_chunk;", *load, "}"]

@@ -7,7 +7,7 @@ all that a vector's windows touch is a *span*, read in aligned vectors: taps the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass.emit.sweep_writer import (
@@ -64,13 +64,13 @@ class Loader:
         width = "kVector" if moves(self.plan, one) else "1"
         return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
 
-    def load(self, k: int, valid: str, names: Names, into: str = "raw") -> list[str]:
+    def load(self, k: int, valid: str, names: Names) -> list[str]:
         """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
         one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
         if k in dict(plan.schedule.turned):
             return [f"raw{k}[i] = turned(tile{k}, side, along);"]
         cpp, ids = raw_cpp(one), self.writer.ids(k)
-        item = "0" if k in names.local else names.item
+        pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
         outside = f"{cpp}({fill(one)})"
         moved = [a for a in (*one.axes, *one.guards) if vector in touched(plan, [a])]
         if not moved or (len(moved) == 1 and beside(one.axes, vector)):
@@ -83,14 +83,14 @@ class Loader:
                 read = f"widen<{cpp}>({read})"
             return [
                 "{", *self._ids(ids, here), *self.writer.address(one.axes, one.guards, here),
-                f"{into}{k}[{item}] = in && {valid} ? {read} : splat<{count}>({outside});", "}",
+                f"{pack} = in && {valid} ? {read} : splat<{count}>({outside});", "}",
             ]  # fmt: skip
         here = replace(names, vector=vector)
         read = f"{cpp}(load<1, 1>(p.t{one.pointer} + o).value[0])"
         return [
             "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.element(), *self._ids(ids, here),
             *self.writer.address(one.axes, one.guards, here),
-            f"{into}{k}[{item}].value[v] = in && {valid} ? {read} : {outside};", "}",
+            f"{pack}.value[v] = in && {valid} ? {read} : {outside};", "}",
         ]  # fmt: skip
 
     def _retained(self, k: int) -> bool:
@@ -155,15 +155,15 @@ class Loader:
 
     # --- windows
 
-    def windows(self, targets: Sequence[int], names: Names) -> list[str]:
-        """The windows that the targets need, of all elements of the item at hand."""
+    def windows(self, windows: Iterable[int], names: Names) -> list[str]:
+        """These windows, of all elements of the item at hand."""
         instructions = self.problem.instructions
-        lines: list[str] = []
-        for i in self.writer.live(targets):
-            one = instructions[i]
-            if isinstance(one, Window):
-                lines += self._window(i, one, names)
-        return lines
+        return [
+            line
+            for i in windows
+            if isinstance(window := instructions[i], Window)
+            for line in self._window(i, window, names)
+        ]
 
     def _window(self, i: int, window: Window, names: Names) -> list[str]:
         problem = self.problem
@@ -227,8 +227,12 @@ class Loader:
         taps = {m: problem.taps[m - len(problem.rows) - len(problem.columns)] for m, _ in modes}
         plain = along.scale == 1 and along.gathered is None and along.extent is not None
         fixed = isinstance(along.at.offset, Fixed) and all(0 < n <= MOST_TAPS for n in taps.values())
+        # Coordinates that a window's loop loads are not there yet where its span is read.
         steady = not any(
-            m in touched(self.plan, [a]) for a in (*one.axes, *one.guards) if a is not along for m in taps
+            m in touched(self.plan, [a])
+            for a in (*one.axes, *one.guards)
+            if a is not along
+            for m in (taps if a.gathered is None else window.modes)
         )
         if not (modes and plain and fixed and steady) or terms[vector] < 1 or any(c < 1 for _, c in modes):
             return None

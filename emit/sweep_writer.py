@@ -114,14 +114,24 @@ class Writer:
 
     def fetched(self, targets: Iterable[int]) -> list[int]:
         """The loads that the targets need before an element is computed, those of addresses first."""
-        found: dict[int, None] = {}
-        for i in self.live(targets):
-            one = self.plan.problem.instructions[i]
-            if isinstance(one, Fetch):
-                for inner in self.fetched(self.ids(one.load)):
-                    found[inner] = None
-                found[one.load] = None
-        return list(found)
+        instructions = self.plan.problem.instructions
+        # Instructions are in static single assignment: what gives an address stands before what reads there.
+        fetches = (one for i in self.live(targets) if isinstance(one := instructions[i], Fetch))
+        return list(dict.fromkeys(one.load for one in fetches))
+
+    def windows(self, targets: Iterable[int]) -> list[int]:
+        """The windows that the targets need, those of addresses first."""
+        return [i for i in self.live(targets) if isinstance(self.plan.problem.instructions[i], Window)]
+
+    def address_loads(self, load: int) -> list[int]:
+        """The loads that give a load's gathered coordinates, of their own coordinates too."""
+        return self.fetched(self.ids(load))
+
+    def computed_address(self, load: int) -> bool:
+        """Whether a window or a scan gives a load's gathered coordinates: then its elements cannot be loaded
+        before these are computed."""
+        instructions = self.plan.problem.instructions
+        return any(isinstance(instructions[i], Window | ScanAlong) for i in self.live(self.ids(load)))
 
     def ids(self, load: int) -> list[int]:
         """The instructions that give a load's gathered coordinates."""
@@ -249,11 +259,11 @@ class Writer:
         one = self.plan.problem.loads[load]
         if load in names.spans:
             return widened(names.spans[load], one)
-        item = "0" if load in names.local else names.item
+        pack = f"raw{load}[0]" if load in names.local else f"{names.raw}{load}[{names.item}]"
         element = names.element if moves(self.plan, one) else "0"
         if one.elem.kind == "float":
-            return f"number(raw{load}[{item}], {element})"
-        return widened(f"raw{load}[{item}].value[{element}]", one)
+            return f"number({pack}, {element})"
+        return widened(f"{pack}.value[{element}]", one)
 
     def _exponential(self, one: Compute) -> tuple[int, int] | None:
         """x and the row's largest, where this is exp(x - largest)."""
@@ -299,8 +309,9 @@ def accumulator(one: RowReduce) -> str:
 @dataclass(frozen=True, slots=True)
 class Names:
     """What coordinates and loads are called at a place: `vector` is the mode whose elements differ there, if
-    any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone,
-    elements of `spans` lie there; `known` are the values that were computed once for the row."""
+    any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone, those
+    of all items lie in the arrays `<raw><load>`, elements of `spans` lie there; `known` are the values that
+    were computed once for the row."""
 
     vector: int | None
     item: str = "i"
@@ -309,6 +320,7 @@ class Names:
     local: frozenset[int] = frozenset()
     spans: Mapping[int, str] = field(default_factory=dict)
     known: frozenset[int] = frozenset()
+    raw: str = "raw"
 
     def at(self, mode: int) -> str:
         if mode in self.windows:

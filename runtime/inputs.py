@@ -165,7 +165,7 @@ def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
     found: dict[str, Role] = {}
 
     def mark(value: Value, role: Role) -> None:
-        while isinstance(value, (Cast, Read)) or (isinstance(value, Gather) and role.over):
+        while isinstance(value, Cast | Read | Gather):
             value = value.value
         if isinstance(value, ParamValue):
             found[kernel.params[value.index].name] = role

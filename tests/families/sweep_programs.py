@@ -244,6 +244,39 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"L": 70},
             ({"L": 100_000},),
         ),
+        "embedding bag": Sweep(
+            "kernel k(t: f32[V, D], ids: i64[B, L]) -> f32[B, D] { return sum[L](t[V = ids]) }",
+            {"V": 20, "D": 64, "B": 8, "L": 16},
+            ({"V": 50_000, "D": 128, "B": 300, "L": 40}, {"V": 100, "D": 3, "B": 2, "L": 70_000}),
+        ),
+        "weighted combination of gathered rows": Sweep(
+            "kernel k(t: bf16[V, D], ids: i32[T, E], w: f32[T, E]) -> bf16[T, D] { "
+            "return sum[E](t[V = ids] * w) }",
+            {"V": 30, "D": 72, "T": 9, "E": 3},
+            ({"V": 4096, "D": 4096, "T": 1000, "E": 8},),
+        ),
+        "scan of gathered rows": Sweep(
+            "kernel k(t: f32[V, D], ids: i64[B, L]) -> f32[B, L, D] { return cumsum[L](t[V = ids]) * 0.5 }",
+            {"V": 20, "D": 16, "B": 3, "L": 40},
+            ({"V": 1000, "D": 64, "B": 30, "L": 5000},),
+        ),
+        "gather by a scan": Sweep(
+            "kernel k(t: f32[V, D], x: i32[B, L]) -> f32[B, L, D] { return t[V = cumsum[L](x) % size(V)] }",
+            {"V": 7, "D": 16, "B": 3, "L": 40},
+            ({"V": 100, "D": 64, "B": 30, "L": 5000},),
+        ),
+        "gather by a window": Sweep(
+            "kernel k(t: f32[V, D], x: i32[L, D]) -> f32[D] { "
+            "return sum[L](t[V = max[R=3](x[D = D + R - 1]) % size(V)]) }",
+            {"V": 7, "D": 48, "L": 10},
+            ({"V": 100, "D": 4096, "L": 1000},),
+        ),
+        "window of gathered rows": Sweep(
+            "kernel k(t: f32[V, D], ids: i64[B, L]) -> f32[B, P=D-2] { "
+            "return sum[L, R=3](t[V = ids, D = P + R]) }",
+            {"V": 20, "D": 66, "B": 5, "L": 9},
+            ({"V": 1000, "D": 514, "B": 300, "L": 30},),
+        ),
         "to e4m3": Sweep(
             "kernel k(x: f32[A, L], s: f32) -> e4m3[A, L] { return x * s }",
             {"A": 3, "L": 200},

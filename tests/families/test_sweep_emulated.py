@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to c
 
 QUICK = {
     "layer norm", "softmax of a middle name", "cross entropy", "reverse scan", "softmax far below zero",
-    "max pool, channels last", "places down", "scan of few long rows",
+    "max pool, channels last", "places down", "scan of few long rows", "embedding bag", "gather by a window",
 }  # fmt: skip
 """One of each way through the emitter; the others are slow tests, for their number."""
 
