@@ -1,0 +1,10 @@
+"""The feature tables of all kernel families, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from benchmarks.pairs import Space
+
+SPACES: Mapping[str, Space] = MappingProxyType({space.name: space for space in ()})

@@ -1,0 +1,305 @@
+"""Pairs of features that programs combine: what was drawn, and what of it was right.
+
+    python -m benchmarks.pairs [--family reduction ...] [--seed 0] [--gpu] [--out FILE.json] [--all]
+
+A family's `Space` lists the features of its programs by axis: the indexing form of an operand, the outer
+operation, the element type, the memory order and so on. For every two features of different axes, programs
+that have both are drawn until the compiler accepts one; a pair that it refuses is listed with the codes of its
+diagnostics. Each accepted program is then judged against the float64 reference: emulated on the host, or with
+--gpu built and launched. Exit status 1 where a program was wrong, where an accepted pair was not judged, or
+where a draw was refused for a mistake of the program itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ucutlass import frontend
+from ucutlass.diagnostics import ProgramError
+from ucutlass.planned import AnyPlanned
+from ucutlass.shapes import complete
+
+Feature: TypeAlias = tuple[str, str]
+"""An axis's name and one of its features."""
+
+Pair: TypeAlias = tuple[Feature, Feature]
+"""Two features of different axes, in the order of the axes."""
+
+Choice: TypeAlias = Mapping[str, str]
+"""One feature by axis."""
+
+State: TypeAlias = Literal["right", "wrong", "undecided", "not emulable"]
+
+ARCH = "sm90a"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A text of one kernel `k`, with its free extents."""
+
+    text: str
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The feature table of a kernel family.
+
+    `axes` lists the features by axis; `program` writes the program of a choice, with the details that no axis
+    names taken from the generator; `serves` tells whether a plan is of the family, since a program may be
+    served by another one. `refusals` are the prefixes of the codes with which a program of the space may be
+    refused; any other code is a mistake of `program`.
+    """
+
+    name: str
+    axes: Mapping[str, tuple[str, ...]]
+    program: Callable[[Choice, random.Random], Program]
+    serves: Callable[[AnyPlanned], bool]
+    refusals: tuple[str, ...] = ("UC03", "UC04")
+
+    def pairs(self) -> list[Pair]:
+        """Every two features of different axes."""
+        return [
+            ((a, x), (b, y)) for a, b in combinations(self.axes, 2) for x in self.axes[a] for y in self.axes[b]
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An accepted program of a space, and the seed of its arguments."""
+
+    space: str
+    number: int
+    choice: Choice
+    program: Program
+
+    def pairs(self) -> list[Pair]:
+        return list(combinations(self.choice.items(), 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Programs that together have every pair the compiler accepts; `refused` has the codes of the others,
+    where "another family" stands for a program that another family serves; `mistakes` are draws that no
+    program of the space may earn, as text."""
+
+    drawn: tuple[Drawn, ...]
+    refused: Mapping[Pair, tuple[str, ...]]
+    mistakes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the judge said of a drawn program."""
+
+    drawn: Drawn
+    state: State
+    detail: str = ""
+
+
+def cover(space: Space, seed: int, tries: int = 16) -> Cover:
+    """Draws programs for every pair of a space; `tries` bounds the draws for one pair before it counts as
+    refused."""
+    draw = random.Random(seed)
+    missing = dict.fromkeys(draw.sample(space.pairs(), len(space.pairs())))
+    refused: dict[Pair, tuple[str, ...]] = {}
+    drawn: list[Drawn] = []
+    mistakes: list[str] = []
+    while missing:
+        pair = next(iter(missing))
+        codes: list[str] = []
+        for _ in range(tries):
+            choice = _choice(space, pair, missing, draw)
+            program = space.program(choice, draw)
+            code = _refusal(space, program)
+            if code is None:
+                drawn.append(Drawn(space.name, len(drawn), choice, program))
+                for had in drawn[-1].pairs():
+                    missing.pop(had, None)
+                    refused.pop(had, None)
+                break
+            codes.append(code)
+            if code != OTHER and not code.startswith(space.refusals):
+                mistakes.append(f"{code}: {program.text}{dict(program.sizes)} {dict(choice)}")
+        else:
+            refused[pair] = tuple(dict.fromkeys(codes))
+            missing.pop(pair)
+    return Cover(tuple(drawn), refused, tuple(dict.fromkeys(mistakes)))
+
+
+OTHER = "another family"
+
+
+def _choice(space: Space, pair: Pair, missing: Mapping[Pair, None], draw: random.Random) -> dict[str, str]:
+    """A choice with a pair; of its other axes the features that miss most pairs with what is chosen, or any."""
+    chosen = dict(pair)
+    for axis in draw.sample(list(space.axes), len(space.axes)):
+        if axis in chosen:
+            continue
+        features = draw.sample(space.axes[axis], len(space.axes[axis]))
+        if draw.random() < 0.75:
+            features.sort(key=lambda f: -sum(_ordered(space, (axis, f), had) in missing for had in chosen.items()))
+        chosen[axis] = features[0]
+    return {axis: chosen[axis] for axis in space.axes}
+
+
+def _ordered(space: Space, a: Feature, b: Feature) -> Pair:
+    names = list(space.axes)
+    return (a, b) if names.index(a[0]) < names.index(b[0]) else (b, a)
+
+
+def _refusal(space: Space, program: Program) -> str | None:
+    """The code with which the compiler refuses a program, None where the space's family serves it."""
+    try:
+        checked = frontend.read_text(program.text)
+        kernel = frontend.kernel(checked, "k")
+        planned = frontend.plan_kernel(checked, kernel, complete(kernel, dict(program.sizes)), ARCH).planned
+    except ProgramError as error:
+        return next(d.code for d in error.diagnostics if d.severity == "error")
+    return None if space.serves(planned) else OTHER
+
+
+# --- judging -----------------------------------------------------------------------
+
+
+def emulated(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
+    """Every program on the host, each in a process of its own."""
+    from benchmarks.emulated import Job, emulate
+
+    def judge(one: Drawn) -> Judged:
+        job = Job(f"{one.space} {one.number}", one.program.text, "k", dict(one.program.sizes), None, one.number)
+        row = emulate(job)
+        state: State = "wrong" if row.status == "rejected" else row.status
+        return Judged(one, state, row.detail)
+
+    with ThreadPoolExecutor(processes) as pool:
+        return list(pool.map(judge, drawn))
+
+
+# --- the table ---------------------------------------------------------------------
+
+
+def counts(judged: Sequence[Judged]) -> Mapping[Pair, Counter[str]]:
+    """By pair, how many programs came to each state."""
+    found: dict[Pair, Counter[str]] = {}
+    for one in judged:
+        for pair in one.drawn.pairs():
+            found.setdefault(pair, Counter())[one.state] += 1
+    return found
+
+
+def undrawn(space: Space, covered: Cover, judged: Sequence[Judged]) -> list[Pair]:
+    """Pairs that the compiler accepts and no program that was right or undecided has."""
+    states = counts(judged)
+    return [
+        p for p in space.pairs()
+        if p not in covered.refused and not (states.get(p, Counter()).keys() & {"right", "undecided"})
+    ]  # fmt: skip
+
+
+def table(space: Space, covered: Cover, judged: Sequence[Judged], every: bool = False) -> str:
+    """The pairs by two axes: how many there are, are accepted, were right, and the programs they took; with
+    `every` also each pair's programs, `right/drawn`, or the code that refuses it."""
+    states = counts(judged)
+    lines = [f"{space.name}: {len(judged)} programs, {len(space.pairs())} pairs"]
+    lines.append(f"{'axes':34} {'pairs':>6} {'refused':>8} {'right':>6} {'other':>6} {'undrawn':>8}")
+    absent = set(undrawn(space, covered, judged))
+    for a, b in combinations(space.axes, 2):
+        mine = [p for p in space.pairs() if (p[0][0], p[1][0]) == (a, b)]
+        refused = sum(p in covered.refused for p in mine)
+        right = sum(bool(states.get(p, Counter())["right"]) for p in mine)
+        gone = sum(p in absent for p in mine)
+        other = len(mine) - refused - right - gone
+        lines.append(f"{a + ' x ' + b:34} {len(mine):6} {refused:8} {right:6} {other:6} {gone:8}")
+        if every:
+            lines += _matrix(space, a, b, covered, states)
+    return "\n".join(lines)
+
+
+def _matrix(
+    space: Space, a: str, b: str, covered: Cover, states: Mapping[Pair, Counter[str]]
+) -> list[str]:
+    lines = []
+    for x in space.axes[a]:
+        cells = []
+        for y in space.axes[b]:
+            pair = ((a, x), (b, y))
+            seen = states.get(pair, Counter())
+            shown = f"{seen['right']}/{seen.total()}" if seen else "+".join(covered.refused.get(pair, ("?",)))
+            cells.append(f"{y} {shown}")
+        lines.append(f"  {x}: {', '.join(cells)}")
+    return lines
+
+
+def as_json(space: Space, covered: Cover, judged: Sequence[Judged]) -> dict[str, object]:
+    """The same for machines: every pair with its states or codes, and every program that was not right."""
+    states = counts(judged)
+    return {
+        "space": space.name,
+        "programs": len(judged),
+        "states": Counter(one.state for one in judged),
+        "pairs": [
+            {"a": list(a), "b": list(b), "states": states.get((a, b), {}), "refused": covered.refused.get((a, b))}
+            for a, b in space.pairs()
+        ],
+        "undrawn": undrawn(space, covered, judged),
+        "mistakes": covered.mistakes,
+        "not right": [
+            {"state": j.state, "detail": j.detail[-800:], "text": j.drawn.program.text,
+             "sizes": dict(j.drawn.program.sizes), "choice": dict(j.drawn.choice)}
+            for j in judged if j.state != "right"
+        ],
+    }  # fmt: skip
+
+
+def main() -> None:
+    from benchmarks.pair_spaces import SPACES
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--family", choices=list(SPACES), action="append", help="all where none is named")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--gpu", action="store_true", help="build and launch on the GPU")
+    parser.add_argument("--only", type=int, help="judge the first so many programs alone")
+    parser.add_argument("--all", action="store_true", help="print each pair")
+    parser.add_argument("--out", type=Path, help="a JSON file for the whole table")
+    options = parser.parse_args()
+    failed, written = False, []
+    for name in options.family or SPACES:
+        space = SPACES[name]
+        covered = cover(space, options.seed)
+        drawn = covered.drawn[: options.only]
+        if options.gpu:
+            from benchmarks.pairs_gpu import launched
+
+            judged = launched(drawn, options.processes)
+        else:
+            judged = emulated(drawn, options.processes)
+        print(table(space, covered, judged, options.all))
+        for one in judged:
+            if one.state != "right":
+                shown = f"{one.drawn.program.text}{dict(one.drawn.program.sizes)}"
+                print(f"{one.state}: {shown} {dict(one.drawn.choice)}\n{one.detail[-600:]}")
+        print(*covered.mistakes, sep="\n")
+        written.append(as_json(space, covered, judged))
+        failed |= bool(covered.mistakes) or any(one.state == "wrong" for one in judged)
+        failed |= options.only is None and bool(undrawn(space, covered, judged))
+    if options.out:
+        options.out.write_text(json.dumps(written, indent=1), encoding="utf-8")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
