@@ -4,10 +4,10 @@
 
 A family's `Space` lists the features of its programs by axis: the indexing form of an operand, the outer
 operation, the element type, the memory order and so on. For every two features of different axes, programs
-that have both are drawn until the compiler accepts one; a pair that it refuses is listed with the codes of its
-diagnostics. Each accepted program is then judged against the float64 reference: emulated on the host, or with
---gpu built and launched. Exit status 1 where a program was wrong, where an accepted pair was not judged, or
-where a draw was refused for a mistake of the program itself.
+that have both are drawn until the compiler accepts one; a pair that it refuses is listed with the codes of
+its diagnostics. Each accepted program is then judged against the float64 reference: emulated on the host, or
+with --gpu built and launched. Exit status 1 where a program was wrong, where an accepted pair was not judged,
+or where a draw was refused for a mistake of the program itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -69,9 +68,8 @@ class Space:
 
     def pairs(self) -> list[Pair]:
         """Every two features of different axes."""
-        return [
-            ((a, x), (b, y)) for a, b in combinations(self.axes, 2) for x in self.axes[a] for y in self.axes[b]
-        ]
+        axes = self.axes
+        return [((a, x), (b, y)) for a, b in combinations(axes, 2) for x in axes[a] for y in axes[b]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +139,20 @@ OTHER = "another family"
 
 
 def _choice(space: Space, pair: Pair, missing: Mapping[Pair, None], draw: random.Random) -> dict[str, str]:
-    """A choice with a pair; of its other axes the features that miss most pairs with what is chosen, or any."""
+    """A choice with a pair; of other axes mostly the features that miss most pairs with what is chosen."""
     chosen = dict(pair)
+
+    def gain(feature: Feature) -> int:
+        return sum(_ordered(space, feature, had) in missing for had in chosen.items())
+
     for axis in draw.sample(list(space.axes), len(space.axes)):
         if axis in chosen:
             continue
         features = draw.sample(space.axes[axis], len(space.axes[axis]))
         if draw.random() < 0.75:
-            features.sort(key=lambda f: -sum(_ordered(space, (axis, f), had) in missing for had in chosen.items()))
-        chosen[axis] = features[0]
+            chosen[axis] = max(features, key=lambda feature: gain((axis, feature)))
+        else:
+            chosen[axis] = features[0]
     return {axis: chosen[axis] for axis in space.axes}
 
 
@@ -167,23 +170,6 @@ def _refusal(space: Space, program: Program) -> str | None:
     except ProgramError as error:
         return next(d.code for d in error.diagnostics if d.severity == "error")
     return None if space.serves(planned) else OTHER
-
-
-# --- judging -----------------------------------------------------------------------
-
-
-def emulated(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
-    """Every program on the host, each in a process of its own."""
-    from benchmarks.emulated import Job, emulate
-
-    def judge(one: Drawn) -> Judged:
-        job = Job(f"{one.space} {one.number}", one.program.text, "k", dict(one.program.sizes), None, one.number)
-        row = emulate(job)
-        state: State = "wrong" if row.status == "rejected" else row.status
-        return Judged(one, state, row.detail)
-
-    with ThreadPoolExecutor(processes) as pool:
-        return list(pool.map(judge, drawn))
 
 
 # --- the table ---------------------------------------------------------------------
@@ -249,8 +235,8 @@ def as_json(space: Space, covered: Cover, judged: Sequence[Judged]) -> dict[str,
         "programs": len(judged),
         "states": Counter(one.state for one in judged),
         "pairs": [
-            {"a": list(a), "b": list(b), "states": states.get((a, b), {}), "refused": covered.refused.get((a, b))}
-            for a, b in space.pairs()
+            {"pair": pair, "states": states.get(pair, {}), "refused": covered.refused.get(pair)}
+            for pair in space.pairs()
         ],
         "undrawn": undrawn(space, covered, judged),
         "mistakes": covered.mistakes,
@@ -286,6 +272,8 @@ def main() -> None:
 
             judged = launched(drawn, options.processes)
         else:
+            from benchmarks.pairs_emulated import emulated
+
             judged = emulated(drawn, options.processes)
         print(table(space, covered, judged, options.all))
         for one in judged:

@@ -229,14 +229,17 @@ class _Body:
             lines += self.loader.load(k, "ok", names)
         return [*lines, "}"]
 
-    def _late(self, targets: Sequence[int], loaded: set[int]) -> Names:
-        """The names of a pass: what is the same for all rows, or for a vector's elements, comes from the
-        caches, item by item, and so does what lies at addresses that the pass computes. What an early load's
-        address reads is early too."""
-        fetched = self.writer.fetched(targets)
+    def _late(self, targets: Sequence[int], loaded: set[int], scanned: Sequence[int] = ()) -> Names:
+        """The names of a pass over the targets and what is scanned.
+
+        Of the targets what is the same for all rows, or for a vector's elements, comes from the caches, item
+        by item, and so does whatever lies at addresses that the pass computes. What an early load's address
+        reads is early too.
+        """
+        fetched = self.writer.fetched([*targets, *scanned])
         late = {k for k in fetched if self.writer.computed_address(k)}
         if self.problem.columns:
-            late |= {k for k in fetched if k not in loaded and self._cached(k)}
+            late |= {k for k in self.writer.fetched(targets) if k not in loaded and self._cached(k)}
         for k in fetched:
             if k not in late and k not in loaded:
                 late -= set(self.writer.address_loads(k))
@@ -319,16 +322,17 @@ class _Body:
         whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
         targets = [o.value for o in whole]
         scans = self._scans
-        once, names = self._once([*targets, *(s.arg for _, s in scans)], self._late(targets, loaded))
+        scanned = [s.arg for _, s in scans]
+        once, names = self._once([*targets, *scanned], self._late(targets, loaded, scanned))
         carries = [
             f"{CPP[s.kind]} carry{i}[{self._lanes}]; for (int l = 0; l < {self._lanes}; ++l) "
             f"carry{i}[l] = {'0' if s.op == 'sum' else '1'};"
             for i, s in scans
         ]  # fmt: skip
         if scans and self.plan.schedule.keep == "reread":
-            early, lines = self._following([*targets, *(s.arg for _, s in scans)], loaded, names)
+            early, lines = self._following([*targets, *scanned], loaded, names)
         else:
-            early, lines = [], self._loads([*targets, *(s.arg for _, s in scans)], loaded, names)
+            early, lines = [], self._loads([*targets, *scanned], loaded, names)
         for i, s in scans:
             lines += self._scan(i, s, names)
         if scans and self.plan.schedule.splits > 1:

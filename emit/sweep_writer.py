@@ -32,6 +32,7 @@ from ucutlass.plans.sweep import (
     SweepPlan,
     Window,
     arguments,
+    fill_value,
 )
 
 # --- parameters -------------------------------------------------------------------
@@ -375,18 +376,5 @@ def stored_cpp(elem: Element) -> str:
 
 def fill(load: Load) -> str:
     """What a position outside reads, in the kind of the element."""
-    return neutral(load.fill, kind_of(load.elem))
-
-
-def neutral(value: float, kind: ScalarKind) -> str:
-    if kind == "f32":
-        return literal(value, kind)
-    if kind == "bool":
-        return "true" if value > 0 else "false"
-    bits = 31 if kind == "i32" else 63
-    return literal(
-        int(max(-(2**bits), min(2**bits - 1, value)))
-        if abs(value) < 2**62
-        else (2**bits - 1 if value > 0 else -(2**bits)),
-        kind,
-    )
+    kind = kind_of(load.elem)
+    return literal(fill_value(load.fill, kind), kind)

@@ -165,7 +165,9 @@ def _kernel_roles(kernel: Kernel) -> dict[str, Role]:
     found: dict[str, Role] = {}
 
     def mark(value: Value, role: Role) -> None:
-        while isinstance(value, Cast | Read | Gather):
+        while isinstance(value, Cast | Read | Gather) or (
+            isinstance(value, Reduce) and value.op in ("max", "min")
+        ):
             value = value.value
         if isinstance(value, ParamValue):
             found[kernel.params[value.index].name] = role

@@ -12,6 +12,8 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,14 +41,21 @@ _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 def build(source: Source, folder: Path, threads: int = 0) -> Any:
     """The entry of a source, compiled for the host. `threads`: that many blocks run side by side, each
     launch's in an order of its own; 0: one after another, in order. Skips the test where there is no g++."""
+    library = build_unit("", [replace(source, text=translated(source.text))], folder, threads)
+    return entry(library, source.entry)
+
+
+def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: int = 0) -> Path:
+    """The library of translated sources, compiled as one unit after `preamble`."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to compile the emulated kernel")
     _shadow(folder)
-    text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
-    text.write_text(_translated(source.text))
-    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared"]
+    text, library = folder / f"{sources[0].entry}.cpp", folder / f"{sources[0].entry}.so"
+    text.write_text("\n".join([preamble, *(source.text for source in sources)]), encoding="utf-8")
+    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here. What no
+    # statement initialises holds a pattern, so that reading it is wrong in every run.
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern"]
     if threads:
         # Else the loader would give the emulator's variables of another library, which are no thread's own.
         flags += [f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
@@ -55,12 +64,17 @@ def build(source: Source, folder: Path, threads: int = 0) -> Any:
         [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    entry = getattr(ctypes.CDLL(str(library)), source.entry)
-    entry.restype = ctypes.c_int32
-    return entry
+    return library
 
 
-def _translated(text: str) -> str:
+def entry(library: Path, name: str) -> Any:
+    """An entry of a library that `build_unit` made."""
+    function = getattr(ctypes.CDLL(str(library)), name)
+    function.restype = ctypes.c_int32
+    return function
+
+
+def translated(text: str) -> str:
     """The kernel's source for the host: its inline PTX and its shared memory replaced."""
     text = _COPY_ASYNC.sub(
         "__device__ void copy_async(void* target, void const* source, int valid) {\n"
@@ -78,6 +92,7 @@ def _translated(text: str) -> str:
     )
     text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
+    assert "__cluster" not in text, "a cluster of blocks, which the emulator does not know"
     intrinsic = "unsigned __byte_perm(unsigned, unsigned, unsigned);"
     return (
         f"{intrinsic}\n#include <cutlass/half.h>\n#include <cutlass/numeric_types.h>\n"

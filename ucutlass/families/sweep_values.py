@@ -33,6 +33,7 @@ from ucutlass.plans.sweep import (
     Window,
     WindowOp,
     arguments,
+    fill_value,
 )
 
 _CALLS = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%": "modulo"}
@@ -243,8 +244,9 @@ class Builder(Instructions[SweepInstruction]):
         if not checks:
             return value
         inside = self.add(Inside(tuple(self._along(d, at, ()) for d, at in checks)))
-        fill = self.convert(self.add(Literal_(node.fill, "f32")), self.kind(value))
-        return self.compute("where", (inside, value, fill), self.kind(value))
+        kind = self.kind(value)
+        fill = self.add(Literal_(fill_value(node.fill, kind), kind))
+        return self.compute("where", (inside, value, fill), kind)
 
     def _composed(self, p: ir.Position, here: dict[str, At], inside: bool, node: ir.Read) -> At:
         terms: dict[str, int] = {}

@@ -1,0 +1,124 @@
+"""Drawn programs on the host: many of a translation unit, behind the emulator of tests/emit."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.emulated import DISTRIBUTIONS, Job, plan
+from benchmarks.pairs import Drawn, Judged, State
+from tests.emit import emulator, plan_reference
+from tests.emit.harness import HOST_SHIM
+from tests.soundness.lowering import distinct_scalars
+from ucutlass import ir
+from ucutlass.backend import source_of
+from ucutlass.emit import Source
+from ucutlass.plan import Knobs
+from ucutlass.planned import AnyPlanned
+from ucutlass.reference import expect
+from ucutlass.runtime import isolate, verify
+from ucutlass.runtime.inputs import generate
+from ucutlass.shapes import complete
+
+UNIT = 24
+"""Programs of a translation unit: the headers, two seconds of a core, are read once for them."""
+
+LIMIT_SECONDS = 900.0
+
+
+def emulated(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
+    """Every program, in units; the programs of a unit whose process died are judged each in a process of its
+    own, since an emulated kernel ends its process where it does what a GPU would not survive."""
+    units = [drawn[i : i + UNIT] for i in range(0, len(drawn), UNIT)]
+    with ThreadPoolExecutor(processes) as pool:
+        return [judged for unit in pool.map(_unit, units) for judged in unit]
+
+
+def _unit(unit: Sequence[Drawn]) -> list[Judged]:
+    outcome = _isolated(unit)
+    if isinstance(outcome, isolate.Returned):
+        return [Judged(one, **found) for one, found in zip(unit, outcome.value, strict=True)]
+    if len(unit) == 1:
+        return [Judged(unit[0], "wrong", str(outcome)[-1500:])]
+    return [judged for one in unit for judged in _unit([one])]
+
+
+def _isolated(unit: Sequence[Drawn]) -> isolate.Outcome:
+    programs = [
+        {"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit
+    ]
+    return isolate.run(
+        "benchmarks.pairs_emulated:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
+    )
+
+
+def unit_here(programs: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Compiles programs as one unit and judges each; for `isolate`."""
+    torch.set_num_threads(1)
+    planned = [plan(Job("", p["text"], "k", p["sizes"], None, p["seed"])) for p in programs]
+    sources = [source_of(*one) for one in planned]
+    entries = _entries(sources)
+    return [
+        _judge(entries[source.entry], kernel, choice, program)
+        for source, (_, kernel, choice), program in zip(sources, planned, programs, strict=True)
+    ]
+
+
+def _entries(sources: Sequence[Source]) -> dict[str, Any]:
+    """The entries by name, or the compiler's words for a source that it refuses."""
+    distinct = {source.entry: source for source in sources}
+    emulable, refused = {}, {}
+    for entry, source in distinct.items():
+        try:
+            emulable[entry] = replace(source, text=emulator.translated(source.text))
+        except AssertionError as error:
+            refused[entry] = str(error)
+    folder = Path(tempfile.mkdtemp(prefix="emulated-"))
+    try:
+        library = emulator.build_unit(f"#include <cmath>\n{HOST_SHIM}", list(emulable.values()), folder)
+        return {**refused, **{entry: emulator.entry(library, entry) for entry in emulable}}
+    except AssertionError as error:
+        if len(emulable) == 1:
+            return {**refused, **dict.fromkeys(emulable, str(error)[-1500:])}
+    finally:
+        shutil.rmtree(folder)
+    alone = [_entries([source]) for source in distinct.values() if source.entry in emulable]
+    return {**refused, **{entry: found for one in alone for entry, found in one.items()}}
+
+
+def _judge(entry: Any, kernel: ir.Kernel, planned: AnyPlanned, program: dict[str, Any]) -> dict[str, str]:
+    if isinstance(entry, str):
+        return {"state": "not emulable", "detail": entry}
+    verdicts = list(_verdicts(entry, kernel, planned, program))
+    states: list[State] = [verdict.state for _, verdict in verdicts]
+    worst = next((s for s in ("wrong", "undecided") if s in states), "right")
+    shown = [f"{name}: {verdict}" for name, verdict in verdicts if verdict.state == worst]
+    return {"state": worst, "detail": "" if worst == "right" else "\n".join(shown)}
+
+
+def _verdicts(
+    entry: Any, kernel: ir.Kernel, planned: AnyPlanned, program: dict[str, Any]
+) -> Iterator[tuple[str, verify.Verdict]]:
+    sizes = dict(zip(kernel.dims, complete(kernel, program["sizes"]), strict=True))
+    for distribution in DISTRIBUTIONS:
+        arguments = generate(
+            kernel, sizes, distribution, seed=program["seed"], scalars=distinct_scalars(kernel)
+        )
+        scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
+
+        def launch(given: Sequence[Any], outputs: Sequence[Tensor], scalars: Any = scalars) -> None:
+            addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
+            knobs = Knobs(*planned.knob_values)
+            code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
+            if code:
+                raise RuntimeError(f"the entry returned {code}")
+
+        yield distribution, verify.check(kernel, launch, arguments, expected=expect(kernel, arguments))
