@@ -18,6 +18,7 @@ from ucutlass.emit.cuda_types import plain
 from ucutlass.emit.functions import CPP, Use
 from ucutlass.emit.text import literal, over_extents, product
 from ucutlass.extents import Extent, Fixed
+from ucutlass.neutral import in_element
 from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Product, Round, ScalarKind
 from ucutlass.plans.sweep import (
     Along,
@@ -32,7 +33,6 @@ from ucutlass.plans.sweep import (
     SweepPlan,
     Window,
     arguments,
-    fill_value,
 )
 
 # --- parameters -------------------------------------------------------------------
@@ -376,5 +376,4 @@ def stored_cpp(elem: Element) -> str:
 
 def fill(load: Load) -> str:
     """What a position outside reads, in the kind of the element."""
-    kind = kind_of(load.elem)
-    return literal(fill_value(load.fill, kind), kind)
+    return literal(in_element(load.fill, load.elem), kind_of(load.elem))

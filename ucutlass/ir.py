@@ -41,12 +41,14 @@ class ParamValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A number or truth value; `elem` is f32, i64 or bool."""
+    """A number or truth value; `elem` is f32, i32, i64 or bool. A literal adapts to the values beside it;
+    the extent of a dimension, known or not, is an i64."""
 
     value: float | int | bool
     elem: Element
     dims: Dims = ()
     span: Span = _span()
+    literal: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,7 @@ class Comparison:
     `worst` is the largest error over its bound: 0 where all are equal, infinite where the bound is 0
     or a NaN or infinity is not the reference's. `index` is where; `in_tile` that index modulo
     the tile, over the last two axes. `bad` counts elements beyond their bound, `exact` those that had
-    to be equal, `unbounded` those whose bound is infinite: they must only be finite. `rms` is the
+    to be equal, `unbounded` those whose bound is infinite: they may hold anything. `rms` is the
     root mean square of error over bound where both are finite, None where all must be exact or
     there are fewer than FEWEST. `varies` and `reference_varies` tell whether not all elements are equal.
     `useless` counts elements of which the bound says nothing (`useless`), the unbounded ones too.
@@ -77,9 +77,9 @@ def compare(
 ) -> Comparison:
     """Every element of `out` against `reference` within `bound` (all of one shape, any dtypes).
 
-    NaN only passes for NaN and an infinity for the same infinity, whatever the bound, but where
+    NaN only passes for NaN and an infinity for the same infinity, within any finite bound, but where
     `overflows` (`Expected.overflows`) lets infinity stand for the largest number of `out`'s dtype; where
-    `free` (`Expected.free`) everything passes.
+    `free` (`Expected.free`), or where the bound is infinite, everything passes, and counts as useless.
     `tile` gives the tile's extents along the last two axes; `scale` as in `useless`; `origin` is where these
     are a slice of a larger result. Raises ValueError where the shapes differ.
     """
@@ -92,8 +92,9 @@ def compare(
     plain = overflows is None and reference.dtype == torch.float64 and _finite(bounds)
     plain = plain and out.is_floating_point() and all(_finite(extremes(t)) for t in (out, reference))
     ratio = _finite_ratios(out, reference, bound) if plain else _ratios(out, reference, bound, overflows)
+    idle = useless(reference, bound, scale)
     if free is not None:
-        ratio = ratio.masked_fill(free, 0.0)
+        ratio, idle = ratio.masked_fill(free, 0.0), idle | free
     at = int(ratio.argmax()) if ratio.numel() else -1
     worst = float(ratio.reshape(-1)[at]) if at >= 0 else 0.0
     bad = int((~(ratio <= 1)).sum()) if not worst <= 1 else 0
@@ -116,7 +117,7 @@ def compare(
         rms=_rms(ratio, bound, bounds, worst),
         varies=_varies(out),
         reference_varies=_varies(reference),
-        useless=int(useless(reference, bound, scale).sum()),
+        useless=int(idle.sum()),
     )
 
 
@@ -234,7 +235,8 @@ def _ratios(out: Tensor, reference: Tensor, bound: Tensor, overflows: Tensor | N
         wide = (a.to(torch.float64) - b.to(torch.float64)).abs()
         error = torch.where(wide < 2.0**62, error, wide)
     ratio = torch.where(equal, 0.0, error / bound)
-    return torch.where(strange | (~equal & ((bound == 0) | bound.isnan())), torch.inf, ratio)
+    ratio = torch.where(strange | (~equal & ((bound == 0) | bound.isnan())), torch.inf, ratio)
+    return ratio.masked_fill(bound == torch.inf, 0.0)
 
 
 def unravel(flat: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import get_args
@@ -16,14 +17,9 @@ from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
 from ucutlass.lanes import LANES
+from ucutlass.neutral import NEUTRAL, survives
 
 REDUCTIONS: tuple[str, ...] = get_args(ir.ReduceOp)
-
-_NEUTRAL: Mapping[str, float] = {
-    "max": float("-inf"), "argmax": float("-inf"), "logsumexp": float("-inf"),
-    "min": float("inf"), "argmin": float("inf"), "prod": 1.0,
-}
-"""What a position outside a tensor reads directly inside a reduction; 0 for the others."""
 
 _MAX_EXPANSION = 32
 """How deep functions may call each other."""
@@ -260,7 +256,10 @@ def _accumulation(given: syntax.Argument | None, lane: str) -> str:
 
 def _reduce(op: str) -> Callable[[syntax.Call, Consumed, Scope], Value]:
     def check(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
-        value = _numeric(_fill(_one(call, scope), _NEUTRAL.get(op, 0.0), scope), op)
+        value = _numeric(_one(call, scope), op)
+        if op == "logsumexp" and isinstance(value, ir.Read) and value.elem.kind == "int":
+            value = scope.graph.add(ir.Cast(value, F32, value.dims, value.span))
+        value = _fill(value, NEUTRAL[op], scope)
         over = _over(consumed, value, scope, op)
         dims = tuple(d for d in value.dims if d not in over)
         if op in ("argmax", "argmin") and len(over) != 1:
@@ -281,13 +280,19 @@ def _reduced_element(op: str, value: Value) -> Element:
 
 
 def _fill(value: Value, neutral: float, scope: Scope) -> Value:
-    if isinstance(value, ir.Cast):
-        return scope.graph.add(replace(value, value=_fill(value.value, neutral, scope)))
-    if isinstance(value, ir.Read) and value.fill != neutral:
-        return scope.graph.add(
-            ir.Read(value.value, value.positions, neutral, value.elem, value.dims, value.span)
-        )
-    return value
+    """A read, or casts of one, with what it gives outside; a cast that the neutral element would not survive
+    moves inside the read."""
+    match value:
+        case ir.Read():
+            return scope.graph.add(replace(value, fill=neutral))
+        case ir.Cast(value=inner, elem=elem):
+            filled = _fill(inner, neutral, scope)
+            if not isinstance(filled, ir.Read) or not math.isinf(neutral) or survives(filled.elem, elem):
+                return scope.graph.add(replace(value, value=filled))
+            source = scope.graph.add(ir.Cast(filled.value, elem, filled.value.dims, value.span))
+            return scope.graph.add(replace(filled, value=source, elem=elem))
+        case _:
+            return value
 
 
 def _softmax(log: bool) -> Callable[[syntax.Call, Consumed, Scope], Value]:

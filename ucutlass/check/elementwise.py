@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ucutlass import ir
 from ucutlass.check import fold
 from ucutlass.check.scope import Reject, Scope, show_value
@@ -30,12 +33,17 @@ def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span)
 
     Raises Reject UC0212 where an argument is of the wrong kind.
     """
+    if function.name in _RING and any(map(_beyond, args)) and _is_i32([a for a in args if not _beyond(a)]):
+        args = tuple(_wrapped(a, scope) for a in args)
     elem = _outcome(function, args, span)
-    if all(isinstance(a, ir.Constant) for a in args):
-        values = tuple(a.value for a in args if isinstance(a, ir.Constant))
+    constants = [a for a in args if isinstance(a, ir.Constant)]
+    if len(constants) == len(args):
+        values = tuple(c.value for c in constants)
         folded = fold.fold(function.name, values, elem is F32 and function.name != "where")
         if folded is not None:
-            return scope.graph.add(ir.Constant(float(folded) if elem is F32 else folded, elem, span=span))
+            value = float(folded) if elem is F32 else folded
+            literal = all(c.literal for c in constants)
+            return scope.graph.add(ir.Constant(value, elem, span=span, literal=literal))
     dims = scope.dims.order(d for a in args for d in a.dims)
     return scope.graph.add(ir.Apply(function.name, args, elem, dims, span))
 
@@ -64,17 +72,40 @@ def _outcome(function: Function, args: tuple[Value, ...], span: Span) -> Element
 def common(values: tuple[Value, ...]) -> Element:
     """The element that values meet in: f32 if any is a float, else i64 or i32.
 
-    Constants adapt to the others, so `x + 1` keeps an i32 x an i32.
+    Literals adapt to the others, so `x + 1` keeps an i32 x an i32; one that 32 bits do not hold is an i64.
     """
-    firm: list[Value] = [v for v in values if not isinstance(v, ir.Constant)]
-    firm = firm or list(values)
-    if any(isinstance(v, ir.Constant) and v.elem is I64 and abs(v.value) > _MAX_I32 for v in values):
-        return F32 if any(v.elem.kind == "float" for v in values) else I64
     if any(v.elem.kind == "float" for v in values):
         return F32
     if all(v.elem is BOOL for v in values):
         return BOOL
-    return I64 if any(v.elem is I64 for v in firm) else I32
+    firm = [v for v in values if not _adapts(v) or _beyond(v)]
+    return I64 if any(v.elem is I64 for v in firm or values) else I32
+
+
+def _adapts(value: Value) -> bool:
+    return isinstance(value, ir.Constant) and value.literal
+
+
+def _beyond(value: Value) -> bool:
+    """Whether it is an integer literal that 32 bits do not hold."""
+    return _adapts(value) and value.elem is I64 and not -_MAX_I32 - 1 <= value.value <= _MAX_I32  # type: ignore[union-attr]
+
+
+def _is_i32(values: Sequence[Value]) -> bool:
+    """Whether integers, of which one is no literal, meet in i32."""
+    firm = [v for v in values if not _adapts(v)]
+    return bool(firm) and all(v.elem.kind == "int" and v.elem is not I64 for v in firm)
+
+
+_RING = frozenset({"add", "subtract", "multiply"})
+"""Functions whose low 32 bits follow from those of their arguments."""
+
+
+def _wrapped(value: Value, scope: Scope) -> Value:
+    """A literal beyond 32 bits as what i32 arithmetic keeps of it."""
+    if not isinstance(value, ir.Constant) or not _beyond(value):
+        return value
+    return scope.graph.add(replace(value, value=(int(value.value) + 2**31) % 2**32 - 2**31))
 
 
 def _wrong_kind(function: Function, wanted: str, got: Value, hint: str | None = None) -> Reject:
@@ -85,5 +116,5 @@ def _wrong_kind(function: Function, wanted: str, got: Value, hint: str | None = 
 def size(dim: str, scope: Scope, span: Span) -> Value:
     extent = scope.extent(dim, span)
     if isinstance(extent, Fixed):
-        return scope.graph.add(ir.Constant(extent.value, I64, span=span))
+        return scope.graph.add(ir.Constant(extent.value, I64, span=span, literal=False))
     return scope.graph.add(ir.Size(extent, I64, span=span))

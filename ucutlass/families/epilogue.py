@@ -335,16 +335,6 @@ class _Build(Instructions[Instruction]):
         spec = FUNCTIONS[function]
         made = [self.value(a) for a in args]
         picks = made[1:] if spec.domain == "any" else made
-        kind = self._common(spec.domain, picks, kind_of(elem), spec.outcome == "bool")
+        kind = self.operand_kind(spec, picks, kind_of(elem))
         converted = [self.convert(a, kind) for a in picks]
         return self.add(Compute(function, (*made[: len(made) - len(picks)], *converted), kind_of(elem)))
-
-    def _common(self, domain: str, at: list[int], outcome: ScalarKind, compares: bool) -> ScalarKind:
-        if domain in ("float", "bool"):
-            return "f32" if domain == "float" else "bool"
-        if not compares:
-            return outcome
-        kinds = {self.instructions[i].kind for i in at if not isinstance(self.instructions[i], Literal_)}
-        kinds = kinds or {self.instructions[i].kind for i in at}
-        literal_float = any(self.instructions[i].kind == "f32" for i in at)
-        return "f32" if literal_float else "i64" if "i64" in kinds else "i32"

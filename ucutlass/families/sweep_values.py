@@ -18,6 +18,7 @@ from ucutlass.families.instructions import ELEMENT, Instructions
 from ucutlass.families.refuse import Refused
 from ucutlass.families.sweep import SweepForm, is_window
 from ucutlass.functions import FUNCTIONS
+from ucutlass.neutral import in_element
 from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
 from ucutlass.plans.sweep import (
     Along,
@@ -33,7 +34,6 @@ from ucutlass.plans.sweep import (
     Window,
     WindowOp,
     arguments,
-    fill_value,
 )
 
 _CALLS = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%": "modulo"}
@@ -215,19 +215,9 @@ class Builder(Instructions[SweepInstruction]):
     def _apply(self, function: str, made: list[int], elem: Element) -> int:
         spec = FUNCTIONS[function]
         picks = made[1:] if spec.domain == "any" else made
-        kind = self._common(spec.domain, picks, kind_of(elem), spec.outcome == "bool")
+        kind = self.operand_kind(spec, picks, kind_of(elem))
         converted = [self.convert(a, kind) for a in picks]
         return self.compute(function, (*made[: len(made) - len(picks)], *converted), kind_of(elem))
-
-    def _common(self, domain: str, at: list[int], outcome: ScalarKind, compares: bool) -> ScalarKind:
-        if domain in ("float", "bool"):
-            return "f32" if domain == "float" else "bool"
-        if not compares:
-            return outcome
-        kinds = {self.kind(i) for i in at if not isinstance(self.instructions[i], Literal_)}
-        kinds = kinds or {self.kind(i) for i in at}
-        literal_float = any(self.kind(i) == "f32" for i in at)
-        return "f32" if literal_float else "i64" if "i64" in kinds else "i32"
 
     # --- indices
 
@@ -244,9 +234,8 @@ class Builder(Instructions[SweepInstruction]):
         if not checks:
             return value
         inside = self.add(Inside(tuple(self._along(d, at, ()) for d, at in checks)))
-        kind = self.kind(value)
-        fill = self.add(Literal_(fill_value(node.fill, kind), kind))
-        return self.compute("where", (inside, value, fill), kind)
+        fill = self.add(Literal_(in_element(node.fill, node.elem), self.kind(value)))
+        return self.compute("where", (inside, value, fill), self.kind(value))
 
     def _composed(self, p: ir.Position, here: dict[str, At], inside: bool, node: ir.Read) -> At:
         terms: dict[str, int] = {}

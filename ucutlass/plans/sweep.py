@@ -65,19 +65,6 @@ class Load:
     span: int = 1
 
 
-def fill_value(fill: float, kind: ScalarKind) -> float | int | bool:
-    """What a position outside reads, as a number of a kind: an infinity is the least or the greatest integer,
-    and true where it is positive."""
-    match kind:
-        case "f32":
-            return fill
-        case "bool":
-            return fill > 0
-        case "i32" | "i64":
-            limit = 2 ** (31 if kind == "i32" else 63)
-            return int(max(-limit, min(limit - 1, fill)))
-
-
 # --- what is computed ---------------------------------------------------------------
 
 RowOp: TypeAlias = Literal["sum", "prod", "max", "min", "argmax", "argmin", "logsumexp", "moments"]

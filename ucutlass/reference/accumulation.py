@@ -14,6 +14,10 @@ f32's spacing, 2**-23 |S|, so it also drifts by half of that a step. The sum is 
 exceed the worst case, `steps * unit * |A| |B|`. For one-signed data the drift comes to half of that
 worst case by itself; for random signs the bound grows as sqrt(K).
 
+Where some order of the sum leaves the accumulator's range and its total may not, a kernel may have an infinity
+or NaN: the radius is infinite (`reductions`, where it is derived; the sum of positive products is half of
+|A| |B| + AB, that of negative ones half of |A| |B| - AB).
+
 Where every partial sum is a multiple of one power of two and small enough for the
 accumulator, nothing rounds and the radius is 0.
 """
@@ -21,19 +25,21 @@ accumulator, nothing rounds and the radius is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from ucutlass.elements import TF32
+from ucutlass.elements import F16, F32, TF32
 from ucutlass.ir import Dot
 from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
-from ucutlass.reference.radius import UNIT, deviation, exactly
+from ucutlass.reference.named import Named
+from ucutlass.reference.radius import UNIT, deviation, exactly, extremes, finite, strange
 from ucutlass.reference.reading import Grouped, Window
-from ucutlass.reference.rounding import round_float
+from ucutlass.reference.rounding import FORMATS, overflow_of, round_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +96,60 @@ _BLOCKS = 64
 a block would outweigh the sums before it, which grow as its length's root."""
 
 
-def dot_radius(
-    node: Dot, total: Tensor, left: Operand, right: Operand, radii: tuple[Operand | None, Operand | None]
-) -> Tensor:
-    """The radius of a float dot, shaped as its value."""
+Radii: TypeAlias = tuple[Operand | None, Operand | None]
+
+
+def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: Radii) -> Tensor:
+    """The radius of a float dot, shaped as its value; `total` is that before it overflows."""
     lane = ACCUMULATORS[node.lane.name, node.accumulate]
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
     run = _run(node, left, right, steps, lane, total)
-    moved = _from_operands(node, left, right, radii)
-    if moved is None:
-        if lane.split and not (_is_tf32(left) and _is_tf32(right)):
-            return run.rounding
+    moved = from_operands(node, left, right, radii)
+    rounding = run.rounding
+    if moved is not None:
+        rounding = rounding.add_(moved.mul_(1 + lane.passes * steps * lane.unit))
+    elif not lane.split or (_is_tf32(left) and _is_tf32(right)):
         exact = exactly(run.largest, lane.exact, _data(left), _data(right))
-        return run.rounding if exact is None else run.rounding.masked_fill_(exact, 0.0)
-    return run.rounding.add_(moved.mul_(1 + lane.passes * steps * lane.unit))
+        rounding = rounding if exact is None else rounding.masked_fill_(exact, 0.0)
+    return strange(total, rounding, _unknown(node, total, run.whole, rounding, left, right, radii))
+
+
+def _unknown(
+    node: Dot, total: Tensor, whole: Tensor, radius: Tensor, left: Operand, right: Operand, radii: Radii
+) -> Tensor | None:
+    """Where a partial sum may overflow and the total not, and where an operand may be anything."""
+    limit = FORMATS[F16.name if node.accumulate == F16.name else F32.name]
+    out = None
+    if not extremes(whole)[1] + extremes(radius)[1] < limit.largest:
+        high, low = (whole + total) / 2 + radius, (whole - total) / 2 + radius
+        some, both = torch.maximum(high, low) >= limit.largest, torch.minimum(high, low) >= limit.largest
+        certain = (total.abs() - radius >= overflow_of(F16 if limit.largest < 2.0**16 else F32)) & ~both
+        out = some & ~certain & whole.isfinite()
+    for operand, other in zip(radii, (right, left), strict=True):
+        if operand is not None and not finite(_data(operand)):
+            marks = _mapped(operand, lambda x: x.isinf().to(torch.float64))
+            ones = _mapped(other, lambda x: torch.ones_like(x, dtype=torch.float64))
+            touched = contract(marks, ones, node.over, node.dims) > 0
+            out = touched if out is None else out | touched
+    return out if out is not None and bool(out.any()) else None
+
+
+def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
+    """The operand with its source's numbers changed."""
+    match operand:
+        case Named():
+            return operand.like(change(operand.data))
+        case Window() | Grouped():
+            return replace(operand, source=operand.source.like(change(operand.source.data)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds."""
+    """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds; `whole`: |A| |B|."""
 
     rounding: Tensor
     largest: Tensor
+    whole: Tensor
 
 
 def _run(
@@ -141,12 +179,10 @@ def _run(
         rounding += whole * (math.ceil(steps / lane.promoted) * UNIT)
     if lane.split:
         rounding += whole * lane.split
-    return _Run(rounding.add_(2.0**-126), largest)
+    return _Run(rounding.add_(2.0**-126), largest, whole)
 
 
-def _from_operands(
-    node: Dot, left: Operand, right: Operand, radii: tuple[Operand | None, Operand | None]
-) -> Tensor | None:
+def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Tensor | None:
     """What inexact operands contribute: eA |B| + |A| eB + eA eB."""
     terms: list[Tensor] = []
     el, er = radii

@@ -11,6 +11,11 @@ values carry none. A radius comes from
   else `Function.error` units of 2**-24, or a fast form's error where `forms` allows one;
 - casts and stores: rounding is monotone, so the rounded ends of the interval bound it.
 
+A function whose argument's interval holds one of its jumps (`round`, `sign`, a comparison, a cast to integers)
+is bounded by the jump, since the ends of the interval lie on both sides of it; so is an integer `dot` of such
+values. Where an interval leaves f32's range, or an operation on infinities is not that on the numbers that
+overflowed, a kernel may have anything: the radius is infinite (`radius.Bounded`).
+
 Nothing is tuned. Where the arithmetic of a program is exact (small integers) all radii are
 none or 0 and the comparison is bitwise. One choice is statistical: see `accumulation`.
 """
@@ -26,7 +31,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F64, I32
+from ucutlass.elements import BOOL, F32, F64, I32, Element
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import (
     Apply,
@@ -40,21 +45,22 @@ from ucutlass.ir import (
     children,
 )
 from ucutlass.reference import reductions
-from ucutlass.reference.accumulation import dot_radius
+from ucutlass.reference.accumulation import dot_radius, from_operands
 from ucutlass.reference.contract import Operand
 from ucutlass.reference.forms import FAST_UNITS
 from ucutlass.reference.interpreter import operand
 from ucutlass.reference.lowest import lowest
 from ucutlass.reference.named import Named
-from ucutlass.reference.nodes import Call, step, unwrapped
+from ucutlass.reference.nodes import Call, dot_in_range, dot_total, step, unwrapped
 from ucutlass.reference.order import steps, unrealised
 from ucutlass.reference.pieces import in_pieces
-from ucutlass.reference.radius import UNIT, Bounded, finite, rounding, settle
-from ucutlass.reference.rounding import FORMATS, RANGES, cast
+from ucutlass.reference.radius import UNIT, Bounded, extremes, finite, rounding, settle
+from ucutlass.reference.reading import gather
+from ucutlass.reference.rounding import FORMATS, RANGES, cast, overflow_of
 
 EXACT: frozenset[str] = frozenset(
     {
-        "floor_divide", "modulo", "negate", "where", "min", "max", "abs", "clamp", "hardtanh", "relu",
+        "negate", "where", "min", "max", "abs", "clamp", "hardtanh", "relu",
         "floor", "round", "sign", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal",
         "and", "or", "not",
     }
@@ -119,20 +125,24 @@ def _rule(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bou
         case Cast() if node in inputs.early:
             return settle(value, _rounded_early(node, parts[0], value.data))
         case Cast():
-            return settle(value, cast_radius(parts[0], value.data, lambda x: cast(x, node.elem)))
+            return settle(value, cast_radius(parts[0], value.data, node.elem))
         case Read() | Gather():
             return _moved(node, parts, value, inputs.call)
         case _:
             return settle(value, reductions.radius(node, parts, value))
 
 
-def cast_radius(part: Bounded, centre: Tensor, cast: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """The farther rounded end of the interval."""
+def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
+    """The farther rounded end of the interval; of a bool also 0, where the interval holds it."""
     if part.radius is None:
         return None
 
     def farther(x: Tensor, radius: Tensor, centre: Tensor) -> Tensor:
-        return farthest([cast(end) for end in _ends(x, radius)], centre)
+        low, high = _ends(x, radius)
+        ends = [low, high]
+        if elem is BOOL and x.dtype != torch.bool:
+            ends.append(torch.zeros_like(x).maximum(low).minimum(high))
+        return farthest([cast(end, elem) for end in ends], centre)
 
     return in_pieces(farther, centre.shape, part.value.data, part.radius, centre)
 
@@ -171,8 +181,11 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
     args = [p.value.spread(node.dims) for p in parts]
     radii = [None if p.radius is None else p.value.like(p.radius).spread(node.dims) for p in parts]
     radii = _widened(node, args, radii)
+    unknown = node.function != "where" and any(p.unknown for p in parts)
     if all(r is None for r in radii):
-        return _own(node, value.data, None, lenient)
+        radius = _own(node, value.data, None, lenient)
+        narrow = radius is None or value.data.dtype != torch.float64 or finite(value.data)
+        return radius if narrow else _at_the_end(node, args, radii, lenient, unknown)
 
     def moved_and_own(centre: Tensor, *given: Tensor | None) -> Tensor:
         here = [a for a in given[: len(args)] if a is not None]
@@ -180,7 +193,44 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
         own = _own(node, centre, moved, lenient)
         return moved if own is None else own.add_(moved)
 
-    return in_pieces(moved_and_own, value.data.shape, value.data, *args, *radii)
+    radius = in_pieces(moved_and_own, value.data.shape, value.data, *args, *radii)
+    if node.elem is not F32 or _within(value.data, radius):
+        return radius
+    return _at_the_end(node, args, radii, lenient, unknown)
+
+
+def _within(value: Tensor, radius: Tensor) -> bool:
+    """Whether no interval reaches the end of f32's range."""
+    return max(map(abs, extremes(value))) + extremes(radius)[1] < FORMATS[F32.name].largest
+
+
+def _at_the_end(
+    node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], lenient: bool, unknown: bool
+) -> Tensor:
+    """The radius of f32 work where numbers overflow, from its float64 value before it does. An interval beyond
+    the range on one side is an infinity for certain, one that reaches there is unknown; so is a function of
+    what is unknown, and a sum with a product that overflows, which a fused operation does not."""
+    centre = unwrapped(node, args)
+    moved = None
+    if any(r is not None for r in radii):
+        moved = _moved_by(node, args, radii, centre).expand(centre.shape)
+    own = _own(node, centre, moved, lenient)
+    radius = torch.zeros_like(centre) if moved is None else moved.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    if own is not None:
+        own = torch.where(centre.abs() < FORMATS[F32.name].largest, own, centre.abs() * UNIT)
+        radius = torch.where(centre.isfinite(), radius + own, radius)
+    for argument, r, child in zip(args, radii, node.args, strict=True):
+        if unknown and r is not None:
+            radius = torch.where(r.isinf(), torch.inf, radius)
+        if node.function in ("add", "subtract") and _is_product(child):
+            radius = torch.where(argument.isinf(), torch.inf, radius)
+    certain = (centre.abs() - radius >= overflow_of(F32)) & centre.isfinite()
+    reaches = centre.isfinite() & ~certain & (centre.abs() + radius >= FORMATS[F32.name].largest)
+    return radius.masked_fill(certain, 0.0).masked_fill(reaches, torch.inf)
+
+
+def _is_product(node: Value) -> bool:
+    return isinstance(node, Apply) and node.function == "multiply"
 
 
 def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -292,6 +342,8 @@ def _own(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Ten
     """The function's own f32 error."""
     if value.dtype != torch.float64 or node.function in EXACT:
         return None
+    if node.function in ("floor_divide", "modulo") and moved is None:
+        return _of_division(node.function, value)
     name = "pow" if node.function == "power" else node.function
     units = FUNCTIONS[name].error
     if units == 0 and moved is None:
@@ -302,32 +354,60 @@ def _own(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Ten
     return size.mul_(max(units, 1.0) * UNIT).add_(2.0**-126)
 
 
+def _of_division(function: str, value: Tensor) -> Tensor:
+    """A quotient rounded down is exact up to 2**24; a remainder is rounded once, where the divisor is added."""
+    if function == "modulo":
+        return rounding(value)
+    return torch.where(value.abs() <= 2.0**24, 0.0, value.abs() * (2 * UNIT))
+
+
 # --- movement and products -------------------------------------------------------
 
 
 def _moved(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: Call) -> Bounded:
-    """Radii move as their values do; an uncertain gather coordinate may read anything."""
+    """Radii move as their values do; an uncertain gather coordinate may read any element along its name."""
     if isinstance(node, Gather) and parts[1].radius is not None and bool((parts[1].radius > 0).any()):
-        unsure = parts[1].value.like(parts[1].radius).spread(node.dims) > 0
-        return settle(value, torch.where(unsure, torch.inf, 0.0).to(torch.float64))
+        return settle(value, _any_along(node, parts, value))
     if parts[0].radius is None:
         return Bounded(value, None)
     inner = parts[0].value.like(parts[0].radius)
     match node:
-        case Read(positions=positions, elem=elem, dims=dims):
-            blank = Read(node.value, positions, 0.0, elem, dims)
+        case Read(positions=positions, dims=dims):
+            blank = Read(node.value, positions, 0.0, F64, dims)
             return settle(value, step(blank, [inner], call).data)
         case Gather():
             return settle(value, step(node, [inner, parts[1].value], call).data)
 
 
+def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
+    """To the farthest element that a coordinate may pick; where it is certain, that element's radius."""
+    source, ids = parts
+    assert ids.radius is not None
+    x = source.value.data.to(torch.float64)
+    e = torch.zeros_like(x) if source.radius is None else source.radius
+    axis = source.value.dims.index(node.dim)
+    names = tuple(d for d in source.value.dims if d != node.dim)
+    low, high = (Named(t, names).spread(node.dims) for t in ((x - e).amin(axis), (x + e).amax(axis)))
+    own = gather(source.value.like(e), node.dim, ids.value, node.dims).data
+    far = torch.maximum((high - value.data).abs(), (value.data - low).abs())
+    return torch.where(ids.value.like(ids.radius).spread(node.dims) > 0, far, own)
+
+
 def _dot(node: Dot, call: Call, known: Callable[[Value], Bounded]) -> Bounded:
     left, right = (_operand(c, call, known) for c in (node.left, node.right))
-    value = step(node, [left.value, right.value], call)
-    if node.elem.kind == "int":
-        return Bounded(value, None)
-    radius = dot_radius(node, value.data, left.value, right.value, (left.radius, right.radius))
-    return settle(value, radius)
+    total = dot_total(node, [left.value, right.value])
+    value = Named(dot_in_range(node, total), node.dims)
+    radii = (left.radius, right.radius)
+    if node.elem.kind == "float":
+        return settle(value, dot_radius(node, total, left.value, right.value, radii))
+    moved = from_operands(node, left.value, right.value, radii)
+    return settle(value, None if moved is None else wrapping(total, moved))
+
+
+def wrapping(total: Tensor, radius: Tensor) -> Tensor:
+    """The radius of an i32 number: what wraps may come out anywhere."""
+    low, high = RANGES[I32.name]
+    return radius.masked_fill((total - radius < low) | (total + radius > high), float(high - low))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,9 +422,9 @@ def _operand(node: Value, call: Call, known: Callable[[Value], Bounded]) -> _Dot
 
     def radius(inner: Value) -> Named:
         found = known(inner)
-        if found.value.data.dtype != torch.float64:  # a gather's coordinates
+        if isinstance(node, Gather) and inner is node.ids:
             return found.value
-        exact = torch.zeros_like(found.value.data)
+        exact = torch.zeros_like(found.value.data, dtype=torch.float64)
         return found.value.like(exact if found.radius is None else found.radius)
 
     source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node

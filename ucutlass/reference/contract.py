@@ -100,7 +100,7 @@ def blocks(left: Operand, right: Operand, over: Dims, length: int) -> Iterator[t
     others = 1
     for d in rest:
         others *= extent((left, right), d)
-    step = max(1, length // others)
+    step = max(1, length // max(others, 1))
     total = extent((left, right), dim)
     for start in range(0, total, step):
         size = min(step, total - start)

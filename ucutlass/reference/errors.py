@@ -39,7 +39,7 @@ class ExtentUnknownError(CallError):
 
 
 class ExtentRangeError(CallError):
-    """A derived extent is negative or divides by zero."""
+    """A derived extent is negative or divides by zero, or what a `max` or `argmax` selects from is empty."""
 
 
 class RequirementError(CallError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -38,7 +37,8 @@ class Expected:
     int64 or bool; `bound` is float64, 0 where the device must give exactly the reference.
     `overflows` marks elements that an honest kernel may find on either side of the end of `elem`'s
     range: there the infinity counts as the largest finite number, in the bound too. None: nowhere.
-    `free` marks elements that may hold anything: see `_met_by_zero`. None: nowhere."""
+    `free` marks elements that may hold anything: see `_met_by_zero`. None: nowhere. Where `bound` is infinite
+    an element may hold anything too (`ucutlass.reference.radius.Bounded`)."""
 
     name: str
     elem: Element
@@ -149,7 +149,7 @@ def _radius_in(radius: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Te
 def _store(part: Bounded, elem: Element) -> Bounded:
     """Rounding to memory, as a cast."""
     centre = cast(part.value.data, elem)
-    return settle(part.value.like(centre), cast_radius(part, centre, partial(cast, elem=elem)))
+    return settle(part.value.like(centre), cast_radius(part, centre, elem))
 
 
 def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
@@ -173,7 +173,7 @@ def _stage(
 ) -> Sequence[Expected]:
     arguments = stage_arguments(stage, buffers)
     inputs = [known.get(a) if isinstance(a, str) else None for a in stage.arguments]
-    radii = [None if k is None or not bool((k.bound != 0).any()) else k.bound for k in inputs]
+    radii = [None if k is None else _radius_of(k) for k in inputs]
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
     (result,) = run_stage(stage, arguments, sizes)
@@ -182,6 +182,15 @@ def _stage(
         return [given]
     made = inputs[0].elem if inputs and inputs[0] is not None else None
     return [_through_torch(stage.call, radii, given, made is stage.call.result.elem)]
+
+
+def _radius_of(stored: Expected) -> Tensor | None:
+    """Of what a launch stored for one after it: infinite where an infinity may stand for a number, or
+    anything may stand."""
+    bound = stored.bound
+    for mask in (stored.overflows, stored.free):
+        bound = bound if mask is None else bound.masked_fill(mask, torch.inf)
+    return bound if bool((bound != 0).any()) else None
 
 
 MOVES = frozenset({"diag", "flip", "roll", "tril", "triu"})

@@ -4,8 +4,10 @@ Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and
 `argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
 over several dimensions they count row-major in the order written; `var` is the population variance
 (divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float; an integer
-divided by 0 is 0; integer dots and element-wise work wrap in their element (two's complement), sums,
-products and scans of integers are i64.
+divided by 0 is 0; over an extent of 0 sums are 0, products 1, means and variances NaN, logsumexp -inf, and
+softmax and scans empty, while a largest or smallest element raises ExtentRangeError; integer dots and element-wise work wrap in their element (two's complement), sums,
+products and scans of integers are i64. Float work is f32: what lies beyond its range is infinite, though the reference has
+float64's precision within it (a dot that accumulates in f16: beyond f16's).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ucutlass import extents
-from ucutlass.elements import Element
+from ucutlass.elements import F16, F32, Element
 from ucutlass.functions import FUNCTIONS, Function
 from ucutlass.ir import (
     Apply,
@@ -36,10 +38,21 @@ from ucutlass.ir import (
     Softmax,
     Value,
 )
+from ucutlass.neutral import NEUTRAL
 from ucutlass.reference.contract import Operand, contract, realise
+from ucutlass.reference.errors import ExtentRangeError
 from ucutlass.reference.named import Named, coordinates
 from ucutlass.reference.reading import Window, gather, read, segment
-from ucutlass.reference.rounding import cast, inner_dtype, wrap
+from ucutlass.reference.rounding import cast, in_range, inner_dtype, wrap
+
+_WITHIN = frozenset(
+    {
+        "negate", "where", "min", "max", "abs", "clamp", "hardtanh", "relu", "gelu", "gelu_tanh", "silu",
+        "sigmoid", "tanh", "mish", "hardswish", "log", "log1p", "sqrt", "erf", "sin", "cos", "floor", "round",
+        "sign",
+    }
+)
+"""Functions whose results are no larger than their arguments, or than 1024."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +69,27 @@ def step(node: Value, operands: Sequence[Operand], call: Call) -> Named:
     """The value of `node`, given those of `ucutlass.ir.children(node)`."""
     match node:
         case Dot():
-            data = contract(operands[0], operands[1], node.over, node.dims)
-            return Named(wrap(data.to(inner_dtype(node.elem)), node.elem), node.dims)
+            return Named(dot_in_range(node, dot_total(node, operands)), node.dims)
+        case Apply(function=name) if name in _WITHIN:
+            return _step(node, [realise(o) for o in operands], call)
+        case Apply() | Reduce() | Scan() if node.elem is F32:
+            value = _step(node, [realise(o) for o in operands], call)
+            return value.like(in_range(value.data, F32))
         case _:
             return _step(node, [realise(o) for o in operands], call)
+
+
+def dot_total(node: Dot, operands: Sequence[Operand]) -> Tensor:
+    """The sum of products before what its accumulator makes of one beyond its range."""
+    return contract(operands[0], operands[1], node.over, node.dims)
+
+
+def dot_in_range(node: Dot, total: Tensor) -> Tensor:
+    if node.elem.kind == "int":
+        return wrap(total.to(torch.int64), node.elem)
+    if node.elem is not F32:
+        return total
+    return in_range(total, F16 if node.accumulate == F16.name else F32)
 
 
 def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
@@ -93,7 +123,8 @@ def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
 
 
 def _scalar(value: float | int | bool, elem: Element, call: Call) -> Tensor:
-    return torch.tensor(value, dtype=inner_dtype(elem), device=call.device)
+    number = torch.tensor(value, dtype=inner_dtype(elem), device=call.device)
+    return in_range(number, elem) if elem is F32 else number
 
 
 def apply(node: Apply, args: Sequence[Tensor]) -> Tensor:
@@ -153,14 +184,30 @@ _REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "max": lambda x: x.amax(dim=-1),
     "min": lambda x: x.amin(dim=-1),
     "prod": lambda x: x.prod(dim=-1),
-    "var": lambda x: x.to(torch.float64).var(dim=-1, correction=0),
+    "var": lambda x: _variance(x.to(torch.float64)),
     "argmax": lambda x: x.argmax(dim=-1),
     "argmin": lambda x: x.argmin(dim=-1),
     "logsumexp": lambda x: x.to(torch.float64).logsumexp(dim=-1),
 }
 
 
+def _variance(x: Tensor) -> Tensor:
+    """NaN of nothing, as the mean is."""
+    return (x - x.mean(dim=-1, keepdim=True)).square_().mean(dim=-1)
+
+
+_SELECTIONS = frozenset({"max", "min", "argmax", "argmin"})
+"""Reductions that give one of the elements, or where it is: of none there is none to give."""
+
+
 def reduce(node: Reduce, value: Named) -> Tensor:
+    """Raises ExtentRangeError where a selection has nothing to select from."""
+    empty = [d for d in node.over if value.data.shape[value.dims.index(d)] == 0]
+    if empty and node.op in _SELECTIONS:
+        raise ExtentRangeError(
+            f"{node.op} runs over {', '.join(node.over)}, and the extent of {empty[0]} is 0: "
+            f"there is no element to give; call it with at least one"
+        )
     kept = Named(_REDUCTIONS[node.op](last(value, node.over)), _without(value.dims, node.over))
     return kept.spread(node.dims).to(inner_dtype(node.elem))
 
@@ -168,6 +215,8 @@ def reduce(node: Reduce, value: Named) -> Tensor:
 def softmax(node: Softmax, value: Named) -> Tensor:
     over = axes(value, node.over)
     x = value.data.to(torch.float64)
+    if not x.numel():
+        return x
     shifted = x - x.amax(dim=over, keepdim=True)
     total = shifted.exp().sum(dim=over, keepdim=True)
     return shifted - total.log() if node.log else shifted.exp() / total
@@ -179,6 +228,7 @@ def scan(node: Scan, value: Named) -> Tensor:
     x = value.data.flip(axis) if node.reverse else value.data
     total = x.cumsum(axis) if node.op == "cumsum" else x.cumprod(axis)
     if node.exclusive:
-        neutral = torch.full_like(total.narrow(axis, 0, 1), 0 if node.op == "cumsum" else 1)
-        total = torch.cat((neutral, total.narrow(axis, 0, total.shape[axis] - 1)), dim=axis)
+        last = max(total.shape[axis] - 1, 0)
+        neutral = torch.full_like(total.narrow(axis, last, total.shape[axis] - last), NEUTRAL[node.op])
+        total = torch.cat((neutral, total.narrow(axis, 0, last)), dim=axis)
     return (total.flip(axis) if node.reverse else total).to(inner_dtype(node.elem))

@@ -21,10 +21,12 @@ under a logarithm's root: 1e-6 instead narrows bounds by a tenth."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounded:
-    """`radius` is float64 over the value's data; None: the device has exactly this value."""
+    """`radius` is float64 over the value's data; None: the device has exactly this value. Where it is
+    infinite the device may have anything, NaN and infinities too; `unknown`: somewhere it is."""
 
     value: Named
     radius: Tensor | None
+    unknown: bool = False
 
 
 def extremes(x: Tensor) -> tuple[float, float]:
@@ -46,7 +48,8 @@ def rounding(x: Tensor) -> Tensor:
 
 
 def settle(value: Named, radius: Tensor | None) -> Bounded:
-    """Values that are not finite must come out as they are; an undefined radius is infinite."""
+    """An undefined radius of a finite value is infinite. A value that is not finite comes out as it is, so that
+    its radius is 0, but where the rule that made the radius says that it is infinite."""
     if radius is None or not radius.numel():
         return Bounded(value, None)
     least, most = extremes(radius)
@@ -54,10 +57,20 @@ def settle(value: Named, radius: Tensor | None) -> Bounded:
         return Bounded(value, None)
     if math.isfinite(most) and (value.data.dtype != torch.float64 or finite(value.data)):
         return Bounded(value, radius.expand(value.data.shape))
-    wide = radius.expand(value.data.shape).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    wide = radius.expand(value.data.shape)
     if value.data.dtype == torch.float64:
-        wide = torch.where(value.data.isfinite(), wide, torch.zeros_like(wide))
-    return Bounded(value, wide)
+        wide = torch.where(value.data.isfinite() | wide.isinf(), wide, torch.zeros_like(wide))
+    wide = wide.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return Bounded(value, wide, bool(wide.isinf().any()))
+
+
+def strange(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
+    """The radius where rounding errors of infinities and NaN are none: infinite where `unknown`, else 0 where
+    the value is not finite."""
+    if finite(radius) and unknown is None:
+        return radius
+    out = torch.where(value.isfinite(), radius, torch.zeros_like(radius))
+    return out if unknown is None else out.masked_fill(unknown, torch.inf)
 
 
 def deviation(additions: int, results: int) -> float:

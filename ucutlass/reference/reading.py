@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ucutlass import extents
 from ucutlass.ir import Dims, Position, Read
+from ucutlass.neutral import in_element
 from ucutlass.reference.errors import CoordinateRangeError, OffsetsError
 from ucutlass.reference.named import Named, coordinates
 
@@ -55,10 +56,13 @@ def read(window: Window) -> Named:
         at, inside = _locate(positions[dim], source.data.shape[axis], window)
         indices.append(at)
         valid = inside if valid is None else valid & inside
-    data = source.data[tuple(indices)] if indices else source.data
+    whole = source.data
+    if valid is not None and not whole.numel():  # nothing is inside; one element stands for what is not read
+        whole = whole.new_zeros([max(n, 1) for n in whole.shape])
+    data = whole[tuple(indices)] if indices else whole
     if valid is None:
         return Named(data, node.dims)
-    fill = torch.tensor(node.fill, dtype=torch.float64, device=data.device).to(data.dtype)
+    fill = torch.tensor(in_element(node.fill, node.elem), dtype=data.dtype, device=data.device)
     return Named(torch.where(valid, data, fill), node.dims)
 
 

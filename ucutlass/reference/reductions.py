@@ -1,35 +1,62 @@
 """Radii of reductions, scans and softmax; see `ucutlass.reference.bounds` for the scheme.
 
 Sums may be taken in any order: `radius.growth`. exp and log err as `FUNCTIONS` says.
+
+Some order may leave f32's range where the outcome lies within it. No partial sum of a row exceeds the sum of
+its positive terms, nor lies below that of its negative ones, and both are partial sums of some order. Where
+one of the two is beyond the range, and the outcome not certainly too, a kernel may have an infinity, or NaN
+where both are: the radius is infinite. So it is of a product whose factors above 1 alone leave the range;
+factors below 1 that alone are denormal cost each step up to the smallest normal number, times those above 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ucutlass.elements import F32
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import axes, last, scan
-from ucutlass.reference.radius import UNIT, Bounded, exactly, finite, growth
+from ucutlass.reference.radius import UNIT, Bounded, exactly, extremes, finite, growth, rounding, strange
+from ucutlass.reference.rounding import FORMATS, overflow_of
+
+LARGEST = FORMATS[F32.name].largest
 
 
 def radius(node: Value, parts: Sequence[Bounded], value: Named) -> Tensor | None:
     """The radius of a reduction, scan or softmax; of anything else that has no rounding, none."""
+    if not parts or not parts[0].value.data.numel():
+        return None
     match node:
         case Reduce():
-            return _reduce(node, parts[0], value)
+            return _reduce(node, _as_float(node, parts[0]), value)
         case Scan():
             return _scan(node, parts[0], value)
         case Softmax():
-            return _softmax(node, parts[0], value)
+            return _softmax(node, _as_float(node, parts[0]), value)
         case Segment():
             return parts[0].radius
         case _:
             return None
+
+
+_WIDENING = frozenset({"mean", "var", "logsumexp"})
+
+
+def _as_float(node: Reduce | Softmax, part: Bounded) -> Bounded:
+    """Integers that are reduced as floats are rounded to f32 first."""
+    x = part.value.data
+    if x.dtype != torch.int64 or (isinstance(node, Reduce) and node.op not in _WIDENING):
+        return part
+    if max(map(abs, extremes(x))) <= 1 << 24:
+        return part
+    rounded = rounding(x.to(torch.float64))
+    return Bounded(part.value, rounded if part.radius is None else part.radius + rounded, part.unknown)
 
 
 def _flat(part: Bounded, over: Dims) -> tuple[Tensor, Tensor]:
@@ -64,46 +91,102 @@ def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
     x, e = _flat(part, node.over)
     n, exact = x.shape[-1], part.radius is None
     x = x.to(torch.float64)
-    out = _of_row(node, x, e, n, exact)
-    kept = Named(out, tuple(d for d in part.value.dims if d not in node.over))
-    return kept.spread(node.dims)
+    out, size = _of_row(node, x, e, n, exact)
+    if node.elem.kind == "float":
+        kept = value.like(value.data).spread([d for d in part.value.dims if d not in node.over])
+        unknown = e.isinf().any(dim=-1) if part.unknown else None
+        out = strange(kept, out, _either(unknown, _overflowing(node, x, e, size)))
+    kept_dims = tuple(d for d in part.value.dims if d not in node.over)
+    return Named(out, kept_dims).spread(node.dims)
 
 
-def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> Tensor:
+def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a | b
+
+
+def _overflowing(node: Reduce, x: Tensor, e: Tensor, size: Tensor) -> Tensor | None:
+    """Rows of which some order of work leaves f32's range and the outcome may lie within; None: no row. `size`
+    is as `_of_row` gives it."""
+    n, most = x.shape[-1], extremes(size)[1]
+    match node.op:
+        case "sum" | "mean" if not most < LARGEST:
+            high, low = (x + e).clamp_(min=0).sum(dim=-1), (e - x).clamp_(min=0).sum(dim=-1)
+            return _beyond(high, low, growth(n, high.numel()) * UNIT * (high + low), node.op == "sum")
+        case "var" if not most < LARGEST:
+            return ((x - x.mean(dim=-1, keepdim=True)).abs() + 2 * e).square_().sum(dim=-1) >= LARGEST
+        case "prod" if not most < LARGEST:
+            return _product_beyond(x, e, size)
+        case _:
+            return None
+
+
+def _beyond(high: Tensor, low: Tensor, own: Tensor, stays: bool) -> Tensor | None:
+    """Where sums with positive terms up to `high` and negative ones up to `low` may have infinite partial
+    sums but a finite total. `stays`: a total that is infinite remains so."""
+    some = (high >= LARGEST) | (low >= LARGEST)
+    both = (high >= LARGEST) & (low >= LARGEST)
+    certain = ((high - low).abs() - own >= overflow_of(F32)) & ~both if stays else torch.zeros_like(some)
+    out = some & ~certain & high.isfinite() & low.isfinite()
+    return out if bool(out.any()) else None
+
+
+def _product_beyond(x: Tensor, e: Tensor, above: Tensor) -> Tensor | None:
+    """Where factors above 1, or those that may be, alone leave the range, and others are below."""
+    grows = (x.abs() - e >= 1).all(dim=-1)
+    out = (above >= LARGEST) & above.isfinite() & ~(grows & (above >= 2 * LARGEST))
+    return out if bool(out.any()) else None
+
+
+def _of_row(node: Reduce, x: Tensor, e: Tensor, n: int, exact: bool) -> tuple[Tensor, Tensor]:
+    """The radius of each row, and how large what is made on the way may be: of a sum or a mean the sum of
+    magnitudes, of a product that of factors above 1, of a variance the sum of squares."""
     match node.op:
         case "sum":
-            return _sum(x, e, exact)[0]
+            return _sum(x, e, exact)
         case "mean":
             return _mean(x, e, exact)
         case "max" | "min":
-            return e.amax(dim=-1)
+            radius = e.amax(dim=-1)
         case "prod":
-            size = x.abs().prod(dim=-1)
-            return (x.abs() + e).prod(dim=-1) * (1 + growth(n, size.numel()) * 2 * UNIT) - size
+            return _product(x, e, n)
         case "var":
             return _variance(x, e)
         case "argmax" | "argmin":
             sign = 1.0 if node.op == "argmax" else -1.0
             best = (sign * x - e).amax(dim=-1, keepdim=True)
-            return torch.where((sign * x + e >= best).sum(dim=-1) > 1, float(n), 0.0).to(torch.float64)
+            radius = torch.where((sign * x + e >= best).sum(dim=-1) > 1, float(n), 0.0).to(torch.float64)
         case "logsumexp":
-            return _logsumexp(x, e)
+            radius = _logsumexp(x, e)
+    return radius, torch.zeros((), dtype=torch.float64)
 
 
-def _mean(x: Tensor, e: Tensor, exact: bool) -> Tensor:
+def _product(x: Tensor, e: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    size = x.abs().prod(dim=-1)
+    own = (x.abs() + e).prod(dim=-1) * (1 + growth(n, size.numel()) * 2 * UNIT) - size
+    above = (x.abs() + e).clamp_(min=1).prod(dim=-1)
+    return own.add_(_flushed(x.abs().clamp(max=1).prod(dim=-1), above, n)), above
+
+
+def _flushed(below: Tensor, above: Tensor, n: int) -> Tensor:
+    """What a product of `n` factors loses where those below 1 alone, `below`, are denormal."""
+    lost = above * (n * 2.0**-126)
+    return torch.where((below < 2.0**-126) & (below > 0), lost, torch.zeros_like(lost))
+
+
+def _mean(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
     """A sum divided by n, multiplied by the rounded 1/n, or of terms divided before, which no longer
     add exactly: at most two roundings of each term more, none if n is a power of two."""
     n = x.shape[-1]
     whole = n & (n - 1) == 0
     total, size = _sum(x, e, exact and whole)
-    return total / n if whole else total / n + 2 * UNIT * (size / n)
+    return (total / n if whole else total / n + 2 * UNIT * (size / n)), size
 
 
-def _variance(x: Tensor, e: Tensor) -> Tensor:
+def _variance(x: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """mean((x - mean(x))**2), computed so or by Welford's recurrence."""
     d = x - x.mean(dim=-1, keepdim=True)
     size = d.abs()
-    ed = e + _mean(x, e, False).unsqueeze(-1)
+    ed = e + _mean(x, e, False)[0].unsqueeze(-1)
     ed += (size + ed).mul_(UNIT)
     es = size.mul_(2).mul_(ed).add_(ed.square_())
     squares = d.square_()
@@ -145,7 +228,9 @@ def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
         own = (x - m.unsqueeze(-1)).abs_().add_(tail).mul_(UNIT)
         out = moved.add_(FUNCTIONS["log"].error * UNIT * tail).add_(own)
     else:
-        out = moved.expm1_().mul_(p).add_(2.0**-126)
+        out = moved.expm1_().mul_(p).add_(2.0**-126).clamp_(max=1.0)  # a share of 1, whatever moves
+    unknown = e.isinf().any(dim=-1, keepdim=True).expand(out.shape) if part.unknown else None
+    out = strange(last(value, node.over), out, unknown)
     return _unflat(out, node.over, part.value)
 
 
@@ -163,11 +248,32 @@ def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
     x = part.value.data.to(torch.float64)
     e = _spread(part)
     (axis,) = axes(part.value, (node.along,))
-    n = x.shape[axis]
+    out = _of_scan(node, part, x, e, x.shape[axis])
+    if node.elem.kind == "int":
+        return out
+    sums = replace(node, op="cumsum")
+    unknown = scan(sums, part.value.like(e.isinf().to(torch.float64))) > 0 if part.unknown else None
+    return strange(value.data, out, _either(unknown, _scan_overflows(node, part, x, e, x.shape[axis])))
+
+
+def _scan_overflows(node: Scan, part: Bounded, x: Tensor, e: Tensor, n: int) -> Tensor | None:
+    """As `_overflowing`, element by element."""
+    most = max(map(abs, extremes(x))) + (0.0 if part.radius is None else extremes(e)[1])
+    if node.op == "cumprod":
+        return None if most <= 1 else scan(node, part.value.like(x.abs().add(e).clamp_(min=1))) >= LARGEST
+    if n * most < LARGEST:
+        return None
+    high, low = (scan(node, part.value.like(t.clamp_(min=0))) for t in (x + e, e - x))
+    return _beyond(high, low, growth(n, x.numel()) * UNIT * (high + low), True)
+
+
+def _of_scan(node: Scan, part: Bounded, x: Tensor, e: Tensor, n: int) -> Tensor:
     size = scan(node, part.value.like(x.abs() if part.radius is None else x.abs().add_(e)))
     own = growth(n, x.numel()) * UNIT
     if node.op == "cumprod":
-        return size * (1 + 2 * own) - scan(node, part.value.like(x.abs()))
+        factors = x.abs().clamp(max=1), x.abs().add(e).clamp_(min=1)
+        below, above = (scan(node, part.value.like(t)) for t in factors)
+        return (size * (1 + 2 * own) - scan(node, part.value.like(x.abs()))).add_(_flushed(below, above, n))
     if part.radius is None:
         sure = exactly(size, 2.0**24, x)
         return size.mul_(own) if sure is None else size.mul_(own).masked_fill_(sure, 0.0)

@@ -121,6 +121,20 @@ def wrap(x: Tensor, elem: Element) -> Tensor:
     return ((x + 2**31) & 0xFFFFFFFF) - 2**31 if elem is I32 else x
 
 
+def overflow_of(elem: Element) -> float:
+    """The least magnitude that rounds to infinity."""
+    form = FORMATS[elem.name]
+    return form.largest + 2.0 ** (math.frexp(form.largest)[1] - form.precision - 1)
+
+
+def in_range(x: Tensor, elem: Element) -> Tensor:
+    """float64 values of work in a float element: infinite where they are beyond its range."""
+    limit = overflow_of(elem)
+    if x.numel() and (ends := x.aminmax()) and float(ends.max) < limit and float(ends.min) > -limit:
+        return x
+    return torch.where(x.abs() >= limit, torch.copysign(torch.full_like(x, torch.inf), x), x)
+
+
 def cast(x: Tensor, elem: Element) -> Tensor:
     """A value rounded or converted to `elem`, in the interpreter's dtype for it."""
     match elem.kind:

@@ -14,13 +14,18 @@ import torch
 
 from ucutlass.elements import F64, Element
 from ucutlass.ir import (
+    Apply,
     Cast,
+    Constant,
+    Dot,
     Kernel,
     ParamDecl,
     ParamType,
     Pipeline,
     Program,
+    Reduce,
     ScalarType,
+    Scan,
     Stage,
     TensorType,
     TorchCall,
@@ -69,9 +74,10 @@ def _kernel(kernel: Kernel) -> Kernel:
 
 
 def _uncast(node: Value) -> Value:
+    """The node in float64, whose range no work leaves."""
     match node:
-        case Cast(elem=elem):
-            return replace(node, elem=_wide(elem))
+        case Constant() | Cast() | Apply() | Dot() | Reduce() | Scan():
+            return replace(node, elem=_wide(node.elem))
         case _:
             return node
 
