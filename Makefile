@@ -1,5 +1,5 @@
 # Every target sets up .venv first, once.
-.PHONY: run test test-slow test-gpu lint fuzz golden
+.PHONY: run test test-slow test-gpu lint fuzz pairs golden
 
 run:        ## build, run and verify the first example
 	./setup.sh ucc run examples/linear_gelu.ucu -s M=4096,N=4096,K=4096
@@ -19,6 +19,9 @@ lint:       ## ruff and mypy alone
 
 fuzz:       ## 50,000 mutated programs through the front end
 	./setup.sh python -m benchmarks.fuzz --count 50000 --seed 0
+
+pairs:      ## a program for every pair of features, emulated on the host
+	./setup.sh python -m benchmarks.pairs
 
 golden:     ## write the golden files anew; read the difference before you commit it
 	./setup.sh python -m ucutlass.grammar.tables

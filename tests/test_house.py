@@ -18,7 +18,7 @@ from ucutlass.rules import RULES
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("ucutlass", "grammar", "emit", "runtime", "agent")
-LONGEST = 450
+LONGEST = 800
 """Lines of a file at most; native sources count too."""
 
 TOP = {"__init__", "api", "assembly", "backend", "engine", "header", "interface", "trials", "tune"}
@@ -37,7 +37,8 @@ MAY_IMPORT = {
     COMMAND: {"grammar", "meaning", "emit", "runtime", "top", "agent"},
 }  # fmt: skip
 
-MEANING_OF_EMIT = {"ir", "plan", "plans", "elements", "functions", "lanes", "extents", "hardware", "spans"}
+MEANING_OF_EMIT = {"ir", "plan", "plans", "elements", "functions", "lanes", "extents", "hardware",
+                   "neutral", "spans"}
 """What an emitter reads: typed programs, plans and the tables; no checker, planner or rule. `spans` only
 measures it."""
 
