@@ -172,6 +172,7 @@ class Loader:
         outside = [m for m in window.modes if m not in inside]
         lines = [f"{window_accumulator(window, self.writer.kind(window.arg))} a{i}[kVector];"]
         here = replace(names, windows=names.windows | set(outside))
+        lines += ["{"]  # two windows may have spans of one load
         lines += [line for m in outside for line in self._loop(m)]
         for span in spans:
             lines += self._span(span, here)
@@ -199,7 +200,7 @@ class Loader:
             "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.element(), *start, *work,
             f"a{i}[v].add({value}{at});", "}",
         ]  # fmt: skip
-        return [*lines, *("}" for _ in window.modes)]
+        return [*lines, *("}" for _ in window.modes), "}"]
 
     def _loop(self, mode: int) -> list[str]:
         problem = self.problem

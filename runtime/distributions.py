@@ -51,6 +51,9 @@ CORE: frozenset[Distribution] = EXACT | {"normal", "uniform"}
 """A program must be judged on these. Others strain it, some programs so much that no kernel of theirs can be
 judged there: the softmax of scores that lie closer than their rounding, say."""
 
+FAN_IN: frozenset[Distribution] = frozenset({"normal", "uniform", "large", "small"})
+"""Those in which a pipeline's weights shrink with the length of their sums (`ucutlass.runtime.fan_in`)."""
+
 MOST_POWER = 8
 
 

@@ -40,12 +40,14 @@ from ucutlass.reference.rounding import outer_dtype, store
 from ucutlass.runtime.distributions import (
     DISTRIBUTIONS,
     EXACT,
+    FAN_IN,
     MEANINGS,
     Distribution,
     floats,
     integers,
     whole,
 )
+from ucutlass.runtime.fan_in import fan_in
 from ucutlass.shapes import complete
 from ucutlass.walks import walk
 
@@ -68,13 +70,14 @@ class Role:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draw:
     """One call of `generate`: `starts` has the first coordinate that may be non-zero, along the
-    dimensions whose front is to be 0; `scale` multiplies one-sided numbers."""
+    dimensions whose front is to be 0; `scale` multiplies one-sided numbers; `fan_in` is as there."""
 
     sizes: Mapping[str, int]
     distribution: Distribution
     random: torch.Generator
     starts: Mapping[str, int]
     scale: float
+    fan_in: Mapping[str, int]
 
 
 def generate(
@@ -90,7 +93,8 @@ def generate(
 ) -> list[Argument]:
     """One argument per parameter. `sizes` gives the free dimensions by name; scalars are 0.5 or 1
     unless `scalars` names them. `tile` gives the extents of a kernel's tile by dimension, which the
-    residue distributions fill the last of; 1 where it does not name one.
+    residue distributions fill the last of; 1 where it does not name one. A pipeline's weights are divided by
+    the root of their `fan_in` in the distributions of FAN_IN.
 
     The same seed gives the same numbers on every device, but more than LARGE are drawn where they are used;
     `drawn` says otherwise.
@@ -102,6 +106,7 @@ def generate(
     draw = _Draw(
         full, distribution, torch.Generator(drawn or _where(program, full, device)).manual_seed(seed),
         _starts(program, full, distribution, tile or {}), _headroom(program, full),
+        fan_in(program, full) if distribution in FAN_IN else {},
     )
     dots = any(role.over for role in roles.values())
     out: list[Argument] = []
@@ -112,7 +117,7 @@ def generate(
                 out.append({"float": float, "int": int, "bool": bool}[elem.kind](number))
             case TensorType():
                 role = roles.get(decl.name, Role())
-                made = _tensor(decl.type, role, draw)
+                made = _tensor(decl.type, role, draw, 1 / math.sqrt(draw.fan_in.get(decl.name, 1)))
                 if role.over or not dots:
                     made = _residue(made, decl.type, draw)
                 if decl.type.elem.packed > 1:
@@ -276,7 +281,7 @@ def _headroom(program: Program, sizes: Mapping[str, int]) -> float:
 # --- numbers -------------------------------------------------------------------------
 
 
-def _tensor(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
+def _tensor(kind: TensorType, role: Role, draw: _Draw, weight: float) -> Tensor:
     shape = shape_of(kind, draw.sizes)
     dtype = outer_dtype(kind.elem) if kind.elem.packed == 1 else torch.int64
     random, distribution = draw.random, draw.distribution
@@ -292,7 +297,7 @@ def _tensor(kind: TensorType, role: Role, draw: _Draw) -> Tensor:
         case "float" if distribution in EXACT or (distribution == "denormal" and role.right):
             return store(_exact(kind, role, draw), kind.elem)
         case "float":
-            scale = draw.scale if distribution in ("positive", "negated") else 1.0
+            scale = draw.scale if distribution in ("positive", "negated") else weight
             return store(floats(kind.elem, shape, distribution, random) * scale, kind.elem)
 
 

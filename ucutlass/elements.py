@@ -35,6 +35,12 @@ class Element:
         return self.bits // 8
 
     @property
+    def ends(self) -> tuple[int, int]:
+        """The least and the largest value of an integer type."""
+        signed = self.name != "u8"
+        return (-(2 ** (self.bits - 1)) if signed else 0), 2 ** (self.bits - signed) - 1
+
+    @property
     def packed(self) -> int:
         """Values that a unit of memory holds: more than 1 where several lie in a byte."""
         return max(1, 8 // self.bits)

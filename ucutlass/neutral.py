@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.elements import E4M3, E5M2, I32, Element
+from ucutlass.elements import E4M3, E5M2, Element
 
 NEUTRAL: Mapping[str, float] = MappingProxyType(
     {
@@ -23,15 +23,16 @@ NEUTRAL: Mapping[str, float] = MappingProxyType(
 
 
 def in_element(fill: float, elem: Element) -> float | int | bool:
-    """A neutral element as a value of this type has it in an expression, where narrow integers are i32."""
+    """A neutral element as a value of this type, which its memory holds: what is read outside may be kept
+    there beside what was loaded."""
     match elem.kind:
         case "float":
             return fill
         case "bool":
             return fill > 0
         case "int" if math.isinf(fill):
-            bits = max(elem.bits, I32.bits)
-            return 2 ** (bits - 1) - 1 if fill > 0 else -(2 ** (bits - 1))
+            low, high = elem.ends
+            return high if fill > 0 else low
         case "int":
             return int(fill)
 

@@ -47,12 +47,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 """IEEE 754 binary32 and binary16; the OCP 8-bit specification for e4m3 and e5m2."""
 
-RANGES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        S4.name: (-8, 7), S8.name: (-128, 127), U8.name: (0, 255),
-        I32.name: (-(2**31), 2**31 - 1), I64.name: (-(2**63), 2**63 - 1),
-    }
-)
+RANGES: Mapping[str, tuple[int, int]] = MappingProxyType({e.name: e.ends for e in (S4, S8, U8, I32, I64)})
 """Smallest and largest value of the integer types."""
 
 

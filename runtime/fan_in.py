@@ -1,0 +1,88 @@
+"""Which parameters of a pipeline are weights, and how many products each of their sums has.
+
+A product of unit numbers summed K times has a variance of K, and that of its product with the next weights
+K * K: after a few layers of unit weights a softmax picks one element, and what it picks depends on roundings.
+Weights of variance 1 / K keep a layer's numbers as large as the one's before (LeCun, Bottou, Orr, Mueller,
+Efficient BackProp, 1998, section 4.6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from ucutlass.extents import Fixed
+from ucutlass.ir import (
+    Cast,
+    Dot,
+    Gather,
+    Kernel,
+    ParamValue,
+    Pipeline,
+    Program,
+    Read,
+    Stage,
+    TensorType,
+    Value,
+)
+from ucutlass.pipeline.names import stage_names
+from ucutlass.reference.binding import shape_of
+from ucutlass.walks import walk
+
+
+def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """By a pipeline's parameter the length of the first dot that contracts it as a weight: as the right
+    operand, or as the left one where the right is no parameter. A kernel has none: nothing follows it."""
+    if not isinstance(program, Pipeline):
+        return {}
+    found: dict[str, int] = {}
+    for stage in program.stages:
+        if isinstance(stage.call, Kernel):
+            for name, length in _of_stage(program, stage, stage.call, sizes):
+                found.setdefault(name, length)
+    return found
+
+
+def _of_stage(
+    program: Pipeline, stage: Stage, kernel: Kernel, sizes: Mapping[str, int]
+) -> Iterator[tuple[str, int]]:
+    types = {p.name: p.type for p in program.params}
+    for node in walk(*(r.value for r in kernel.results)):
+        if not isinstance(node, Dot):
+            continue
+        for index in (_parameter(node.right), _parameter(node.left)):
+            name = None if index is None else stage.arguments[index]
+            if index is None or not isinstance(name, str) or not isinstance(types.get(name), TensorType):
+                continue
+            yield name, _length(program, stage, kernel, index, types[name], node.over, sizes)  # type: ignore[arg-type]
+            break
+
+
+def _parameter(value: Value) -> int | None:
+    """The parameter that a dot's operand is, seen through what moves or rounds its elements."""
+    while isinstance(value, (Cast, Read, Gather)):
+        value = value.value
+    return value.index if isinstance(value, ParamValue) else None
+
+
+def _length(
+    program: Pipeline, stage: Stage, kernel: Kernel, index: int, outer: TensorType, over: tuple[str, ...],
+    sizes: Mapping[str, int],
+) -> int:  # fmt: skip
+    """Products of a sum: the extents of the parameter's summed axes, as the pipeline has them."""
+    inner = kernel.params[index].type
+    assert isinstance(inner, TensorType)
+    names = stage_names(program, stage)
+    length = 1
+    for axis, extent in zip(inner.axes, shape_of(outer, sizes), strict=True):
+        summed = [d for d in axis.dims if d in over]
+        if summed and len(summed) == len(axis.dims):
+            length *= extent
+        else:
+            length *= math.prod(_extent(kernel, d, names, sizes) for d in summed)
+    return length
+
+
+def _extent(kernel: Kernel, dim: str, names: Mapping[str, str], sizes: Mapping[str, int]) -> int:
+    known = kernel.dims[dim]
+    return known.value if isinstance(known, Fixed) else sizes.get(names.get(dim, ""), 1)
