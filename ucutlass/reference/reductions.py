@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32
+from ucutlass.elements import F32, F64
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
 from ucutlass.reference.named import Named
@@ -248,8 +248,9 @@ def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
     x = part.value.data.to(torch.float64)
     e = _spread(part)
     (axis,) = axes(part.value, (node.along,))
+    node = replace(node, elem=F64)
     out = _of_scan(node, part, x, e, x.shape[axis])
-    if node.elem.kind == "int":
+    if value.data.dtype != torch.float64:
         return out
     sums = replace(node, op="cumsum")
     unknown = scan(sums, part.value.like(e.isinf().to(torch.float64))) > 0 if part.unknown else None
