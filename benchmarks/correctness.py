@@ -110,21 +110,26 @@ def main() -> None:
         print("not built:", name, why[:300])
     groups = summarise([a for a in accepted if a.case.name not in judged.left], judged.rows)
     texts = {a.case.name: a.case.text for a in accepted}
-    wrong = [row | {"text": texts[row["name"]]} for row in judged.rows if not row["ok"]]
+    failed = [row | {"text": texts[row["name"]]} for row in judged.rows if not row["ok"]]
+    undecided = [row for row in failed if row.get("state") == "undecided"]
+    wrong = [row for row in failed if row not in undecided]
     report = {
         "machine": machine(),
         "sources": len(distinct),
         "groups": [asdict(g) for g in groups],
         "wrong": wrong,
+        "undecided": undecided,
         "unbuilt": judged.unbuilt,
         "left": judged.left,
         "rejected": {r.case.name: r.message for r in rejected},
     }
     budget.write(options.out / "report.json", report)
     print(table(groups))
-    for row in wrong:
+    print(f"wrong {len(wrong)}, undecided {len(undecided)}")
+    for row in (*wrong, *undecided):
         print(
             row["name"],
+            row.get("state", "wrong"),
             row.get("error", ""),
             row.get("at", ""),
             str(row.get("detail"))[:400].replace("\n", " | "),
@@ -132,7 +137,7 @@ def main() -> None:
     if judged.left:
         print(f"{len(judged.left)} cases not run for lack of time; the same command goes on")
         sys.exit(budget.OUT_OF_TIME)
-    sys.exit(bool(wrong or judged.unbuilt or rejected))
+    sys.exit(bool(failed or judged.unbuilt or rejected))
 
 
 if __name__ == "__main__":

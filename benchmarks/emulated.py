@@ -50,7 +50,7 @@ LIMIT_SECONDS = 600.0
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ARCH = "sm90a"
 
-Status: TypeAlias = Literal["right", "wrong", "not emulable", "rejected"]
+Status: TypeAlias = Literal["right", "wrong", "undecided", "not emulable", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +159,14 @@ def emulate_here(job: dict[str, Any]) -> dict[str, str]:
         return {"status": "not emulable", "detail": str(error)[-1500:], "schedule": shown}
     finally:
         shutil.rmtree(folder)
-    wrong = [w for d in DISTRIBUTIONS for w in _judge(entry, kernel, planned, task, d)]
-    return {"status": "wrong" if wrong else "right", "detail": "\n".join(wrong), "schedule": shown}
+    verdicts = {d: _judge(entry, kernel, planned, task, d) for d in DISTRIBUTIONS}
+    detail = "\n".join(f"{d}: {v.state}: {v}" for d, v in verdicts.items() if not v.ok)
+    return {"status": verify.worst(v.state for v in verdicts.values()), "detail": detail, "schedule": shown}
 
 
 def _judge(
     entry: Any, kernel: ir.Kernel, planned: AnyPlanned, job: Job, distribution: Distribution
-) -> Iterator[str]:
+) -> verify.Verdict:
     arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
     if job.shifted:
         arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]
@@ -178,9 +179,7 @@ def _judge(
         if code:
             raise RuntimeError(f"the entry returned {code}")
 
-    verdict = verify.check(kernel, launch, arguments, expected=expect(kernel, arguments))
-    if not verdict.ok:
-        yield f"{distribution}: {verdict}"
+    return verify.check(kernel, launch, arguments, expected=expect(kernel, arguments))
 
 
 def _shifted(tensor: Tensor) -> Tensor:
@@ -197,6 +196,12 @@ def emulate(job: Job) -> Row:
             return Row(job, **found)
         case _:
             return Row(job, "wrong", str(outcome)[-1500:])
+
+
+def failed(rows: Sequence[Row]) -> bool:
+    """Whether a kernel is wrong or could not be judged at all. One that is undecided is reported: its bounds
+    say nothing, which is no fault of the kernel."""
+    return any(row.status in ("wrong", "not emulable") for row in rows)
 
 
 # --- campaigns ----------------------------------------------------------------------

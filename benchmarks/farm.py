@@ -264,7 +264,7 @@ def _judge(case: Case) -> Row:
     from ucutlass.runtime import verify
     from ucutlass.runtime.inputs import generate
 
-    row: Row = {"name": case.name, "ok": True, "worst": 0.0, "runs": []}
+    row: Row = {"name": case.name, "ok": True, "state": "right", "worst": 0.0, "runs": []}
     try:
         k = ucutlass.loads(case.text, arch=case.arch)
 
@@ -284,6 +284,7 @@ def _judge(case: Case) -> Row:
                         "sizes": sizes,
                         "distribution": distribution,
                         "ok": verdict.ok,
+                        "state": verdict.state,
                         "worst": worst,
                         "exact": exact,
                         "elements": sum(c.elements for c in verdict.comparisons),
@@ -292,22 +293,25 @@ def _judge(case: Case) -> Row:
                 )
                 if not verdict.ok:
                     row["ok"] = False
-                    row.setdefault("detail", []).append(f"{sizes} {distribution}: {verdict}")
+                    row.setdefault("detail", []).append(f"{sizes} {distribution}: {verdict.state}: {verdict}")
+        row["state"] = verify.worst(run["state"] for run in row["runs"])
         torch.cuda.synchronize()
     except Exception as error:  # the row is the report, whatever went wrong
-        row |= {"ok": False, "error": type(error).__name__, "detail": str(error)[:1500]}
+        row |= {"ok": False, "state": "wrong", "error": type(error).__name__, "detail": str(error)[:1500]}
         row["sticky"] = relay.sticky(error)
     return row
 
 
 @dataclass(slots=True)
 class Report:
-    """What a campaign of cases came to; `left` counts those that no time was left for."""
+    """What a campaign of cases came to. `undecided` are those with nothing wrong, of which some bounds say
+    nothing; `left` counts those that no time was left for."""
 
     accepted: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
     unbuilt: dict[str, str] = field(default_factory=dict)
     wrong: list[Row] = field(default_factory=list)
+    undecided: list[Row] = field(default_factory=list)
     right: int = 0
     left: int = 0
     families: dict[str, int] = field(default_factory=dict)
@@ -335,6 +339,7 @@ def campaign(
         else:
             a = known[row["name"]]
             about = {"schedule": show(a.planned[0].request), "shapes": a.case.shapes, "text": a.case.text}
-            report.wrong.append(row | about)
+            rows = report.undecided if row.get("state") == "undecided" else report.wrong
+            rows.append(row | about)
     write(folder / "report.json", asdict(report))
     return report

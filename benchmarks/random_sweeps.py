@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.emulated import Job, Row, emulate
+from benchmarks.emulated import Job, Row, emulate, failed
 
 ELEMENTS = ("f32", "f32", "f16", "bf16")
 UNARY = (
@@ -262,7 +262,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.processes) as pool:
         rows = list(pool.map(lambda seed: emulate(job(seed, kinds)), seeds))
     print(table(rows))
-    sys.exit(any(row.status not in ("right", "rejected") for row in rows))
+    sys.exit(failed(rows))
 
 
 def table(rows: list[Row]) -> str:

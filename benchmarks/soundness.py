@@ -1,4 +1,5 @@
-"""Soundness of the checker: random accepted programs must all compile, launch and be right.
+"""Soundness of the checker: random accepted programs must all compile, launch and be right. One whose bounds
+leave it undecided is reported apart and fails nothing.
 
     python -m benchmarks.soundness --out FOLDER --accepted 300 [--seed 0] [--family sm90] [--group 4]
 """
@@ -49,11 +50,12 @@ def main() -> None:
         f"{report.rejected}"
     )
     print(
-        f"right {report.right}, wrong {len(report.wrong)}, not built {len(report.unbuilt)}, "
-        f"not run for lack of time {report.left}"
+        f"right {report.right}, wrong {len(report.wrong)}, undecided {len(report.undecided)}, "
+        f"not built {len(report.unbuilt)}, not run for lack of time {report.left}"
     )
-    for row in report.wrong[:40]:
-        print(row["name"], row.get("error", ""), str(row.get("detail"))[:300].replace("\n", " | "))
+    for row in (*report.wrong[:40], *report.undecided[:10]):
+        detail = str(row.get("detail"))[:300].replace("\n", " | ")
+        print(row["name"], row.get("state", "wrong"), row.get("error", ""), detail)
     for name, why in list(report.unbuilt.items())[:10]:
         print(name, why[:600])
     sys.exit(budget.OUT_OF_TIME if report.left else bool(report.wrong or report.unbuilt))

@@ -10,10 +10,10 @@ from ucutlass.runtime.verify.guards import CANARY, GUARD, POISONS, Guarded, guar
 from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch
 from ucutlass.runtime.verify.stages import Staged, check
 from ucutlass.runtime.verify.suite import Case, LeftOut, Suite, suite
-from ucutlass.runtime.verify.verdict import Problem, StageVerdict, Verdict
+from ucutlass.runtime.verify.verdict import Problem, StageVerdict, State, Verdict, worst
 
 __all__ = [
     "CANARY", "GUARD", "POISONS", "Case", "CaseResult", "Comparison", "Evidence", "Exposed", "Guarded",
-    "Jitter", "Launch", "LeftOut", "Problem", "StageVerdict", "Staged", "Suite", "Verdict", "check",
-    "compare", "guarded", "suite",
+    "Jitter", "Launch", "LeftOut", "Problem", "StageVerdict", "Staged", "State", "Suite", "Verdict",
+    "check", "compare", "guarded", "suite", "worst",
 ]

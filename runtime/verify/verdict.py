@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -10,6 +10,12 @@ from ucutlass.runtime.verify.comparison import Comparison
 
 State: TypeAlias = Literal["right", "wrong", "undecided"]
 """`undecided`: nothing is wrong, but most bounds are so wide that nothing could have been."""
+
+
+def worst(states: Iterable[State]) -> State:
+    """What several verdicts come to together: wrong where one is, else undecided where one is."""
+    found = set(states)
+    return "wrong" if "wrong" in found else "undecided" if "undecided" in found else "right"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from benchmarks import farm
+from benchmarks import emulated, farm
 from benchmarks.budget import Deadline, after, append
 from benchmarks.farm import Accepted, Case, campaign, judge, plan
+from benchmarks.random_sweeps import table
+from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled, BuildError
 from ucutlass.runtime.ptxas import Report
@@ -29,10 +32,13 @@ def accepted(*names: str) -> list[Accepted]:
 
 
 class Farm:
-    """In place of compilers and processes: `fails` are not built, `crashes` lose their process."""
+    """In place of compilers and processes: `fails` are not built, `crashes` lose their process, `unsure` is
+    undecided."""
 
-    def __init__(self, fails: Sequence[int] = (), crashes: str = "", slow: bool = False) -> None:
-        self.fails, self.crashes, self.slow = fails, crashes, slow
+    def __init__(
+        self, fails: Sequence[int] = (), crashes: str = "", slow: bool = False, unsure: str = ""
+    ) -> None:
+        self.fails, self.crashes, self.slow, self.unsure = fails, crashes, slow, unsure
         self.builds, self.judged = 0, list[str]()
 
     def build_sources(self, pairs: Sequence[object], *, cancel: Event, **_: object) -> list[object]:
@@ -48,7 +54,9 @@ class Farm:
         assert target == "benchmarks.farm:judge_here"
         for item in items:
             self.judged.append(item["name"])
-            append(rows, {"name": item["name"], "ok": item["name"] != self.crashes, "runs": []})
+            name, unsure = item["name"], item["name"] == self.unsure
+            row = {"name": name, "ok": name != self.crashes and not unsure, "runs": []}
+            append(rows, row | {"state": "undecided"} if unsure else row)
 
 
 @pytest.fixture
@@ -106,3 +114,29 @@ def test_a_campaign_tells_what_was_wrong_with_its_program(use: Any, tmp_path: Pa
     assert (report.accepted, report.right, sum(report.rejected.values()), report.left) == (2, 1, 1, 0)
     assert report.wrong[0]["text"] == TEXT and "warps" in report.wrong[0]["schedule"]
     assert json.loads((tmp_path / "report.json").read_text())["right"] == 1
+
+
+def test_a_campaign_tells_undecided_from_wrong(use: Any, tmp_path: Path) -> None:
+    use(Farm(crashes="b", unsure="c"))
+    report = campaign(accepted("a", "b", "c"), tmp_path)
+    assert report.right == 1
+    assert [[row["name"] for row in rows] for rows in (report.wrong, report.undecided)] == [["b"], ["c"]]
+
+
+@pytest.mark.parametrize(
+    ("states", "together"),
+    [(["right", "right"], "right"), (["right", "undecided"], "undecided"), (["undecided", "wrong"], "wrong")],
+)
+def test_verdicts_together(states: list[Any], together: str) -> None:
+    assert verify.worst(states) == together
+
+
+@pytest.mark.parametrize(
+    ("status", "fails"),
+    [("right", False), ("rejected", False), ("undecided", False), ("wrong", True), ("not emulable", True)],
+)
+def test_what_fails_a_campaign_of_emulated_kernels(status: Any, fails: bool) -> None:
+    job = emulated.Job("a", TEXT, "k", SHAPE, None, 0)
+    rows = [emulated.Row(job, "right"), emulated.Row(job, status)]
+    assert emulated.failed(rows) is fails
+    assert f"{'k':14} {status}" in table([emulated.Row(replace(job, name="1 k"), status)])
