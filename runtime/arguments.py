@@ -171,9 +171,7 @@ def _origin(spec: LaunchSpec, dim: str, known: Inferred) -> str:
 
 
 def _given(spec: LaunchSpec, extent: Extent, known: Inferred) -> str:
-    return ", ".join(
-        f"{n} = {known.sizes[n]} by {_origin(spec, n, known)}" for n in sorted(names(extent))
-    )
+    return ", ".join(f"{n} = {known.sizes[n]} by {_origin(spec, n, known)}" for n in names(extent))
 
 
 def _where(place: Place) -> str:

@@ -59,15 +59,15 @@ def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:
                     return a % b
 
 
-def names(extent: Extent) -> frozenset[str]:
-    """The dimensions whose extents take part."""
+def names(extent: Extent) -> tuple[str, ...]:
+    """The dimensions whose extents take part, each once, in the order of their first appearance."""
     match extent:
         case Fixed():
-            return frozenset()
+            return ()
         case Free(dim):
-            return frozenset({dim})
+            return (dim,)
         case Combined(_, left, right):
-            return names(left) | names(right)
+            return tuple(dict.fromkeys((*names(left), *names(right))))
 
 
 _TRIALS = 4
@@ -81,7 +81,7 @@ def agree(a: Extent, b: Extent) -> bool:
     that `A // 8 * 8` agrees with `A`: the call decides whether it divides."""
     if a == b:
         return True
-    free = sorted(names(a) | names(b))
+    free = dict.fromkeys((*names(a), *names(b)))
     for trial in range(_TRIALS):
         draw = Random(trial)
         sizes = {name: _DIVISIBLE * draw.randrange(1, 10**6) for name in free}

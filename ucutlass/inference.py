@@ -116,7 +116,7 @@ def infer(
         sizes[dim], origin[dim] = value, place
     for dim, value in around.items():
         sizes.setdefault(dim, value)
-    unknown = tuple(d for d, e in dims.items() if not names(e) <= sizes.keys())
+    unknown = tuple(d for d, e in dims.items() if not sizes.keys() >= {*names(e)})
     if unknown:
         short = next((d for d in sizes if sizes[d] < least), None)
         known = Inferred(sizes, origin)
@@ -179,17 +179,17 @@ def _solve(extent: Extent, size: int, sizes: Mapping[str, int]) -> tuple[str, in
 
     A value that does not divide is rounded down: `_completed` then finds its axis too long.
     """
-    if isinstance(extent, Fixed) or len(names(extent) - sizes.keys()) != 1:
+    if isinstance(extent, Fixed) or len({*names(extent)} - sizes.keys()) != 1:
         return None
     match extent:
         case Free(dim):
             return dim, size
         case Combined("+" | "-" | "*" as op, left, right):
-            if names(right) <= sizes.keys():
+            if sizes.keys() >= {*names(right)}:
                 other = evaluate(right, sizes)
                 inverse = {"+": size - other, "-": size + other}
                 return _solve(left, inverse[op], sizes) if op != "*" else _divide(left, size, other, sizes)
-            if names(left) <= sizes.keys():
+            if sizes.keys() >= {*names(left)}:
                 other = evaluate(left, sizes)
                 inverse = {"+": size - other, "-": other - size}
                 return _solve(right, inverse[op], sizes) if op != "*" else _divide(right, size, other, sizes)

@@ -121,7 +121,8 @@ class Scheduling:
         made = check_blocks(blocks, self.scope, reject)
         for block in made:
             when = places[block.span].when
-            foreign = [] if block.guard is None else sorted(_extents(block.guard) - set(kernel.dims))
+            own = () if block.guard is None else _extents(block.guard)
+            foreign = [d for d in own if d not in kernel.dims]
             if foreign and when is not None:
                 reject(
                     Reject(
@@ -143,6 +144,6 @@ class Scheduling:
         ]  # fmt: skip
 
 
-def _extents(guard: ir.Value) -> set[str]:
+def _extents(guard: ir.Value) -> tuple[str, ...]:
     own = extent_names(guard.extent) if isinstance(guard, ir.Size) else ()
-    return {*own, *(name for child in ir.children(guard) for name in _extents(child))}
+    return tuple(dict.fromkeys([*own, *(d for child in ir.children(guard) for d in _extents(child))]))

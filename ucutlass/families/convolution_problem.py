@@ -150,7 +150,7 @@ def _longest(
 
 def _apart(form: ConvForm) -> Modes:
     """Every result name a batch mode, in the order in which the first result stores them."""
-    names = {*form.m, *form.n, *form.batch}
+    names = (*form.m, *form.n, *form.batch)
     stored = [d for tensor in _tensors(form) for d in tensor.order if d in names]
-    order = dict.fromkeys((*stored, *sorted(names)))
+    order = dict.fromkeys((*stored, *names))
     return Modes((), (), (), tuple((d,) for d in order))

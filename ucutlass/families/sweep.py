@@ -35,7 +35,7 @@ def recognise_sweep(kernel: ir.Kernel) -> SweepForm:
     windows = _windows(kernel, nodes)
     for node in nodes:
         _supported(kernel, node, windows)
-    columns = _columns(nodes, windows)
+    columns = _columns(kernel, nodes, windows)
     _one_pass(nodes, windows)
     rows = _ordered(kernel, {d for r in kernel.results for d in r.type.dims} - set(columns))
     for result in kernel.results:
@@ -100,7 +100,7 @@ def _supported(kernel: ir.Kernel, node: ir.Value, windows: frozenset[str]) -> No
             )  # fmt: skip
 
 
-def _columns(nodes: list[ir.Value], windows: frozenset[str]) -> tuple[str, ...]:
+def _columns(kernel: ir.Kernel, nodes: list[ir.Value], windows: frozenset[str]) -> tuple[str, ...]:
     """The one set of names that is consumed. Raises Refused where there are two."""
     first: tuple[frozenset[str], ir.Value] | None = None
     for node, over in _consuming(nodes, windows):
@@ -110,8 +110,8 @@ def _columns(nodes: list[ir.Value], windows: frozenset[str]) -> tuple[str, ...]:
             another = windows if over & windows else first[0]
             raise Refused(
                 "UC0311",
-                f"one launch reduces or scans over one set of names; this is over {_names(over)}, another "
-                f"over {_names(another)}",
+                f"one launch reduces or scans over one set of names; this is over {_names(kernel, over)}, "
+                f"another over {_names(kernel, another)}",
                 node.span,
                 "store the inner one first, in a pipeline: h: f32[..] = ..",
             )
@@ -157,8 +157,8 @@ def _one_pass(nodes: list[ir.Value], windows: frozenset[str]) -> None:
         below[id(node)] = scanned or scan, framed or window
 
 
-def _names(names: frozenset[str]) -> str:
-    return "[" + ", ".join(sorted(names)) + "]"
+def _names(kernel: ir.Kernel, names: Collection[str]) -> str:
+    return "[" + ", ".join(_ordered(kernel, set(names))) + "]"
 
 
 def _result(
@@ -173,8 +173,8 @@ def _result(
     if have not in (set(rows), set(rows) | set(columns)):
         raise Refused(
             "UC0312",
-            f"results of one launch range over {_names(frozenset(rows))}, with or without what is reduced; "
-            f"this one over {_names(frozenset(have))}",
+            f"results of one launch range over {_names(kernel, rows)}, with or without what is reduced; "
+            f"this one over {_names(kernel, have)}",
             result.span,
             "give it a kernel of its own, or a stage of a pipeline",
         )

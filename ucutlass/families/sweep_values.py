@@ -253,7 +253,7 @@ class Builder(Instructions[SweepInstruction]):
             for d, c in at.terms:
                 terms[d] = terms.get(d, 0) + factor * c
             offset = Combined("+", offset, Combined("*", Fixed(factor), at.offset))
-        ordered = tuple((d, c) for d, c in sorted(terms.items()) if c)
+        ordered = tuple((d, terms[d]) for d in self._kernel.dims if terms.get(d))
         return At(ordered, offset, p.scale, None, inside)
 
     def _gather(self, node: ir.Gather, env: Env, guards: Env) -> int:

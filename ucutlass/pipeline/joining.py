@@ -67,14 +67,15 @@ def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
 @dataclass(slots=True)
 class _Names:
     """Which dimensions of the two kernels are one. A class never holds two of one kernel: these are two
-    dimensions there, however long."""
+    dimensions there, however long. The members of a class are the keys of a dictionary, in the order in
+    which they joined it."""
 
-    classes: list[set[tuple[str, str]]] = field(default_factory=list)
+    classes: list[dict[tuple[str, str], None]] = field(default_factory=list)
     given: dict[tuple[str, str], tuple[Extent, int]] = field(default_factory=dict)
 
     def add(self, step: Step, dim: str, extent: Extent, size: int) -> None:
         self.given[step.name, dim] = extent, size
-        self.classes.append({(step.name, dim)})
+        self.classes.append({(step.name, dim): None})
 
     def same_tensor(self, a: Step, x: TensorType, b: Step, y: TensorType, must: bool = True) -> None:
         """Lays a tensor's axes on each other. Raises NotJoined where one must and cannot."""
@@ -97,7 +98,7 @@ class _Names:
         self.classes.remove(other)
         return True
 
-    def _class(self, key: tuple[str, str]) -> set[tuple[str, str]]:
+    def _class(self, key: tuple[str, str]) -> dict[tuple[str, str], None]:
         return next(c for c in self.classes if key in c)
 
     def of(self, step: Step) -> dict[str, str]:
@@ -109,7 +110,7 @@ class _Names:
         """A name for each class: one that its members have, made different from the others'."""
         taken: list[str] = []
         for members in self.classes:
-            name = label = min(dim for _, dim in members)
+            name = label = next(iter(members))[1]
             number = 1
             while label in taken:
                 number += 1
@@ -122,7 +123,7 @@ class _Names:
         of = {step.name: self.of(step) for step in steps}
         made: dict[str, tuple[Extent, int]] = {}
         for label, members in zip(self._labels(), self.classes, strict=True):
-            known = [(owner, *self.given[owner, dim]) for owner, dim in sorted(members)]
+            known = [(owner, *self.given[owner, dim]) for owner, dim in members]
             owner, extent, size = next((k for k in known if not isinstance(k[1], Free)), known[0])
             made[label] = renamed_extent(extent, of[owner]), size
         return made

@@ -81,7 +81,7 @@ def _apart(place: Place, length: int, known: Inferred) -> str:
     axis = place.declared
     if not axis.dims and isinstance(axis.extent, Fixed):
         return f"{_where(place)}, but the program says {length}"
-    taking_part = axis.dims or tuple(sorted(extents.names(axis.extent)))
+    taking_part = axis.dims or extents.names(axis.extent)
     sources = (
         f"{d} = {known.sizes[d]} ({_where(known.origin[d]) if d in known.origin else 'from the program'})"
         for d in taking_part
@@ -94,7 +94,7 @@ def _where(place: Place) -> str:
 
 
 def _given(extent: Extent, known: Inferred) -> str:
-    return ", ".join(f"{n} = {known.sizes[n]}" for n in sorted(extents.names(extent))) or "any size"
+    return ", ".join(f"{n} = {known.sizes[n]}" for n in extents.names(extent)) or "any size"
 
 
 def _show(axis: MemoryAxis) -> str:

@@ -27,7 +27,11 @@ def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
     Pieces that overlap are counted by inclusion and exclusion; where a piece is too large to be
     counted exactly, the largest piece stands for all.
     """
-    region = project(region, (), extents)
+    # Which variable is solved and which are enumerated may follow the order of names: it shall be that of
+    # `dims`, whatever they are called.
+    names = {dim: f"d{i:06}" for i, dim in enumerate(dims)}
+    dims, extents = tuple(names.values()), {names[dim]: extents[dim] for dim in dims}
+    region = project(tuple(piece.renamed(names) for piece in region), (), extents)
     if not region:
         return 0
     single = [_piece(p, dims, extents) for p in region]
