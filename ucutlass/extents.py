@@ -93,6 +93,65 @@ def agree(a: Extent, b: Extent) -> bool:
     return True
 
 
+_MOST_MONOMIALS = 32
+_Polynomial: TypeAlias = "dict[tuple[Extent, ...], int]"
+"""Coefficients by what is multiplied: names, and quotients and remainders as they stand."""
+
+
+def difference(a: Extent, b: Extent) -> int | None:
+    """`a - b` where it is one number at every call; None where it is not, or cannot be told."""
+    left, right = _polynomial(a), _polynomial(b)
+    if left is None or right is None:
+        return None
+    rest = _added(left, right, -1)
+    return rest.get((), 0) if not any(factor for key, factor in rest.items() if key) else None
+
+
+def never_positive(extent: Extent) -> bool:
+    """Whether `extent` is 0 or less whatever the free extents, each at least 1; False where that cannot be
+    told."""
+    polynomial = _polynomial(extent)
+    if polynomial is None or any(not isinstance(part, Free) for key in polynomial for part in key):
+        return False
+    # With each extent written 1 + t, all coefficients of t that are at most 0 leave no way up.
+    shifted: _Polynomial = {}
+    for key, factor in polynomial.items():
+        product: _Polynomial = {(): factor}
+        for part in key:
+            product = _added(product, {(*k, part): n for k, n in product.items()}, 1)
+        shifted = _added(shifted, product, 1)
+        if len(shifted) > _MOST_MONOMIALS:
+            return False
+    return all(factor <= 0 for factor in shifted.values())
+
+
+def _polynomial(extent: Extent) -> _Polynomial | None:
+    """The extent multiplied out; None beyond _MOST_MONOMIALS."""
+    match extent:
+        case Fixed(value):
+            return {(): value}
+        case Combined("//", left, Fixed(1)):
+            return _polynomial(left)
+        case Combined("%", _, Fixed(1)):
+            return {}
+        case Free() | Combined("//" | "%"):
+            return {(extent,): 1}
+        case Combined(op, left, right):
+            a, b = _polynomial(left), _polynomial(right)
+            if a is None or b is None or len(a) * len(b) > _MOST_MONOMIALS:
+                return None
+            if op != "*":
+                return _added(a, b, 1 if op == "+" else -1)
+            product: _Polynomial = {}
+            for x, m in a.items():
+                product = _added(product, {tuple(sorted((*x, *y), key=show)): n for y, n in b.items()}, m)
+            return product
+
+
+def _added(a: _Polynomial, b: _Polynomial, factor: int) -> _Polynomial:
+    return {key: a.get(key, 0) + factor * b.get(key, 0) for key in {**a, **b}}
+
+
 def show(extent: Extent) -> str:
     """The extent as a person would write it."""
     match extent:
@@ -102,3 +161,9 @@ def show(extent: Extent) -> str:
             return dim
         case Combined(op, left, right):
             return f"({show(left)} {op} {show(right)})"
+
+
+def bare(extent: Extent) -> str:
+    """As `show`, without parentheses around the whole."""
+    text = show(extent)
+    return text[1:-1] if isinstance(extent, Combined) else text

@@ -36,6 +36,8 @@ STAGES = (
 )
 """A stage that calls a kernel, one in place, and the returned one."""
 
+TORCH = "pipeline p(x: f32[M, N]) -> f32[M] {\n  h: %s = torch.%s\n  return sum[N](h)\n}\n"
+
 CHECKED: dict[str, str] = {
     "UC0101": kernel("return dot[K](x, v)"),
     "UC0102": kernel("return dot[K](x, w) * rsqrt(K)"),
@@ -74,6 +76,7 @@ CHECKED: dict[str, str] = {
     "UC0221": kernel(MM, params="x: bf16[M, K=6/2], w: bf16[N, K]"),
     "UC0222": kernel("return relu[M](dot[K](x, w))"),
     "UC0223": kernel("a = dot[K](x, w)"),
+    "UC0224": kernel("return dot[K](x, w) + b[N = -1]", params="x: bf16[M, K], w: bf16[N, K], b: f32[N]"),
     "UC0401": kernel(MM + "  schedule sm42 { stages 3 }"),
     "UC0402": kernel(MM + "  schedule sm90a { tyle 128x128x64 }"),
     "UC0403": kernel(MM + "  schedule sm90a { tile 128x128 }"),
@@ -88,6 +91,9 @@ CHECKED: dict[str, str] = {
     "UC0505": STAGES % "schedule sm90a { vector 4 }",
     "UC0506": STAGES % "schedule sm90a for g { vector 4 }",
     "UC0507": STAGES % "schedule sm90a for a { vector 4 }",
+    "UC0508": TORCH % ("f32[M, N]", "einsum(x)"),
+    "UC0509": TORCH % ("f32[M, N]", "softmax(x, axis_of=1)"),
+    "UC0510": TORCH % ("f32[M]", "softmax(x, dim=1)"),
     "UC0504": "pipeline p(x: f32[M]) -> f32[M] { h = torch.sort(x)  return h }\n",
 }
 

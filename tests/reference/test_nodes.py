@@ -182,12 +182,6 @@ def test_a_pipeline_calls_torch() -> None:
     assert torch.equal(out, x.sort(dim=1).values * 2)
 
 
-def test_a_torch_function_outside_the_table() -> None:
-    text = "pipeline p(x: f32[M]) -> f32[M] {\n s: f32[M] = torch.load(x)\n return s * 2\n}"
-    with pytest.raises(errors.UnsupportedError, match=r"torch\.load"):
-        evaluate(named(text, "p"), [torch.ones(2)])
-
-
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_cpu() -> None:
     text = "(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return gelu(dot[K](x, w)) }"

@@ -54,7 +54,9 @@ def check_pipeline(
     )  # fmt: skip
     scheduling = Scheduling(scope, kernels, draft.stages, inner, results, draft.unordered)
     stages = scheduling.stages_with(blocks, findings.reject)
-    programs.finish(None, (), scope, findings)
+    called = [s.call for s in draft.stages if isinstance(s.call, ir.Kernel)]
+    inline = [kernel for kernel in called if kernels.get(kernel.name) is not kernel]
+    programs.finish(None, [r.value for kernel in inline for r in kernel.results], scope, findings)
     if len(findings.diagnostics) > before:
         return None
     return ir.Pipeline(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ucutlass import ir
 from ucutlass.check import expressions, schedules, types
 from ucutlass.check.graph import Graph, GraphTooLarge
+from ucutlass.check.positions import empty_reads
 from ucutlass.check.scope import Cascade, DimTable, Poisoned, Reject, Scope, describe, show_value
 from ucutlass.diagnostics import Diagnostic
-from ucutlass.extents import Fixed
+from ucutlass.extents import Fixed, bare, never_positive
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import TensorType, Value
@@ -85,6 +86,9 @@ def finish(
     """What can be said only of a whole program: extents resolve, nameless axes are left alone."""
     try:
         scope.dims.resolve()
+        _check_lengths(scope)
+        for problem in empty_reads(values, scope.dims.extents):
+            findings.reject(problem)
         for node in _readers(values):
             type_ = params[node.index].type if params is not None else None
             if isinstance(type_, TensorType) and any(not a.dims and a.extent != Fixed(1) for a in type_.axes):
@@ -96,6 +100,16 @@ def finish(
                 )
     except Reject as problem:
         findings.reject(problem)
+
+
+def _check_lengths(scope: Scope) -> None:
+    """Raises Reject UC0221 for a dimension that no call can give an element."""
+    for name, extent in scope.dims.extents.items():
+        if never_positive(extent):
+            raise Reject(
+                "UC0221", f"the extent of {name} is {bare(extent)}, which is never 1 or more",
+                scope.dims.spans[name], "give it an extent of 1 or more",
+            )  # fmt: skip
 
 
 def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ucutlass import ir
 from ucutlass.check.draft import Draft, declared_type, define
-from ucutlass.check.scope import Cascade, Poisoned, Reject
-from ucutlass.check.unify import settle, substitute, unify
-from ucutlass.extents import Extent, Fixed, Free, agree, show
+from ucutlass.check.scope import Cascade, Poisoned, Reject, did_you_mean
+from ucutlass.check.unify import hint_if_one, settle, substitute, unify
+from ucutlass.extents import Extent, Fixed, Free, agree, bare
 from ucutlass.grammar import syntax
+from ucutlass.grammar.problems import shortened
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, ScalarType, TensorType
+from ucutlass.torch_functions import TORCH_SIGNATURES, Keywords, Unfit
 
 
 def call_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
@@ -136,24 +140,33 @@ def check_same(
         raise Reject(
             "UC0501", f"the callee gives {made.elem.name}, the type here is {declared.elem.name}", span
         )
-    if len(declared.axes) != len(made.axes):
+    shape = [substitute(axis.extent, sizes) for axis in made.axes]
+    check_shape(declared, shape, "the callee", "UC0501", span, draft)
+
+
+def check_shape(
+    declared: TensorType, shape: Sequence[Extent | None], who: str, code: str, span: Span, draft: Draft
+) -> None:
+    """What `who` gives fits the declared type axis by axis. Raises Reject with `code`."""
+    if len(declared.axes) != len(shape):
         raise Reject(
-            "UC0501",
-            f"the callee's result has {len(made.axes)} axes, the type here {len(declared.axes)}",
-            span,
+            code, f"{who} gives a tensor of {len(shape)} axes, the type here has {len(declared.axes)}", span
         )
     dims = draft.scope.dims
-    for here, there in zip(declared.axes, made.axes, strict=False):
-        extent = substitute(there.extent, sizes)
+    for number, (here, extent) in enumerate(zip(declared.axes, shape, strict=True)):
+        if extent is None:
+            continue
         if len(here.dims) == 1 and here.dims[0] in dims.pending:
             dims.declare(here.dims[0], extent, span)
-        elif not agree(dims.expand(here.extent), dims.expand(extent)):
+            continue
+        mine, theirs = dims.expand(here.extent), dims.expand(extent)
+        if not agree(mine, theirs):
             raise Reject(
-                "UC0501",
-                f"an axis of the callee's result has extent {show(dims.expand(extent))}, the type here says "
-                f"{show(dims.expand(here.extent))}",
+                code,
+                f"axis {number} of what {who} gives has extent {bare(theirs)}, the type here says "
+                f"{bare(mine)}",
                 span,
-                "results fit axis by axis, in memory order",
+                hint_if_one(mine, theirs) or "results fit axis by axis, in memory order",
             )
 
 
@@ -201,6 +214,37 @@ def torch_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None
                 keywords.append((keyword, word == "true"))
             case _:
                 raise Reject("UC0501", "a torch call takes buffers, then named numbers", argument.span)
+    _check_torch(call, type_, [draft.buffers[name] for name in names], dict(keywords), draft)
     node = ir.TorchCall(call.callee.removeprefix("torch."), tuple(keywords), type_)
     draft.stages.append(ir.Stage(node, tuple(names), (target.name,), call.span))
     define(target.name, type_, target.span, draft)
+
+
+def _check_torch(
+    call: syntax.Call, declared: TensorType, given: Sequence[ir.ParamType], keywords: Keywords, draft: Draft
+) -> None:
+    """The call fits the function's signature, the declared type what it gives; a name that the type
+    introduces takes the extent. Raises Reject UC0508, UC0509 or UC0510."""
+    name = call.callee.removeprefix("torch.")
+    function = TORCH_SIGNATURES.get(name)
+    if function is None:
+        raise Reject(
+            "UC0508",
+            f"torch.{shortened(name)} is not among the functions that a pipeline may call",
+            call.callee_span,
+            did_you_mean(name, TORCH_SIGNATURES) or "there are " + " ".join(TORCH_SIGNATURES),
+        )
+    tensors = [type_ for type_ in given if isinstance(type_, TensorType)]
+    shapes = [tuple(draft.scope.dims.expand(a.extent) for a in t.axes) for t in tensors]
+    try:
+        elem, shape = function.result([t.elem for t in tensors], shapes, keywords)
+    except Unfit as why:
+        raise Reject("UC0509", f"{call.callee} {why}", call.span, f"write {function.signature}") from None
+    if declared.elem.kind != elem.kind or declared.elem.packed > 1:
+        raise Reject(
+            "UC0510",
+            f"{call.callee} gives {elem.name} here, the type says {declared.elem.name}",
+            call.span,
+            f"write {elem.name}[..], and convert where it is used",
+        )
+    check_shape(declared, shape, call.callee, "UC0510", call.span, draft)

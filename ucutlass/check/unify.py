@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ucutlass.check.scope import Reject, combine, describe
-from ucutlass.extents import Combined, Extent, Free, agree, show
+from ucutlass.extents import Combined, Extent, Free, agree, bare
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Kernel, MemoryAxis, TensorType
 
@@ -61,9 +61,9 @@ def _axis(
         if not agree(known, extent):
             raise Reject(
                 "UC0501",
-                f"{dim} of {what} is {_bare(known)} elsewhere in this call and {_bare(extent)} here",
+                f"{dim} of {what} is {bare(known)} elsewhere in this call and {bare(extent)} here",
                 span,
-                _hint(known, extent),
+                hint_if_one(known, extent),
             )
 
 
@@ -84,10 +84,10 @@ def settle(
         if not agree(here, there):
             raise Reject(
                 "UC0501",
-                f"{dim} of {callee.name} is {_bare(extent)}, {_bare(there)} in this call, but its axis gives "
-                f"{_bare(here)}",
+                f"{dim} of {callee.name} is {bare(extent)}, {bare(there)} in this call, but its axis gives "
+                f"{bare(here)}",
                 call,
-                _hint(here, there),
+                hint_if_one(here, there),
             )
     for what, wanted, got, span in given:
         for i, (want, have) in enumerate(zip(wanted.axes, got.axes, strict=True)):
@@ -95,23 +95,18 @@ def settle(
             if not agree(here, there):
                 raise Reject(
                     "UC0501",
-                    f"axis {i} of {what} is {_bare(there)} in this call, the buffer's {_bare(here)}",
+                    f"axis {i} of {what} is {bare(there)} in this call, the buffer's {bare(here)}",
                     span,
-                    _hint(here, there),
+                    hint_if_one(here, there),
                 )
 
 
-def _hint(a: Extent, b: Extent) -> str | None:
+def hint_if_one(a: Extent, b: Extent) -> str | None:
     """Two extents that a call of the pipeline brings may be different ones, unless its types say."""
     match a, b:
         case (Free(dim), other) | (other, Free(dim)):
-            return f"if they are one, say so in the pipeline's types: {dim}={_bare(other)}"
+            return f"if they are one, say so in the pipeline's types: {dim}={bare(other)}"
     return None
-
-
-def _bare(extent: Extent) -> str:
-    text = show(extent)
-    return text[1:-1] if isinstance(extent, Combined) else text
 
 
 def substitute(extent: Extent, sizes: dict[str, Extent]) -> Extent:
