@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.check.test_diagnostics import CHECKED, REFUSED, attention
+from tests.check.test_diagnostics import CHECKED, REFUSED, WARNED, attention
 from tests.grammar.test_syntax_problems import CASES
 from ucutlass import frontend
 from ucutlass.codes import CODES
@@ -217,6 +217,8 @@ _SECTIONS = (
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
+    ("Warnings", "UC08", "The program is legal, and something in it cannot be meant. Found by "
+     "`ucutlass.check` in files without errors; the exit status is 0 but for `ucc check --strict`."),
 )
 
 
@@ -229,8 +231,8 @@ def meanings() -> dict[str, str]:
 
 def program(code: str) -> Case | None:
     """The smallest program of a code that can be printed."""
-    if code in CHECKED or code in REFUSED:
-        return Case((CHECKED | REFUSED)[code], _SIZES.get(code, ""))
+    if code in CHECKED or code in REFUSED or code in WARNED:
+        return Case((CHECKED | REFUSED | WARNED)[code], _SIZES.get(code, ""))
     if code in (rest := RULED | SHAPES):
         return rest[code]
     return next((Case(source) for found, source, *_ in CASES if found == code), None)
@@ -250,6 +252,8 @@ def message(code: str) -> str:
 
 def _compile(case: Case) -> None:
     checked = frontend.read_text(case.text, "k.ucu")
+    if checked.warnings:
+        raise checked.error(*checked.warnings)
     kernel = frontend.kernel(checked)
     frontend.form(checked, kernel)
     sizes = complete(kernel, parse_sizes([case.sizes]))
@@ -286,7 +290,7 @@ def page() -> str:
         "by `tests/diagnostics_page.py` from the compiler's tables; `pytest tests/test_docs.py "
         "--update-golden` writes it anew. A message is `file:line:column: severity: what happened [code]`, "
         "the line, notes on other places, and a hint; `--json` has the same with character offsets. Exit "
-        "status 1, for UC06xx 2.\n",
+        "status 1, for UC06xx 2, for UC08xx 0.\n",
     ]
     for title, prefix, about in _SECTIONS:
         parts.append(f"## {title}\n\n{about}\n")
@@ -295,6 +299,7 @@ def page() -> str:
 
 
 def _entry(code: str, text: str) -> str:
+    severity = "warning" if code in WARNED else "error"
     head = f"### {code}\n\n{text[0].upper()}{text[1:]}.\n"
     if code in UNREACHED:
         return head + f"\n{UNREACHED[code][0].upper()}{UNREACHED[code][1:]}.\n"
@@ -305,5 +310,5 @@ def _entry(code: str, text: str) -> str:
         body = "The byte `FF`.\n"
     else:
         extents = f"\nFor `{case.sizes}`:\n" if case.sizes else ""
-        body = f"```ucu error {code}\n{case.text.rstrip()}\n```\n{extents}"
+        body = f"```ucu {severity} {code}\n{case.text.rstrip()}\n```\n{extents}"
     return f"{head}\n{body}\n```\n{message(code)}\n```\n"

@@ -29,8 +29,9 @@ def _packed(
     `step`, from the next sequence's."""
     q, k = (which or name for name in ("q_starts", "k_starts"))
     at = f"segment(T, starts){step}"
+    first = f"fn first[T, O](starts) {{{{\n  e = {at}\n  return index(T) - starts[O = e]\n}}}}\n"
     return (
-        f"fn first[T, O](starts) {{{{\n  e = {at}\n  return index(T) - starts[O = e]\n}}}}\n"
+        f"{first if 'first[' in mask else ''}"
         f"kernel attention(q: {{t}}[L, (H G), D], {key}, v: {{t}}[S, H, D], {starts.replace('{w}', wide)}"
         f"{', b: f32[H, S]' if bias else ''}) -> {{t}}[L, (H G), D] {{{{\n"
         f"  own = segment(L, {q}) == segment(S, {k})\n"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ucutlass.assembly import BuiltPipeline
+    from ucutlass.diagnostics import Diagnostic
     from ucutlass.runtime.declaration import LaunchSpec, Requirement
     from ucutlass.runtime.graph import Graph
     from ucutlass.runtime.launch import Bound, Choose, Request
@@ -114,6 +115,11 @@ class Loaded:
         self.spec, self.route = launcher.spec, launcher.route
         self._request_of = launcher.request_of
         return self
+
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What is legal in the program's text and cannot be meant, such as a parameter that nothing uses."""
+        return self.checked.warnings
 
     if TYPE_CHECKING:
 

@@ -1,7 +1,8 @@
 """Every diagnostic code with what it stands for; the guide and docs/diagnostics.md list them.
 
 UC00xx syntax, UC01xx names, UC02xx types and dimensions, UC03xx what one kernel can do,
-UC04xx schedules, UC05xx pipelines, UC06xx shapes given for a check or a run.
+UC04xx schedules, UC05xx pipelines, UC06xx shapes given for a check or a run, UC08xx warnings: what is legal
+and cannot be meant.
 """
 
 from __future__ import annotations
@@ -102,6 +103,14 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0601": "an extent is missing or not positive",
         "UC0602": "extents contradict each other",
         "UC0603": "a requirement of the program does not hold",
+        "UC0801": "a parameter that nothing uses",
+        "UC0802": "a binding that nothing uses",
+        "UC0803": "a function that no program calls",
+        "UC0804": "a condition of a schedule that never holds",
+        "UC0805": "a schedule whose condition earlier ones leave no extents",
+        "UC0806": "a requirement that always holds",
+        "UC0807": "a requirement that never holds",
+        "UC0808": "an alternative of a schedule that is given twice",
     }
 )
 """Legality rules (UC041x and up) carry their codes in `ucutlass.rules`."""

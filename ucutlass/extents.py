@@ -94,17 +94,22 @@ def agree(a: Extent, b: Extent) -> bool:
 
 
 _MOST_MONOMIALS = 32
-_Polynomial: TypeAlias = "dict[tuple[Extent, ...], int]"
+Polynomial: TypeAlias = "dict[tuple[Extent, ...], int]"
 """Coefficients by what is multiplied: names, and quotients and remainders as they stand."""
 
 
 def difference(a: Extent, b: Extent) -> int | None:
     """`a - b` where it is one number at every call; None where it is not, or cannot be told."""
-    left, right = _polynomial(a), _polynomial(b)
-    if left is None or right is None:
+    rest = difference_of(a, b)
+    if rest is None or any(factor for key, factor in rest.items() if key):
         return None
-    rest = _added(left, right, -1)
-    return rest.get((), 0) if not any(factor for key, factor in rest.items() if key) else None
+    return rest.get((), 0)
+
+
+def difference_of(a: Extent, b: Extent) -> Polynomial | None:
+    """`a - b` multiplied out; None where it has too many parts."""
+    left, right = _polynomial(a), _polynomial(b)
+    return None if left is None or right is None else _added(left, right, -1)
 
 
 def never_positive(extent: Extent) -> bool:
@@ -114,18 +119,20 @@ def never_positive(extent: Extent) -> bool:
     if polynomial is None or any(not isinstance(part, Free) for key in polynomial for part in key):
         return False
     # With each extent written 1 + t, all coefficients of t that are at most 0 leave no way up.
-    shifted: _Polynomial = {}
+    shifted: Polynomial = {}
     for key, factor in polynomial.items():
-        product: _Polynomial = {(): factor}
+        product: Polynomial = {(): factor}
         for part in key:
             product = _added(product, {(*k, part): n for k, n in product.items()}, 1)
+            if len(product) > _MOST_MONOMIALS:
+                return False
         shifted = _added(shifted, product, 1)
         if len(shifted) > _MOST_MONOMIALS:
             return False
     return all(factor <= 0 for factor in shifted.values())
 
 
-def _polynomial(extent: Extent) -> _Polynomial | None:
+def _polynomial(extent: Extent) -> Polynomial | None:
     """The extent multiplied out; None beyond _MOST_MONOMIALS."""
     match extent:
         case Fixed(value):
@@ -142,13 +149,13 @@ def _polynomial(extent: Extent) -> _Polynomial | None:
                 return None
             if op != "*":
                 return _added(a, b, 1 if op == "+" else -1)
-            product: _Polynomial = {}
+            product: Polynomial = {}
             for x, m in a.items():
                 product = _added(product, {tuple(sorted((*x, *y), key=show)): n for y, n in b.items()}, m)
             return product
 
 
-def _added(a: _Polynomial, b: _Polynomial, factor: int) -> _Polynomial:
+def _added(a: Polynomial, b: Polynomial, factor: int) -> Polynomial:
     return {key: a.get(key, 0) + factor * b.get(key, 0) for key in {**a, **b}}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ucutlass import ir
-from ucutlass.check import check, program_error
+from ucutlass.check import check_with_warnings, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.families import Form, GemmForm, Refused, SweepForm, recognise
 from ucutlass.families.planning import plan_form
@@ -25,11 +25,12 @@ from ucutlass.spans import span
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file that passed the checker. `file` names it in diagnostics."""
+    """A file that passed the checker. `file` names it in diagnostics; `warnings` are about the text."""
 
     module: ir.Module
     source: str
     file: str
+    warnings: tuple[Diagnostic, ...] = ()
 
     def error(self, *diagnostics: Diagnostic) -> ProgramError:
         return ProgramError(diagnostics, self.source, self.file)
@@ -52,7 +53,8 @@ def decoded(data: bytes, file: str) -> str:
 
 def read_text(source: str, file: str = "<text>") -> Checked:
     """Checks a text. Raises ProgramError."""
-    return Checked(check(source, file), source, file)
+    module, warnings = check_with_warnings(source, file)
+    return Checked(module, source, file, warnings)
 
 
 def programs(checked: Checked) -> tuple[str, ...]:
@@ -180,7 +182,8 @@ def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None
 
 
 def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, ...]:
-    """Every illegal alternative of every block, each for an ordinary shape that its guard admits.
+    """Every illegal alternative of every block, each for an ordinary shape that its guard admits. Where its
+    guard admits none, the block is looked at for another shape, and what is illegal there is a warning.
 
     Raises ProgramError where no family serves the kernel.
     """
@@ -189,11 +192,22 @@ def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, .
         _planned(checked, found, ordinary, "sm90a", None, Request())  # some are refused on the way to a plan
     wrong: list[Diagnostic] = []
     for block in program.schedules:
-        sizes = typical_sizes(program, block.guard)
+        met = typical_sizes(program, block.guard)
+        sizes = met if met is not None else typical_sizes(program, None)
         if sizes is None:
             continue
         for request in requests(block.choices):
             made = _planned(checked, found, sizes, block.arch, None, request)
             if isinstance(made, tuple):
-                wrong += [d for v in made if (d := _diagnostic(v, program.span, block)) not in wrong]
-    return tuple(wrong)
+                illegal = [_diagnostic(v, program.span, block) for v in made]
+                wrong += illegal if met is not None else [_unmet(d, program, sizes, block) for d in illegal]
+    return tuple(dict.fromkeys(wrong))
+
+
+def _unmet(
+    illegal: Diagnostic, program: ir.Kernel, sizes: Sequence[int], block: ir.ScheduleBlock
+) -> Diagnostic:
+    """What is illegal in a block whose condition no extents that were tried meet."""
+    shape = ", ".join(f"{name}={size}" for name, size in zip(program.dims, sizes, strict=True))
+    note = f"no ordinary extents meet the condition of this block; it was checked for {shape}"
+    return replace(illegal, severity="warning", notes=(*illegal.notes, (note, block.span)))

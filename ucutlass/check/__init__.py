@@ -5,6 +5,7 @@ from __future__ import annotations
 from ucutlass import ir
 from ucutlass.check.calls import BUILTINS
 from ucutlass.check.functions import unknown_names
+from ucutlass.check.lint import warnings
 from ucutlass.check.pipelines import check_pipeline
 from ucutlass.check.programs import Findings, Names, check_kernel
 from ucutlass.check.scope import Reject
@@ -14,14 +15,19 @@ from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 from ucutlass.grammar.parse import SyntaxProblem, parse
 
-__all__ = ["check", "check_tree", "program_error"]
+__all__ = ["check", "check_tree", "check_with_warnings", "program_error"]
 
 
 def check(source: str, file: str = "<text>") -> ir.Module:
     """The typed programs of a text.
 
-    Raises ProgramError with every diagnostic of the text.
+    Raises ProgramError with every error of the text.
     """
+    return check_with_warnings(source, file)[0]
+
+
+def check_with_warnings(source: str, file: str = "<text>") -> tuple[ir.Module, tuple[Diagnostic, ...]]:
+    """The typed programs of a text, and its warnings in the order of the text. Raises as `check`."""
     try:
         tree = parse(source)
     except SyntaxProblem as problem:
@@ -29,7 +35,7 @@ def check(source: str, file: str = "<text>") -> ir.Module:
     module, diagnostics = check_tree(tree)
     if any(d.severity == "error" for d in diagnostics):
         raise ProgramError(diagnostics, source, file)
-    return module
+    return module, diagnostics
 
 
 def program_error(problem: SyntaxProblem, source: str, file: str) -> ProgramError:
@@ -39,7 +45,8 @@ def program_error(problem: SyntaxProblem, source: str, file: str) -> ProgramErro
 
 
 def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
-    """The programs that are sound, and every diagnostic in the order of the text."""
+    """The programs that are sound, and every diagnostic in the order of the text: errors, or warnings where
+    there are none."""
     findings = Findings()
     names = _names(tree, findings)
     for function in names.functions.values():
@@ -56,7 +63,8 @@ def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
     ordered = tuple(made[name] for name in names.programs if name in made)
     # A mistake in a function is found again wherever it is expanded.
     diagnostics = sorted(dict.fromkeys(findings.diagnostics), key=lambda d: d.span.start)
-    return ir.Module(ordered), tuple(diagnostics)
+    module = ir.Module(ordered)
+    return module, tuple(diagnostics) or warnings(tree, module)
 
 
 def _names(tree: syntax.File, findings: Findings) -> Names:

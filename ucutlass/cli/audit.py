@@ -20,6 +20,7 @@ from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.reading import read
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -61,7 +62,7 @@ def command(
     """
     with reported(as_json):
         policy = _lane(lane, as_json)
-        checked = frontend.read(file)
+        checked = read(file)
         program = _program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         candidate = Candidate(checked, program, dict(zip(program.dims, extents, strict=True)))

@@ -24,6 +24,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.cli.reading import read
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import Device
 from ucutlass.runtime import isolate
@@ -89,7 +90,7 @@ def command(
     """
     with reported(as_json):
         given = parse_sizes(sizes)
-        checked = frontend.read(file)
+        checked = read(file)
         complete(frontend.program(checked, name), given)  # the call's mistakes before the machine's
         found = gpu.at_hand()
         if found is None:

@@ -19,6 +19,7 @@ from ucutlass.cli import gpu, pipelines, show
 from ucutlass.cli.build_files import export
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.reading import read
 from ucutlass.emit.staged import NotServed
 from ucutlass.runtime import timings
 from ucutlass.runtime.build import Artifact
@@ -95,7 +96,7 @@ def command(
         raise click.UsageError("--timings looks at one kernel for one shape: leave out --all and --shape")
     start = perf_counter()
     with reported(as_json), recording() as heard:
-        checked = frontend.read(file)
+        checked = read(file)
         if not every and isinstance(program := frontend.program(checked, name), ir.Pipeline):
             if timed:
                 raise click.UsageError("--timings looks at one kernel: name one with --kernel")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -26,12 +27,16 @@ from ucutlass.shapes import complete, parse_sizes
 @click.option(
     "--types-only", is_flag=True, help="Stop after the type check: families and schedules are not asked."
 )
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @json_option
-def command(files: tuple[Path, ...], sizes: tuple[str, ...], types_only: bool, as_json: bool) -> None:
+def command(
+    files: tuple[Path, ...], sizes: tuple[str, ...], types_only: bool, strict: bool, as_json: bool
+) -> None:
     """Check FILES: syntax, names, types, kernel families and schedules; nothing is built.
 
-    Every error of a file is shown at once, with its place, the numbers and a mend. Schedules are
-    checked for ordinary extents that their guards admit, or for the ones given with -s.
+    Every error of a file is shown at once, with its place, the numbers and a mend; a file without errors
+    shows its warnings, which change the exit status with --strict alone. Schedules are checked for
+    ordinary extents that their guards admit, or for the ones given with -s.
     """
     with reported(as_json):
         found = [(path, *_check(path, sizes, types_only)) for path in files]
@@ -44,10 +49,15 @@ def command(files: tuple[Path, ...], sizes: tuple[str, ...], types_only: bool, a
     else:
         for path, source, diagnostics in problems:
             click.echo(render(diagnostics, source, str(path)), err=True)
-        for path in (path for path, _, diagnostics in found if not diagnostics):
+        for path in (path for path, _, diagnostics in found if not _errors(diagnostics)):
             click.echo(f"{path}: fine")
-    if problems:
+    every = [d for _, _, diagnostics in problems for d in diagnostics]
+    if every if strict else _errors(every):
         sys.exit(Status.PROGRAM)
+
+
+def _errors(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    return [d for d in diagnostics if d.severity == "error"]
 
 
 def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, tuple[Diagnostic, ...]]:
@@ -56,8 +66,8 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
     except ProgramError as problem:
         return problem.source, problem.diagnostics
     if types_only:
-        return checked.source, ()
-    wrong: list[Diagnostic] = []
+        return checked.source, checked.warnings
+    wrong = [*checked.warnings]
     for program in _planned_alone(checked, sizes):
         try:
             wrong += _schedules(checked, program, sizes)

@@ -13,6 +13,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.reading import read
 from ucutlass.planner import Planned
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
@@ -34,7 +35,7 @@ def command(
     command that builds it.
     """
     with reported(as_json):
-        checked = frontend.read(file)
+        checked = read(file)
         program = frontend.kernel(checked, name)
         planned = frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch).planned
         source = source_of(checked, program, planned)

@@ -16,6 +16,7 @@ from ucutlass.cli import pipelines, show
 from ucutlass.cli.advice import past, rows
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.reading import read
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
 from ucutlass.planned import FamilyPlanned
@@ -48,7 +49,7 @@ def command(
     Needs no GPU.
     """
     with reported(as_json):
-        checked = frontend.read(file)
+        checked = read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         if isinstance(program, ir.Pipeline):

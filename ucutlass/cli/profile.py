@@ -22,6 +22,7 @@ from ucutlass.cli import gpu, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import arch_option, json_option, kernel_option, seconds_option, sizes_option
+from ucutlass.cli.reading import read
 from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
@@ -98,7 +99,7 @@ def command(
             return
         if file is None:
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
-        job = _job(frontend.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
+        job = _job(read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
         found, row, missing = _look(job, counters, energy, cache)
         advice = advise_any(found, past(job.built.planned.device))
         row |= {"advice": select.to_json(advice), "unavailable": missing}

@@ -23,6 +23,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.cli.reading import read
 from ucutlass.hardware import ARCHES, default_device
 from ucutlass.planned import gemm_or_none
 from ucutlass.runtime import isolate
@@ -57,7 +58,7 @@ def command(
     runs on the CPU instead; the output says which of the two happened.
     """
     with reported(as_json):
-        checked = frontend.read(file)
+        checked = read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         found = gpu.at_hand()

@@ -11,6 +11,7 @@ from ucutlass import frontend, ir
 from ucutlass.cli import gpu
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
+from ucutlass.cli.reading import read
 from ucutlass.cli.sol_show import Request, present
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import DEVICES, Device, arch_for, device_named
@@ -125,7 +126,7 @@ def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
 
 
 def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: Request) -> None:
-    checked = frontend.read(file)
+    checked = read(file)
     program = _pick(checked, name)
     extents = complete(program, parse_sizes(sizes))
     planned, why = _plan(checked, program, extents, request.device)

@@ -23,6 +23,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.cli.reading import read
 from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
 from ucutlass.engine.local import LocalEngine
@@ -104,7 +105,7 @@ def command(
             return
         if len(files) != 1:
             fail(Status.CALL, "one FILE is tuned at a time; several are for --replay", as_json)
-        checked = frontend.read(files[0])
+        checked = read(files[0])
         program = frontend.kernel(checked, name)
         listed, rest = sets.split(sizes)
         # The call's mistakes before the machine's.

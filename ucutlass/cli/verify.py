@@ -25,6 +25,7 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
+from ucutlass.cli.reading import read
 from ucutlass.shapes import complete, parse_sizes
 
 # Written out, because the table of distributions needs torch, and `ucc verify --help` does not.
@@ -81,7 +82,7 @@ def command(
     chosen = secrets.randbits(63) if seed is None else seed
     options = _Options(chosen, distributions, most, limit, wait, sanitize)
     with reported(as_json):
-        checked = frontend.read(file)
+        checked = read(file)
         program = frontend.program(checked, name)
         given = parse_sizes(sizes)
         extents = complete(program, given)
