@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucutlass import ir
+from ucutlass import files, ir
 from ucutlass.elements import ELEMENTS, Element
 from ucutlass.lanes import LANES
 from ucutlass.reference.binding import bind, shape_of
@@ -62,9 +62,9 @@ def read(
     """The module of a problem file, after a process of its own ran it. Raises Unusable."""
     file = str(path)
     try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(file, "unreadable", str(error)) from error
+        source = files.read_text(path, 4 * MOST_SOURCE)
+    except OSError as error:
+        raise Unusable(file, "unreadable", error.strerror or str(error)) from error
     if len(source) > MOST_SOURCE:
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
     told = {"source": source, "file": file, "mode": mode, "precision": precision}

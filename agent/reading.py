@@ -65,9 +65,9 @@ def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
 
 def _text(path: Path) -> str:
     try:
-        return frontend.decoded(path.read_bytes(), str(path))
+        return frontend.source_of(path)
     except OSError as error:
-        raise Unusable(str(path), "unreadable", str(error)) from error
+        raise Unusable(str(path), "unreadable", error.strerror or str(error)) from error
 
 
 def written_sizes(text: str) -> dict[str, int]:

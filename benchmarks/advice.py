@@ -28,6 +28,7 @@ from benchmarks.misscheduled import TABLE, Bad
 from ucutlass import frontend, ir
 from ucutlass.advice import RULES, Advice, Edit, Finding, advise, facts_of, finding
 from ucutlass.backend import source_of, toolchain
+from ucutlass.files import write
 from ucutlass.planner import Planned, plan
 from ucutlass.rules import legal
 from ucutlass.runtime import isolate
@@ -87,7 +88,7 @@ def case_of(bad: Bad) -> Case:
 
 def recorded() -> list[tuple[Planned, float]]:
     """Every plan that benchmarks.record timed on the H200, with its microseconds."""
-    data = json.loads(RECORDED.read_text())
+    data = json.loads(RECORDED.read_text(encoding="utf-8"))
     plain, batched = (
         frontend.read_text(f"kernel k(x: bf16[{b}M, K], w: bf16[{b}N, K]) -> bf16[{b}M, N] "
                            "{ return dot[K](x, w) }")
@@ -240,11 +241,11 @@ def measure(folder: Path, ledger: bool, only: str) -> int:
         row = _row(case) | _timed(case, pair, ledger)
         rows.append(row)
         print(_line(row), flush=True)
-        (folder / "advice.json").write_text(json.dumps(rows, indent=1))
+        write(folder / "advice.json", json.dumps(rows, indent=1))
     faster = sum(row.get("high", 2.0) < 1.0 for row in rows)
     head = ["| kernel | rule | first | us | edited us | ratio | expected | edit |", "|" + "---|" * 8]
     said = f"{faster} of {len(wanted)} faster after the first finding's edit"
-    (folder / "advice.md").write_text("\n".join([*head, *map(_line, rows), "", said, ""]))
+    write(folder / "advice.md", "\n".join([*head, *map(_line, rows), "", said, ""]))
     print(said)
     return 0 if 4 * faster >= 3 * len(wanted) else 1
 
@@ -335,7 +336,9 @@ def query() -> int:
     missing = 0
     for table, chip in metrics.CHIPS.items():
         command = [str(tool), "--query-metrics", "--query-metrics-mode", "all", "--chip", chip]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=300, check=False
+        )
         known = ncu.queried(done.stdout)
         if not known:
             print(f"{table} ({chip}): not listed: {(done.stderr or done.stdout).strip()[:200]}")

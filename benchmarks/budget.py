@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Timer
 from typing import Any
+
+from ucutlass import files
 
 OUT_OF_TIME = 75
 """Exit status of a script that stopped with work left: EX_TEMPFAIL of sysexits.h."""
@@ -61,24 +62,18 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 def write(path: Path, value: Any) -> None:
     """JSON, so that a reader at any time sees the whole of the old or of the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(json.dumps(value, indent=1))
-    beside.replace(path)
+    files.write(path, json.dumps(value, indent=1))
 
 
 def append(path: Path, row: Any) -> None:
     """A line of JSON by one write, so that lines of several processes do not mix."""
-    made = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(made, f"{json.dumps(row)}\n".encode())
-    finally:
-        os.close(made)
+    files.append(path, f"{json.dumps(row)}\n")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The rows of such a file; a line that was cut short counts for nothing."""
     found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             found.append(json.loads(line))
         except ValueError:

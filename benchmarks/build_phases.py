@@ -21,6 +21,7 @@ from benchmarks import budget
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.emit.text import Source
+from ucutlass.files import put
 from ucutlass.runtime import nvcc
 from ucutlass.runtime.timings import NVCC_PHASES, REST, nvcc_phases
 from ucutlass.runtime.toolchain import Toolchain
@@ -36,7 +37,7 @@ PHASES = (*(phase for phase, _ in NVCC_PHASES), REST)
 
 def source(schedule: str | None) -> tuple[Source, str]:
     """The kernel's file and its schedule; `schedule` replaces the program's own blocks."""
-    text = EXAMPLE.read_text()
+    text = EXAMPLE.read_text(encoding="utf-8")
     if schedule is not None:
         text = text[: text.index("  schedule")] + f"  schedule sm90a {{ {schedule} }}\n}}\n"
     checked = frontend.read_text(text)
@@ -64,11 +65,11 @@ def command(made: Source, tools: Toolchain) -> list[str]:
 def cold_build(made: Source, tools: Toolchain) -> dict[str, float]:
     """Seconds of one build: `wall`, and each phase. Raises CalledProcessError where nvcc fails."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / nvcc.SOURCE).write_text(made.text)
+        put(Path(folder) / nvcc.SOURCE, made.text)
         start = time.monotonic()
-        subprocess.run(command(made, tools), cwd=folder, check=True, capture_output=True, text=True)
+        subprocess.run(command(made, tools), cwd=folder, check=True, capture_output=True)
         wall = time.monotonic() - start
-        said = dict(nvcc_phases((Path(folder) / "phases.csv").read_text()))
+        said = dict(nvcc_phases((Path(folder) / "phases.csv").read_text(encoding="utf-8")))
         return {"wall": wall, **{phase: said.get(phase, 0.0) for phase in PHASES}}
 
 

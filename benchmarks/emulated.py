@@ -34,6 +34,7 @@ from ucutlass import frontend, ir, planner
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.families.gemm import GemmForm, problem
+from ucutlass.files import write
 from ucutlass.hardware import ARCHES
 from ucutlass.plan import Knobs
 from ucutlass.planned import AnyPlanned
@@ -210,7 +211,7 @@ def failed(rows: Sequence[Row]) -> bool:
 def run_emulated(programs: int, seed: int, processes: int, out: Path) -> list[Row]:
     jobs = [*example_jobs(), *random_jobs(seed, programs)]
     rows: list[Row] = []
-    with ThreadPoolExecutor(processes) as pool, (out / "emulated.jsonl").open("w") as log:
+    with ThreadPoolExecutor(processes) as pool, (out / "emulated.jsonl").open("w", encoding="utf-8") as log:
         for done in as_completed([pool.submit(emulate, job) for job in jobs]):
             rows.append(done.result())
             log.write(json.dumps(asdict(rows[-1])) + "\n")
@@ -236,7 +237,7 @@ def run_lowering(programs: int, seed: int, processes: int, out: Path) -> list[Lo
     with ProcessPoolExecutor(processes, initializer=partial(torch.set_num_threads, 1)) as pool:
         found = list(pool.map(lowered, range(seed, seed + programs), chunksize=20))
     wrong = [asdict(one) for one in found if one.outcome != "right"]
-    (out / "lowering.json").write_text(json.dumps({"programs": programs, "not right": wrong}, indent=1))
+    write(out / "lowering.json", json.dumps({"programs": programs, "not right": wrong}, indent=1))
     return found
 
 

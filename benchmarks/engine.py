@@ -30,6 +30,7 @@ from ucutlass import frontend
 from ucutlass.engine.cluster import local_cluster
 from ucutlass.engine.dask import DaskEngine
 from ucutlass.engine.work import TABLE
+from ucutlass.files import write
 from ucutlass.runtime import switches, system
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.cache import Cache, Entry
@@ -214,7 +215,7 @@ def _keep(out: Path, report: dict[str, Any], runs: Sequence[Run]) -> None:
     one = runs[0].throughput
     ratio = runs[1].throughput / one if len(runs) > 1 and one else None
     report["ratio"] = ratio
-    out.write_text(json.dumps(report, indent=1))
+    write(out, json.dumps(report, indent=1))
     last = runs[-1]
     good = sum(isinstance(v, float) for v in last.kernels.values())
     print(

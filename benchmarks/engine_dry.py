@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from ucutlass.engine.work import Row, Table
+from ucutlass.files import put
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.ptxas import Report
 from ucutlass.trials.tune import FINAL_ROUNDS
@@ -44,7 +45,7 @@ def build(
             if isinstance(cache.load(key), Entry):
                 continue
             with cache.staging(key) as folder:
-                (folder / "kernel.so").write_bytes(bytes.fromhex(key) * 1000)
+                put(folder / "kernel.so", bytes.fromhex(key) * 1000)
                 about = {
                     "builder": "dry", "entry": f"ucc_{key[:16]}", "arch": arch, "command": "", "versions": {},
                     "seconds": 0.0, "report": Report().to_json(), "worker": os.getpid(),

@@ -68,7 +68,7 @@ def run(step: Step, folder: Path, deadline: Deadline = NEVER, beside: int = 0) -
         more[DATA_DIR] = str(folder.resolve() / "data")
     if beside and BUILD_JOBS not in os.environ:
         more[BUILD_JOBS] = str(max(1, jobs() // (beside + 1)))
-    with (folder / f"{step.name}.txt").open("a") as log:
+    with (folder / f"{step.name}.txt").open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             env=os.environ | more,
@@ -139,7 +139,9 @@ def _side_by_side(
 
 def read_state(folder: Path) -> dict[str, Ended]:
     path = folder / "state.json"
-    return {name: Ended(**e) for name, e in json.loads(path.read_text()).items()} if path.exists() else {}
+    if not path.exists():
+        return {}
+    return {name: Ended(**e) for name, e in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def _tail(log: Path) -> str:

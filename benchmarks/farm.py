@@ -224,7 +224,7 @@ class _Builds:
         self._path = path
         before: dict[str, Any] = {"wall": 0.0, "failed": {}, "built": {}}
         if path.exists():
-            before = json.loads(path.read_text())
+            before = json.loads(path.read_text(encoding="utf-8"))
         self._wall, self._start = before["wall"], time.monotonic()
         self._failed: dict[str, str] = before["failed"]
         self._built: dict[str, list[dict[str, Any]]] = before["built"]

@@ -83,7 +83,7 @@ class Loss:
 
 def read(path: Path) -> tuple[list[Row], Device]:
     """The measured rows that are our kernels, and the device they ran on."""
-    recorded = json.loads(path.read_text())
+    recorded = json.loads(path.read_text(encoding="utf-8"))
     device = device_named(recorded["machine"]["gpu"]) or default_device(ARCHES["sm90a"])
     rows = _timed(recorded, device) if "gemm" in recorded else _recorded(recorded, device)
     return list(rows), device

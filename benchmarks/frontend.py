@@ -85,7 +85,7 @@ def kernels(files: Sequence[Path]) -> list[tuple[str, str]]:
     """Text and name of every kernel of the files."""
     found = []
     for file in files:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         found += [
             (text, p.name) for p in frontend.read_text(text).module.programs if isinstance(p, ir.Kernel)
         ]

@@ -44,6 +44,7 @@ from benchmarks import host_programs
 from benchmarks.host_programs import Make, Variant
 from ucutlass.elements import BF16
 from ucutlass.extents import Fixed, Free, evaluate
+from ucutlass.files import write
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
 from ucutlass.runtime.launch import Bound, Launcher
 from ucutlass.runtime.library import Entry, Native, NoNative, native
@@ -198,7 +199,7 @@ def summary(times: Mapping[str, Sequence[float]], against: Mapping[str, str]) ->
 
 
 def machine(device: str) -> dict[str, str]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return {
         "cpu": next((line.partition(":")[2].strip() for line in lines if "model name" in line), "unknown"),
         "device": torch.cuda.get_device_name() if device == "cuda" else "none",
@@ -295,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "results": results,
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        write(options.json, json.dumps(report, indent=2) + "\n")
     return 0
 
 

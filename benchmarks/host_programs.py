@@ -20,6 +20,7 @@ import torch
 import ucutlass
 from ucutlass import frontend, ir
 from ucutlass.backend import build_kernels
+from ucutlass.files import put
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime.declaration import spec_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
@@ -97,7 +98,7 @@ def nothing(folder: Path) -> Entry:
     if compiler is None:
         sys.exit("a C compiler is needed for the entry that does nothing; or give --program")
     source, made = folder / "nothing.c", folder / "nothing.so"
-    source.write_text(NOTHING)
+    put(source, NOTHING)
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
     return load_entry(made, "nothing")
 

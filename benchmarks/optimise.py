@@ -141,7 +141,7 @@ def main() -> None:
     budget.add_option(parser)
     options = parser.parse_args()
     if options.table:
-        print(table(json.loads(options.table.read_text())["rows"]))
+        print(table(json.loads(options.table.read_text(encoding="utf-8"))["rows"]))
         return
     try:
         tasks = chosen(options.only, options.lanes)

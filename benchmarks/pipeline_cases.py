@@ -40,7 +40,7 @@ class Case:
 
     @property
     def text(self) -> str:
-        return (PROGRAMS / f"{self.name}.ucu").read_text()
+        return (PROGRAMS / f"{self.name}.ucu").read_text(encoding="utf-8")
 
 
 # --- lanes -------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 from benchmarks.report import geomean, machine
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
+from ucutlass.files import write
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.timing import Timing
 from ucutlass.shapes import complete
@@ -76,7 +77,7 @@ def table(doc: str | None, plans: Mapping[str, Planned], measure: Callable[[str,
         rows[name] = measure(name, compile_too)
         print(line(rows[name]), flush=True)
         content = {"machine": machine(), "rows": list(rows.values()), "unbuilt": unbuilt}
-        options.out.write_text(json.dumps(content, indent=1))
+        write(options.out, json.dumps(content, indent=1))
     ratios = [r["over_best"] for r in rows.values()]
     print(f"geomean over best {geomean(ratios):.3f}, least {min(ratios):.3f}, {len(rows)} rows")
     print("\n".join(unbuilt))

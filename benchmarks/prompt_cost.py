@@ -215,7 +215,8 @@ def main() -> None:
     asked = parser.parse_args()
     rows = []
     for file, sizes in PROBLEMS.items():
-        subject = subject_of((ROOT / file).read_text(), None, sizes, "sm90a", "H200", lane="bf16")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        subject = subject_of(text, None, sizes, "sm90a", "H200", lane="bf16")
         for name in dialogue.DIALOGUES:
             record = asked.record and asked.record / f"{Path(file).stem}_{name}.jsonl"
             rows.append(measured(subject, file, name, asked.attempts, record))

@@ -196,7 +196,7 @@ def main() -> None:
 def known(folder: Path) -> dict[int, Outcome]:
     """What runs before found, by edge; `no answer` is none."""
     path = folder / "rule_edges.json"
-    rows = json.loads(path.read_text())["outcomes"] if path.exists() else []
+    rows = json.loads(path.read_text(encoding="utf-8"))["outcomes"] if path.exists() else []
     made = (Outcome(**row | {"broken": tuple(row["broken"])}) for row in rows)
     answered = {(o.code, o.what): o for o in made if o.kind != "no answer"}
     return {i: answered[e.code, e.what] for i, e in enumerate(EDGES) if (e.code, e.what) in answered}

@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.sol_problems import PROBLEMS, Problem
 from ucutlass.cli.sol_module import module_work
+from ucutlass.files import put, write
 from ucutlass.hardware import DEVICES, Device
 from ucutlass.runtime.module.work import ModuleWork
 from ucutlass.sol.bounds import data_sheet, fused_bound
@@ -53,7 +54,7 @@ def work_of(problem: Problem) -> ModuleWork:
     """Exports and counts a problem in lane tf32. Raises ModuleLost."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{problem.key}.py"
-        file.write_text(problem.source)
+        put(file, problem.source)
         return module_work(file, "tf32")
 
 
@@ -72,7 +73,7 @@ def compare(problem: Problem, work: ModuleWork, given: dict[str, Any], device: D
 
 
 def _given() -> dict[tuple[int, int], dict[str, Any]]:
-    return {(p["level"], p["id"]): p for p in json.loads(DATA.read_text())["problems"]}
+    return {(p["level"], p["id"]): p for p in json.loads(DATA.read_text(encoding="utf-8"))["problems"]}
 
 
 def _line(row: Row) -> str:
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{len(rows)} problems on {device.name}: " + ", ".join(f"{n} {v}" for v, n in counts.items()))
     if options.json:
         record = {"device": device.name, "counts": counts, "rows": [asdict(row) for row in rows]}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        write(options.json, json.dumps(record, indent=1) + "\n")
     return 1 if counts["DISAGREES"] else 0
 
 

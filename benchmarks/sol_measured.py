@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, default=[DATA / name for name in FILES])
     found: list[Row] = []
     for path in parser.parse_args().files:
-        rows = list(rows_of(path.stem, json.loads(path.read_text())))
+        rows = list(rows_of(path.stem, json.loads(path.read_text(encoding="utf-8"))))
         near = max(rows, key=lambda r: r.share)
         print(f"{path.name}: {len(rows)} times, the nearest to its bound: {near.share:.1%}, {near.what}")
         found += rows

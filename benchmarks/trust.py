@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.report import machine
 from benchmarks.trust_trials import TRICKS, findings_of
 from ucutlass.backend import build_kernel
+from ucutlass.files import write
 from ucutlass.frontend import kernel, read
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench import lane
@@ -59,8 +60,8 @@ def main() -> None:
 
     def keep() -> None:
         report["verdicts"] = verdicts(report)
-        (options.out / "trust.json").write_text(json.dumps(report, indent=1))
-        (options.out / "trust.md").write_text(markdown(report))
+        write(options.out / "trust.json", json.dumps(report, indent=1))
+        write(options.out / "trust.md", markdown(report))
 
     def waiting(holder: str) -> None:
         print(f"waiting for {holder}", flush=True)
@@ -77,7 +78,7 @@ def main() -> None:
             keep()
         report["device_seconds"] = time.monotonic() - began
         keep()
-    print((options.out / "trust.md").read_text())
+    print((options.out / "trust.md").read_text(encoding="utf-8"))
     sys.exit(0 if all(v["ok"] for v in report["verdicts"].values()) else 1)
 
 

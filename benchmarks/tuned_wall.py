@@ -21,6 +21,7 @@ from benchmarks.budget import Deadline, append, lines
 from benchmarks.relay import Row
 from benchmarks.speed import Shape
 from benchmarks.tuned_rows import MAIN, OTHERS, Task
+from ucutlass.files import put
 from ucutlass.runtime import isolate
 from ucutlass.runtime.switches import CACHE_DIR, DATA_DIR
 
@@ -74,7 +75,7 @@ def clock(task: Task, builds: int, torch_first: bool) -> Row:
 def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
     def part() -> Row:
         file = folder / "kernel.ucu"
-        file.write_text(task.text + "\n")
+        put(file, task.text + "\n")
         sizes = ",".join(f"{name}={extent}" for name, extent in task.sizes.items())
         command = [
             sys.executable, "-m", "ucutlass.cli", "tune", str(file), "-s", sizes, "--json",
@@ -84,8 +85,8 @@ def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
         start = time.monotonic()
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                env=os.environ | more, timeout=LIMIT_SECONDS,
+                command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                errors="replace", check=False, env=os.environ | more, timeout=LIMIT_SECONDS,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return {"ok": False, "error": "TimedOut", "detail": f"ucc tune took over {LIMIT_SECONDS:.0f} s"}

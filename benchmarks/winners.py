@@ -24,6 +24,7 @@ from benchmarks.tuned_rows import ARCH, task_of
 from ucutlass import frontend, heuristic, planner, winners
 from ucutlass.case import Case, build, case_of
 from ucutlass.families.gemm import problem
+from ucutlass.files import write
 from ucutlass.hardware import ARCHES, Device, device_named
 from ucutlass.rules import legal
 from ucutlass.rules.candidate import Candidate, request_of
@@ -79,7 +80,7 @@ class NotOneDevice(ValueError):
 
 def read(paths: Sequence[Path]) -> tuple[Device, list[Measured]]:
     """Raises OSError, ValueError for what is no recording, NotOneDevice."""
-    contents = [(path, json.loads(path.read_text())) for path in paths]
+    contents = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
     names = {content["machine"]["gpu"].split(",")[0] for _, content in contents}
     devices = [device_named(name) for name in sorted(names)]
     if len(devices) != 1 or devices[0] is None:
@@ -283,7 +284,7 @@ def main() -> None:
             print(f"\n{grid(measured)}")
         return
     text = text_of(device, options.recordings, made(measured))
-    TARGET.write_text(text)
+    write(TARGET, text)
     print(f"{TARGET}: {text.count('sizes')} winners, {len(text) / 1024:.1f} KiB")
 
 

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ucutlass.files import put
 from ucutlass.runtime.cache import FORMAT, MANIFEST, Cache, Entry
 from ucutlass.runtime.errors import CacheError
 
@@ -37,7 +38,7 @@ def pack(cache: Cache, key: str) -> bytes | None:
     if not isinstance(entry, Entry):
         return None
     try:
-        manifest = json.loads((entry.folder / MANIFEST).read_text())
+        manifest = json.loads((entry.folder / MANIFEST).read_text(encoding="utf-8"))
         files = [(entry.folder / name).read_bytes() for name in manifest["files"]]
     except FileNotFoundError:
         return None  # evicted meanwhile
@@ -64,7 +65,7 @@ def unpack(cache: Cache, key: str, data: bytes) -> Entry:
                 cache.quarantine(key)
         with cache.staging(key) as folder:
             for name, content in files.items():
-                (folder / name).write_bytes(content)
+                put(folder / name, content)
             return cache.publish(key, folder, manifest["about"])
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from ucutlass.files import put
 from ucutlass.runtime import switches
 from ucutlass.runtime.errors import (
     BuildCancelled,
@@ -184,7 +185,7 @@ class Cache:
             content = sorted(staged.iterdir())
             files = {f.name: {"bytes": f.stat().st_size, "sha256": _sha256(f)} for f in content}
             manifest = {"format": FORMAT, "key": key, "files": files, "about": dict(about)}
-            (staged / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True))
+            put(staged / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
             for path in (*content, staged / MANIFEST, staged):
                 _sync(path)
             target = self._folder("entries") / key
@@ -223,7 +224,7 @@ class Cache:
     def check_writable(self) -> None:
         """Makes and removes a staging folder; raises the CacheError that a build would."""
         with self.staging("probe") as folder:
-            (folder / "probe").write_bytes(b"probe")
+            put(folder / "probe", b"probe")
 
     # --- housekeeping ------------------------------------------------------------
 
@@ -313,7 +314,7 @@ def _inspect(
     key: str, folder: Path, check: Callable[[Path, Mapping[str, Any]], str]
 ) -> Entry | Corrupt | None:
     try:
-        text = (folder / MANIFEST).read_text()
+        text = (folder / MANIFEST).read_text(encoding="utf-8")
         used = (folder / MANIFEST).stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return Corrupt(key, folder, f"it has no {MANIFEST}") if folder.exists() else None
@@ -405,5 +406,5 @@ def _try_lock(path: Path) -> int | None:
 
 def _holder(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(errors="replace")[:200] or "another process"
+        return path.read_text(encoding="utf-8", errors="replace")[:200] or "another process"
     return "another process"

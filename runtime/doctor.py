@@ -109,7 +109,7 @@ def _toolkit_folder(nvcc: Path) -> list[Path]:
     command = [str(nvcc), "--dryrun", "-x", "cu", os.devnull]
     with tempfile.TemporaryDirectory() as folder:  # nvcc's stand-ins may write where they are run
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, cwd=folder
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, cwd=folder
         )
     m = re.search(r"^#\$ _HERE_=(.+)$", done.stderr, re.MULTILINE)
     return [Path(m[1])] if m else []

@@ -216,7 +216,7 @@ def _resident(group: int) -> int:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # proc(5): the name, in parentheses, may hold blanks; pgrp is field 5, rss field 24.
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             if int(fields[2]) == group:
                 pages += int(fields[21])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -28,7 +28,7 @@ def main() -> None:
         request = json.load(sys.stdin)
         _settle(request)
         message = _call(request)
-        with os.fdopen(result, "w") as pipe:
+        with os.fdopen(result, "w", encoding="utf-8") as pipe:
             pipe.write(message)
         _flush()
     else:
@@ -40,7 +40,7 @@ def main() -> None:
 def _serve(requests: int, result: int) -> None:
     """One line a call in, one out, until no more come; the first line is for `_settle` alone."""
     os.set_inheritable(requests, False)
-    with os.fdopen(requests) as asked, os.fdopen(result, "w") as pipe:
+    with os.fdopen(requests, encoding="utf-8") as asked, os.fdopen(result, "w", encoding="utf-8") as pipe:
         settings = json.loads(asked.readline())
         _settle(settings)
         for module in settings["preload"]:

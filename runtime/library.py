@@ -199,7 +199,7 @@ def _compiler() -> str:
 def _compile(command: list[str]) -> None:
     try:
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
+            command, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         raise NativeUnbuildable(

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+from ucutlass.files import put
 from ucutlass.runtime import process, ptxas, timings
 from ucutlass.runtime.errors import (
     ArchUnknown,
@@ -120,7 +121,7 @@ def compile_source(
     `keep` moves the folder to where refused builds are kept. Raises BuildError, BuildTimedOut,
     BuildCancelled, MachineError, OSError (the folder cannot be written).
     """
-    (folder / SOURCE).write_text(source.text)
+    put(folder / SOURCE, source.text)
     return _compile(source.entry, source.arch, toolchain, folder, keep, cancel, limit_seconds)
 
 
@@ -135,8 +136,8 @@ def compile_unit(
     """Several sources of one architecture and one `preamble` as one translation unit: the library
     has every entry. Otherwise as `compile_source`; what is refused is reported of them all."""
     for source in sources:
-        (folder / f"{source.entry}.cu").write_text(source.text)
-    (folder / SOURCE).write_text("".join(f'#include "{source.entry}.cu"\n' for source in sources))
+        put(folder / f"{source.entry}.cu", source.text)
+    put(folder / SOURCE, "".join(f'#include "{source.entry}.cu"\n' for source in sources))
     entries = ", ".join(source.entry for source in sources)
     return _compile(entries, sources[0].arch, toolchain, folder, keep, cancel, limit_seconds)
 
@@ -165,7 +166,7 @@ def _compile(
     phases = _phases(folder / _PHASES)
     shutil.rmtree(scratch)
     status = process.exit_status(entry, ended, limit_seconds)
-    log = (folder / LOG).read_text(errors="replace")
+    log = (folder / LOG).read_text(encoding="utf-8", errors="replace")
     if status != 0 or not (folder / LIBRARY).is_file():
         raise refusal(entry, status, log, keep, command_line(arch, SOURCE, LIBRARY))
     return Compiled(seconds, ptxas.parse(log), phases)
@@ -174,7 +175,7 @@ def _compile(
 def _phases(table: Path) -> timings.Phases:
     """A table that is missing or unreadable costs the account, never the build."""
     try:
-        return timings.nvcc_phases(table.read_text())
+        return timings.nvcc_phases(table.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ()
 

@@ -8,11 +8,11 @@ script may start anything, so only machine code is remembered.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ucutlass.files import write
 from ucutlass.runtime import switches
 
 _FILE = "versions.json"
@@ -49,7 +49,7 @@ def _name(path: Path) -> str | None:
 def _read(file: Path) -> dict[str, str]:
     """A file that is not there, damaged or of another form is as one without answers."""
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
@@ -62,6 +62,4 @@ def _write(file: Path, answers: dict[str, str]) -> None:
     process asks again."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{_FILE}.{os.getpid()}")
-        temporary.write_text(json.dumps(answers, indent=1))
-        temporary.replace(file)
+        write(file, json.dumps(answers, indent=1))

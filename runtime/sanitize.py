@@ -132,13 +132,13 @@ def check(
     if not isinstance(status, int):
         words = f"it did not end within {limit_seconds:g} s"
         return Report(tool, "failed", words, launches=_launched(receipt))
-    text = log.read_text(errors="replace")
+    text = log.read_text(encoding="utf-8", errors="replace")
     return judge(tool, parse(text), status, _launched(receipt), launches, _last(text))
 
 
 def _launched(receipt: Path) -> int:
     try:
-        found = json.loads(receipt.read_text())
+        found = json.loads(receipt.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return 0
     return found if isinstance(found, int) else 0

@@ -285,9 +285,9 @@ def machine_of(device: int | None, built_with: Mapping[str, str] | None = None) 
 def driver_version(module: Path = _MODULE, proc: Path = _PROC) -> str:
     """The loaded kernel module's version, such as "570.124.06"; "" where it cannot be read."""
     with suppress(OSError):
-        return module.read_text().strip()
+        return module.read_text(encoding="utf-8").strip()
     with suppress(OSError):
-        m = re.search(r"^NVRM version:.*?(\d+(?:\.\d+)+)", proc.read_text(), re.MULTILINE)
+        m = re.search(r"^NVRM version:.*?(\d+(?:\.\d+)+)", proc.read_text(encoding="utf-8"), re.MULTILINE)
         return m[1] if m else ""
     return ""
 

@@ -33,7 +33,7 @@ def memory_total() -> int:
 
 
 def _meminfo(name: str) -> int:
-    for line in (_PROC / "meminfo").read_text().splitlines():
+    for line in (_PROC / "meminfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
         if key == name:
             return int(value.split()[0]) * 1024
@@ -42,7 +42,7 @@ def _meminfo(name: str) -> int:
 
 def _number(path: Path) -> int | None:
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None  # absent, or "max": no limit there
 
@@ -50,7 +50,7 @@ def _number(path: Path) -> int | None:
 def _groups(controller: str) -> list[Path]:
     """The folders of this process's cgroup and its parents, innermost first; `controller` is ""
     for version 2."""
-    for line in (_PROC / "self/cgroup").read_text().splitlines():
+    for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines():
         _, names, place = line.split(":", 2)
         if controller in names.split(","):
             inner = _CGROUP / controller / place.lstrip("/")
@@ -77,7 +77,8 @@ def _room(group: Path, limit: str, usage: str, cached: str) -> int | None:
     if most is None or used is None:
         return None
     try:
-        lines = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        text = (group / "memory.stat").read_text(encoding="utf-8")
+        lines = dict(line.split() for line in text.splitlines())
     except (OSError, ValueError):
         lines = {}
     # Inactive page cache counts as used but is given back on demand.
@@ -88,7 +89,7 @@ def _quota_v2() -> int | None:
     found: list[int | None] = []
     for group in _groups(""):
         try:
-            quota, period = (group / "cpu.max").read_text().split()
+            quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             continue
         found.append(None if quota == "max" else int(quota) // int(period))

@@ -118,7 +118,7 @@ def timings(wall: float, spans: Mapping[str, float], artifact: Artifact, made_he
 
 def _age() -> float:
     """Seconds since this process began, to a tick of 10 ms: field 22 of proc(5)'s stat, after boot."""
-    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    after_name = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     began = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - began
 

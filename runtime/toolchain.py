@@ -204,7 +204,7 @@ def _host_version(path: Path, mtime_ns: int, size: int) -> str:
 def _ask(command: list[str], fault: type[ToolchainError], mend: str) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=60, check=False
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise fault(f"{command[0]} does not run: {error}", mend) from error

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias
 
+from ucutlass.files import put
 from ucutlass.runtime import nvcc
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
@@ -88,7 +89,7 @@ def _publish(
     on_progress: OnProgress,
 ) -> Artifact:
     def produce(folder: Path, _keep: object, _cancel: object) -> Produced:
-        (folder / nvcc.SOURCE).write_text(member.source.text)
+        put(folder / nvcc.SOURCE, member.source.text)
         shutil.copyfile(made / nvcc.LOG, folder / nvcc.LOG)
         _link(made / nvcc.LIBRARY, folder / nvcc.LIBRARY)
         return Produced(

@@ -177,3 +177,100 @@ def test_every_listed_code_is_raised() -> None:
 def test_every_function_can_be_emitted() -> None:
     """The front end's table and the emitter's name the same functions."""
     assert set(FUNCTIONS) == set(FORMS)
+
+
+# --- files --------------------------------------------------------------------------
+
+WRITES_ITSELF = {
+    "ucutlass/files.py": "it is the way to write",
+    "grammar/tables.py": "the grammar needs nothing of ours; it writes the checkout's own table",
+    "emit/keep_templates.py": "it writes the checkout's own table",
+    "runtime/process.py": "the log that a compiler writes to",
+    "runtime/staged/skeleton.py": "room is reserved on a disk, and given back",
+    "runtime/verify/batch.py": "a log of lines, open while a batch runs; in a temporary folder",
+    "runtime/isolate_child.py": "pipes; it imports nothing of ours",
+    "agent/proposers/traffic.py": "lines are added, and one that was cut short is taken away",
+    "benchmarks/emulated.py": "a log of lines, open while a campaign runs",
+    "benchmarks/everything.py": "a step's output, and archives",
+}
+"""Files with a bare way of writing, and why."""
+
+
+def _file_faults(tree: ast.Module, may_write: bool) -> list[str]:
+    """Calls that write a file other than by `ucutlass.files`, or read text in the locale's encoding."""
+    return [
+        f"line {node.lineno}: {fault}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and (fault := _file_fault(node, may_write))
+    ]
+
+
+def _file_fault(call: ast.Call, may_write: bool) -> str:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    given = {k.arg: k.value for k in call.keywords}
+    match name:
+        case "write_text" | "write_bytes" if not may_write:
+            return f".{name}: use ucutlass.files"
+        case "read_text" if isinstance(call.func, ast.Attribute) and not call.args:
+            return "" if "encoding" in given else "read_text without an encoding"
+        case "open" | "fdopen":
+            mode = _mode(call, given)
+            if mode is None:
+                return ""  # a method of another name's sake
+            if set(mode) & set("wax+") and not may_write:
+                return f"open(.., {mode!r}): use ucutlass.files"
+            return "" if "b" in mode or "encoding" in given else "text without an encoding"
+        case "run" | "Popen" | "check_output":
+            text = {"text", "universal_newlines"} & set(given)
+            return "text without an encoding" if text and "encoding" not in given else ""
+        case "NamedTemporaryFile" | "mktemp":
+            return f"{name}: use TemporaryDirectory and ucutlass.files"
+    return ""
+
+
+def _mode(call: ast.Call, given: dict[str | None, ast.expr]) -> str | None:
+    """The mode of a call that opens a file; None where it opens something else."""
+    texts = [a.value for a in [*call.args, *given.values()] if isinstance(a, ast.Constant)]
+    modes = [t for t in texts if isinstance(t, str) and re.fullmatch("[rwaxbt+]{1,3}", t)]
+    if modes:
+        return modes[0]
+    if isinstance(call.func, ast.Name) or call.func.attr == "fdopen":  # type: ignore[attr-defined]
+        return "r"
+    owner = call.func.value  # type: ignore[attr-defined]
+    of_files = not call.args and isinstance(owner, ast.Name) and owner.id.islower()
+    return "r" if of_files else None
+
+
+def _writers() -> list[Path]:
+    here = [path for name, path in modules().items()]
+    return here + sorted((ROOT / "benchmarks").rglob("*.py"))
+
+
+def test_files_are_written_whole_and_read_as_utf8() -> None:
+    """Everything a user owns or the product keeps goes through `ucutlass.files`; no locale decides."""
+    faults = {}
+    for path in _writers():
+        name = str(path.relative_to(ROOT))
+        text = path.read_text(encoding="utf-8")
+        if wrong := _file_faults(ast.parse(text), name in WRITES_ITSELF):
+            faults[name] = wrong
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open(p, 'w')", "p.open('ab')", "open(p)", "p.open()", "p.write_text(x)", "p.read_text()",
+        "p.read_text(errors='replace')", "os.fdopen(f)", "subprocess.run(c, text=True)",
+    ],
+)  # fmt: skip
+def test_a_bare_way_to_a_file_is_seen(text: str) -> None:
+    assert _file_faults(ast.parse(text), may_write=False)
+
+
+def test_what_may_write_itself_does() -> None:
+    idle = [
+        name for name in WRITES_ITSELF
+        if not _file_faults(ast.parse((ROOT / name).read_text(encoding="utf-8")), may_write=False)
+    ]  # fmt: skip
+    assert set(idle) <= {"ucutlass/files.py"}

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ucutlass import ir
+from ucutlass import files, ir
 from ucutlass.check import check_with_warnings, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.families import Form, GemmForm, Refused, SweepForm, recognise
 from ucutlass.families.planning import plan_form
 from ucutlass.grammar.parse import SyntaxProblem, decode
+from ucutlass.grammar.problems import MAX_CHARACTERS
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
 from ucutlass.ordinary import typical_sizes
@@ -21,6 +22,9 @@ from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
 from ucutlass.shapes import ShapeError, holds
 from ucutlass.spans import span
+
+MOST_BYTES = 4 * MAX_CHARACTERS + len(codecs.BOM_UTF8)
+"""Of a program's file: its most characters, each of four bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,13 @@ class Checked:
 @span("front end")
 def read(path: Path) -> Checked:
     """Reads and checks a file. Raises OSError, or ProgramError with all its diagnostics."""
-    return read_text(decoded(path.read_bytes(), str(path)), str(path))
+    return read_text(source_of(path), str(path))
+
+
+def source_of(path: Path) -> str:
+    """The text of a program's file, UTF-8 whatever the locale is, with its line ends. Raises OSError, EFBIG
+    for a file longer than any program; ProgramError for what is not UTF-8."""
+    return decoded(files.read_bytes(path, MOST_BYTES), str(path))
 
 
 def decoded(data: bytes, file: str) -> str:

@@ -23,7 +23,7 @@ LIMIT = 10_000
 @cache
 def guide() -> str:
     """The whole language in at most LIMIT characters of Markdown."""
-    template = (Path(grammar.__file__).parent / "guide.md.j2").read_text()
+    template = (Path(grammar.__file__).parent / "guide.md.j2").read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     return environment.from_string(template).render(
         accumulations="; ".join(

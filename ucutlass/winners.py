@@ -181,7 +181,7 @@ def recorded(arch: str, device: Device) -> tuple[Winner, ...]:
     if not path.exists():
         return ()
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         return of_json(content) if content["device"] == device.name else ()
     except (ValueError, KeyError, TypeError, IndexError) as problem:
         raise WinnersUnreadable(path, problem) from problem

@@ -107,7 +107,7 @@ class Cuda:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             profile.export_chrome_trace(str(file))
-            return parse(file.read_text())
+            return parse(file.read_text(encoding="utf-8"))
 
     def _launch_stamp(self, slots: torch.Tensor) -> None:
         pointer, count = ctypes.c_uint64(slots.data_ptr()), ctypes.c_uint32(_SLOTS)

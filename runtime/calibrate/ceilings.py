@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from ucutlass.files import write
 from ucutlass.runtime import switches
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.evidence import Machine, Record, Subject
@@ -208,16 +207,7 @@ def save(calibration: Calibration, folder: Path | None = None) -> Path:
     """Writes the file in one step, over an older one of this GPU."""
     file = path(calibration.ceilings.device, calibration.ceilings.uuid, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, made = tempfile.mkstemp(dir=file.parent, prefix=".ceilings-")
-    try:
-        with os.fdopen(handle, "w") as out:
-            out.write(to_file(calibration))
-            out.flush()
-            os.fsync(out.fileno())
-        Path(made).replace(file)
-    except OSError:
-        Path(made).unlink(missing_ok=True)
-        raise
+    write(file, to_file(calibration))
     return file
 
 
@@ -226,7 +216,7 @@ def load(device: str, uuid: str, folder: Path | None = None) -> Ceilings | None:
     there are none. Raises CeilingsError for a file that cannot be read or is another GPU's."""
     file = path(device, uuid, folder)
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     try:

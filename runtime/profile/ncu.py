@@ -90,7 +90,7 @@ def runner(environ: Mapping[str, str], limit_seconds: float) -> Run:
         # A decimal comma would change the numbers.
         env = {**environ, "LC_ALL": "C"}
         status = process.run(line, folder=folder, env=env, log=log, limit_seconds=limit_seconds, cancel=None)
-        return str(status), log.read_text(errors="replace")
+        return str(status), log.read_text(encoding="utf-8", errors="replace")
 
     return run
 
@@ -113,7 +113,7 @@ def count(
             except MachineError as error:
                 return NoCounters(str(error))
             written = folder / "ncu.csv"
-            text = written.read_text(errors="replace") if written.exists() else ""
+            text = written.read_text(encoding="utf-8", errors="replace") if written.exists() else ""
         output = parse(text or printed)
         missing = _unknown(output.errors, names)
         if not missing:

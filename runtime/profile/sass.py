@@ -107,7 +107,7 @@ def read(library: Path, cuobjdump: Path) -> tuple[Code, ...] | NoCode:
     try:
         done = subprocess.run(
             [str(cuobjdump), "--dump-sass", str(_code_of(library))],
-            capture_output=True, text=True, errors="replace", timeout=_LIMIT_SECONDS, check=False,
+            capture_output=True, encoding="utf-8", errors="replace", timeout=_LIMIT_SECONDS, check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return NoCode(f"{cuobjdump} does not run: {error}")

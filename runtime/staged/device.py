@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 from types import MappingProxyType
 
+from ucutlass.files import put
 from ucutlass.runtime import nvcc, process
 from ucutlass.runtime.errors import BuildError, CompilerUnusable
 from ucutlass.runtime.staged import worker
@@ -81,7 +82,7 @@ def run(
         "link": None if link is None else asdict(link),
         "seconds": _SECONDS,
     }
-    (folder / _JOB).write_text(json.dumps(job))
+    put(folder / _JOB, json.dumps(job))
     ended = process.run(
         [sys.executable, "-m", worker.__name__, _JOB],
         folder=folder,
@@ -90,7 +91,7 @@ def run(
         limit_seconds=limit_seconds,
         cancel=cancel,
     )
-    said = (folder / log).read_text(errors="replace")
+    said = (folder / log).read_text(encoding="utf-8", errors="replace")
     status = process.exit_status(entry, ended, limit_seconds)
     if status == worker.REFUSED:
         errors = nvcc.first_errors(said, 1)
@@ -99,7 +100,7 @@ def run(
     if status != 0:
         words, compiler = _FULL.get(status, said), "NVRTC" if link is None else "NVRTC or nvJitLink"
         raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
-    phases = json.loads((folder / _SECONDS).read_text())
+    phases = json.loads((folder / _SECONDS).read_text(encoding="utf-8"))
     for name in (_JOB, _SECONDS):
         (folder / name).unlink()
     return Said(said, tuple((str(name), float(seconds)) for name, seconds in phases))
@@ -123,7 +124,7 @@ def cuda_headers(compiler: Path) -> tuple[Path, ...]:
     with tempfile.TemporaryDirectory() as folder:  # nvcc's stand-ins may write where they are run
         done = subprocess.run(
             [str(compiler), "--dryrun", "-x", "cu", os.devnull],
-            capture_output=True, text=True, timeout=60, check=False, cwd=folder,
+            capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, cwd=folder,
         )  # fmt: skip
     found = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.stderr, re.MULTILINE)
     named = [Path(name) for line in found for name in re.findall(r'"(?:-I|-isystem=?)?([^"]+)"', line)]

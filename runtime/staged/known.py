@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ucutlass.files import write
 from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import KNOWN, Cache
 from ucutlass.runtime.staged import nvjitlink, nvrtc
@@ -36,7 +36,7 @@ _MAKERS = (
 def artifact(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -> Artifact | None:
     """The finished artifact of this source, where it is known and still there. Raises CacheError."""
     try:
-        key = _file(source, stage, toolchain, cache).read_text()
+        key = _file(source, stage, toolchain, cache).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
     if len(key) != hashlib.sha256().digest_size * 2 or not key.isalnum():
@@ -49,9 +49,7 @@ def keep(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache, key: 
     with suppress(OSError):
         file = _file(source, stage, toolchain, cache)
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
-        temporary.write_text(key)
-        temporary.replace(file)
+        write(file, key)
 
 
 def _file(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -> Path:

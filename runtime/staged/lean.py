@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 
 from ucutlass.emit.lean import Lean
+from ucutlass.files import put
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache
@@ -78,8 +79,8 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
-        (folder / nvcc.SOURCE).write_text(kernel.device.text)
-        (folder / _HOST_SOURCE).write_text(kernel.host)
+        put(folder / nvcc.SOURCE, kernel.device.text)
+        put(folder / _HOST_SOURCE, kernel.host)
         shutil.copy(NATIVE / HEADER, folder / HEADER)
         headers = (*device.cuda_headers(toolchain.nvcc.path), toolchain.cutlass.home / "include")
         options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in headers))
@@ -117,7 +118,7 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
             "headers": toolchain.cutlass.digest,
             "device": " ".join(_DEVICE_FLAGS),
             "host_flags": " ".join(_HOST_FLAGS),
-            "host_header": (NATIVE / HEADER).read_text(),
+            "host_header": (NATIVE / HEADER).read_text(encoding="utf-8"),
             "host_code": kernel.host,
             "code": kernel.device.code,
         },
@@ -132,7 +133,7 @@ def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> A
 
 def driver_recipe(toolchain: Toolchain) -> Recipe:
     """How that part is made and kept."""
-    text = (NATIVE / DRIVER_SOURCE).read_text()
+    text = (NATIVE / DRIVER_SOURCE).read_text(encoding="utf-8")
     versions = {
         "nvcc": toolchain.nvcc.version,
         "host": toolchain.host.version,
@@ -162,7 +163,7 @@ def driver_recipe(toolchain: Toolchain) -> Recipe:
             **versions,
             "headers": toolchain.cutlass.digest,
             "flags": " ".join(flags),
-            "header": (NATIVE / HEADER).read_text(),
+            "header": (NATIVE / HEADER).read_text(encoding="utf-8"),
             "code": text,
         },
         produce=produce,
@@ -217,5 +218,5 @@ def _check(
     status = process.exit_status(entry, ended.status, limit_seconds)
     if status != 0:
         words = said(folder / one.log)
-        (folder / nvcc.LOG).write_text(words)
+        put(folder / nvcc.LOG, words)
         raise nvcc.refusal(entry, status, words, keep, one.command, "g++", one.source)

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from ucutlass.emit.lean import Lean, lean
 from ucutlass.emit.staged import NotServed, Staged, stage
 from ucutlass.emit.text import Source
+from ucutlass.files import put
 from ucutlass.plan import GemmPlan
 from ucutlass.plans import Plan
 from ucutlass.runtime import nvcc, process, ptxas
@@ -93,13 +94,13 @@ def recipe(
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
-        (folder / nvcc.SOURCE).write_text(source.text)
-        (folder / ARITHMETIC).write_text(staged.arithmetic)
+        put(folder / nvcc.SOURCE, source.text)
+        put(folder / ARITHMETIC, staged.arithmetic)
         made = make(base, cache, on_progress=on_progress, cancel=cancel)
         skeleton_seconds = time.monotonic() - start
         said = _image(source.entry, made, folder, keep, cancel, limit_seconds)
         library_start = time.monotonic()
-        (folder / _DATA).write_text(_DATA_TEXT)
+        put(folder / _DATA, _DATA_TEXT)
         if how == "a":
             _library(source.entry, made, toolchain, folder, keep, cancel, limit_seconds)
         else:
@@ -222,7 +223,7 @@ def _library(
     if status != 0 or not (folder / nvcc.LIBRARY).is_file():
         shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
         words = skeleton.said(log)
-        (folder / nvcc.LOG).write_text(words)
+        put(folder / nvcc.LOG, words)
         raise nvcc.refusal(entry, status, words, keep, shown)
 
 

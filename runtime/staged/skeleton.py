@@ -18,6 +18,7 @@ from threading import Event
 from typing import TypeVar
 
 from ucutlass.emit.text import Source
+from ucutlass.files import put
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Produced, Recipe
 from ucutlass.runtime.process import Status
@@ -66,8 +67,8 @@ def recipe(skeleton: Source, toolchain: Toolchain, limit_seconds: float = BUILD_
     }
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
-        (folder / nvcc.SOURCE).write_text(skeleton.text)
-        (folder / _HOST_SOURCE).write_text(_HOST_TEXT)
+        put(folder / nvcc.SOURCE, skeleton.text)
+        put(folder / _HOST_SOURCE, _HOST_TEXT)
         start = time.monotonic()
         _compile(skeleton.entry, toolchain, folder, keep, cancel, limit_seconds)
         return Produced(round(time.monotonic() - start, 3), ptxas.Report())
@@ -118,7 +119,7 @@ def _compile(
         status = process.exit_status(entry, how, limit_seconds)
         if status != 0 or not (folder / one.part).is_file():
             log = said(folder / one.log)
-            (folder / nvcc.LOG).write_text(log)
+            put(folder / nvcc.LOG, log)
             raise nvcc.refusal(entry, status, log, keep, _line(one))
 
 
@@ -132,7 +133,7 @@ def awaited(beside: Future[T], stop: Event, cancel: Event | None) -> T:
 
 def said(log: Path) -> str:
     """The words of a compiler that failed. Raises OSError where there are none since its disk is full."""
-    words = log.read_text(errors="replace")
+    words = log.read_text(encoding="utf-8", errors="replace")
     if not words.strip():
         with log.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)

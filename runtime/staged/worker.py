@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ucutlass.files import put
+
 REFUSED = 10
 """Exit status: a compiler refused its input, and said why on standard output."""
 
@@ -40,26 +42,26 @@ def _work(job: Path) -> int:
     from ucutlass.runtime.staged import nvjitlink, nvrtc
 
     seconds: list[tuple[str, float]] = []
-    work: Mapping[str, Any] = json.loads(job.read_text())
+    work: Mapping[str, Any] = json.loads(job.read_text(encoding="utf-8"))
     try:
         for one in work["compile"]:
             start = time.monotonic()
-            text = Path(one["source"]).read_text()
+            text = Path(one["source"]).read_text(encoding="utf-8")
             ir, said = nvrtc.compile_lto(nvrtc.load(), text, one["source"], one["options"])
-            Path(one["out"]).write_bytes(ir)
+            put(Path(one["out"]), ir)
             seconds.append((f"NVRTC {one['source']}", time.monotonic() - start))
             sys.stdout.write(said)
         if link := work["link"]:
             start = time.monotonic()
             parts = {path: Path(path).read_bytes() for path in link["parts"]}
             image, said = nvjitlink.link(nvjitlink.load(), parts, link["options"])
-            Path(link["out"]).write_bytes(image)
+            put(Path(link["out"]), image)
             seconds.append(("nvJitLink", time.monotonic() - start))
             sys.stdout.write(said)
     except (nvrtc.NvrtcRefused, nvjitlink.LinkRefused) as refused:
         sys.stdout.write(refused.log)
         return REFUSED
-    Path(work["seconds"]).write_text(json.dumps([(name, round(s, 3)) for name, s in seconds]))
+    put(Path(work["seconds"]), json.dumps([(name, round(s, 3)) for name, s in seconds]))
     return 0
 
 

@@ -113,7 +113,7 @@ def judge_all(
     device; a case that raises ends the batch, because the device's context may be broken.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    with Path(journal).open("a") as file:
+    with Path(journal).open("a", encoding="utf-8") as file:
 
         def write(entry: Mapping[str, Any]) -> None:
             file.write(json.dumps(entry) + "\n")
@@ -149,7 +149,7 @@ def read_journal(journal: Path, cases: Sequence[Case]) -> tuple[dict[int, CaseRe
     short counts for nothing."""
     ended: dict[int, CaseResult] = {}
     begun: set[int] = set()
-    for line in journal.read_text().splitlines() if journal.exists() else ():
+    for line in journal.read_text(encoding="utf-8").splitlines() if journal.exists() else ():
         try:
             entry = json.loads(line)
         except ValueError:

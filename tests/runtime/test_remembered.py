@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -138,13 +139,20 @@ def test_without_a_folder_it_is_asked_each_time(compiler: Path, kept: Path) -> N
     assert ask.times == 2
 
 
-def test_on_a_full_disk_the_answers_that_are_there_stay(compiler: Path, kept: Path, tmp_path: Path) -> None:
+def disk_full(_fd: int, _data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_on_a_full_disk_the_answers_that_are_there_stay(
+    compiler: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remembered.version(compiler, Asked())
     before = kept.read_bytes()
-    kept.with_name(f".{kept.name}.{os.getpid()}").symlink_to("/dev/full")
     other = tmp_path / "other"
     other.write_bytes(ELF)
-    assert remembered.version(other, Asked("13.1")) == "13.1"
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", disk_full)
+        assert remembered.version(other, Asked("13.1")) == "13.1"
     assert kept.read_bytes() == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -219,10 +220,14 @@ def test_where_nothing_can_be_written_the_long_way_is_taken(bench: Bench) -> Non
     assert len(bench.asked) == 2 and len(bench.fake.runs) == 1
 
 
-def test_on_a_full_disk_no_half_an_answer_stays(bench: Bench) -> None:
+def full_disk(_fd: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_on_a_full_disk_no_half_an_answer_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.made()
     (answer,) = bench.answers
     answer.unlink()
-    answer.with_name(f".{answer.name}.{os.getpid()}").symlink_to("/dev/full")
+    monkeypatch.setattr(os, "fsync", full_disk)
     bench.made()
     assert not answer.exists() and len(bench.fake.runs) == 1

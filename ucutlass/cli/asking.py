@@ -13,6 +13,7 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.problem import problem_of_json
 from ucutlass.agent.run import Session
 from ucutlass.cli.errors import Status, fail
+from ucutlass.cli.outputs import Output
 
 if TYPE_CHECKING:
     from ucutlass.agent.optimize import ProposerOf
@@ -34,7 +35,7 @@ OPTIONS = (
 )  # fmt: skip
 
 TRAFFIC = (
-    click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Keep a model's traffic."),
+    click.option("--record", type=Output(), metavar="FILE", help="Keep a model's traffic."),
     click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  help="Answer from kept traffic instead of a model."),
 )  # fmt: skip

@@ -126,7 +126,7 @@ def _baseline(name: str) -> dict[str, str]:
     """As the comparison's process takes it; a file goes as its text. Raises ProgramError, OSError."""
     if name in NAMES:
         return {"name": name}
-    return {"name": name, "text": frontend.decoded(Path(name).read_bytes(), name)}
+    return {"name": name, "text": frontend.source_of(Path(name))}
 
 
 def _made(

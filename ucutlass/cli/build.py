@@ -16,7 +16,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.backend import STAGE_OF, Built, build_kernel, build_kernels
 from ucutlass.cli import gpu, pipelines, show
-from ucutlass.cli.build_files import export
+from ucutlass.cli.build_files import Export
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.reading import read
@@ -200,18 +200,20 @@ def _rows(
     wanted: Sequence[Wanted], origins: Sequence[Origin], made: Sequence[Built | Failure],
     output: Path | None,
 ) -> list[dict[str, Any]]:
+    """What is printed of each; with `output` their files are written."""
     serving: dict[str, list[Built]] = {}
     for one in made:
         if isinstance(one, Built):
             serving.setdefault(one.source.entry, []).append(one)
+    exported = None if output is None else Export(output)
     rows = []
     for (program, extents), origin, one in zip(wanted, origins, made, strict=True):
         given = {d: n for d, n in zip(program.dims, extents, strict=True) if d in free_dims(program)}
         row: dict[str, Any] = {"kernel": program.name, "sizes": given}
         if isinstance(one, Built):
             files = {"library": one.artifact.library}
-            if output is not None:
-                files = export(output, program, serving[one.source.entry])
+            if exported is not None:
+                files = exported.add(program, serving[one.source.entry])
             row |= {
                 "entry": one.source.entry, "seconds": one.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
@@ -222,6 +224,8 @@ def _rows(
         else:
             row |= {"error": str(one), "status": int(status_of(one))}
         rows.append(row)
+    if exported is not None:
+        exported.write()
     return rows
 
 

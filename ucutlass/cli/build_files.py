@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ucutlass import ir
+from ucutlass import files, ir
 from ucutlass.backend import Built
+from ucutlass.cli.outputs import write_all
 from ucutlass.interface import c_header
 
 
-def export(folder: Path, program: ir.Kernel, serving: Sequence[Built]) -> dict[str, Path]:
-    """The files of one entry, which serves the shapes of all of these."""
-    folder.mkdir(parents=True, exist_ok=True)
-    first, *others = serving
-    entry = first.source.entry
-    files = {
-        "library": folder / f"lib{entry}.so",
-        "header": folder / f"{entry}.h",
-        "source": folder / f"{entry}.cu",
-    }
-    shutil.copyfile(first.artifact.library, files["library"])
-    also = [other.planned for other in others]
-    files["header"].write_text(c_header(program, first.planned, first.source, also))
-    files["source"].write_text(first.source.text)
-    return files
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What `ucc build -o` writes into a folder: all of it, or nothing."""
+
+    folder: Path
+    contents: dict[Path, files.Content] = field(default_factory=dict)
+
+    def add(self, program: ir.Kernel, serving: Sequence[Built]) -> dict[str, Path]:
+        """The files of one entry, which serves the shapes of all of these."""
+        first, *others = serving
+        entry = first.source.entry
+        names = {
+            "library": self.folder / f"lib{entry}.so",
+            "header": self.folder / f"{entry}.h",
+            "source": self.folder / f"{entry}.cu",
+        }
+        also = [other.planned for other in others]
+        self.contents[names["library"]] = first.artifact.library
+        self.contents[names["header"]] = c_header(program, first.planned, first.source, also)
+        self.contents[names["source"]] = first.source.text
+        return names
+
+    def write(self) -> None:
+        """Raises OSError, OutputIsInput."""
+        if self.contents:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_all(self.contents)

@@ -13,6 +13,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.outputs import Output, write
 from ucutlass.cli.reading import read
 from ucutlass.planner import Planned
 from ucutlass.schedule import show as show_schedule
@@ -24,7 +25,7 @@ from ucutlass.shapes import complete, parse_sizes
 @sizes_option
 @kernel_option
 @arch_option()
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write to a file.")
+@click.option("-o", "--output", type=Output(), metavar="FILE", help="Write to a file.")
 @json_option
 def command(
     file: Path, sizes: tuple[str, ...], name: str | None, arch: str, output: Path | None, as_json: bool
@@ -40,7 +41,7 @@ def command(
         planned = frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch).planned
         source = source_of(checked, program, planned)
         if output is not None:
-            output.write_text(source.text)
+            write(output, source.text)
     if as_json:
         row: dict[str, Any] = {
             "kernel": program.name,

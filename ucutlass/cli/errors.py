@@ -12,6 +12,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from ucutlass.cli.outputs import OutputIsInput, refuse_inputs
 from ucutlass.diagnostics import ProgramError, to_json
 from ucutlass.runtime.errors import (
     ArchUnknown,
@@ -41,7 +42,7 @@ FAILURES = (BuildError, BuildTimedOut, BuildCancelled, ArchUnknown, MachineError
 
 
 def status_of(problem: Exception) -> Status:
-    """Who is at fault for a failure of FAILURES, ShapeError or SwitchError."""
+    """Who is at fault for a failure of FAILURES, ShapeError, SwitchError or OutputIsInput."""
     match problem:
         case BuildError() | BuildTimedOut() | BuildCancelled():
             return Status.PROGRAM
@@ -57,6 +58,7 @@ def reported(as_json: bool) -> Iterator[None]:
     warnings into lines on stderr."""
     try:
         with _warnings_said():
+            refuse_inputs()
             yield
     except ProgramError as problem:
         if as_json:
@@ -68,7 +70,7 @@ def reported(as_json: bool) -> Iterator[None]:
         else:
             click.echo(str(problem), err=True)
         sys.exit(Status.PROGRAM)
-    except (ShapeError, SwitchError, *FAILURES) as problem:
+    except (ShapeError, SwitchError, OutputIsInput, *FAILURES) as problem:
         fail(status_of(problem), str(problem), as_json)
     except BrokenPipeError:
         raise  # whoever read the output has enough, as `head` does: click ends quietly

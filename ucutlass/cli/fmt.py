@@ -12,7 +12,8 @@ import click
 from ucutlass.check import program_error
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option
-from ucutlass.frontend import decoded
+from ucutlass.files import read_stream, write
+from ucutlass.frontend import MOST_BYTES, decoded, source_of
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import SyntaxProblem, parse
 
@@ -37,14 +38,14 @@ def command(files: tuple[Path, ...], check: bool, as_json: bool) -> None:
     with reported(as_json):
         for path in files:
             piped = str(path) == "-"
-            source = decoded(sys.stdin.buffer.read() if piped else path.read_bytes(), str(path))
+            source = _standard_input() if piped else source_of(path)
             text = _format(source, str(path))
             rows.append({"file": str(path), "changed": text != source, "text": text})
             if piped:
                 if not check and not as_json:
                     click.echo(text, nl=False)
             elif text != source and not check:
-                path.write_text(text)
+                write(path, text)
     differing = [row["file"] for row in rows if row["changed"]]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -54,6 +55,10 @@ def command(files: tuple[Path, ...], check: bool, as_json: bool) -> None:
                 click.echo(f"{'would format' if check else 'formatted'} {name}", err=True)
     if check and differing:
         sys.exit(Status.PROGRAM)
+
+
+def _standard_input() -> str:
+    return decoded(read_stream(sys.stdin.buffer, "-", MOST_BYTES), "-")
 
 
 def _format(source: str, file: str) -> str:

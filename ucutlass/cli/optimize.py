@@ -26,6 +26,7 @@ from ucutlass.cli.asking import maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, sizes_option
+from ucutlass.cli.outputs import Output, write
 from ucutlass.cli.searching import ATTEMPTS, How, search_options
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import Found
@@ -40,7 +41,7 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
 @kernel_option
 @click.option("--resume", "id", metavar="ID", help="Go on with a session instead of FILE.")
 @search_options
-@click.option("-o", "output", type=click.Path(dir_okay=False, path_type=Path), help="Write the best program.")
+@click.option("-o", "output", type=Output(), metavar="FILE", help="Write the best program.")
 @json_option
 def command(
     file: Path | None, sizes: tuple[str, ...], name: str | None, id: str | None, output: Path | None,
@@ -78,7 +79,7 @@ def command(
         state = _searched(kept, session, engine, found, how, as_json)
         best = state.tree.best()
         if output is not None and best is not None:
-            output.write_text(best.text)
+            write(output, best.text)
     _report(session, state, as_json)
     if best is None:
         sys.exit(Status.PROGRAM)

@@ -12,7 +12,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.assembly import BuiltPipeline, build_pipeline
 from ucutlass.cli import show
-from ucutlass.cli.build_files import export
+from ucutlass.cli.build_files import Export
 from ucutlass.hardware import Device
 from ucutlass.pipeline.fusion import Cut, Run, cuts, operators, runs
 from ucutlass.pipeline.orders import Better, better, type_words
@@ -205,11 +205,14 @@ def build(
 ) -> None:  # fmt: skip
     """Builds every stage's kernel for each shape and says where it lies; with `output` what C++ needs.
     Raises ShapeError, ProgramError and a build's failures."""
+    exported = None if output is None else Export(output)
     rows = []
     for sizes in shapes:
         with show.building(program.name) as progress:
             made = build_pipeline(checked, program, sizes, arch, stage=stage, on_progress=progress)
-        rows.append(_built_row(program, made, output))
+        rows.append(_built_row(program, made, exported))
+    if exported is not None:
+        exported.write()
     if as_json:
         click.echo(json.dumps(rows if len(rows) > 1 else rows[0], indent=2))
         return
@@ -229,15 +232,15 @@ def build(
         )  # fmt: skip
 
 
-def _built_row(program: ir.Pipeline, made: BuiltPipeline, output: Path | None) -> dict[str, Any]:
+def _built_row(program: ir.Pipeline, made: BuiltPipeline, exported: Export | None) -> dict[str, Any]:
     stages = []
     for number, (stage, one) in enumerate(zip(made.plan.stages, made.built, strict=True)):
         if one is None or stage.step.kernel is None:
             stages.append({"name": stage.step.name, "torch": True})
             continue
         files = {"library": one.artifact.library}
-        if output is not None:
-            files = export(output, stage.step.kernel, [one])
+        if exported is not None:
+            files = exported.add(stage.step.kernel, [one])
         stages.append(
             {
                 "name": stage.step.name, "entry": one.source.entry, "seconds": one.artifact.seconds,
@@ -252,7 +255,8 @@ def _built_row(program: ir.Pipeline, made: BuiltPipeline, output: Path | None) -
         "kernel": program.name, "sizes": dict(made.plan.layout.sizes), "stages": stages,
         "workspace": _workspace(made.plan),
     }  # fmt: skip
-    if output is not None:
-        row["series"] = str(output / "series.json")
-        (output / "series.json").write_text(json.dumps(row, indent=2) + "\n")
+    if exported is not None:
+        series = exported.folder / "series.json"
+        row["series"] = str(series)
+        exported.contents[series] = json.dumps(row, indent=2) + "\n"
     return row

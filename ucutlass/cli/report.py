@@ -16,12 +16,13 @@ from ucutlass.agent.session import NotASession
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.journals import session_of
 from ucutlass.cli.options import journal_option, json_option
+from ucutlass.cli.outputs import Output, write
 
 
 @click.command("report")
 @click.argument("id")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE",
+    "-o", "--output", type=Output(dash=True), metavar="FILE",
     help="Where to write it, - for standard output; by default ucc-report-ID.html here.",
 )  # fmt: skip
 @journal_option
@@ -41,13 +42,10 @@ def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -
         if output is None and as_json:
             return
         target = output or Path(f"ucc-report-{re.sub(r'[^0-9A-Za-z_-]', '_', found.session[:12])}.html")
-        if str(target) == "-":
-            if as_json:
-                fail(Status.CALL, "--json and -o - would share standard output", as_json)
-            click.echo(page(found), nl=False)
-            return
-        target.write_text(page(found), encoding="utf-8")
-        if not as_json:
+        if as_json and str(target) == "-":
+            fail(Status.CALL, "--json and -o - would share standard output", as_json)
+        write(target, page(found))
+        if not as_json and str(target) != "-":
             click.echo(str(target))
 
 

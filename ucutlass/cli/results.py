@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,8 @@ import click
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option
+from ucutlass.cli.outputs import Output, write
+from ucutlass.files import read_bytes, read_stream
 from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.runtime.store.compare import Compared, Incomparable, compare, time_of
@@ -148,7 +149,7 @@ def compare_(a: str, b: str, as_json: bool) -> None:
 
 
 @command.command("export")
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("file", type=Output(dash=True))
 @_filters(None)
 @json_option
 def export_(
@@ -160,10 +161,9 @@ def export_(
         store = Store.open()
         found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
         lines = list(store.export(reversed(found)))
-        if str(file) == "-":
-            click.echo("".join(f"{line}\n" for line in lines), nl=False)
-            return
-        _replace(file, "".join(f"{line}\n" for line in lines))
+        write(file, "".join(f"{line}\n" for line in lines))
+    if str(file) == "-":
+        return
     counts = {"exported": len(lines), "file": str(file)}
     click.echo(json.dumps(counts) if as_json else f"{_counted(len(lines))} to {file}")
 
@@ -174,7 +174,7 @@ def export_(
 def import_(file: Path, as_json: bool) -> None:
     """Adds the records of an export, each if its seal holds; exit status 2 where one does not."""
     with _told(as_json):
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        data = read_stream(sys.stdin.buffer, "-") if str(file) == "-" else read_bytes(file)
         # Only line feeds end lines; bytes that are no text break a seal and are told of.
         done = Store.open().import_(data.decode(errors="replace").split("\n"))
     if as_json:
@@ -273,17 +273,3 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _table(rows: Sequence[Mapping[str, str]]) -> None:
     show.table(tuple(rows[0]), [tuple(show.plain(v) for v in row.values()) for row in rows])
-
-
-def _replace(file: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="ascii")
-        part.replace(file)
-    except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise OSError(problem.errno, problem.strerror, str(file)) from problem
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from ucutlass import frontend, ir
+from ucutlass import files, frontend, ir
 from ucutlass.cli import gpu
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
+from ucutlass.cli.outputs import Output
 from ucutlass.cli.reading import read
 from ucutlass.cli.sol_show import Request, present
 from ucutlass.diagnostics import ProgramError
@@ -48,7 +49,7 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
     "--lane", "policy", type=click.Choice(POLICIES),
     help="In which lane float32 products of a PyTorch module count; pytorch, its defaults, if not given.",
 )  # fmt: skip
-@click.option("--roofline", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture, SVG.")
+@click.option("--roofline", type=Output(), metavar="FILE", help="Write a picture, SVG.")
 @json_option
 def command(
     file: Path,
@@ -103,7 +104,7 @@ def _ceilings(device: Device, file: Path | None, as_json: bool) -> Ceilings | No
 
 def _read(file: Path) -> Ceilings:
     """As `ucc calibrate` writes it, or the ceilings alone."""
-    text = file.read_text(errors="replace")
+    text = files.read_bytes(file).decode("utf-8", errors="replace")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:

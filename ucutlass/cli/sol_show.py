@@ -11,6 +11,7 @@ import click
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
+from ucutlass.cli.outputs import write
 from ucutlass.hardware import Device
 from ucutlass.runtime.module.work import LanePolicy
 from ucutlass.sol import roofline as picture
@@ -40,7 +41,7 @@ def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -
             text = picture.svg(title, found, request.device, request.seconds)
         except picture.RooflineError as problem:
             fail(Status.PROGRAM, str(problem), request.as_json)
-        request.roofline.write_text(text)
+        write(request.roofline, text)
     if request.as_json:
         click.echo(json.dumps(more | row(found, request.seconds), indent=2))
         return

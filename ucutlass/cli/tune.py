@@ -28,12 +28,13 @@ from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
+from ucutlass.files import write
 from ucutlass.hardware import Device
 from ucutlass.planned import AnyPlanned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import sets
 from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune
-from ucutlass.tune.live import Live, write
+from ucutlass.tune.live import Live
 from ucutlass.tune.policy import POLICIES, Limits, Name
 from ucutlass.tune.shape_set import ShopOf, to_json, tune_set
 from ucutlass.tune.source import NotWritten, with_schedules

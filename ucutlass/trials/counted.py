@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ucutlass.files import put
 from ucutlass.runtime import system
 from ucutlass.runtime.profile import metrics, ncu, tools
 
@@ -47,7 +48,7 @@ def count(
         return ncu.NoCounters("no ncu in CUDA_HOME, PATH or /opt/nvidia/nsight-compute")
     with tempfile.TemporaryDirectory(prefix="ucutlass-profile-") as folder:
         request = Path(folder) / "request.json"
-        request.write_text(json.dumps(dict(trial)))
+        put(request, json.dumps(dict(trial)))
         target = (sys.executable, "-m", "ucutlass.trials.profile", str(request))
         # The tool starts the process in a folder of its own; this package must be found there too.
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}

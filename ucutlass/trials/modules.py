@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.files import put
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -52,7 +54,7 @@ def module_candidate(
     way = WAYS[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.py"
-        path.write_text(told["source"], encoding="utf-8")
+        put(path, told["source"])
         loaded = load(str(path), told["mode"], told["precision"])
         own = [_there(x, device) for x in loaded.inputs(1)]
     model = loaded.model.to(device)

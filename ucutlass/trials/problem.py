@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.files import put
 from ucutlass.trials.differing import differing
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _written(source: str) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.py"
-        path.write_text(source, encoding="utf-8")
+        put(path, source)
         yield str(path)
 
 

@@ -215,7 +215,7 @@ def main(arguments: Sequence[str]) -> None:
     """Launches the kernel of a request's file once, in the range that a profiler watches."""
     import torch
 
-    wanted = json.loads(Path(arguments[0]).read_text())
+    wanted = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     launch, sets = _launcher(**wanted)
     for i in range(WARM_UPS):
         launch(i % sets)

@@ -16,6 +16,7 @@ from typing import Any
 from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, BuiltPipeline, kernels_of, versions_of
 from ucutlass.backend import Built
+from ucutlass.files import put
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.orders import Orders
 from ucutlass.planner import Planned
@@ -170,7 +171,7 @@ def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> t
             "kernel": dict(plan.kernel), "tile": dict(plan.grain.tile),
             "cases": [asdict(c) for c in plan.reduced], "receipt": str(receipt), "device": plan.device,
         }  # fmt: skip
-        request.write_text(json.dumps(wanted))
+        put(request, json.dumps(wanted))
         path = json.dumps([str(Path(p).absolute()) for p in sys.path])
         command = [sys.executable, "-I", "-c", _SANITIZED, str(request), path]
         return tuple(

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ucutlass.files import put
+
 if TYPE_CHECKING:
     from ucutlass.ir import Pipeline, Program
     from ucutlass.runtime.launch import Bound
@@ -52,7 +54,7 @@ def sanitized(request: str) -> None:
     from ucutlass.runtime.verify.suite import Case
     from ucutlass.shapes import complete
 
-    wanted = json.loads(Path(request).read_text())
+    wanted = json.loads(Path(request).read_text(encoding="utf-8"))
     loaded = _Loaded(wanted["kernel"], wanted["device"])
     device = torch.device(wanted["device"])
     for number, made in enumerate(wanted["cases"], 1):
@@ -66,7 +68,7 @@ def sanitized(request: str) -> None:
         launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        Path(wanted["receipt"]).write_text(json.dumps(number))
+        put(Path(wanted["receipt"]), json.dumps(number))
 
 
 def machine(built_with: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
@@ -212,10 +211,3 @@ def _answer(task: Task, what: str) -> dict[str, Any] | str:
     if isinstance(outcome, isolate.Returned) and isinstance(outcome.value, dict):
         return outcome.value
     return isolate.lost(outcome, what)
-
-
-def write(path: Path, text: str) -> None:
-    """Replaces a file whole, or not at all."""
-    temporary = path.with_name(f".{path.name}.tuned")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -60,7 +60,7 @@ class Table:
 def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tuple[Table, ...]:
     """Every shape of a recording, in its order. Raises OSError, NotATable."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if "tables" in content:
             gpu = device_named(content["machine"]["gpu"])
             return tuple(_whole(path.name, table, gpu) for table in content["tables"])
