@@ -6,18 +6,17 @@ import importlib.metadata
 import os
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ucutlass.runtime import parallel, switches, system, toolchain
+from ucutlass.runtime import parallel, process, switches, system, toolchain
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import (
     CompilerMissing,
+    CompilerUnusable,
     HeadersMissing,
     HostCompilerMissing,
     MachineError,
@@ -107,11 +106,11 @@ def _tools(nvcc: Path) -> Iterator[Finding]:
 def _toolkit_folder(nvcc: Path) -> list[Path]:
     """Where nvcc itself says that its tools are, for an nvcc that is a script or a link."""
     command = [str(nvcc), "--dryrun", "-x", "cu", os.devnull]
-    with tempfile.TemporaryDirectory() as folder:  # nvcc's stand-ins may write where they are run
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, cwd=folder
-        )
-    m = re.search(r"^#\$ _HERE_=(.+)$", done.stderr, re.MULTILINE)
+    try:
+        done = process.output(command, 60)
+    except OSError as error:
+        raise CompilerUnusable(f"{nvcc} --dryrun does not run: {error}", toolchain.INSTALL_CUDA) from error
+    m = re.search(r"^#\$ _HERE_=(.+)$", done.err, re.MULTILINE)
     return [Path(m[1])] if m else []
 
 

@@ -13,7 +13,6 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucutlass.runtime import switches
+from ucutlass.runtime import process, switches
 from ucutlass.runtime.errors import MachineError
 
 # --- built kernels ---------------------------------------------------------------
@@ -198,16 +197,14 @@ def _compiler() -> str:
 
 def _compile(command: list[str]) -> None:
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT_SECONDS
-        )
-    except subprocess.TimeoutExpired as error:
+        done = process.output(command, _TIMEOUT_SECONDS)
+    except TimeoutError as error:
         raise NativeUnbuildable(
             f"{command[0]} took over {_TIMEOUT_SECONDS} s for the native launcher",
             "run again on a less busy machine",
         ) from error
-    if done.returncode != 0:
-        words = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-500:])
+    if done.status != 0:
+        words = next((line for line in done.err.splitlines() if "error" in line), done.err[-500:])
         raise NativeUnbuildable(
             f"{command[0]} refused the native launcher: {words}", "install a newer gcc or clang"
         )

@@ -15,12 +15,11 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.runtime import remembered, switches
+from ucutlass.runtime import process, remembered, switches
 from ucutlass.runtime.errors import (
     CompilerIncomplete,
     CompilerMissing,
@@ -203,15 +202,13 @@ def _host_version(path: Path, mtime_ns: int, size: int) -> str:
 
 def _ask(command: list[str], fault: type[ToolchainError], mend: str) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = process.output(command, 60)
+    except OSError as error:
         raise fault(f"{command[0]} does not run: {error}", mend) from error
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip()[:200]
-        raise fault(f"{' '.join(command)} ended with status {done.returncode}: {words}", mend)
-    return done.stdout
+    if done.status:
+        words = (done.err or done.out).strip()[:200]
+        raise fault(f"{' '.join(command)} ended with status {done.status}: {words}", mend)
+    return done.out
 
 
 # --- CUTLASS ---------------------------------------------------------------------

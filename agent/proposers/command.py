@@ -34,7 +34,7 @@ from ucutlass.agent.proposers.subject import Subject
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import NOTHING, Spend
 from ucutlass.grammar.parse import grammar_text
-from ucutlass.runtime.process import kill_group
+from ucutlass.runtime.process import start
 
 VERSION = 1
 MOST_OUTPUT = 4_000_000
@@ -188,15 +188,13 @@ class _Ran:
 def _run(command: Sequence[str], given: bytes, limit_seconds: float) -> _Ran:
     """Raises ProposerFailed where it cannot be started."""
     try:
-        process = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,
-        )  # fmt: skip
-    except (OSError, ValueError, IndexError) as error:
+        started = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except (OSError, ValueError) as error:
         raise ProposerFailed(
             f"{bounded(plain(shlex.join(command)), 120) or 'the empty command'} cannot be started: {error}",
             "name a program that is there and may be run",
         ) from error
+    process = started.process
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     output = _Reader(process.stdout, MOST_OUTPUT, process)
     errors = _Reader(process.stderr, MOST_ERRORS, None)
@@ -208,7 +206,7 @@ def _run(command: Sequence[str], given: bytes, limit_seconds: float) -> _Ran:
     except subprocess.TimeoutExpired:
         ended = "time"
     finally:
-        kill_group(process)
+        started.end()
     said = output.finish()
     return _Ran(said, errors.finish(), "size" if output.overflowed else ended)
 

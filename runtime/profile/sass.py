@@ -8,13 +8,13 @@ counts once.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ucutlass.advice import Build
+from ucutlass.runtime import process
 from ucutlass.runtime.ptxas import Report
 
 WGMMA = frozenset({"HGMMA", "QGMMA", "IGMMA", "BGMMA"})
@@ -105,16 +105,13 @@ def _code_of(library: Path) -> Path:
 def read(library: Path, cuobjdump: Path) -> tuple[Code, ...] | NoCode:
     """The functions of a library. The dump's text is data: it is matched, nothing else."""
     try:
-        done = subprocess.run(
-            [str(cuobjdump), "--dump-sass", str(_code_of(library))],
-            capture_output=True, encoding="utf-8", errors="replace", timeout=_LIMIT_SECONDS, check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = process.output([str(cuobjdump), "--dump-sass", str(_code_of(library))], _LIMIT_SECONDS)
+    except OSError as error:
         return NoCode(f"{cuobjdump} does not run: {error}")
-    codes = parse(done.stdout)
-    if done.returncode or not codes:
-        words = (done.stderr or done.stdout).strip()[:200] or "no function in its output"
-        return NoCode(f"cuobjdump ended with status {done.returncode}: {words}")
+    codes = parse(done.out)
+    if done.status or not codes:
+        words = (done.err or done.out).strip()[:200] or "no function in its output"
+        return NoCode(f"cuobjdump ended with status {done.status}: {words}")
     return codes
 
 

@@ -7,9 +7,7 @@ import functools
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -121,12 +119,11 @@ def _environment() -> dict[str, str]:
 @functools.cache
 def cuda_headers(compiler: Path) -> tuple[Path, ...]:
     """Where nvcc itself finds CUDA's headers, CCCL's first. Raises CompilerUnusable."""
-    with tempfile.TemporaryDirectory() as folder:  # nvcc's stand-ins may write where they are run
-        done = subprocess.run(
-            [str(compiler), "--dryrun", "-x", "cu", os.devnull],
-            capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, cwd=folder,
-        )  # fmt: skip
-    found = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.stderr, re.MULTILINE)
+    try:
+        done = process.output([str(compiler), "--dryrun", "-x", "cu", os.devnull], 60)
+    except OSError as error:
+        raise CompilerUnusable(f"{compiler} --dryrun does not run: {error}", "ucc doctor") from error
+    found = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.err, re.MULTILINE)
     named = [Path(name) for line in found for name in re.findall(r'"(?:-I|-isystem=?)?([^"]+)"', line)]
     folders = [path for path in named if path.is_dir()]
     if not any((path / "cuda.h").is_file() for path in folders):
