@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ucutlass.runtime import switches
+from ucutlass.runtime import folders, switches
 from ucutlass.runtime.errors import StoreError
 from ucutlass.runtime.store import faults
 from ucutlass.runtime.store.file import connect, schema_of
@@ -150,7 +150,7 @@ class Journal:
         return f"put {self.path} aside, or {faults.other_folder()}"
 
     def _writer(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(self.path.parent)
         c = connect(self.path, "rwc")
         try:
             c.execute("PRAGMA synchronous = FULL")

@@ -28,12 +28,13 @@ from threading import Event
 from typing import Any
 
 from ucutlass.files import put
-from ucutlass.runtime import switches
+from ucutlass.runtime import folders, switches
 from ucutlass.runtime.errors import (
     BuildCancelled,
     CacheError,
     CacheFull,
     CacheReadOnly,
+    CacheUntrusted,
     CacheUnusable,
     LockTimeout,
 )
@@ -99,10 +100,10 @@ class Cache:
     # --- reading -----------------------------------------------------------------
 
     def load(self, key: str) -> Entry | Corrupt | None:
-        """The entry of this key, its files' sizes checked against the manifest; marks it used."""
+        """The entry of this key, its files checked against their SHA-256s; marks it used."""
         folder = self.root / "entries" / key
         with self._guard(), span("cache look-up"):
-            found = _inspect(key, folder, _check_size)
+            found = _inspect(key, folder, _check_digest)
         if isinstance(found, Entry):
             with suppress(OSError):  # a read-only cache still serves; eviction is not its business
                 os.utime(folder / MANIFEST)
@@ -168,7 +169,7 @@ class Cache:
         """A fresh folder on the cache's file system, removed at the end if it is still there."""
         with self._guard():
             folder = self._folder("staging") / f"{key}.{uuid.uuid4().hex}"
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
         try:
             with self._guard(), span("compiling and storing"):
                 yield folder
@@ -272,9 +273,7 @@ class Cache:
             shutil.rmtree(doomed, ignore_errors=True)
 
     def _folder(self, kind: str) -> Path:
-        folder = self.root / kind
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return folders.make(self.root / kind)
 
     def _listing(self, kind: str) -> list[Path]:
         with self._guard():
@@ -286,6 +285,7 @@ class Cache:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        folders.check(self.root, switches.CACHE_DIR, CacheUnusable, CacheUntrusted)
         try:
             yield
         except OSError as error:
@@ -330,9 +330,25 @@ def _inspect(
         about = dict(manifest["about"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Corrupt(key, folder, f"its {MANIFEST} cannot be read")
+    problems += filter(None, [_written_by_others(folder, name) for name in (MANIFEST, *files)])
     if problems:
         return Corrupt(key, folder, "; ".join(problems))
     return Entry(key, folder, about, size, used)
+
+
+def _written_by_others(folder: Path, name: str) -> str:
+    return folders.others_may_write(folder.parent.parent, folder.parent, folder, folder / name)
+
+
+def altered(file: Path) -> str:
+    """Why a file of an entry is not what was built; "" where it is, or where no manifest lies beside it."""
+    if not (file.parent / MANIFEST).is_file():
+        return ""
+    try:
+        facts = json.loads((file.parent / MANIFEST).read_text(encoding="utf-8"))["files"][file.name]
+        return _check_digest(file, facts)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"the {MANIFEST} beside {file.name} cannot be read"
 
 
 def _check_size(path: Path, facts: Mapping[str, Any]) -> str:
@@ -346,7 +362,10 @@ def _check_size(path: Path, facts: Mapping[str, Any]) -> str:
 def _check_digest(path: Path, facts: Mapping[str, Any]) -> str:
     if problem := _check_size(path, facts):
         return problem
-    return "" if _sha256(path) == facts["sha256"] else f"{path.name} has other content than was built"
+    try:
+        return "" if _sha256(path) == facts["sha256"] else f"{path.name} has other content than was built"
+    except FileNotFoundError:  # evicted meanwhile
+        return f"{path.name} is missing"
 
 
 def _sha256(path: Path) -> str:
@@ -387,7 +406,7 @@ def _try_lock(path: Path) -> int | None:
 
     Python's descriptors are not inherited, so no compiler keeps a lock that its parent left.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(fd).st_nlink == 0:  # `clear` removed this file between open and lock

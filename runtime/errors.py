@@ -42,6 +42,14 @@ class MachineError(Mendable):
     """This machine cannot do what was asked."""
 
 
+class FolderUnusable(MachineError):
+    """A file stands where a folder is needed."""
+
+
+class FolderUntrusted(MachineError):
+    """Another user may write a folder whose content would be run or believed."""
+
+
 # --- tool chain ------------------------------------------------------------------
 
 
@@ -104,6 +112,10 @@ class CacheUnusable(CacheError):
     """The cache folder cannot be used for another reason; `what` holds the system's words."""
 
 
+class CacheUntrusted(CacheError):
+    """Another user may write the cache folder, so what lies there is not run."""
+
+
 class LockTimeout(CacheError):
     """Another process holds an entry's lock for longer than the caller would wait."""
 
@@ -133,6 +145,10 @@ class StoreNewer(StoreError):
 
 class StoreForeign(StoreError):
     """The file is a database of something else; it is left alone."""
+
+
+class StoreUntrusted(StoreError):
+    """Another user may write the store or its folder, so what lies there is not believed."""
 
 
 class StoreUnusable(StoreError):

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ucutlass.runtime import process, switches
+from ucutlass.files import write_all
+from ucutlass.runtime import folders, process, switches
 from ucutlass.runtime.errors import MachineError
 
 # --- built kernels ---------------------------------------------------------------
@@ -168,21 +169,32 @@ def compile_native(folder: Path) -> Path:
     texts = [(here / name).read_bytes() for name in _SOURCES]
     identity = "\0".join((*_FLAGS, platform.machine(), *platform.libc_ver())).encode()
     target = folder / f"{hashlib.sha256(b''.join([identity, *texts])).hexdigest()[:32]}.so"
-    if target.is_file():
+    for place in (folder.parent, folder):
+        folders.check(place, switches.CACHE_DIR, NativeUnbuildable, NativeUnbuildable)
+    seal = target.with_suffix(".sha256")
+    if _as_sealed(target, seal):
         return target
     compiler = _compiler()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folders.make(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as scratch:
             made = Path(scratch) / target.name
             _compile([compiler, *_FLAGS, "-o", str(made), str(here / "launcher.c")])
-            made.replace(target)
+            write_all({target: made, seal: hashlib.sha256(made.read_bytes()).hexdigest()})
     except OSError as error:
         raise NativeUnbuildable(
             f"the native launcher cannot be stored: {error}",
             f"make room in {folder}, or point {switches.CACHE_DIR} at a folder that can be written",
         ) from error
     return target
+
+
+def _as_sealed(library: Path, seal: Path) -> bool:
+    """Whether a launcher is there and is what was compiled."""
+    try:
+        return hashlib.sha256(library.read_bytes()).hexdigest() == seal.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _compiler() -> str:

@@ -8,12 +8,13 @@ script may start anything, so only machine code is remembered.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from ucutlass.files import write
-from ucutlass.runtime import switches
+from ucutlass.runtime import folders, switches
 
 _FILE = "versions.json"
 _ELF = b"\x7fELF"
@@ -24,7 +25,10 @@ def version(path: Path, ask: Callable[[], str]) -> str:
     name = _name(path)
     if name is None:
         return ask()
-    file = switches.read().cache_dir / _FILE
+    folder = switches.read().cache_dir
+    if folders.others_may_write(Path(os.path.realpath(folder)), Path(os.path.realpath(folder / _FILE))):
+        return ask()  # whoever wants more of that folder than versions is told why it is not used
+    file = folder / _FILE
     known = _read(file)
     if name in known:
         return known[name]
@@ -61,5 +65,5 @@ def _write(file: Path, answers: dict[str, str]) -> None:
     """Whole or not at all; of two writers the last one's answers stay. Where it cannot be written, the next
     process asks again."""
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(file.parent)
         write(file, json.dumps(answers, indent=1))

@@ -81,7 +81,7 @@ def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
     """A file system to be filled."""
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={disk_size}", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={disk_size},mode=0700", "tmpfs", str(place)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount a tmpfs")
     yield place

@@ -14,6 +14,7 @@ from ucutlass.runtime.calibrate.ceilings import (
     best,
     calibration,
     ceilings,
+    kept,
     load,
     measure,
     path,
@@ -24,5 +25,6 @@ from ucutlass.runtime.calibrate.ceilings import (
 
 __all__ = [
     "FOLDER", "RATES", "Calibration", "CalibrationFailed", "Method", "Probe", "Reading", "Refused", "Ruler",
-    "Timed", "best", "calibration", "ceilings", "load", "measure", "path", "save", "to_file", "warm",
+    "Timed", "best", "calibration", "ceilings", "kept", "load", "measure", "path", "save", "to_file",
+    "warm",
 ]

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from ucutlass.files import write
-from ucutlass.runtime import switches
-from ucutlass.runtime.errors import MachineError
+from ucutlass.runtime import folders, switches
+from ucutlass.runtime.errors import FolderUntrusted, FolderUnusable, MachineError
 from ucutlass.runtime.evidence import Machine, Record, Subject
 from ucutlass.runtime.statistics import summary
 from ucutlass.runtime.store.records import record
@@ -186,9 +186,22 @@ class Calibration:
 
 
 def path(device: str, uuid: str, folder: Path | None = None) -> Path:
-    """The file of a GPU's ceilings. Names come from a driver and are cut to plain letters first."""
+    """The file of a GPU's ceilings. Names come from a driver and are cut to plain letters first. Raises
+    FolderUnusable, FolderUntrusted."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", f"{device} {uuid}").strip("-")[:120]
-    return (folder or switches.read().data_dir / FOLDER) / f"{name}.json"
+    return _folder(folder) / f"{name}.json"
+
+
+def kept() -> list[Path]:
+    """The files of every GPU's ceilings that this user has. Raises as `path`."""
+    return sorted(_folder(None).glob("*.json"))
+
+
+def _folder(given: Path | None) -> Path:
+    data = switches.read().data_dir
+    for folder in (given,) if given is not None else (data, data / FOLDER):
+        folders.check(folder, switches.DATA_DIR, FolderUnusable, FolderUntrusted)
+    return given or data / FOLDER
 
 
 def to_file(calibration: Calibration) -> str:
@@ -206,7 +219,7 @@ def to_file(calibration: Calibration) -> str:
 def save(calibration: Calibration, folder: Path | None = None) -> Path:
     """Writes the file in one step, over an older one of this GPU."""
     file = path(calibration.ceilings.device, calibration.ceilings.uuid, folder)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    folders.make(file.parent)
     write(file, to_file(calibration))
     return file
 

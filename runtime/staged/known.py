@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ucutlass.files import write
+from ucutlass.runtime import folders
 from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import KNOWN, Cache
 from ucutlass.runtime.staged import nvjitlink, nvrtc
@@ -48,7 +49,7 @@ def keep(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache, key: 
     """Where it cannot be written, the next load takes the long way."""
     with suppress(OSError):
         file = _file(source, stage, toolchain, cache)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(file.parent)
         write(file, key)
 
 

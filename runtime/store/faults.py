@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ucutlass.runtime import switches
-from ucutlass.runtime.errors import StoreBusy, StoreError, StoreFull, StoreReadOnly, StoreUnusable
+from ucutlass.runtime import folders, switches
+from ucutlass.runtime.errors import (
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUntrusted,
+    StoreUnusable,
+)
 
 _WORDS: Mapping[str, type[StoreError]] = {
     "database or disk is full": StoreFull,
@@ -38,8 +46,17 @@ def other_folder() -> str:
 
 @contextmanager
 def guarded(path: Path, what: str = "the evidence store") -> Iterator[None]:
-    """Raises a StoreError for whatever SQLite or the system refuses inside; `what` names the file."""
+    """Raises a StoreError for whatever SQLite or the system refuses inside, and StoreUntrusted where another
+    user may write the file or its folder; `what` names the file."""
     try:
+        real = Path(os.path.realpath(path))
+        for folder in dict.fromkeys((path.parent, real.parent)):
+            folders.check(folder, switches.DATA_DIR, StoreUnusable, StoreUntrusted)
+        if reason := folders.others_may_write(real.parent, real):
+            raise StoreUntrusted(
+                f"{what} {path} is not used: {reason}",
+                f"look at what it holds, then chmod 600 {shlex.quote(str(path))}, or {other_folder()}",
+            )
         yield
     except sqlite3.Error as error:
         said = next((kind for words, kind in _WORDS.items() if words in str(error)), StoreUnusable)

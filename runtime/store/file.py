@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 from urllib.parse import quote
 
+from ucutlass.runtime import folders
 from ucutlass.runtime.errors import StoreBusy, StoreForeign, StoreNewer, StoreUnusable
 from ucutlass.runtime.store.faults import DAMAGED, damaged, guarded, other_folder
 
@@ -118,7 +119,7 @@ def once(connection: sqlite3.Connection, act: Act[T], begin: str) -> T:
 
 def _writer(path: Path) -> sqlite3.Connection:
     """To a file of the newest schema, made or migrated where it is not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folders.make(path.parent)
     with _kept(connect(path, "rwc")) as c:
         c.execute("PRAGMA synchronous = FULL")
         if _schema(c, path) < len(MIGRATIONS):
@@ -216,7 +217,7 @@ def _migrate(c: sqlite3.Connection, schema: int) -> None:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Between processes that would make, migrate or put aside the file. Raises StoreBusy."""
-    fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     deadline = time.monotonic() + BUSY_SECONDS
     try:
         while not _locked(fd):

@@ -229,3 +229,48 @@ def test_timings_say_what_this_call_did_and_what_the_making_cost(machine: Machin
 def test_timings_look_at_one_kernel(machine: Machine, several: tuple[str, ...]) -> None:
     refused = machine.ucc("build", LINEAR, *SIZES, "--timings", *several)
     assert refused.status == 2 and "--timings looks at one kernel" in refused.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("cache", "list"), ("cache", "stats"), ("cache", "verify"), ("cache", "clear"), ("results", "list"),
+        ("results", "check"), ("results", "show", "0000"), ("sessions",), ("memory", "list"),
+        ("profile", "--ledger"),
+    ],
+)  # fmt: skip
+def test_a_file_in_place_of_a_folder(machine: Machine, command: tuple[str, ...]) -> None:
+    for name in ("cache", "data"):
+        (machine.home / name).write_text("in the way")
+    result = machine.ucc(*command)
+    assert result.status == 3
+    assert "is no folder, and a folder is needed there; to mend it: move it away, or set" in result.err
+
+
+def test_verify_ends_with_1_where_it_found_corruption(machine: Machine) -> None:
+    machine.behave("echo library > kernel.so\n")
+    assert machine.ucc("build", LINEAR, *SIZES).status == 0
+    assert machine.ucc("cache", "verify").status == 0
+    (library,) = machine.cache.glob("entries/*/kernel.so")
+    library.write_text("LIBRARY\n")
+    result = machine.ucc("cache", "verify")
+    assert result.status == 1 and "kernel.so has other content than was built" in result.out
+    assert machine.ucc("cache", "verify").status == 0, "it was put aside"
+
+
+def test_a_library_of_the_same_size_is_not_served(machine: Machine) -> None:
+    machine.behave("echo library > kernel.so\n")
+    assert machine.ucc("build", LINEAR, *SIZES).status == 0
+    (library,) = machine.cache.glob("entries/*/kernel.so")
+    library.write_text("LIBRARY\n")
+    result = machine.ucc("build", LINEAR, *SIZES)
+    assert result.status == 0 and machine.builds == 2
+    assert library.read_text() == "library\n"
+
+
+def test_a_cache_that_others_may_write_is_not_used(machine: Machine) -> None:
+    machine.cache.mkdir()
+    machine.cache.chmod(0o777)
+    result = machine.ucc("build", LINEAR, *SIZES)
+    assert result.status == 3 and machine.builds == 0
+    assert "other users may write" in result.err and "chmod 700" in result.err

@@ -130,14 +130,14 @@ def test_a_bomb_is_no_entry(there: Cache, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_full_disk_leaves_nothing(here: Cache, there: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, write = packed(here), Path.write_bytes
+    data, real = packed(here), archive.put
 
-    def full(path: Path, content: bytes) -> int:
+    def full(path: Path, content: bytes) -> None:
         if path.name == "source.cu":
             raise OSError(28, "No space left on device")
-        return write(path, content)
+        real(path, content)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(archive, "put", full)
     with pytest.raises(CacheFull):
         unpack(there, KEY, data)
     monkeypatch.undo()

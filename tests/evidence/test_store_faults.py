@@ -278,9 +278,10 @@ def test_a_folder_without_the_right_to_write(store: Store) -> None:
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way")
     store = Store(tmp_path / "data" / "evidence.sqlite")
-    with pytest.raises(errors.StoreUnusable, match="cannot be used") as caught:
-        store.add(made())
-    assert "UCUTLASS_DATA_DIR" in caught.value.mend
+    for act in (lambda: store.add(made()), store.find, store.check, lambda: store.get("0000"), store.prepare):
+        with pytest.raises(errors.StoreUnusable, match="is no folder") as caught:
+            act()
+        assert "UCUTLASS_DATA_DIR" in caught.value.mend
 
 
 # --- damage ----------------------------------------------------------------------

@@ -113,11 +113,13 @@ def test_a_damaged_entry_is_seen_and_put_aside(
     assert cache.stats().quarantined == 1
 
 
-def test_verify_reads_content_where_load_reads_sizes(cache: Cache) -> None:
+def test_content_of_the_same_size_is_read_by_load_and_verify_and_not_by_entries(cache: Cache) -> None:
     good = put(cache, "b" * 64)
     bad = put(cache)
     (bad.folder / "kernel.so").write_bytes(b"BINARY")
-    assert isinstance(cache.load(KEY), Entry)
+    assert all(isinstance(e, Entry) for e in cache.entries())
+    seen = cache.load(KEY)
+    assert isinstance(seen, Corrupt) and "kernel.so has other content than was built" in seen.reason
     by_key = {e.key: e for e in cache.verify()}
     assert isinstance(by_key[good.key], Entry)
     corrupt = by_key[KEY]
@@ -258,10 +260,13 @@ def test_a_folder_that_cannot_be_written_still_serves(
 
 def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
-    cache = Cache(tmp_path / "cache", 1)
-    assert cache.load(KEY) is None
-    with pytest.raises(errors.CacheUnusable):
-        put(cache)
+    for cache in (Cache(tmp_path / "cache", 1), Cache(tmp_path / "cache" / "below", 1)):
+        for act in (cache.entries, cache.stats, cache.verify, cache.clear, lambda: put(cache), cache.tidy):  # noqa: B023
+            with pytest.raises(errors.CacheUnusable, match=r"is no folder.*move it away") as caught:
+                act()
+            assert "UCUTLASS_CACHE_DIR" in caught.value.mend
+        with pytest.raises(errors.CacheUnusable):
+            cache.load(KEY)
 
 
 @pytest.fixture

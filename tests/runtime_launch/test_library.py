@@ -81,7 +81,15 @@ def test_native_launcher_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Mo
     made = compile_native(tmp_path)
     monkeypatch.setattr(library, "_compiler", lambda: pytest.fail("compiled again"))
     assert compile_native(tmp_path) == made
-    assert [p.name for p in tmp_path.iterdir()] == [made.name], "nothing else is left behind"
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {made.name, made.with_suffix(".sha256").name}, "nothing else is left behind"
+
+
+def test_a_native_launcher_that_was_changed_is_compiled_again(tmp_path: Path) -> None:
+    made = compile_native(tmp_path)
+    before = made.read_bytes()
+    made.write_bytes(bytes(len(before)))
+    assert compile_native(tmp_path) == made and made.read_bytes() == before
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +112,7 @@ def test_compiler_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NativeUnbuildable, match=r"cannot be stored.*UCUTLASS_CACHE_DIR"):
+    with pytest.raises(NativeUnbuildable, match=r"is no folder.*UCUTLASS_CACHE_DIR"):
         compile_native(tmp_path / "file" / "cache")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from ucutlass.cli import show
-from ucutlass.cli.errors import reported
+from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option
 from ucutlass.runtime.cache import Cache, Corrupt, Entry
 
@@ -44,10 +45,12 @@ def stats(as_json: bool) -> None:
 @command.command()
 @json_option
 def verify(as_json: bool) -> None:
-    """Read every file against its digest; corrupt entries are put aside."""
+    """Read every file against its digest; corrupt entries are put aside. Exit status 1 where there were."""
     with reported(as_json):
         entries = Cache.from_switches().verify()
     _print([_row(e) for e in entries], as_json)
+    if any(isinstance(e, Corrupt) for e in entries):
+        sys.exit(Status.PROGRAM)
 
 
 @command.command()

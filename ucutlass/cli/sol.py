@@ -18,7 +18,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import DEVICES, Device, arch_for, device_named
 from ucutlass.planned import gemm_or_none
 from ucutlass.planner import Planned
-from ucutlass.runtime import calibrate, switches
+from ucutlass.runtime import calibrate
 from ucutlass.runtime.module.work import POLICIES, LanePolicy
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -94,8 +94,7 @@ def _ceilings(device: Device, file: Path | None, as_json: bool) -> Ceilings | No
             if device_named(found.device) is not device:
                 fail(Status.CALL, f"{file} is of {found.device}, not of {device.name}", as_json)
             return found
-        folder = switches.read().data_dir / calibrate.FOLDER
-        kept = [_read(path) for path in sorted(folder.glob("*.json"))] if folder.is_dir() else []
+        kept = [_read(path) for path in calibrate.kept()]
     except CeilingsError as problem:
         fail(Status.MACHINE, str(problem), as_json)
     mine = [c for c in kept if device_named(c.device) is device]

@@ -153,8 +153,12 @@ class _Loaded:
 
 
 def _bound(stage: Mapping[str, Any]) -> Bound:
+    from ucutlass.runtime.cache import altered
     from ucutlass.runtime.launch import Bound
-    from ucutlass.runtime.library import load_entry
+    from ucutlass.runtime.library import LibraryForeign, load_entry
 
-    entry = load_entry(Path(stage["library"]), stage["entry"])
+    library = Path(stage["library"])
+    if reason := altered(library):
+        raise LibraryForeign(f"{library} is not what was built: {reason}", "build the kernel again")
+    entry = load_entry(library, stage["entry"])
     return Bound(entry.address, tuple(stage["knobs"]), 0, entry)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ucutlass import ir
-from ucutlass.runtime import switches
+from ucutlass.runtime import folders, switches
 from ucutlass.runtime.errors import StoreError, StoreForeign
 from ucutlass.runtime.store import faults
 from ucutlass.runtime.store import file as store_file
@@ -178,7 +178,7 @@ def _make(path: Path) -> None:
     it, and of two who make it at once one is the first."""
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folders.make(path.parent)
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.new")
     try:
         with closing(store_file.connect(new, "rwc")) as c:
