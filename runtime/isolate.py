@@ -22,7 +22,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import IO, Any, Literal, TypeAlias
 
-from ucutlass.runtime.process import kill_group
+from ucutlass.runtime.passed import passed
+from ucutlass.runtime.supervised import Supervised
 
 _CHILD = Path(__file__).with_name("isolate_child.py")
 _POLL_SECONDS = 0.05
@@ -62,7 +63,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The time limit passed; the process and its group were killed."""
+    """The time limit passed; the process and all that came of it were killed."""
 
     limit_seconds: float
     output: str
@@ -71,7 +72,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class TooMuchMemory:
-    """The group's resident memory passed the limit; it was killed."""
+    """The resident memory of the process and all that came of it passed the limit; they were killed."""
 
     limit_bytes: int
     output: str
@@ -120,8 +121,10 @@ def run(
     """Calls `target`, written `package.module:function`, with JSON keyword arguments.
 
     `memory_bytes` bounds host memory, looked at twenty times a second (an address-space limit would
-    stop CUDA from starting). The process sees this one's sys.path, and dies with the thread that
-    called this. Raises ValueError for a malformed target, TypeError for arguments that are no JSON.
+    stop CUDA from starting). The process sees this one's sys.path, and of `environ`, by default this
+    process's, what `passed` lets through. It dies with the thread that called this, and whatever it
+    started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments
+    that are no JSON.
     """
     request = _asked(target, arguments)
     read_end, write_end = os.pipe()
@@ -137,7 +140,7 @@ def run(
             pipe.write(json.dumps(request | _settings()).encode())
         ended = _watch(process, time.monotonic() + limit_seconds, memory_bytes)
     finally:
-        kill_group(process)
+        process.end()
     said = output.finish().decode(errors="replace")
     match ended:
         case "time":
@@ -157,16 +160,15 @@ def _asked(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings() -> dict[str, Any]:
     """What the process needs to know of this one."""
-    return {"path": [str(Path(p).absolute()) for p in sys.path], "parent": os.getpid()}
+    return {"path": [str(Path(p).absolute()) for p in sys.path]}
 
 
-def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> Supervised:
     """The process, with the numbers of its pipes as arguments: results, then requests."""
     # -I: the folder of the script, this package's, must not become a place to import from.
-    return subprocess.Popen(
+    return Supervised(
         [sys.executable, "-I", str(_CHILD), *map(str, pipes)],
-        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        pass_fds=tuple(pipes), start_new_session=True, env=None if environ is None else dict(environ),
+        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=pipes, env=passed(environ),
     )  # fmt: skip
 
 
@@ -198,7 +200,7 @@ def _signal_name(number: int) -> str:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], deadline: float, memory_bytes: int | None
+    process: Supervised, deadline: float, memory_bytes: int | None
 ) -> int | Literal["time", "memory"]:
     while True:
         try:
@@ -206,20 +208,13 @@ def _watch(
         except subprocess.TimeoutExpired:
             if time.monotonic() >= deadline:
                 return "time"
-            if memory_bytes is not None and _resident(process.pid) > memory_bytes:
+            if memory_bytes is not None and _resident(process) > memory_bytes:
                 return "memory"
 
 
-def _resident(group: int) -> int:
-    """Bytes of resident memory of a process group; pages that its members share count for each."""
-    pages = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # proc(5): the name, in parentheses, may hold blanks; pgrp is field 5, rss field 24.
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            if int(fields[2]) == group:
-                pages += int(fields[21])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def _resident(process: Supervised) -> int:
+    """Bytes of resident memory of all that runs; pages that processes share count for each."""
+    return sum(one.resident for one in process.processes())
 
 
 class _Tail:
@@ -246,8 +241,8 @@ class _Tail:
         return kept
 
     def finish(self) -> bytes:
-        """What was kept, once every writer has ended; a process that left the group may hold the
-        pipe open, which is waited for no longer than a second."""
+        """What was kept, once every writer has ended; one that cannot be killed is waited for no longer
+        than a second."""
         self._thread.join(1.0)
         return self._kept
 
@@ -258,7 +253,8 @@ class _Tail:
 class Warm:
     """As `run`, but a process that returned serves the next call too, so that imports and a CUDA context
     are paid once. One call at a time. A process that raised, crashed, hung or grew too large is killed
-    with its group and the next call gets another: a CUDA fault stays with its process.
+    with all that came of it and the next call gets another: a CUDA fault stays with its process. So does
+    one that left processes running, which are killed with it: none survives its call.
 
     What a call leaves behind in the process (loaded libraries, threads) is there for the next: nothing
     that must be believed runs here.
@@ -310,7 +306,7 @@ class Warm:
         try:
             outcome = served.call(request, limit_seconds, memory_bytes)
         finally:
-            if isinstance(outcome, Returned):
+            if isinstance(outcome, Returned) and served.alone():
                 self._served = served
             else:
                 served.end()
@@ -336,8 +332,12 @@ class _Served:
         self._unsent = b""
         self._say(_settings() | {"preload": list(preload)})
 
+    def alone(self) -> bool:
+        """Whether the process is all that runs of what was called in it."""
+        return len(self.process.processes()) == 1
+
     def end(self) -> None:
-        kill_group(self.process)
+        self.process.end()
         for pipe in (self._requests, self._results):
             with suppress(OSError):
                 os.close(pipe)
@@ -355,7 +355,7 @@ class _Served:
                         return answer
             return Raised("Garbled", "the process wrote what is no answer to this call", "", said)
         ended = _watch(self.process, deadline, memory_bytes) if line is None else line
-        kill_group(self.process)
+        self.process.end()
         said = self._output.finish().decode(errors="replace")
         match ended:
             case "time":
@@ -395,6 +395,6 @@ class _Served:
                     return None
             elif self.process.poll() is not None:
                 return None
-            elif memory_bytes is not None and _resident(self.process.pid) > memory_bytes:
+            elif memory_bytes is not None and _resident(self.process) > memory_bytes:
                 return "memory"
         return "time"

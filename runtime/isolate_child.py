@@ -5,20 +5,18 @@ Imports only the standard library until the caller's sys.path is in place.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import importlib
 import json
 import os
 import resource
-import signal
 import sys
 import traceback
 from contextlib import suppress
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-"""linux/prctl.h: the signal sent to this process when its parent dies."""
+_MOST_WORDS = 1 << 16
+"""Characters of an exception's message, and of its traceback, that cross."""
 
 
 def main() -> None:
@@ -56,9 +54,6 @@ def _serve(requests: int, result: int) -> None:
 
 
 def _settle(request: dict[str, Any]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != request["parent"]:
-        sys.exit(1)  # the parent died before it could be watched
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
     sys.path[:] = request["path"]
@@ -76,10 +71,22 @@ def _call(request: dict[str, Any]) -> str:
     except Exception as error:
         raised = {
             "type": type(error).__qualname__,
-            "message": str(error),
-            "traceback": traceback.format_exc(),
+            "message": _cut(_words(error)),
+            "traceback": _cut(traceback.format_exc()),
         }
         return json.dumps({"raised": raised})
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as another:  # an exception of others may fail at its own words
+        return f"no words: its __str__ raised {type(another).__qualname__}"
+
+
+def _cut(words: str) -> str:
+    left = len(words) - _MOST_WORDS
+    return words if left <= 0 else f"{words[:_MOST_WORDS]} … {left} more characters"
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias, get_args
 
 from ucutlass.runtime import process, switches
 from ucutlass.runtime.errors import CompilerUnusable
+from ucutlass.runtime.passed import passed
 
 Tool: TypeAlias = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 
@@ -121,7 +122,7 @@ def check(
     options = ["--tool", tool, "--error-exitcode", str(_ERROR_EXIT), "--print-limit", str(_PRINT_LIMIT)]
     # By default it gives up on a process that takes ten seconds to reach CUDA, as importing torch may.
     options += ["--launch-timeout", str(math.ceil(limit_seconds))]
-    env = {**(os.environ if environ is None else environ), **ENVIRONMENT}
+    env = {**passed(environ), **ENVIRONMENT}
     try:
         status = process.run(
             [str(sanitizer), *options, *_MORE.get(tool, ()), *command],

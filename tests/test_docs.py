@@ -15,6 +15,7 @@ from ucutlass.cli import main
 from ucutlass.diagnostics import ProgramError
 from ucutlass.elements import ELEMENTS
 from ucutlass.functions import FUNCTIONS
+from ucutlass.runtime.passed import PASSED
 from ucutlass.runtime.switches import DESCRIPTIONS
 from ucutlass.schedule import FIELDS
 
@@ -143,6 +144,8 @@ def test_the_commands_page_names_every_command_and_switch() -> None:
         assert f"## ucc {name}" in text
     for name, meaning in DESCRIPTIONS.items():
         assert f"`{name}`" in text and meaning in text
+    for name, reason in PASSED.items():
+        assert f"| `{name}` | {reason} |" in text
 
 
 def test_the_settlements_count_is_that_of_the_table() -> None:

@@ -8,8 +8,8 @@
 
 `system` and `turn` are what a model of the Messages API would be told, `text` is read as its answer would be,
 and `grammar` is Lark's, in the subset that llguidance takes for constrained decoding. The program runs as the
-user that started the session, in a process group of its own, and is killed with it when it takes too long or
-says too much.
+user that started the session, sees of its environment what `ucutlass.runtime.passed` lets through and what
+the user named, and is killed, with all that it started, when it takes too long or says too much.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from ucutlass.agent.proposers.subject import Subject
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import NOTHING, Spend
 from ucutlass.grammar.parse import grammar_text
-from ucutlass.runtime.process import start
+from ucutlass.runtime.passed import passed
+from ucutlass.runtime.supervised import Supervised
 
 VERSION = 1
 MOST_OUTPUT = 4_000_000
@@ -48,11 +49,13 @@ MOST_TOKENS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class CommandProposer:
-    """`command` is a program and its arguments; `limit_seconds` is for one call."""
+    """`command` is a program and its arguments; `limit_seconds` is for one call; `pass_env` names variables
+    of the environment that it is given besides those of `ucutlass.runtime.passed`."""
 
     subject: Subject
     command: Sequence[str]
     limit_seconds: float = 600.0
+    pass_env: Sequence[str] = ()
 
     def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; usage that was answered is told before anything else is judged."""
@@ -60,7 +63,7 @@ class CommandProposer:
             return triage.triaged(state)
         asked = json.dumps(request(ask, state, self.subject)).encode()
         started = time.monotonic()
-        ran = _run(self.command, asked, self.limit_seconds)
+        ran = _run(self.command, asked, self.limit_seconds, passed(also=self.pass_env))
         seconds = time.monotonic() - started
         value = _object(ran.output)
         usage = None if value is None else _spend(value.get("usage"))
@@ -185,11 +188,12 @@ class _Ran:
     ended: int | str
 
 
-def _run(command: Sequence[str], given: bytes, limit_seconds: float) -> _Ran:
+def _run(command: Sequence[str], given: bytes, limit_seconds: float, env: Mapping[str, str]) -> _Ran:
     """Raises ProposerFailed where it cannot be started."""
+    pipe = subprocess.PIPE
     try:
-        started = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    except (OSError, ValueError) as error:
+        process = Supervised(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe)
+    except (OSError, ValueError, IndexError) as error:
         raise ProposerFailed(
             f"{bounded(plain(shlex.join(command)), 120) or 'the empty command'} cannot be started: {error}",
             "name a program that is there and may be run",
@@ -206,7 +210,7 @@ def _run(command: Sequence[str], given: bytes, limit_seconds: float) -> _Ran:
     except subprocess.TimeoutExpired:
         ended = "time"
     finally:
-        started.end()
+        process.end()
     said = output.finish()
     return _Ran(said, errors.finish(), "size" if output.overflowed else ended)
 
@@ -220,7 +224,7 @@ class _Reader:
     """Reads a pipe in the background. Beyond `most` bytes it ends the process, or, without one, keeps the
     last."""
 
-    def __init__(self, pipe: IO[bytes], most: int, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, pipe: IO[bytes], most: int, process: Supervised | None) -> None:
         self._pipe = pipe
         self._most = most
         self._process = process
@@ -239,13 +243,12 @@ class _Reader:
                     self._kept = self._kept[-self._most :]
                 elif not self.overflowed:
                     self.overflowed = True
-                    with suppress(ProcessLookupError):
-                        self._process.kill()
+                    self._process.stop()
                 if self.overflowed:
                     self._kept = b""
 
     def finish(self) -> bytes:
-        """What was read once the process has ended; one that left its group may hold the pipe open, which
-        is waited for no longer than a second."""
+        """What was read once all processes have ended; one that cannot be killed may hold the pipe open,
+        which is waited for no longer than a second."""
         self._thread.join(1.0)
         return self._kept

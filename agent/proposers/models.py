@@ -80,11 +80,13 @@ def judge(name: str, *, key: str | None = None, base_url: str | None = None) -> 
 
 
 def command(
-    words: Sequence[str], limit_seconds: float = 600.0, *, baseline: str = "", memory: Sequence[str] = ()
-) -> Command:
-    """A program and its arguments."""
+    words: Sequence[str], limit_seconds: float = 600.0, *, baseline: str = "", memory: Sequence[str] = (),
+    pass_env: Sequence[str] = (),
+) -> Command:  # fmt: skip
+    """A program and its arguments; `pass_env` as of CommandProposer."""
 
     def make(problem: Problem, device: Device | None, seed: int = 0) -> CommandProposer:
-        return CommandProposer(subject(problem, device, baseline, memory), tuple(words), limit_seconds)
+        told = subject(problem, device, baseline, memory)
+        return CommandProposer(told, tuple(words), limit_seconds, tuple(pass_env))
 
     return make

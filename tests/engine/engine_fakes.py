@@ -126,7 +126,7 @@ def forges() -> int:
 
 
 def has(module: str) -> str:
-    return os.environ["PROBE"] if module in sys.modules else ""
+    return os.environ["CUDA_PROBE"] if module in sys.modules else ""
 
 
 def trial(text: str, problem: str, name: str, **more: Any) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_an_answer_to_another_call_is_none(warm: Warm) -> None:
 
 
 def test_modules_are_imported_before_the_first_call() -> None:
-    warm = Warm(os.environ | {"PROBE": "7"})
+    warm = Warm(os.environ | {"CUDA_PROBE": "7"})
     try:
         warm.prepare(["no_such_module", "fractions"])
         assert warm.call("engine_fakes:has", {"module": "fractions"}, limit_seconds=60) == Returned("7", "")

@@ -69,4 +69,54 @@ def reads_input() -> str:
 
 
 def path_and_environment() -> dict[str, Any]:
-    return {"path": sys.path, "probe": os.environ.get("PROBE")}
+    return {"path": sys.path, "probe": os.environ.get("CUDA_PROBE")}
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def leaves_a_daemon(note: str) -> str:
+    """As daemons begin: two forks, a session of its own, every file closed; then it keeps on writing."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.chdir("/")
+            os.closerange(0, 1 << 10)
+            while True:
+                Path(note).write_text(str(os.getpid()))
+                time.sleep(0.01)
+        os._exit(0)
+    os.wait()
+    while not Path(note).exists() or not Path(note).read_text():
+        time.sleep(0.01)
+    return Path(note).read_text()
+
+
+def leaves_a_daemon_and(note: str, end: str) -> None:
+    leaves_a_daemon(note)
+    match end:
+        case "hang":
+            time.sleep(1000)
+        case "crash":
+            os.abort()
+        case "raise":
+            raise LookupError("lost")
+        case "exit":
+            os._exit(5)
+
+
+def leaves_a_child(note: str) -> None:
+    Path(note).write_text(str(subprocess.Popen(["sleep", "1000"]).pid))
+
+
+def raises_much() -> None:
+    raise LookupError("x" * 5_000_000)
+
+
+def raises_what_has_no_words() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    raise Mute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ OPTIONS = (
     click.option("--effort", type=click.Choice(EFFORTS),
                  help="How hard the model works; by default its own."),
     click.option("--command", "program", metavar="WORDS", help="The program of the proposer command."),
+    click.option("--pass-env", multiple=True, metavar="NAME",
+                 help="Give the program of --command this variable of the environment too; repeatable."),
     click.option("--no-memory", is_flag=True, help="Tell a model nothing of earlier sessions."),
 )  # fmt: skip
 
@@ -50,6 +53,7 @@ class Asking:
     model: str | None
     effort: Any
     program: str | None
+    pass_env: tuple[str, ...]
     no_memory: bool
     record: Path | None = None
     replay: Path | None = None
@@ -77,7 +81,9 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
     if proposer == "command":
         if not asking.program:
             fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)
-        return models.command(shlex.split(asking.program), memory=memory)
+        if unset := [name for name in asking.pass_env if name not in os.environ]:
+            fail(Status.CALL, f"--pass-env {unset[0]}: no such variable is set", as_json)
+        return models.command(shlex.split(asking.program), memory=memory, pass_env=asking.pass_env)
     chosen = Chosen(asking.model or DEFAULT_MODEL, asking.effort)
     if asking.replay is not None:
         return models.recorded(asking.replay, chosen, memory=memory)

@@ -16,6 +16,7 @@ from typing import Any
 
 from ucutlass.files import put
 from ucutlass.runtime import system
+from ucutlass.runtime.passed import passed
 from ucutlass.runtime.profile import metrics, ncu, tools
 
 
@@ -51,5 +52,5 @@ def count(
         put(request, json.dumps(dict(trial)))
         target = (sys.executable, "-m", "ucutlass.trials.profile", str(request))
         # The tool starts the process in a folder of its own; this package must be found there too.
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
+        environ = {**passed(), "PYTHONPATH": os.pathsep.join(str(Path(p).absolute()) for p in sys.path)}
         return ncu.count(tool, table, kernels, target, ncu.runner(environ, limit_seconds), cache)

@@ -49,6 +49,38 @@ def test_programs_and_usage_are_taken(subject: Subject) -> None:
     assert spent == Spend(input=10, cached=20, output=3, dollars=0.5) and answer.spend.tokens == 0
 
 
+def test_the_command_sees_the_variables_that_were_named(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "hush")
+    monkeypatch.setenv("MODEL_TOKEN", "given")
+    echo = python("print(json.dumps({'text': json.dumps(dict(os.environ))}))")
+    ask, state = asked("plan")
+    seen = json.loads(CommandProposer(subject, echo).propose(ask, state, lambda _: None).note)
+    assert "hush" not in seen.values() and "given" not in seen.values()
+    proposer = CommandProposer(subject, echo, pass_env=("MODEL_TOKEN",))
+    seen = json.loads(proposer.propose(ask, state, lambda _: None).note)
+    assert "hush" not in seen.values() and seen["MODEL_TOKEN"] == "given"
+
+
+def test_a_daemon_of_the_command_does_not_survive_the_call(subject: Subject, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    command = python(
+        "from pathlib import Path\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        os.closerange(0, 64)\n"
+        f"        Path({str(note)!r}).write_text(str(os.getpid()))\n"
+        "        time.sleep(1000)\n"
+        "    os._exit(0)\n"
+        f"while not Path({str(note)!r}).exists() or not Path({str(note)!r}).read_text(): time.sleep(0.01)\n"
+        "print(json.dumps({'text': 'done'}))"
+    )
+    assert answered(subject, command, "plan")[0].note == "done"
+    assert gone(int(note.read_text()))
+
+
 def test_a_text_is_read_as_a_models(subject: Subject) -> None:
     answer, _ = answered(subject, says({"text": f"so\n```ucu\n{BETTER}```"}))
     assert [p.text for p in answer.programs] == [BETTER]

@@ -1,0 +1,154 @@
+"""A command of which nothing survives: neither its own end, nor the end of whoever started it.
+
+Between the two stands a process, `supervisor.py`, to which orphans of the command fall (a child subreaper of
+Linux) and which kills them: a daemon that left its parent, its session and its pipes is still reached. Code
+of the same user that sets out to kill the supervisor is not held by it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_GRACE_SECONDS = 10.0
+"""What the supervisor may take to end everything; it gives itself less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A living process; `resident` is its resident memory in bytes, shared pages included."""
+
+    pid: int
+    resident: int
+
+
+class Supervised:
+    """As subprocess.Popen, whose `stdin`, `stdout`, `stderr` and `pass_fds` these are.
+
+    `env` is the whole environment of the command. The command is ended where the thread that made this
+    ends, as where the whole process does. Raises OSError where the command cannot be executed, ValueError
+    for an empty one and for one with a null character.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str], stdin: int, stdout: int, stderr: int,
+        pass_fds: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        if not command:
+            raise ValueError("an empty command")
+        self._line, theirs = socket.socketpair()
+        self._heard = b""
+        self._status: int | None = None
+        try:
+            # -I: the folder of the script, this package's, must not become a place to import from.
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
+                stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=(*pass_fds, theirs.fileno()),
+                start_new_session=True, env=dict(env),
+            )  # fmt: skip
+        except BaseException:
+            self._line.close()
+            raise
+        finally:
+            theirs.close()
+        self.stdin: IO[bytes] | None = self._supervisor.stdin
+        self.stdout: IO[bytes] | None = self._supervisor.stdout
+        self.stderr: IO[bytes] | None = self._supervisor.stderr
+        try:
+            self._started(command)
+        except BaseException:
+            self.end()
+            for pipe in filter(None, (self.stdin, self.stdout, self.stderr)):
+                pipe.close()
+            raise
+
+    def _started(self, command: Sequence[str]) -> None:
+        match self._words(None):
+            case ["started"]:
+                return
+            case ["refused", number]:
+                raise OSError(int(number), os.strerror(int(number)), command[0])
+            case _:
+                raise OSError(f"the supervisor of {command[0]} ended with {self._supervisor.wait()}")
+
+    def wait(self, seconds: float) -> int:
+        """The command's exit status, negative for a signal, once nothing of it is left; -9 where it was
+        ended from here. Raises subprocess.TimeoutExpired."""
+        if self._status is None:
+            match self._words(seconds):
+                case ["ended", status]:
+                    self._status = int(status)
+                case _:  # the supervisor was killed, and the command by the kernel with it
+                    self._status = -9
+            self._supervisor.wait()
+        return self._status
+
+    def poll(self) -> int | None:
+        """As `wait`; None where it has not ended."""
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Has everything killed, which `wait` then waits for. May be called by any thread."""
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+
+    def end(self) -> None:
+        """Kills everything and waits until it is gone."""
+        self.stop()
+        try:
+            self._supervisor.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        self._line.close()
+
+    def processes(self) -> list[Process]:
+        """The command, if it runs, and everything that came of it and lives."""
+        return _descendants(self._supervisor.pid)
+
+    def _words(self, seconds: float | None) -> list[str]:
+        """The next line of the supervisor; nothing where it closed its side."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._line, select.POLLIN)
+        while b"\n" not in self._heard:
+            left = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
+            if not poll.poll(left):
+                raise subprocess.TimeoutExpired(self._supervisor.args, seconds or 0.0)
+            block = self._line.recv(256)
+            if not block:
+                return []
+            self._heard += block
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode().split()
+
+
+def _descendants(ancestor: int) -> list[Process]:
+    children: dict[int, list[Process]] = {}
+    page = os.sysconf("SC_PAGE_SIZE")
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # proc(5): the name, in parentheses, may hold blanks; state is field 3, ppid 4, rss 24.
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            if fields[0] not in "ZX":
+                found = Process(int(stat.parent.name), int(fields[21]) * page)
+                children.setdefault(int(fields[1]), []).append(found)
+    living = list(children.get(ancestor, ()))
+    for process in living:
+        living += children.get(process.pid, ())
+    return living

@@ -1,0 +1,159 @@
+"""Started by path between a command and whoever wants it run (`ucutlass.runtime.supervised`); takes
+everything that the command started down with it.
+
+    python -I -S supervisor.py LINE COMMAND...
+
+LINE is the number of a socket to the caller. `started` is written to it, or `refused ERRNO`; and at the end
+`ended STATUS`, once no process of the command is left. When the caller closes its side, as its own death
+does, the command is ended. Needs Linux and the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+"""linux/prctl.h."""
+
+_REAP_SECONDS = 5.0
+"""How long killed processes are waited for: what sleeps in the kernel ends when the kernel lets it."""
+
+_HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def main() -> None:
+    line, command = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(line, False)
+    heard, hear = os.pipe()
+    os.set_blocking(hear, False)
+    signal.set_wakeup_fd(hear, warn_on_full_buffer=False)
+    for number in _HEARD:
+        signal.signal(number, lambda *_: None)
+    # What a descendant leaves behind when it ends becomes this process's child, not init's.
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        child = _start(command)
+    except OSError as error:
+        _say(line, f"refused {error.errno}")
+        return
+    _say(line, "started")
+    _let_go({line, heard, hear})
+    status = _watch(child, line, heard)
+    _end_all(child)
+    _say(line, f"ended {status}")
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option} was refused")
+
+
+def _say(line: int, words: str) -> None:
+    with suppress(OSError):  # nobody listens any more
+        os.write(line, words.encode() + b"\n")
+
+
+def _start(command: list[str]) -> int:
+    """The command in a session of its own. Raises OSError where it cannot be executed."""
+    refusal, refuse = os.pipe()
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setsid()
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == supervisor:
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores
+                os.execvp(command[0], command)
+        except OSError as error:
+            os.write(refuse, str(error.errno).encode())
+        finally:
+            os._exit(127)
+    os.close(refuse)
+    with os.fdopen(refusal, "rb") as pipe:
+        number = pipe.read()
+    if number:
+        os.waitpid(child, 0)
+        raise OSError(int(number), os.strerror(int(number)))
+    return child
+
+
+def _let_go(own: set[int]) -> None:
+    """Closes the command's pipes here, so that their other ends see when the command closes them."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    last = 2
+    for number in sorted(own):
+        os.closerange(last + 1, number)
+        last = number
+    os.closerange(last + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _watch(child: int, line: int, heard: int) -> int:
+    """Waits for the command, the caller's end or a signal; an exit status, negative for a signal."""
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    poll.register(heard, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if heard in ready:
+            numbers = os.read(heard, 512)
+            if set(numbers) - {signal.SIGCHLD}:
+                return -signal.SIGKILL
+            if (status := _reaped(child)) is not None:
+                return status
+        if line in ready:
+            return -signal.SIGKILL
+
+
+def _reaped(child: int) -> int | None:
+    """Waits for whatever has ended; the command's status, if it is among it."""
+    status = None
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                status = os.waitstatus_to_exitcode(ended[1])
+    return status
+
+
+def _end_all(group: int) -> None:
+    """Kills children until there are none. The children of a killed child become children of this process, so
+    all are reached in the end; and no other process has a child's number until it was waited for."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    deadline = time.monotonic() + _REAP_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in _children():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+
+
+def _children() -> list[int]:
+    found = []
+    # pathlib would take as long to import as all else here.
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+            # proc(5): the name, in parentheses, may hold blanks; then state and parent.
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                found.append(int(name))
+    return found
+
+
+if __name__ == "__main__":
+    main()
