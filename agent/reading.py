@@ -49,9 +49,7 @@ def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
     """The problem of a file. `within` is the folder whose tree `how.start` follows, where that is a folder.
     Raises Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
     if path.suffix != ".py":
-        text = _text(path)
-        sizes = how.sizes or written_sizes(text)
-        return problem_of(text, str(path), how.program, sizes, how.arch, how.lane)
+        return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
     if start is None and not how.writes:
         raise NoStart(
@@ -61,6 +59,12 @@ def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
     text = "" if start is None else _text(start)
     module = read(path, how.mode, how.precision, limit_seconds=how.limit_seconds)
     return problem_of_module(module, text, str(start or path), how.program, how.arch, how.lane)
+
+
+def problem_in(text: str, file: str, how: Reading) -> Problem:
+    """The problem of a program's text. Raises ProgramError, ShapeError, LaneUnknown."""
+    sizes = how.sizes or written_sizes(text)
+    return problem_of(text, file, how.program, sizes, how.arch, how.lane)
 
 
 def _text(path: Path) -> str:

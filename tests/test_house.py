@@ -25,7 +25,8 @@ TOP = {"__init__", "api", "assembly", "backend", "engine", "header", "interface"
 """What of the room `ucutlass` stands on top of the other rooms but `agent`; the rest is meaning."""
 
 COMMAND = "cli"
-"""The command line, a layer of its own: it stands on everything, and nothing imports it."""
+"""The command line, a layer of its own: it stands on everything, and nothing imports it. `entry` is its
+process, which must not import it before signals are taken care of."""
 
 MAY_IMPORT = {
     "grammar": set(),
@@ -59,6 +60,8 @@ def modules() -> dict[str, Path]:
 
 def layer(module: str) -> str:
     first = [*module.split("."), "__init__"][1]
+    if first == "entry":
+        return COMMAND
     if first in (*ROOMS, COMMAND):
         return first
     return "top" if first in TOP else "meaning"
@@ -138,6 +141,13 @@ def test_library_code_does_not_print() -> None:
         name for name, path in modules().items() if re.search(r"^\s*print\(", path.read_text(), re.MULTILINE)
     ]
     assert not said
+
+
+def test_commands_print_in_one_place() -> None:
+    """Which escapes what a terminal would obey."""
+    prints = re.compile(r"click\.s?echo|sys\.std(out|err)\b|\bConsole\(\)|Console\(highlight=False\)")
+    commands = {name: path for name, path in modules().items() if layer(name) == COMMAND}
+    assert [name for name, path in commands.items() if prints.search(path.read_text())] == ["ucutlass.cli.show"]
 
 
 def test_library_code_leaves_nothing_for_later() -> None:

@@ -129,7 +129,7 @@ def test_the_wheel_holds_everything(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
         scripts = next(n for n in archive.namelist() if n.endswith("entry_points.txt"))
-        assert re.search(r"^ucc = ucutlass\.cli:main$", archive.read(scripts).decode(), re.MULTILINE)
+        assert re.search(r"^ucc = ucutlass\.entry:main$", archive.read(scripts).decode(), re.MULTILINE)
         archive.extractall(tmp_path / "site")
     wanted: set[str] = set()
     for package in _settings()["packages"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ucutlass.grammar.syntax import Span
+from ucutlass.printable import name, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,22 @@ class Lines:
 
 
 def render(diagnostics: tuple[Diagnostic, ...], source: str, file: str) -> str:
-    """All diagnostics as a person reads them: file:line:column, the line, a caret, the hint."""
+    """All diagnostics as a person reads them: file:line:column, the line, a caret, the hint. Nothing in it
+    is obeyed by a terminal."""
     lines = Lines(source)
-    return "\n".join(part for d in diagnostics for part in _one(d, lines, file))
+    return "\n".join(part for d in diagnostics for part in _one(d, lines, name(file)))
 
 
 def _one(d: Diagnostic, lines: Lines, file: str) -> list[str]:
     at = lines.position(d.span.start)
-    out = [f"{file}:{at.line}:{at.column}: {d.severity}: {d.message} [{d.code}]"]
+    out = [f"{file}:{at.line}:{at.column}: {d.severity}: {words(d.message)} [{d.code}]"]
     out += _excerpt(d.span, lines)
     for note, span in d.notes:
         where = lines.position(span.start)
-        out.append(f"{file}:{where.line}:{where.column}: note: {note}")
+        out.append(f"{file}:{where.line}:{where.column}: note: {words(note)}")
         out += _excerpt(span, lines)
     if d.hint:
-        out.append(f"  hint: {d.hint}")
+        out.append(f"  hint: {words(d.hint)}")
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ MAX_ELEMENTS = 2**40
 
 _MOST_DIGITS = 40
 """Python refuses to read numbers of thousands of digits."""
+
+_PART = re.compile(r"\s*([^\W\d]\w*)=([0-9]+)\s*")
+"""The digits are those of ASCII: no sign, no underscore, no blank, no other base."""
 
 
 class ShapeError(Exception):
@@ -33,20 +37,20 @@ def free_dims(program: ir.Program) -> tuple[str, ...]:
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
     """`["M=4096,N=8", "K=64"]` as a mapping.
 
-    Raises ShapeError UC0601 for anything that is not NAME=WHOLE_NUMBER.
+    Raises ShapeError UC0601 for anything that is not NAME=DIGITS, and for two extents of one name.
     """
     sizes: dict[str, int] = {}
     for part in (p.strip() for text in texts for p in text.split(",")):
-        name, equals, number = part.partition("=")
-        if not equals or not name.strip().isidentifier() or not number.strip().isdecimal():
-            raise ShapeError(
-                "UC0601", f"{part[:60]!r} is not of the form NAME=NUMBER, as in -s M=4096,N=4096"
-            )
+        match = _PART.fullmatch(part)
+        if match is None:
+            words = f"{part[:60]!r} is not of the form NAME=DIGITS, with the digits 0 to 9"
+            raise ShapeError("UC0601", f"{words}, as in -s M=4096,N=4096")
+        name, number = match.groups()
         if len(number) > _MOST_DIGITS:
-            raise ShapeError(
-                "UC0601", f"{name.strip()[:60]} has {len(number)} digits; an extent is at most 2**40"
-            )
-        sizes[name.strip()] = int(number)
+            raise ShapeError("UC0601", f"{name[:60]} has {len(number)} digits; an extent is at most 2**40")
+        if name in sizes:
+            raise ShapeError("UC0601", f"{name[:60]} is given twice, as {sizes[name]} and as {int(number)}")
+        sizes[name] = int(number)
     return sizes
 
 

@@ -198,7 +198,6 @@ def _run(command: Sequence[str], given: bytes, limit_seconds: float, env: Mappin
             f"{bounded(plain(shlex.join(command)), 120) or 'the empty command'} cannot be started: {error}",
             "name a program that is there and may be run",
         ) from error
-    process = started.process
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     output = _Reader(process.stdout, MOST_OUTPUT, process)
     errors = _Reader(process.stderr, MOST_ERRORS, None)

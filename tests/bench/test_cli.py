@@ -75,7 +75,7 @@ Run = Callable[..., tuple[Any, dict[str, Any]]]
 @pytest.fixture
 def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     def called(
-        *more: str, outcome: isolate.Outcome | None = None, ok: bool = True
+        *more: str, sizes: Sequence[str] = SIZES, outcome: isolate.Outcome | None = None, ok: bool = True
     ) -> tuple[Any, dict[str, Any]]:
         asked: dict[str, Any] = {}
 
@@ -89,7 +89,7 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
             return isolate.Returned(json.loads(json.dumps(answer(chosen, second, ok))), "")
 
         monkeypatch.setattr(isolate, "run", replaced)
-        return machine.ucc("bench", LINEAR, *SIZES, *more), asked
+        return machine.ucc("bench", LINEAR, *sizes, *more), asked
 
     return called
 
@@ -125,7 +125,8 @@ def test_the_bound_is_at_the_clock_that_was_measured(run: Run) -> None:
     clock = row["outcomes"][0]["sm_clock"]
     # 256 x 256 x 256 is bound by memory, whose clock is another.
     assert clock == pytest.approx(1.9e9, rel=1e-3) and row["bound_at_clock"] == row["bound"] > 0
-    large = json.loads(run("-s", "M=4096", "-s", "N=4096", "-s", "K=4096", "--json")[0].out)["regimes"][0]
+    sizes = ("-s", "M=4096", "-s", "N=4096", "-s", "K=4096")
+    large = json.loads(run("--json", sizes=sizes)[0].out)["regimes"][0]
     assert large["bound_at_clock"] == pytest.approx(large["bound"] * 1.83e9 / clock)
 
 

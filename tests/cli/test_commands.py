@@ -68,7 +68,7 @@ def test_version(ucc: Ucc) -> None:
         (("emit", LINEAR, "-s", "M=1,N=1"), "the extent of K is missing"),
         (("emit", LINEAR, "-s", "M=1,N=1,K=1,Z=1"), "no dimension Z; it has M, K, N"),
         (("emit", LINEAR, "-s", "M=0,N=1,K=1"), "M is 0; an extent is at least 1"),
-        (("emit", LINEAR, "-s", "M=-4,N=1,K=1"), "'M=-4' is not of the form NAME=NUMBER"),
+        (("emit", LINEAR, "-s", "M=-4,N=1,K=1"), "'M=-4' is not of the form NAME=DIGITS, with the digits 0 to 9"),
         (("emit", LINEAR, "-s", "M=4.5,N=1,K=1"), "'M=4.5' is not of the form"),
         (("emit", LINEAR, "-s", "M"), "'M' is not of the form"),
         (("emit", LINEAR, "-s", ""), "is not of the form"),
@@ -226,7 +226,7 @@ def test_fmt_in_json(ucc: Ucc, write: Write) -> None:
     assert again == row and path.read_text() == row["text"]
     rows = ucc("fmt", path, "-", "--json", stdin=UNFORMATTED.encode()).json
     assert [(r["file"], r["changed"], r["text"]) for r in rows] == [
-        (str(path), False, row["text"]), ("-", True, row["text"]),
+        (str(path), False, row["text"]), ("<stdin>", True, row["text"]),
     ]  # fmt: skip
     refused = ucc("fmt", "-", "--json", stdin=b"kernel (")
     assert refused.status == 1 and refused.json["diagnostics"]
@@ -235,7 +235,7 @@ def test_fmt_in_json(ucc: Ucc, write: Write) -> None:
 def test_fmt_refuses_what_does_not_parse(ucc: Ucc) -> None:
     result = ucc("fmt", "-", stdin=b"kernel (")
     assert (result.status, result.out) == (1, "")
-    assert "-:1:8: error:" in result.err
+    assert "<stdin>:1:8: error:" in result.err
 
 
 # --- emit, explain, guide -----------------------------------------------------------

@@ -172,7 +172,7 @@ def test_cache_lists_verifies_and_clears(machine: Machine) -> None:
     (row,) = machine.ucc("cache", "list", "--json").json
     assert row["entry"] == entry and row["state"] == "ok" and row["arch"] == "sm_90a"
     (stats,) = machine.ucc("cache", "stats", "--json").json
-    assert stats["entries"] == "1"
+    assert stats["entries"] == 1
     (row,) = machine.ucc("cache", "verify", "--json").json
     assert row["state"] == "ok"
     assert machine.ucc("cache", "clear").status == 0

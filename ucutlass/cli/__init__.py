@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NoReturn
 
 import click
 
@@ -34,8 +38,27 @@ _COMMANDS = {
 """Subcommand to its line of help; the module of the same name is imported when it is needed."""
 
 
-class _Lazy(click.Group):
+class _Ucc(click.Group):
     """A group that imports a subcommand when it is called: `ucc check` need not load torch."""
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None,
+        complete_var: str | None = None, standalone_mode: bool = True, **extra: Any,
+    ) -> NoReturn:  # fmt: skip
+        """Runs a command and exits with its status, whatever went wrong in its words or as JSON. `obj` is
+        an `ucutlass.entry.Signals`, where this is a process of its own."""
+        from ucutlass import entry
+        from ucutlass.cli.errors import ended
+
+        if args is None and "obj" not in extra:
+            entry.main()
+        given = list(sys.argv[1:] if args is None else args)
+        self._main_shell_completion(extra, "ucc", complete_var)
+        with ended("--json" in given[: given.index("--")] if "--" in given else "--json" in given):
+            with self.make_context(prog_name or "ucc", given, **extra) as ctx:
+                self.invoke(ctx)
+            ctx.exit()
+        raise AssertionError("a command that has ended exits")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -43,7 +66,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(f"ucutlass.cli.{cmd_name}").command
+        with nullcontext() if ctx.obj is None else ctx.obj.importing():
+            command = importlib.import_module(f"ucutlass.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -55,16 +79,18 @@ class _Lazy(click.Group):
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     from importlib import metadata
 
+    from ucutlass.cli import show
+
     if not wanted or ctx.resilient_parsing:
         return
     try:
-        click.echo(f"ucc, version {metadata.version('ucutlass')}")
+        show.say(f"ucc, version {metadata.version('ucutlass')}")
     except metadata.PackageNotFoundError:
-        click.echo("ucc, from a checkout that is not installed")
+        show.say("ucc, from a checkout that is not installed")
     ctx.exit()
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Ucc, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -77,6 +103,7 @@ def main() -> None:
     """Compile .ucu kernels to CUTLASS C++.
 
     Exit status: 0 fine, 1 the program is at fault, 2 the call, 3 the machine.
+    FILE may be - for standard input.
 
     \b
     Start with:

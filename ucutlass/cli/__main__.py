@@ -1,5 +1,5 @@
 """`python -m ucutlass.cli`."""
 
-from ucutlass.cli import main
+from ucutlass.entry import main
 
 main()

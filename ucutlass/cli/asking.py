@@ -13,6 +13,7 @@ import click
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.problem import problem_of_json
 from ucutlass.agent.run import Session
+from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.outputs import Output
 
@@ -87,5 +88,5 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
     chosen = Chosen(asking.model or DEFAULT_MODEL, asking.effort)
     if asking.replay is not None:
         return models.recorded(asking.replay, chosen, memory=memory)
-    click.echo(f"ucc: {chosen.model} proposes; its tokens cost money", err=True)
+    show.note(f"ucc: {chosen.model} proposes; its tokens cost money")
     return models.model(chosen, record=asking.record, memory=memory)

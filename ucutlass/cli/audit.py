@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,10 +16,9 @@ from ucutlass.agent.integrity.bundle import Bundle, Missing
 from ucutlass.agent.integrity.gather import Candidate, gather, latest
 from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
-from ucutlass.cli import show
+from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import file_argument, json_option, kernel_option, sizes_option
-from ucutlass.cli.reading import read
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -62,7 +60,7 @@ def command(
     """
     with reported(as_json):
         policy = _lane(lane, as_json)
-        checked = read(file)
+        checked = inputs.read(file)
         program = _program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         candidate = Candidate(checked, program, dict(zip(program.dims, extents, strict=True)))
@@ -125,7 +123,7 @@ def _report(candidate: Candidate, bundle: Bundle, found: Report, kept: str, as_j
             "records": [r.id for r in bundle.records],
             "record": kept,
         }
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     columns = ("verdict", "rule", "", "evidence")
     show.table(columns, [(f.verdict, f.rule, f.words, _ids(f.records)) for f in found.findings])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ import click
 
 from ucutlass import frontend
 from ucutlass.assembly import build_program
-from ucutlass.cli import gpu, show
+from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     arch_option,
@@ -24,7 +23,6 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.cli.reading import read
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import Device
 from ucutlass.runtime import isolate
@@ -90,7 +88,7 @@ def command(
     """
     with reported(as_json):
         given = parse_sizes(sizes)
-        checked = read(file)
+        checked = inputs.read(file)
         complete(frontend.program(checked, name), given)  # the call's mistakes before the machine's
         found = gpu.at_hand()
         if found is None:
@@ -155,7 +153,7 @@ def _files(
 
 
 def _announce(holder: str) -> None:
-    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+    show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
 
 def _answered(outcome: isolate.Outcome, kernel: str, as_json: bool) -> dict[str, Any]:
@@ -177,7 +175,7 @@ def _ok(row: Mapping[str, Any]) -> bool:
 
 def _report(row: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     sizes = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
     head = [("kernel", f"{row['kernel']} {sizes}"), ("schedule", f"{row['arch']}: {row['schedule']}")]
@@ -190,7 +188,7 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
         _regime(report)
     _stages(row.get("stages", ()))
     for made in row["records"]:
-        click.echo(f"record\t{made[:16]}")
+        show.line("record", made[:16])
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> None:
@@ -204,12 +202,12 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> None:
     ]
     show.table(("stage", "time", "share", ""), lines)
     share = sum(s["microseconds"] for s in stages if s["torch"]) / whole
-    click.echo(f"torch functions\t{share:.0%} of the stages' time")
+    show.line("torch functions", f"{share:.0%} of the stages' time")
 
 
 def _regime(report: Mapping[str, Any]) -> None:
     rotated = report["buffers"]
-    click.echo(
+    show.say(
         f"{report['protocol']['regime']}: {rotated['sets']} sets of {rotated['bytes_per_set'] / 1e6:.1f} MB, "
         f"{report['rounds']} rounds in {report['seconds']:.1f} s"
     )
@@ -220,9 +218,9 @@ def _regime(report: Mapping[str, Any]) -> None:
     )
     for outcome in report["outcomes"]:
         for finding in outcome["findings"]:
-            click.echo(f"{finding['level']}\t{outcome['name']}: {finding['name']}: {finding['message']}")
+            show.line(finding["level"], f"{outcome['name']}: {finding['name']}: {finding['message']}")
     for finding in report["findings"]:
-        click.echo(f"{finding['level']}\t{finding['name']}: {finding['message']}")
+        show.line(finding["level"], f"{finding['name']}: {finding['message']}")
 
 
 def _line(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,11 +14,10 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.backend import STAGE_OF, Built, build_kernel, build_kernels
-from ucutlass.cli import gpu, pipelines, show
+from ucutlass.cli import gpu, inputs, pipelines, show
 from ucutlass.cli.build_files import Export
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.cli.reading import read
 from ucutlass.emit.staged import NotServed
 from ucutlass.runtime import timings
 from ucutlass.runtime.build import Artifact
@@ -96,7 +94,7 @@ def command(
         raise click.UsageError("--timings looks at one kernel for one shape: leave out --all and --shape")
     start = perf_counter()
     with reported(as_json), recording() as heard:
-        checked = read(file)
+        checked = inputs.read(file)
         if not every and isinstance(program := frontend.program(checked, name), ir.Pipeline):
             if timed:
                 raise click.UsageError("--timings looks at one kernel: name one with --kernel")
@@ -231,7 +229,7 @@ def _rows(
 
 def _print_one(row: dict[str, Any], where: timings.Timings | None, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     lines = [(key, value) for key, value in row.items() if isinstance(value, str)]
     show.table(("", ""), lines + [("ptxas", f) for f in row["findings"]])
@@ -241,7 +239,7 @@ def _print_one(row: dict[str, Any], where: timings.Timings | None, as_json: bool
 
 def _print_all(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        show.data(rows)
         return
     lines = []
     for row in rows:

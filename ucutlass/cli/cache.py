@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import PurePath
 from typing import Any
 
 import click
@@ -39,7 +39,7 @@ def stats(as_json: bool) -> None:
     """Counts and bytes."""
     with reported(as_json):
         found = Cache.from_switches().stats()
-    _print([{name: str(value) for name, value in asdict(found).items()}], as_json)
+    _print([{name: _plain(value) for name, value in asdict(found).items()}], as_json)
 
 
 @command.command()
@@ -59,7 +59,11 @@ def clear(as_json: bool) -> None:
     """Remove everything that no build is using."""
     with reported(as_json):
         removed = Cache.from_switches().clear()
-    _print([{"removed_bytes": str(removed)}], as_json)
+    _print([{"removed_bytes": removed}], as_json)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _row(item: Entry | Corrupt) -> dict[str, Any]:
@@ -71,15 +75,15 @@ def _row(item: Entry | Corrupt) -> dict[str, Any]:
         "state": "ok",
         "entry": str(item.about.get("entry", "")),
         "arch": str(item.about.get("arch", "")),
-        "bytes": str(item.bytes),
+        "bytes": item.bytes,
         "used": f"{age / 3600:.1f} h ago",
     }
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        show.data(rows)
     elif not rows:
-        click.echo("the cache is empty")
+        show.say("the cache is empty")
     else:
         show.table(tuple(rows[0]), [tuple(str(v) for v in row.values()) for row in rows])

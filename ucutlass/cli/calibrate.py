@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def command(index: int, limit: float, wait: float, as_json: bool) -> None:
         file = save(found)
         Store.open().add(sealed)
     if as_json:
-        click.echo(json.dumps(_as_json(found, file), indent=2))
+        show.data(_as_json(found, file))
     else:
         _report(found, file)
 
@@ -85,8 +84,8 @@ def _report(found: Calibration, file: Path) -> None:
     rows = [_row(r, device) for r in best(found.readings).values()]
     show.table(("", "reached", "of the data sheet", "spread", "SM clock", "by"), rows)
     for refused in found.refused:
-        click.echo(f"not measured\t{refused.quantity}\t{refused.name}: {refused.why}")
-    click.echo(f"kept\t{file}")
+        show.line("not measured", refused.quantity, f"{refused.name}: {refused.why}")
+    show.line("kept", str(file))
 
 
 def _row(reading: Reading, device: Device | None) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from ucutlass import frontend, ir
+from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, render, to_json
@@ -21,7 +21,7 @@ from ucutlass.shapes import complete, parse_sizes
 
 @click.command("check")
 @click.argument(
-    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+    "files", nargs=-1, required=True, type=inputs.existing()
 )
 @sizes_option
 @click.option(
@@ -43,14 +43,16 @@ def command(
     problems = [(path, source, diagnostics) for path, source, diagnostics in found if diagnostics]
     if as_json:
         rows = [
-            row for path, source, diagnostics in problems for row in to_json(diagnostics, source, str(path))
+            row
+            for path, source, diagnostics in problems
+            for row in to_json(diagnostics, source, inputs.shown(path))
         ]
-        click.echo(json.dumps({"diagnostics": rows}, indent=2))
+        show.data({"diagnostics": rows})
     else:
         for path, source, diagnostics in problems:
-            click.echo(render(diagnostics, source, str(path)), err=True)
+            show.note(render(diagnostics, source, inputs.shown(path)))
         for path in (path for path, _, diagnostics in found if not _errors(diagnostics)):
-            click.echo(f"{path}: fine")
+            show.say(f"{inputs.name(path)}: fine")
     every = [d for _, _, diagnostics in problems for d in diagnostics]
     if every if strict else _errors(every):
         sys.exit(Status.PROGRAM)
@@ -62,7 +64,7 @@ def _errors(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, tuple[Diagnostic, ...]]:
     try:
-        checked = frontend.read(path)
+        checked = inputs.checked(path)
     except ProgramError as problem:
         return problem.source, problem.diagnostics
     if types_only:

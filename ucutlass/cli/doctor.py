@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 
@@ -24,9 +23,7 @@ def command(as_json: bool) -> None:
     with reported(as_json):
         report = examine()
     if as_json:
-        click.echo(
-            json.dumps(asdict(report) | {"can_build": report.can_build, "can_run": report.can_run}, indent=2)
-        )
+        show.data(asdict(report) | {"can_build": report.can_build, "can_run": report.can_run})
     else:
         marks = {"found": "ok", "missing": "missing", "broken": "broken"}
         show.table(
@@ -36,7 +33,7 @@ def command(as_json: bool) -> None:
                 for f in report.findings
             ],
         )
-        click.echo(
+        show.say(
             f"kernels can be built: {'yes' if report.can_build else 'no'}; run: "
             f"{'yes' if report.can_run else 'no, the interpreter serves'}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import click
 
 from ucutlass import frontend
 from ucutlass.backend import source_of
+from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output, write
-from ucutlass.cli.reading import read
 from ucutlass.planner import Planned
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
@@ -36,7 +35,7 @@ def command(
     command that builds it.
     """
     with reported(as_json):
-        checked = read(file)
+        checked = inputs.read(file)
         program = frontend.kernel(checked, name)
         planned = frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch).planned
         source = source_of(checked, program, planned)
@@ -52,6 +51,6 @@ def command(
             "knobs": asdict(planned.knobs) if isinstance(planned, Planned) else {},
             "source": source.text,
         }
-        click.echo(json.dumps(row | ({"output": str(output)} if output is not None else {}), indent=2))
+        show.data(row | ({"output": str(output)} if output is not None else {}))
     elif output is None:
-        click.echo(source.text, nl=False)
+        show.program(source.text)

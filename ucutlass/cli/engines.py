@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from ucutlass import engine
-from ucutlass.cli import gpu
+from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail
 from ucutlass.engine import machine
 from ucutlass.engine.errors import EngineUnknown
@@ -38,4 +38,4 @@ def at_hand(hall: engine.Engine) -> Found | None:
 
 
 def announce(holder: str) -> None:
-    click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+    show.note(f"ucc: waiting for {holder}, which times on this GPU")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -12,8 +12,10 @@ from typing import NoReturn, TextIO
 
 import click
 
+from ucutlass.cli import show
 from ucutlass.cli.outputs import OutputIsInput, refuse_inputs
 from ucutlass.diagnostics import ProgramError, to_json
+from ucutlass.printable import cut, name, words
 from ucutlass.runtime.errors import (
     ArchUnknown,
     BuildCancelled,
@@ -36,6 +38,12 @@ class Status(IntEnum):
 
 INTERRUPTED = 130
 """What shells give for SIGINT, 128 + 2: nothing is at fault."""
+
+UNREAD = 141
+"""What shells give for SIGPIPE, 128 + 13: whoever read the output has enough, as `head` does."""
+
+MOST_CHARACTERS = 1 << 16
+"""Of one message in JSON; on a terminal `ucutlass.printable` has fewer."""
 
 FAILURES = (BuildError, BuildTimedOut, BuildCancelled, ArchUnknown, MachineError)
 """How a build ends that makes no kernel."""
@@ -62,24 +70,51 @@ def reported(as_json: bool) -> Iterator[None]:
             yield
     except ProgramError as problem:
         if as_json:
-            click.echo(
-                json.dumps(
-                    {"diagnostics": to_json(problem.diagnostics, problem.source, problem.file)}, indent=2
-                )
-            )
+            show.data({"diagnostics": to_json(problem.diagnostics, problem.source, problem.file)})
         else:
-            click.echo(str(problem), err=True)
+            show.note(str(problem))
         sys.exit(Status.PROGRAM)
     except (ShapeError, SwitchError, OutputIsInput, *FAILURES) as problem:
         fail(status_of(problem), str(problem), as_json)
-    except BrokenPipeError:
-        raise  # whoever read the output has enough, as `head` does: click ends quietly
     except OSError as problem:
-        words = str(problem) if problem.filename is None else f"{problem.strerror}: {problem.filename}"
-        fail(Status.MACHINE, words, as_json)
-    except KeyboardInterrupt:
-        click.echo("ucc: interrupted", err=True)
+        fail(Status.MACHINE, os_words(problem), as_json)
+
+
+@contextmanager
+def ended(as_json: bool) -> Iterator[None]:
+    """Turns however a command ends into its words and exit status: what `reported` does not know."""
+    try:
+        yield
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.exceptions.NoArgsIsHelpError as empty:
+        empty.show()
+        sys.exit(Status.CALL)
+    except click.ClickException as wrong:
+        if not as_json and isinstance(wrong, click.UsageError) and wrong.ctx is not None:
+            show.note(f"{wrong.ctx.get_usage()}\nTry '{wrong.ctx.command_path} --help' for help.\n")
+        fail(Status.CALL, wrong.format_message(), as_json)
+    except (click.Abort, KeyboardInterrupt, EOFError):
+        show.note("ucc: interrupted")
         sys.exit(INTERRUPTED)
+    except show.CannotWrite as problem:
+        _unwritten(problem)
+    except OSError as problem:  # click's own: help and the version
+        _unwritten(show.CannotWrite(problem))
+
+
+def _unwritten(problem: show.CannotWrite) -> NoReturn:
+    if problem.closed:
+        sys.exit(UNREAD)
+    show.note(f"ucc: {problem}")
+    sys.exit(Status.MACHINE)
+
+
+def os_words(problem: OSError) -> str:
+    """What the operating system refused, and of which file."""
+    if problem.filename is None or problem.strerror is None:
+        return str(problem)
+    return f"{problem.strerror}: {name(os.fsdecode(problem.filename))}"
 
 
 @contextmanager
@@ -93,7 +128,7 @@ def _warnings_said() -> Iterator[None]:
             file: TextIO | None = None, line: str | None = None,
         ) -> None:  # fmt: skip
             if category.__module__.startswith("ucutlass."):
-                click.echo(f"ucc: {message}", err=True)
+                show.note(f"ucc: {words(str(message))}")
             else:
                 others(message, category, filename, lineno, file, line)
 
@@ -104,7 +139,7 @@ def _warnings_said() -> Iterator[None]:
 def fail(status: Status, message: str, as_json: bool) -> NoReturn:
     """One line to the terminal, or one JSON object, and the exit status."""
     if as_json:
-        click.echo(json.dumps({"error": message, "status": int(status)}))
+        show.data({"error": cut(message, MOST_CHARACTERS, MOST_CHARACTERS), "status": int(status)})
     else:
-        click.echo(f"ucc: {message}", err=True)
+        show.note(f"ucc: {words(message)}")
     sys.exit(status)

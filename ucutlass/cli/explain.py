@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +11,10 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of, select
-from ucutlass.cli import pipelines, show
+from ucutlass.cli import inputs, pipelines, show
 from ucutlass.cli.advice import past, rows
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.cli.reading import read
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
 from ucutlass.planned import FamilyPlanned
@@ -49,7 +47,7 @@ def command(
     Needs no GPU.
     """
     with reported(as_json):
-        checked = read(file)
+        checked = inputs.read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         if isinstance(program, ir.Pipeline):
@@ -70,7 +68,7 @@ def command(
         row = asdict(found) | {"memory": memory, "advice": select.to_json(advice)}
         row |= {"bound": report.row(found.bound)}
         row["recorded"] = _recorded_json(tuned)
-        click.echo(json.dumps(row, indent=2, default=str))
+        show.data(row, default=str)
     else:
         show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
 
@@ -84,7 +82,7 @@ def _family(planned: FamilyPlanned, bound: Bounds, tuned: Mapping[str, Row], as_
             "bound": report.row(bound),
             "notes": [asdict(note) for note in planned.notes], "recorded": _recorded_json(tuned),
         }  # fmt: skip
-        click.echo(json.dumps(row, indent=2, default=str))
+        show.data(row, default=str)
         return
     lines = [
         ("kernel", type(planned.plan).__name__.removesuffix("Plan").lower()),

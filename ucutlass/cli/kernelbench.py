@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -63,7 +62,7 @@ def report(run: Run, why: str | None, as_json: bool) -> None:
     by_level = levels(found)
     if as_json:
         told = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "thresholds": THRESHOLDS}
-        click.echo(json.dumps(told | {"levels": _json(by_level), "problems": _json(found)}, indent=2))
+        show.data(told | {"levels": _json(by_level), "problems": _json(found)})
     else:
         show.table(("run", "stopped"), [(run.id[:16], why or "shown only")])
         show.table(_COLUMNS, [line for level in by_level for line in _lines(level)])

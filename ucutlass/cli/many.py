@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import click
 
 from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.agent.kernelbench import Row, rows
@@ -80,7 +77,7 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
         fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
              asked.as_json)  # fmt: skip
     run = _begun(kept, names, asked, found.arch.name) if id is None else _resumed(kept, id, asked)
-    click.echo(f"ucc: run {run.id[:16]} over {len(run.names)} problems", err=True)
+    show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
     begun = begun_of_json(run.about)
 
     def problem_of(name: str) -> Problem:
@@ -168,7 +165,7 @@ def _on_member(as_json: bool) -> Callable[[Member], None]:
         if as_json:
             return
         what = f"[{member.code}] {member.words}" if member.session is None else member.session.id[:12]
-        click.echo(f"ucc: {member.name}: {show.one_line(what)}", err=True)
+        show.note(f"ucc: {member.name}: {show.one_line(what)}")
 
     return say
 
@@ -178,7 +175,7 @@ def _on_event(as_json: bool) -> Callable[[str, State], None]:
 
     def say(name: str, state: State) -> None:
         for node in state.tree.nodes[shown.get(name, 0) :]:
-            click.echo(f"ucc: {name} {node.id:3}: {show.one_line(words(node.outcome))}", err=True)
+            show.note(f"ucc: {name} {node.id:3}: {show.one_line(words(node.outcome))}")
         shown[name] = len(state.tree)
 
     return say if not as_json else lambda name, state: None
@@ -201,7 +198,7 @@ def optimized(
     found = rows(run)
     report = {"run": run.id, "stopped": why, "spend": asdict(run.spend), "problems": list(map(asdict, found))}
     if as_json:
-        click.echo(json.dumps(report, indent=2))
+        show.data(report)
     else:
         show.table(("run", "stopped"), [(run.id[:16], why)])
         show.table(("problem", "session", "result"), listed(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,9 +33,9 @@ def list_(lane: str | None, journal: Path | None, as_json: bool) -> None:
         kept = Journal.open(journal)
         found = [c for c in memory.conclusions(kept) if lane in (None, c.lane)]
     if as_json:
-        click.echo(json.dumps([asdict(c) for c in found], indent=2))
+        show.data([asdict(c) for c in found])
     elif not found:
-        click.echo(f"no conclusions in {kept.path}")
+        show.say(f"no conclusions in {kept.path}")
     else:
         rows = [(c.id, c.lane, f"{c.ratio:.2f}", c.session[:12], c.words) for c in found]
         show.table(("id", "lane", "ratio", "session", "conclusion"), rows)
@@ -51,7 +50,7 @@ def show_(id: str, journal: Path | None, as_json: bool) -> None:
     with reported(as_json):
         found = _found(Journal.open(journal), id, as_json)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        show.data(asdict(found))
         return
     rows = [
         ("id", found.id), ("problem", found.problem), ("lane", found.lane), ("conclusion", found.words),
@@ -74,9 +73,9 @@ def purge(ids: tuple[str, ...], journal: Path | None, as_json: bool) -> None:
         for id in found:
             memory.purge(kept, id)
     if as_json:
-        click.echo(json.dumps({"purged": found}))
+        show.data({"purged": found})
     else:
-        click.echo(f"purged: {', '.join(found)}")
+        show.say(f"purged: {', '.join(found)}")
 
 
 def _found(kept: Journal, id: str, as_json: bool) -> memory.Conclusion:

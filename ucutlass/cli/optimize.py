@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -17,11 +16,11 @@ from ucutlass.agent.many import PREFIX, NoStart
 from ucutlass.agent.outcome import Timed, words
 from ucutlass.agent.problem import Problem, Unbound
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.reading import Reading, problem_at
+from ucutlass.agent.reading import Reading, problem_at, problem_in
 from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.session import NotASession, State
 from ucutlass.agent.spend import Budget
-from ucutlass.cli import show
+from ucutlass.cli import inputs, show
 from ucutlass.cli.asking import maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
@@ -36,7 +35,7 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
 
 
 @click.command("optimize")
-@click.argument("file", required=False, type=click.Path(exists=True, path_type=Path))
+@click.argument("file", required=False, type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @sizes_option
 @kernel_option
 @click.option("--resume", "id", metavar="ID", help="Go on with a session instead of FILE.")
@@ -104,6 +103,8 @@ def _begun(
 
 def _problem(file: Path, reading: Reading, as_json: bool) -> Problem:
     try:
+        if file == inputs.STDIN:
+            return problem_in(inputs.text(file), inputs.shown(file), reading)
         return problem_at(file, reading)
     except LaneUnknown as unknown:
         fail(Status.CALL, str(unknown), as_json)
@@ -138,9 +139,9 @@ def _searched(
     if how.asking.proposer not in (None, settings.proposer):
         words_ = f"session {session.id[:12]} was begun with --proposer {settings.proposer}"
         fail(Status.CALL, words_, as_json)
-    click.echo(f"ucc: session {session.id}", err=True)
+    show.note(f"ucc: session {session.id}")
     if settings.judge:
-        click.echo(f"ucc: {settings.judge} is asked about leaders; its tokens cost money", err=True)
+        show.note(f"ucc: {settings.judge} is asked about leaders; its tokens cost money")
     with builders(engine.cpus) as pool:
         where = Where(
             engine, found.device, timing.held, timing.limit, timing.wait, how.working.measures, builders=pool
@@ -159,12 +160,12 @@ def _progress(as_json: bool) -> Any:
         nonlocal shown, said, heard
         for node in state.tree.nodes[shown:]:
             start = "the problem's own" if node.parent is None else f"from {node.parent}"
-            click.echo(f"ucc: {node.id:3} {start}: {show.one_line(words(node.outcome))}", err=True)
+            show.note(f"ucc: {node.id:3} {start}: {show.one_line(words(node.outcome))}")
         for words_ in state.said[said:]:
-            click.echo(f"ucc: {show.one_line(words_)}", err=True)
+            show.note(f"ucc: {show.one_line(words_)}")
         for one in list(state.opinions.values())[heard:]:
             what = f"{one.label}: {one.words}" if one.label else f"no opinion: {one.fault}"
-            click.echo(f"ucc: {one.model} of {one.node}, deciding nothing: {show.one_line(what)}", err=True)
+            show.note(f"ucc: {one.model} of {one.node}, deciding nothing: {show.one_line(what)}")
         shown, said, heard = len(state.tree), len(state.said), len(state.opinions)
 
     return on_event if not as_json else lambda _: None
@@ -187,7 +188,7 @@ def _report(session: Session, state: State, as_json: bool) -> None:
         "said": state.said, "opinions": [asdict(one) for one in state.opinions.values()],
     }  # fmt: skip
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     lines = [("session", session.id[:12]), ("stopped", str(state.ended)),
              ("attempts", str(state.spend.attempts)), ("its own program", words(root.outcome))]  # fmt: skip
@@ -196,4 +197,4 @@ def _report(session: Session, state: State, as_json: bool) -> None:
         lines += [("bound", f"{state.scale.bound * 1e6:.2f} us")] if state.scale.bound else []
     show.table(("", ""), lines)
     if best is not None and best.id:
-        click.echo(best.text, nl=False)
+        show.program(best.text)

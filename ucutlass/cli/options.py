@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
+from ucutlass.cli import inputs
 from ucutlass.hardware import ARCHES
 
 
@@ -64,7 +65,7 @@ def part(cls: Callable[..., T], given: Mapping[str, Any]) -> T:
     return cls(**{name: given[name] for name in names if name in given})
 
 
-file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+file_argument = click.argument("file", type=inputs.existing())
 
 sizes_option = click.option(
     "-s", "--sizes", multiple=True, metavar="M=4096,N=..",

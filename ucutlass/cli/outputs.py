@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ucutlass import files
+from ucutlass.cli import show
 from ucutlass.runtime import switches
 
 
@@ -43,7 +44,7 @@ def refuse_inputs(targets: Iterable[Path] = ()) -> None:
 def write(target: Path, text: str) -> None:
     """Gives a file this text, whole or not at all; `-` is standard output. Raises OutputIsInput, OSError."""
     if str(target) == "-":
-        click.echo(text, nl=False)
+        show.program(text)
     else:
         write_all({target: text})
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from ucutlass import frontend, ir
 from ucutlass.assembly import BuiltPipeline, build_pipeline
 from ucutlass.cli import show
@@ -46,7 +44,7 @@ def explain(
         "bound": None if whole is None else report.row(whole), "seconds": _seconds(plan),
     }  # fmt: skip
     if as_json:
-        click.echo(json.dumps(row, indent=2, default=str))
+        show.data(row, default=str)
         return
     show.table(("", ""), _head(row, whole, plan))
     show.table(
@@ -214,7 +212,7 @@ def build(
     if exported is not None:
         exported.write()
     if as_json:
-        click.echo(json.dumps(rows if len(rows) > 1 else rows[0], indent=2))
+        show.data(rows if len(rows) > 1 else rows[0])
         return
     for row in rows:
         extents = " ".join(f"{n}={v}" for n, v in row["sizes"].items())

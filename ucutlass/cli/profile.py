@@ -18,11 +18,10 @@ from ucutlass.advice import Advice, Counters, Facts, select
 from ucutlass.advice.family import FamilyFacts, advise_any
 from ucutlass.advice.known import facts_about
 from ucutlass.backend import Built, build_kernel
-from ucutlass.cli import gpu, show
+from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import arch_option, json_option, kernel_option, seconds_option, sizes_option
-from ucutlass.cli.reading import read
 from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
@@ -66,7 +65,7 @@ class Job:
 
 
 @click.command("profile")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=inputs.existing())
 @sizes_option
 @kernel_option
 @arch_option(None)
@@ -99,7 +98,7 @@ def command(
             return
         if file is None:
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
-        job = _job(read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
+        job = _job(inputs.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
         found, row, missing = _look(job, counters, energy, cache)
         advice = advise_any(found, past(job.built.planned.device))
         row |= {"advice": select.to_json(advice), "unavailable": missing}
@@ -161,7 +160,7 @@ def _lane(job: Job) -> Iterator[None]:
     """Alone on the GPU, as far as processes of ours go. Raises LockTimeout, CacheError."""
 
     def announce(holder: str) -> None:
-        click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+        show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
     with lane.held(lane.gpu_uuid(), timeout_seconds=job.wait, on_wait=announce):
         yield
@@ -279,7 +278,7 @@ def _try(job: Job, advice: Advice, parent: Record | None) -> dict[str, Any]:
 
 def _report(job: Job, row: dict[str, Any], advice: Advice, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     sizes = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
     lines = [
@@ -315,9 +314,9 @@ def _ledger(as_json: bool) -> None:
     found = ledger_rows()
     if as_json:
         names = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
-        click.echo(json.dumps([dict(zip(names, line, strict=True)) for line in found], indent=2))
+        show.data([dict(zip(names, line, strict=True)) for line in found])
     elif not found:
-        click.echo("no edit has been tried yet: ucc profile FILE -s .. --try adds one")
+        show.say("no edit has been tried yet: ucc profile FILE -s .. --try adds one")
     else:
         head = ("device", "rule", "name", "tried", "faster", "in range", "median ratio")
         show.table(head, [[str(cell) for cell in line] for line in found])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,15 +95,15 @@ def _searches(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_
             knows: compare(tables, searches, seeds, knows, on_course=step) for knows in known
         }
     if as_json:
-        click.echo(json.dumps(_searches_json(tables, seeds, found), indent=2))
+        show.data(_searches_json(tables, seeds, found))
         return
     head = ("knows", "search", "mean", "spread of it", "median", "10th to 90th of 100", "sooner than flat")
     rows = [(knows, *_searched(one, found[knows])) for knows in known for one in found[knows]]
-    click.echo(
+    show.say(
         f"candidates to {CLOSE:.0%} of the best: {len(tables)} tables, {seeds} seeds"
         + (f", {sum(t.refused for t in tables)} rows left out" if any(t.refused for t in tables) else "")
     )
-    show.table(head, rows if Console().is_terminal else [head, *rows])
+    show.table(head, rows if show.on_terminal() else [head, *rows])
 
 
 def _searched(one: Compared, others: Sequence[Compared]) -> tuple[str, ...]:
@@ -148,14 +147,14 @@ def _stops(ids: Sequence[str], journal: Path | None, as_json: bool) -> None:
     found = _rules(sessions, as_json)
     if as_json:
         rules = [asdict(one) for one in found]
-        click.echo(json.dumps({"sessions": [_session(s) for s in sessions], "rules": rules}, indent=2))
+        show.data({"sessions": [_session(s) for s in sessions], "rules": rules})
         return
     for session in sessions:
         if session.ended is None or not session.ended.startswith("the budget"):
             words = f"{session.problem} did not spend its budget ({session.ended or 'it is not over'})"
-            click.echo(f"ucc: {show.one_line(words)}: what it would have found is not known", err=True)
+            show.note(f"ucc: {show.one_line(words)}: what it would have found is not known")
     attempts = sum(len(s.seconds) for s in sessions)
-    click.echo(f"{len(sessions)} sessions, {attempts} candidates, {sum(_tokens(s) for s in sessions)} tokens")
+    show.say(f"{len(sessions)} sessions, {attempts} candidates, {sum(_tokens(s) for s in sessions)} tokens")
     _show_rules([_rule(one) for one in found], _HEAD)
 
 
@@ -173,9 +172,9 @@ def _stops_on_tables(tables: Sequence[Table], searches: Sequence[Name], seeds: i
                 found.append((knows, name, _rules(sessions, as_json)))
     if as_json:
         rows = [{"knows": k, "search": n, "rules": [asdict(one) for one in rules]} for k, n, rules in found]
-        click.echo(json.dumps(rows, indent=2))
+        show.data(rows)
         return
-    click.echo(f"{len(tables)} tables, {seeds} seeds, at most {ATTEMPTS} attempts a session")
+    show.say(f"{len(tables)} tables, {seeds} seeds, at most {ATTEMPTS} attempts a session")
     for knows, name, rules in found:
         _show_rules([(knows, name, *_rule(one)) for one in rules], ("knows", "search", *_HEAD))
 
@@ -195,8 +194,8 @@ def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
     """Of rules that did the same everywhere, the first."""
     words = len(head) - len(_HEAD) + 2
     shown = list({row[words:]: row for row in reversed(rows)}.values())[::-1]
-    show.table(head, shown[:SHOWN] if Console().is_terminal else [head, *shown[:SHOWN]])
-    click.echo(f"{len(rows)} rules, {len(shown)} that differ in what they did; --json has all")
+    show.table(head, shown[:SHOWN] if show.on_terminal() else [head, *shown[:SHOWN]])
+    show.say(f"{len(rows)} rules, {len(shown)} that differ in what they did; --json has all")
 
 
 def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[Recorded]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from ucutlass.agent.journal import Journal
 from ucutlass.agent.report.facts import Facts, facts
 from ucutlass.agent.report.page import page
 from ucutlass.agent.session import NotASession
+from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.journals import session_of
 from ucutlass.cli.options import journal_option, json_option
@@ -38,7 +38,7 @@ def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -
     with reported(as_json):
         found = _facts(id, journal, as_json)
         if as_json:
-            click.echo(json.dumps(asdict(found), indent=2))
+            show.data(asdict(found))
         if output is None and as_json:
             return
         target = output or Path(f"ucc-report-{re.sub(r'[^0-9A-Za-z_-]', '_', found.session[:12])}.html")
@@ -46,7 +46,7 @@ def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -
             fail(Status.CALL, "--json and -o - would share standard output", as_json)
         write(target, page(found))
         if not as_json and str(target) != "-":
-            click.echo(str(target))
+            show.say(str(target))
 
 
 def _facts(id: str, journal: Path | None, as_json: bool) -> Facts:

@@ -14,16 +14,18 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from ucutlass.cli import show
+from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option
 from ucutlass.cli.outputs import Output, write
-from ucutlass.files import read_bytes, read_stream
 from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.runtime.store.compare import Compared, Incomparable, compare, time_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_BYTES = 1 << 30
+"""Of an export that is read."""
 
 
 @click.group("results")
@@ -97,9 +99,9 @@ def list_(
         found = store.find(kind=kind, kernel=kernel, device=device, since=since, limit=limit)
     rows = [_row(r) for r in found]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        show.data(rows)
     elif not rows:
-        click.echo(f"no records in {store.path}" + ("" if not store.path.exists() else " answer to that"))
+        show.say(f"no records in {store.path}" + ("" if not store.path.exists() else " answer to that"))
     else:
         _table(rows)
 
@@ -113,7 +115,7 @@ def show_(id: str, as_json: bool) -> None:
         record = Store.open().get(id)
     content = json.loads(to_json(record))
     if as_json:
-        click.echo(json.dumps(content, indent=2))
+        show.data(content)
         return
     order = ("id", "kind", "created", "subject", "machine", "harness", "parents", "protocol", "result")
     rows = [line for name in order for line in _flat(name, content[name])]
@@ -135,17 +137,17 @@ def compare_(a: str, b: str, as_json: bool) -> None:
         records = store.get(a), store.get(b)
         said = compare(*records)
     if as_json:
-        click.echo(json.dumps({"records": [r.id for r in records], **asdict(said)}, indent=2))
+        show.data({"records": [r.id for r in records], **asdict(said)})
         return
     show.table(("", "record", "kernel", "schedule", "time"), _sides(records, said))
-    click.echo(f"a takes {said.medians:.3f} of b's median")
+    show.say(f"a takes {said.medians:.3f} of b's median")
     if said.ratio is not None:
         interval = f"{said.ratio.low:.3f} to {said.ratio.high:.3f} over {said.ratio.blocks} blocks A B B A"
-        click.echo(f"in turns {said.ratio.median:.3f}, 95% interval {interval}")
+        show.say(f"in turns {said.ratio.median:.3f}, 95% interval {interval}")
     if said.verdict is not None:
-        click.echo(f"verdict: {'a is ' if said.verdict != 'no difference' else ''}{said.verdict}")
+        show.say(f"verdict: {'a is ' if said.verdict != 'no difference' else ''}{said.verdict}")
     for caution in said.cautions:
-        click.echo(f"note: {show.plain(caution)}")
+        show.say(f"note: {show.one_line(caution)}")
 
 
 @command.command("export")
@@ -165,24 +167,24 @@ def export_(
     if str(file) == "-":
         return
     counts = {"exported": len(lines), "file": str(file)}
-    click.echo(json.dumps(counts) if as_json else f"{_counted(len(lines))} to {file}")
+    show.say(json.dumps(counts) if as_json else f"{_counted(len(lines))} to {inputs.name(file)}")
 
 
 @command.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.argument("file", type=inputs.existing())
 @json_option
 def import_(file: Path, as_json: bool) -> None:
     """Adds the records of an export, each if its seal holds; exit status 2 where one does not."""
     with _told(as_json):
-        data = read_stream(sys.stdin.buffer, "-") if str(file) == "-" else read_bytes(file)
+        data = inputs.content(file, MOST_BYTES)
         # Only line feeds end lines; bytes that are no text break a seal and are told of.
         done = Store.open().import_(data.decode(errors="replace").split("\n"))
     if as_json:
-        click.echo(json.dumps(asdict(done), indent=2))
+        show.data(asdict(done))
     else:
-        click.echo(f"{_counted(done.added)} added, {done.known} here already, {len(done.refused)} refused")
+        show.say(f"{_counted(done.added)} added, {done.known} here already, {len(done.refused)} refused")
         for refused in done.refused:
-            click.echo(f"ucc: {file}:{refused.line}: {show.plain(refused.reason)}", err=True)
+            show.note(f"ucc: {inputs.name(file)}:{refused.line}: {show.one_line(refused.reason)}")
     if done.refused:
         sys.exit(Status.CALL)
 
@@ -196,12 +198,12 @@ def check_(as_json: bool) -> None:
         broken = store.check()
         count = 0 if broken else len(store.find())
     if as_json:
-        click.echo(json.dumps([asdict(b) for b in broken], indent=2))
+        show.data([asdict(b) for b in broken])
     elif broken:
         rows = [(str(b.number), show.plain(str(b.id)[:16]), show.plain(b.reason)) for b in broken]
         show.table(("number", "record", "problem"), rows)
     else:
-        click.echo(f"{_counted(count)}, all as sealed")
+        show.say(f"{_counted(count)}, all as sealed")
     if broken:
         sys.exit(Status.MACHINE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, build_program, kernels_of, schedule_of, sizes_of
 from ucutlass.backend import Built
-from ucutlass.cli import gpu, show
+from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     arch_option,
@@ -23,7 +22,6 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.cli.reading import read
 from ucutlass.hardware import ARCHES, default_device
 from ucutlass.planned import gemm_or_none
 from ucutlass.runtime import isolate
@@ -58,7 +56,7 @@ def command(
     runs on the CPU instead; the output says which of the two happened.
     """
     with reported(as_json):
-        checked = read(file)
+        checked = inputs.read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
         found = gpu.at_hand()
@@ -169,7 +167,7 @@ def _isolated(
 
 def _report(row: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     if "lost" in row:
         fail(Status.PROGRAM, f"{row['kernel']}: {row['lost']}", False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,9 +29,9 @@ def command(unended: bool, journal: Path | None, as_json: bool) -> None:
         kept = Journal.open(journal)
         found = [one for one in sessions(kept) if not unended or one.state == "open"]
         if as_json:
-            click.echo(json.dumps([asdict(one) for one in found], indent=2))
+            show.data([asdict(one) for one in found])
         elif not found:
-            click.echo(f"no {'open ' if unended else ''}sessions in {kept.path}")
+            show.say(f"no {'open ' if unended else ''}sessions in {kept.path}")
         else:
             show.table(_HEAD, [_row(one) for one in found])
 

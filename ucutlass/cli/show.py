@@ -1,39 +1,115 @@
-"""Tables and progress on the terminal; plain text where there is none."""
+"""Everything that a command prints: words, programs, JSON, tables and progress.
+
+Nothing that comes from elsewhere reaches a terminal as a command of it (`ucutlass.printable`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ucutlass.printable import escaped, one_line
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
+
+__all__ = [
+    "CannotWrite", "building", "data", "line", "note", "on_terminal", "one_line", "plain", "program", "say",
+    "table", "utf8",
+]  # fmt: skip
+
+
+class CannotWrite(Exception):
+    """Standard output takes no more: its disk is full, or (`closed`) nobody reads it any longer."""
+
+    def __init__(self, problem: OSError) -> None:
+        super().__init__(f"cannot write output: {problem.strerror or problem}")
+        self.closed = isinstance(problem, BrokenPipeError)
+
+
+def say(text: str) -> None:
+    """Words on standard output. Raises CannotWrite."""
+    _write(escaped(text, keep="\n\t") + "\n")
+
+
+def note(text: str) -> None:
+    """Words on standard error. Where it takes none, the exit status must do."""
+    with suppress(OSError):
+        click.echo(escaped(text, keep="\n\t"), err=True)
+
+
+def program(text: str) -> None:
+    """A program or a page as it stands, for a file or a pipe; on a terminal as `say`. Raises CannotWrite."""
+    _write(escaped(text, keep="\n\t") if on_terminal() else text)
+
+
+def data(value: Any, default: Callable[[Any], Any] | None = None) -> None:
+    """One JSON document, in ASCII; `default` as of json.dumps. Raises CannotWrite."""
+    # JSON lets DEL stand in a string as it is.
+    _write(json.dumps(value, indent=2, default=default).replace("\x7f", "\\u007f") + "\n")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal, tab-separated lines elsewhere."""
-    out = Console(highlight=False)
-    if not out.is_terminal:
-        for row in rows:
-            click.echo("\t".join(one_line(cell) for cell in row))
+    """A table on a terminal, tab-separated lines elsewhere. Raises CannotWrite."""
+    if not on_terminal():
+        _write("".join("\t".join(map(one_line, row)) + "\n" for row in rows))
         return
     made = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         made.add_row(*(Text(one_line(cell)) for cell in row))
-    out.print(made)
+    with _written():
+        Console(highlight=False).print(made)
 
 
-def one_line(text: str) -> str:
-    """As `plain`, lines joined: no cell begins a row of its own."""
-    return plain("; ".join(text.splitlines()))
+def line(*cells: str) -> None:
+    """A line of tab-separated cells. Raises CannotWrite."""
+    _write("\t".join(map(one_line, cells)) + "\n")
+
+
+def on_terminal() -> bool:
+    """Whether somebody looks at standard output."""
+    return Console().is_terminal
 
 
 def plain(text: str) -> str:
-    """Records and tools' words come from elsewhere: nothing in them reaches the terminal as a command."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    """As it stands, on one line."""
+    return escaped(text)
+
+
+def _write(text: str) -> None:
+    with _written():
+        click.echo(text, nl=False)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise CannotWrite(problem) from problem
+
+
+def utf8() -> None:
+    """Makes the standard streams write UTF-8 whatever the locale is, as programs are written."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def flushed() -> bool:
+    """Whether standard output took everything; where not, what is left is dropped."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -43,10 +119,10 @@ def building(what: str) -> Iterator[OnProgress]:
     if not err.is_terminal:
         yield ignore
         return
-    with err.status(f"building {what}") as status:
+    with err.status(Text(one_line(f"building {what}"))) as status:
+        yield lambda event: status.update(Text(_event(what, event)))
 
-        def update(event: Progress) -> None:
-            count = f" {event.done}/{event.total}" if event.total > 1 else ""
-            status.update(f"building {what}{count}: {event.kind} {event.detail}".rstrip())
 
-        yield update
+def _event(what: str, event: Progress) -> str:
+    count = f" {event.done}/{event.total}" if event.total > 1 else ""
+    return one_line(f"building {what}{count}: {event.kind} {event.detail}".rstrip())

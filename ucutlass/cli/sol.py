@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from ucutlass import files, frontend, ir
-from ucutlass.cli import gpu
+from ucutlass import frontend, ir
+from ucutlass.cli import gpu, inputs
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output
-from ucutlass.cli.reading import read
 from ucutlass.cli.sol_show import Request, present
 from ucutlass.diagnostics import ProgramError
 from ucutlass.hardware import DEVICES, Device, arch_for, device_named
@@ -27,7 +26,7 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
 
 
 @click.command("sol")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=inputs.existing())
 @sizes_option
 @kernel_option
 @click.option(
@@ -42,7 +41,7 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
     help="Whether data comes from DRAM, or what fits lies in the L2 already.",
 )  # fmt: skip
 @click.option(
-    "--ceilings", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--ceilings", type=inputs.existing(),
     help="Measured ceilings; by default those that `ucc calibrate` kept for such a GPU.",
 )  # fmt: skip
 @click.option(
@@ -103,16 +102,16 @@ def _ceilings(device: Device, file: Path | None, as_json: bool) -> Ceilings | No
 
 def _read(file: Path) -> Ceilings:
     """As `ucc calibrate` writes it, or the ceilings alone."""
-    text = files.read_bytes(file).decode("utf-8", errors="replace")
+    text, shown = inputs.content(file).decode(errors="replace"), inputs.shown(file)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise CeilingsError(f"{file} is no JSON: {problem}; run `ucc calibrate`, or remove it") from None
+        raise CeilingsError(f"{shown} is no JSON: {problem}; run `ucc calibrate`, or remove it") from None
     inner = content.get("ceilings") if isinstance(content, dict) else None
     try:
         return from_json(text if inner is None else json.dumps(inner))
     except CeilingsError as problem:
-        raise CeilingsError(f"{file}: {problem}") from None
+        raise CeilingsError(f"{shown}: {problem}") from None
 
 
 def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
@@ -126,7 +125,7 @@ def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
 
 
 def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: Request) -> None:
-    checked = read(file)
+    checked = inputs.read(file)
     program = _pick(checked, name)
     extents = complete(program, parse_sizes(sizes))
     planned, why = _plan(checked, program, extents, request.device)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import click
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
@@ -43,7 +40,7 @@ def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -
             fail(Status.PROGRAM, str(problem), request.as_json)
         write(request.roofline, text)
     if request.as_json:
-        click.echo(json.dumps(more | row(found, request.seconds), indent=2))
+        show.data(more | row(found, request.seconds))
         return
     head = [(key, value if isinstance(value, str) else _words(value)) for key, value in more.items()]
     tail = [] if request.roofline is None else [("roofline", str(request.roofline))]

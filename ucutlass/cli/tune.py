@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, TypeAlias
 import click
 
 from ucutlass import frontend, ir
+from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, engine_option, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
@@ -23,7 +23,6 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.cli.reading import read
 from ucutlass.cli.tune_replay import replayed
 from ucutlass.cli.tune_show import OnJob, progress, report, report_set
 from ucutlass.engine.local import LocalEngine
@@ -59,7 +58,7 @@ class _Budget(Positive):
 
 @click.command("tune")
 @click.argument(
-    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+    "files", nargs=-1, required=True, type=inputs.existing()
 )
 @sizes_option
 @kernel_option
@@ -101,12 +100,14 @@ def command(
     a shape) and finds few guarded schedules that serve them all.
     """
     with reported(as_json):
+        if inputs.STDIN in files and (writes or replays):
+            fail(Status.CALL, "--write and --replay need files, not standard input", as_json)
         if replays:
             replayed(files, as_json)
             return
         if len(files) != 1:
             fail(Status.CALL, "one FILE is tuned at a time; several are for --replay", as_json)
-        checked = read(files[0])
+        checked = inputs.read(files[0])
         program = frontend.kernel(checked, name)
         listed, rest = sets.split(sizes)
         # The call's mistakes before the machine's.
@@ -141,7 +142,7 @@ def command(
             _write(files[0], checked, program, winners, device, as_json)
             row["written"] = str(files[0])
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
     else:
         (report if listed is None else report_set)(row)
     if not row["ok"]:

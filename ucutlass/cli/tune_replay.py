@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-
-import click
-from rich.console import Console
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
@@ -23,7 +19,7 @@ def replayed(files: Sequence[Path], as_json: bool) -> None:
     if not lines:
         fail(Status.CALL, "these files have no kernels of ours", as_json)
     if as_json:
-        click.echo(json.dumps(replay.to_json(lines), indent=2))
+        show.data(replay.to_json(lines))
         return
     counts = " ".join(f"{b:>5}" for b in replay.BUILDS)
     names = tuple(POLICIES)
@@ -35,7 +31,7 @@ def replayed(files: Sequence[Path], as_json: bool) -> None:
     ]  # fmt: skip
     for file in dict.fromkeys(one.file for one in lines):
         rows += _totals(file, [one for one in lines if one.file == file])
-    show.table(head, [head, *rows] if not Console().is_terminal else rows)
+    show.table(head, [head, *rows] if not show.on_terminal() else rows)
 
 
 def _totals(file: str, lines: Sequence[replay.Line]) -> list[tuple[str, ...]]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -51,7 +50,7 @@ def _lines(shapes: int, limits: Limits) -> OnJob:
         def on_trial(trial: Trial) -> None:
             trials.append(trial)
             said = "; ".join([_named(job, at, shapes), *_standing(job, trials, limits), *_words(job, trial)])
-            click.echo(f"ucc: {show.one_line(said)}", err=True)
+            show.note(f"ucc: {show.one_line(said)}")
 
         return on_trial
 
@@ -122,12 +121,12 @@ def _words(job: Job, trial: Trial) -> tuple[str, str]:
 def report(row: Mapping[str, Any]) -> None:
     """What `job.describe` gives, on the terminal."""
     sizes = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
-    lines = [
+    lines: list[tuple[str, ...]] = [
         ("kernel", f"{row['kernel']} {sizes}"),
         ("space", f"{row['kernels']} kernels of {row['binaries']} binaries on {row['device']}"),
         ("stopped", f"{row['stopped']}, after {len(row['trials'])} builds in {row['seconds']:.1f} s"),
-        *(("trial", f"{_said(t)}\t{t['schedule']}") for t in row["trials"]),
-        *(("final", f"{_said(f)}\t{f['schedule']}") for f in row["finals"]),
+        *(("trial", _said(t), t["schedule"]) for t in row["trials"]),
+        *(("final", _said(f), f["schedule"]) for f in row["finals"]),
     ]
     if row["ok"]:
         share = f", {row['bound'] / row['microseconds']:.0%} of the bound" if row["bound"] else ""
@@ -158,7 +157,7 @@ def report_set(row: Mapping[str, Any]) -> None:
     """What `shape_set.to_json` gives, on the terminal: a line a shape, a line a schedule."""
     head = ("shape", "weight", "us", "of the bound", "speed-up", "schedule", "keeps")
     lines = [head, *(_shape(one) for one in row["shapes"])]
-    show.table(head, lines[1:] if Console().is_terminal else lines)
+    show.table(head, lines[1:] if show.on_terminal() else lines)
     arch = row["arch"]
     known = [one for one in row["shapes"] if one["speedup"] is not None]
     gain = "no shape's" if row["gain"] is None else f"{row['gain']:.3f} times the untuned speed"

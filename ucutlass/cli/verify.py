@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, build_program
-from ucutlass.cli import gpu, show
+from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     arch_option,
@@ -25,7 +24,6 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.cli.reading import read
 from ucutlass.shapes import complete, parse_sizes
 
 # Written out, because the table of distributions needs torch, and `ucc verify --help` does not.
@@ -82,7 +80,7 @@ def command(
     chosen = secrets.randbits(63) if seed is None else seed
     options = _Options(chosen, distributions, most, limit, wait, sanitize)
     with reported(as_json):
-        checked = read(file)
+        checked = inputs.read(file)
         program = frontend.program(checked, name)
         given = parse_sizes(sizes)
         extents = complete(program, given)
@@ -113,7 +111,7 @@ def _lane(wait: float) -> AbstractContextManager[None]:
     from ucutlass.runtime.bench.lane import gpu_uuid, held
 
     def waiting(holder: str) -> None:
-        click.echo(f"ucc: waiting for {holder}, which times on this GPU", err=True)
+        show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
     return held(gpu_uuid(), timeout_seconds=wait, on_wait=waiting)
 
@@ -154,7 +152,7 @@ def _verify(
 
 def _report(row: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(row, indent=2))
+        show.data(row)
         return
     columns = ("case", "extents", "error / bound", "at", "tile position", "")
     show.table(columns, [_line(case) for case in row["cases"]])
