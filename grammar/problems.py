@@ -17,7 +17,7 @@ MALFORMED_NUMBER = "UC0008"
 MALFORMED_INDEX = "UC0009"
 MALFORMED_CONSUMED = "UC0010"
 
-MAX_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 16
 """A program's text may have this many characters."""
 MAX_NESTING = 64
 """Brackets of all kinds that may be open at once."""

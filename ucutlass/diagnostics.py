@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ucutlass.grammar.syntax import Span
-from ucutlass.printable import name, words
+from ucutlass.limits import ERRORS
+from ucutlass.printable import cut, name, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,16 @@ class Diagnostic:
     hint: str | None = None
     notes: tuple[tuple[str, Span], ...] = ()
     severity: Literal["error", "warning"] = "error"
+
+
+def listed(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Each once, as many as a reader is shown; where there are more, a last one says so."""
+    every = tuple(dict.fromkeys(found))
+    if len(every) <= ERRORS.most:
+        return every
+    first = every[ERRORS.most]
+    more = Diagnostic(ERRORS.code, ERRORS.message(len(every)), first.span, ERRORS.hint)
+    return (*every[: ERRORS.most], more)
 
 
 class ProgramError(Exception):
@@ -88,10 +100,10 @@ _WIDTH = 160
 def _excerpt(span: Span, lines: Lines) -> list[str]:
     at = lines.position(span.start)
     text = lines.text(at.line)
-    cut = max(0, at.column - _WIDTH // 2) if len(text) > _WIDTH else 0
+    start = max(0, at.column - _WIDTH // 2) if len(text) > _WIDTH else 0
     # A terminal obeys control characters; a text may hold any.
-    shown = "".join(c if c.isprintable() else " " for c in text[cut : cut + _WIDTH])
-    column = at.column - 1 - cut
+    shown = "".join(c if c.isprintable() else " " for c in text[start : start + _WIDTH])
+    column = at.column - 1 - start
     width = max(1, min(span.end - span.start, len(shown) - column))
     gutter = f"{at.line:5} | "
     return [gutter + shown, " " * 6 + "| " + " " * column + "^" + "~" * (width - 1)]
@@ -110,9 +122,9 @@ def to_json(diagnostics: tuple[Diagnostic, ...], source: str, file: str) -> list
 
     return [
         {
-            "file": file, "code": d.code, "severity": d.severity, "message": d.message,
-            "hint": d.hint, "span": place(d.span),
-            "notes": [{"message": m, "span": place(s)} for m, s in d.notes],
+            "file": file, "code": d.code, "severity": d.severity, "message": cut(d.message),
+            "hint": None if d.hint is None else cut(d.hint), "span": place(d.span),
+            "notes": [{"message": cut(m), "span": place(s)} for m, s in d.notes],
         }
         for d in diagnostics
     ]

@@ -70,6 +70,30 @@ def names(extent: Extent) -> tuple[str, ...]:
             return tuple(dict.fromkeys((*names(left), *names(right))))
 
 
+def combined(op: Literal["+", "-", "*"], left: Extent, right: Extent) -> Extent:
+    """`left op right` without what adds nothing, numbers folded."""
+    match op, left, right:
+        case _, Fixed(), Fixed():
+            return Fixed(evaluate(Combined(op, left, right), {}))
+        case ("+" | "-", _, Fixed(0)) | ("*", _, Fixed(1)):
+            return left
+        case ("+", Fixed(0), _) | ("*", Fixed(1), _):
+            return right
+        case "+", Combined("+", inner, Fixed(a)), Fixed(b):
+            return combined("+", inner, Fixed(a + b))
+        case _:
+            return Combined(op, left, right)
+
+
+def terms(extent: Extent) -> int:
+    """How many numbers and names an extent is made of."""
+    match extent:
+        case Combined(_, left, right):
+            return terms(left) + terms(right)
+        case _:
+            return 1
+
+
 _TRIALS = 4
 _DIVISIBLE = 720720
 """The least common multiple of 1 to 16."""

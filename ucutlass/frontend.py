@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.problems import MAX_CHARACTERS
 from ucutlass.grammar.syntax import Span
 from ucutlass.hardware import ARCHES, Device
-from ucutlass.ordinary import typical_sizes
+from ucutlass.limits import CONDITIONS, Effort, LimitPassed
+from ucutlass.ordinary import Ordinary
 from ucutlass.planned import AnyPlanned
 from ucutlass.rules.violation import Violation
 from ucutlass.schedule import Request, requests, show
@@ -38,6 +40,19 @@ class Checked:
 
     def error(self, *diagnostics: Diagnostic) -> ProgramError:
         return ProgramError(diagnostics, self.source, self.file)
+
+    @contextmanager
+    def limits(self, program: ir.Program) -> Iterator[None]:
+        """Turns a limit that a program passes inside into the ProgramError that names it."""
+        try:
+            yield
+        except LimitPassed as problem:
+            found = Diagnostic(problem.limit.code, problem.message, program.span, problem.limit.hint)
+            raise self.error(found) from None
+        except ShapeError as problem:
+            if problem.code != CONDITIONS.code:
+                raise
+            raise self.error(Diagnostic(problem.code, problem.words, program.span, CONDITIONS.hint)) from None
 
 
 @span("front end")
@@ -191,19 +206,22 @@ def _diagnostic(violation: Violation, span: Span, block: ir.ScheduleBlock | None
     return Diagnostic(violation.code, violation.message, place, hint)
 
 
-def check_schedules(checked: Checked, program: ir.Kernel) -> tuple[Diagnostic, ...]:
+def check_schedules(
+    checked: Checked, program: ir.Kernel, work: Effort | None = None
+) -> tuple[Diagnostic, ...]:
     """Every illegal alternative of every block, each for an ordinary shape that its guard admits. Where its
-    guard admits none, the block is looked at for another shape, and what is illegal there is a warning.
+    guard admits none, the block is looked at for another shape, and what is illegal there is a warning. `work`
+    is what the file's programs may take together for finding such shapes.
 
     Raises ProgramError where no family serves the kernel.
     """
-    found = form(checked, program)
-    if isinstance(found, SweepForm) and (ordinary := typical_sizes(program, None)) is not None:
+    found, shapes = form(checked, program), Ordinary(program, work or Effort())
+    if isinstance(found, SweepForm) and (ordinary := shapes.sizes(None)) is not None:
         _planned(checked, found, ordinary, "sm90a", None, Request())  # some are refused on the way to a plan
     wrong: list[Diagnostic] = []
     for block in program.schedules:
-        met = typical_sizes(program, block.guard)
-        sizes = met if met is not None else typical_sizes(program, None)
+        met = shapes.sizes(block.guard)
+        sizes = met if met is not None else shapes.sizes(None)
         if sizes is None:
             continue
         for request in requests(block.choices):

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from ucutlass import inference, ir
 from ucutlass.ir import Kernel, TensorType, Value
+from ucutlass.limits import Effort
 from ucutlass.pipeline.names import stage_names
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
 from ucutlass.walks import walk
@@ -16,7 +17,14 @@ from ucutlass.walks import walk
 _TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
 """Extents tried, most ordinary first, to find a shape for which a guard holds."""
 
-_MOST_TRIALS = 20_000
+_MOST_TRIALS = 3_000
+"""Of one program."""
+
+MOST_WORK = 100_000
+"""Steps of arithmetic on extents, of all the programs of a file: a step takes about a microsecond."""
+
+_TRIAL = 20
+"""Steps of a trial besides those of its conditions."""
 
 _BATCH, _HEAD, _WINDOW, _PLACE = 16, 128, 3, 64
 """Of a name that both operands of a dot keep, that is summed for attention's scores, that a window has, and
@@ -26,23 +34,70 @@ _MOST_BYTES = 2**36
 """Of one tensor."""
 
 
-def typical_sizes(program: ir.Program, guard: Value | None) -> tuple[int, ...] | None:
+def typical_sizes(
+    program: ir.Program, guard: Value | None, work: Effort | None = None
+) -> tuple[int, ...] | None:
     """Ordinary extents, in the order of `program.dims`, for which a guard and the requirements hold; None
-    where none of the tried ones do."""
-    names, first = free_dims(program), roles(program)
+    where none of the tried ones do. `work` counts what was spent on other programs of the file."""
+    return Ordinary(program, work or Effort()).sizes(guard)
+
+
+class Ordinary:
+    """The ordinary extents of one program, found once for all its guards."""
+
+    def __init__(self, program: ir.Program, work: Effort) -> None:
+        self._program, self._work = program, work
+        self._known: list[Mapping[str, int]] = []
+        self._more = self._admitted()
+
+    def sizes(self, guard: Value | None) -> tuple[int, ...] | None:
+        """As `typical_sizes`."""
+        weight = 0 if guard is None else _weight(guard)
+        for known in itertools.chain(list(self._known), self._more):
+            self._work.spent += weight
+            if guard is None or holds(guard, known):
+                return tuple(known.values())
+            if self._work.spent > MOST_WORK:
+                break
+        return None
+
+    def _admitted(self) -> Iterator[Mapping[str, int]]:
+        """Extents that meet the program's requirements, and whose tensors are of ordinary sizes."""
+        program, names = self._program, free_dims(self._program)
+        requires = program.requires if isinstance(program, Kernel) else ()
+        weight = _TRIAL + len(program.dims) + sum(map(_weight, requires))
+        for values in itertools.islice(_trials(names, roles(program)), _MOST_TRIALS):
+            if self._work.spent > MOST_WORK:
+                return
+            self._work.spent += weight
+            try:
+                sizes = complete(program, dict(zip(names, values, strict=True)))
+            except ShapeError:
+                continue
+            known = dict(zip(program.dims, sizes, strict=True))
+            if _fits(program, known):
+                self._known.append(known)
+                yield known
+
+
+def _trials(names: Sequence[str], first: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """What is ordinary of every name; then one name after the other, the last first, with other extents; then
+    all with the same; then all combinations."""
     tried = [
         (first[name], *(size for size in _TRIALS if size != first[name])) if name in first else _TRIALS
         for name in names
     ]
-    for values in itertools.islice(itertools.product(*tried), _MOST_TRIALS):
-        try:
-            sizes = complete(program, dict(zip(names, values, strict=True)))
-        except ShapeError:
-            continue
-        known = dict(zip(program.dims, sizes, strict=True))
-        if (guard is None or holds(guard, known)) and _fits(program, known):
-            return sizes
-    return None
+    usual = tuple(sizes[0] for sizes in tried)
+    yield usual
+    for i in reversed(range(len(names))):
+        yield from ((*usual[:i], size, *usual[i + 1 :]) for size in tried[i][1:])
+    yield from ((size,) * len(names) for size in _TRIALS)
+    yield from itertools.product(*tried)
+
+
+def _weight(condition: Value) -> int:
+    """Steps of arithmetic in a condition."""
+    return 1 + sum(map(_weight, ir.children(condition)))
 
 
 def _fits(program: ir.Program, sizes: Mapping[str, int]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from ucutlass import extents, ir
 from ucutlass.check.fold import fold
-from ucutlass.extents import Free
+from ucutlass.extents import Extent, Free
+from ucutlass.limits import ELEMENTS
 
 MAX_ELEMENTS = 2**40
 """Largest extent that a call may bring; TMA's strides end there."""
@@ -22,11 +24,13 @@ _PART = re.compile(r"\s*([^\W\d]\w*)=([0-9]+)\s*")
 
 
 class ShapeError(Exception):
-    """Extents do not fit a program: `code` is one of UC0601 to UC0603."""
+    """Extents do not fit a program: `code` is one of UC0601 to UC0603, or a limit's, UC0709 and
+    UC0710."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} [{code}]")
         self.code = code
+        self.words = message
 
 
 def free_dims(program: ir.Program) -> tuple[str, ...]:
@@ -58,7 +62,7 @@ def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
     """Every extent in the order of `program.dims`.
 
     Raises ShapeError: UC0601 for a missing, unknown or non-positive extent, UC0602 where a given
-    one contradicts the program, UC0603 where a requirement fails.
+    one contradicts the program, UC0603 where a requirement fails, UC0710 for too large a tensor.
     """
     sizes: dict[str, int] = {}
     for name in free_dims(program):
@@ -67,7 +71,7 @@ def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
         sizes[name] = given[name]
     for name, extent in program.dims.items():
         if extent != Free(name):
-            sizes[name] = extents.evaluate(extent, sizes)
+            sizes[name] = _evaluated(name, extent, sizes)
             if given.get(name, sizes[name]) != sizes[name]:
                 raise ShapeError(
                     "UC0602", f"{name} is {sizes[name]} by the program and {given[name]} as given"
@@ -80,8 +84,33 @@ def complete(program: ir.Program, given: Mapping[str, int]) -> tuple[int, ...]:
     for name, value in sizes.items():
         if not 1 <= value <= MAX_ELEMENTS:
             raise ShapeError("UC0601", f"{name} is {value}; an extent is at least 1 and at most 2**40")
+    _check_elements(program, sizes)
     check_requirements(program, sizes)
     return tuple(sizes[name] for name in program.dims)
+
+
+def _evaluated(name: str, extent: Extent, sizes: Mapping[str, int]) -> int:
+    try:
+        return extents.evaluate(extent, sizes)
+    except ZeroDivisionError:
+        words = f"{name} = {extents.show(extent)} divides by zero at these extents"
+        raise ShapeError("UC0601", words) from None
+
+
+def _check_elements(program: ir.Program, sizes: Mapping[str, int]) -> None:
+    """Raises ShapeError UC0710 for a tensor with more elements than 64 bits number."""
+    types = [p.type for p in program.params if isinstance(p.type, ir.TensorType)]
+    if isinstance(program, ir.Pipeline):
+        types += [type_ for _, type_ in (*program.buffers, *program.results)]
+    else:
+        types += [r.type for r in program.results]
+    for type_ in types:
+        elements = prod(
+            prod(sizes[d] for d in axis.dims) if axis.dims else _evaluated("an axis", axis.extent, sizes)
+            for axis in type_.axes
+        )
+        if elements > ELEMENTS.most:
+            raise ShapeError(ELEMENTS.code, f"{ELEMENTS.message(elements)}: {ELEMENTS.hint}")
 
 
 def check_requirements(program: ir.Program, sizes: Mapping[str, int]) -> None:

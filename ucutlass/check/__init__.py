@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import prod
+
 from ucutlass import ir
 from ucutlass.check.calls import BUILTINS
 from ucutlass.check.functions import unknown_names
 from ucutlass.check.lint import warnings
 from ucutlass.check.pipelines import check_pipeline
-from ucutlass.check.programs import Findings, Names, check_kernel
-from ucutlass.check.scope import Reject
-from ucutlass.diagnostics import Diagnostic, ProgramError
+from ucutlass.check.programs import Findings, Names, TooManyErrors, check_kernel
+from ucutlass.check.scope import Reject, beyond
+from ucutlass.diagnostics import Diagnostic, ProgramError, listed
 from ucutlass.elements import ELEMENTS
 from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 from ucutlass.grammar.parse import SyntaxProblem, parse
+from ucutlass.limits import ALTERNATIVES, PROGRAMS, LimitPassed
 
 __all__ = ["check", "check_tree", "check_with_warnings", "program_error"]
 
@@ -48,23 +52,61 @@ def check_tree(tree: syntax.File) -> tuple[ir.Module, tuple[Diagnostic, ...]]:
     """The programs that are sound, and every diagnostic in the order of the text: errors, or warnings where
     there are none."""
     findings = Findings()
+    try:
+        module = _check(tree, findings)
+    except TooManyErrors:
+        module = ir.Module(())
+    # A mistake in a function is found again wherever it is expanded.
+    errors = listed(sorted(findings.diagnostics, key=lambda d: d.span.start))
+    return module, errors or listed(warnings(tree, module))
+
+
+def _check(tree: syntax.File, findings: Findings) -> ir.Module:
+    """The programs that are sound. Raises TooManyErrors."""
     names = _names(tree, findings)
+    callables = {*names.functions, *names.programs, *NAMED, *BUILTINS, *ELEMENTS}
     for function in names.functions.values():
-        for problem in unknown_names(function, {*names.functions, *names.programs}):
+        for problem in unknown_names(function, callables):
             findings.reject(problem)
     kernels: dict[str, ir.Kernel] = {}
     made: dict[str, ir.Program] = {}
-    for name, program in names.programs.items():
-        if program.kind == "kernel" and (kernel := check_kernel(program, names, findings)):
-            kernels[name] = made[name] = kernel
-    for name, program in names.programs.items():
-        if program.kind == "pipeline" and (pipeline := check_pipeline(program, names, kernels, findings)):
-            made[name] = pipeline
-    ordered = tuple(made[name] for name in names.programs if name in made)
-    # A mistake in a function is found again wherever it is expanded.
-    diagnostics = sorted(dict.fromkeys(findings.diagnostics), key=lambda d: d.span.start)
-    module = ir.Module(ordered)
-    return module, tuple(diagnostics) or warnings(tree, module)
+    ordered = sorted(names.programs.values(), key=lambda program: program.kind == "pipeline")
+    for program in ordered:
+        try:
+            if program.kind == "pipeline":
+                found: ir.Program | None = check_pipeline(program, names, kernels, findings)
+            else:
+                found = check_kernel(program, names, findings)
+        except LimitPassed as problem:
+            findings.reject(beyond(problem, program.name_span))
+            continue
+        if found is not None:
+            made[program.name] = found
+        if isinstance(found, ir.Kernel):
+            kernels[program.name] = found
+    module = ir.Module(tuple(made[name] for name in names.programs if name in made))
+    _check_alternatives(module, findings)
+    return module
+
+
+def _check_alternatives(module: ir.Module, findings: Findings) -> None:
+    """Every alternative is planned: there may be so many in all."""
+    total = 0
+    for block in _blocks(module):
+        total += prod(len(choice.values) for choice in block.choices)
+        if total > ALTERNATIVES.most:
+            message = ALTERNATIVES.message(total)
+            findings.reject(Reject(ALTERNATIVES.code, message, block.span, ALTERNATIVES.hint))
+            return
+
+
+def _blocks(module: ir.Module) -> Iterator[ir.ScheduleBlock]:
+    """The file's schedule blocks, each once: stages share the kernel that they call."""
+    kernels = {id(p): p for p in module.programs if isinstance(p, ir.Kernel)}
+    for program in module.programs:
+        if isinstance(program, ir.Pipeline):
+            kernels |= {id(s.call): s.call for s in program.stages if isinstance(s.call, ir.Kernel)}
+    return (block for kernel in kernels.values() for block in kernel.schedules)
 
 
 def _names(tree: syntax.File, findings: Findings) -> Names:
@@ -81,4 +123,8 @@ def _names(tree: syntax.File, findings: Findings) -> Names:
             functions[item.name] = item
         else:
             programs[item.name] = item
+    if len(programs) > PROGRAMS.most:
+        span = list(programs.values())[PROGRAMS.most].name_span
+        findings.reject(Reject(PROGRAMS.code, PROGRAMS.message(len(programs)), span, PROGRAMS.hint))
+        raise TooManyErrors
     return Names(functions, programs)

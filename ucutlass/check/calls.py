@@ -9,7 +9,7 @@ from typing import get_args
 
 from ucutlass import ir
 from ucutlass.check import elementwise
-from ucutlass.check.scope import Reject, Scope, describe, did_you_mean, show_value
+from ucutlass.check.scope import Reject, Repeated, Scope, describe, did_you_mean, show_value
 from ucutlass.check.types import extent_of, positive
 from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
 from ucutlass.functions import NAMED, Function
@@ -70,7 +70,7 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             call.span,
             f"bind it first: h = {name}(..)",
         )
-    known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
+    known = [*scope.functions, *NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS]
     return Reject("UC0104", f"no function is named {name}", call.callee_span, did_you_mean(name, known))
 
 
@@ -368,11 +368,27 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
         )
     args, _ = _positional(call, len(function.params), len(function.params))
     dims = [dim for dim, _ in _consumed(brackets, scope)]
-    inner = Scope(
-        scope.checker, scope.dims, scope.graph, scope.functions, scope.programs,
-        dict(zip(function.params, scope.check_all(args), strict=True)),
-        alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name),
-    )
+    values = scope.check_all(args)
+    # Equal values are one node, so that functions that call each other twice need not be expanded twice.
+    key = (function.name, *dims, *map(id, values))
+    known = scope.expansions.get(key)
+    if known is None:
+        inner = replace(
+            scope, values=dict(zip(function.params, values, strict=True)),
+            alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name),
+        )  # fmt: skip
+        try:
+            known = _body(function, inner)
+        except Reject as problem:
+            known = problem
+        scope.expansions[key] = known
+    if isinstance(known, Reject):
+        raise Repeated(known)
+    return known
+
+
+def _body(function: syntax.Function, inner: Scope) -> Value:
+    """What a function gives whose parameters and dimensions are bound. Raises Reject and Cascade."""
     for statement in function.body:
         match statement:
             case syntax.Bind(targets=(syntax.Target(name, None),), value=value):

@@ -10,10 +10,21 @@ from ucutlass.functions import NAMED, OPERATORS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
+from ucutlass.limits import EXPRESSIONS, LEVELS, within
 
 
 def check(expr: syntax.Expr, scope: Scope) -> Value:
-    """The value of an expression. Raises Reject with the first thing wrong in it."""
+    """The value of an expression. Raises Reject with the first thing wrong in it, and LimitPassed."""
+    scope.graph.effort.spend(EXPRESSIONS)
+    scope.graph.level += 1
+    within(LEVELS, scope.graph.level)
+    try:
+        return _value(expr, scope)
+    finally:
+        scope.graph.level -= 1
+
+
+def _value(expr: syntax.Expr, scope: Scope) -> Value:
     match expr:
         case syntax.Number(value, _, span):
             return elementwise.number(value, scope, span)
@@ -63,8 +74,9 @@ def truth(expr: syntax.Expr, scope: Scope) -> Value:
 def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
     """A guard or requirement: names are extents, the outcome is a bool.
 
-    Raises Reject with `code` for anything that is not arithmetic on extents.
+    Raises Reject with `code` for anything that is not arithmetic on extents, and LimitPassed.
     """
+    scope.graph.effort.spend(EXPRESSIONS)
     match expr:
         case syntax.Number(int(value), _, span):
             return elementwise.number(value, scope, span)

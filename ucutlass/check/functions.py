@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from ucutlass.check.calls import BUILTINS
 from ucutlass.check.scope import Reject, did_you_mean
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 
 
@@ -15,7 +12,7 @@ def unknown_names(function: syntax.Function, callables: Set[str]) -> Iterator[Re
     """A finding for each name in the body that is no parameter, binding, dimension or function.
 
     Types are checked where the function is expanded; a misspelling is found here even in one
-    that nobody calls. `callables` are the names that the file itself defines.
+    that nobody calls. `callables` are the names of whatever can be called.
     """
     known = {*function.params, *function.dims}
     for statement in function.body:
@@ -31,7 +28,7 @@ def unknown_names(function: syntax.Function, callables: Set[str]) -> Iterator[Re
 def _in(expr: syntax.Expr, known: set[str], callables: Set[str]) -> Iterator[Reject]:
     match expr:
         case syntax.Name(name, span) if name not in known:
-            yield Reject("UC0101", f"nothing is named {name} here", span, did_you_mean(name, known))
+            yield Reject("UC0101", f"nothing is named {name} here", span, did_you_mean(name, sorted(known)))
         case syntax.Unary(operand=operand):
             yield from _in(operand, known, callables)
         case syntax.Binary(left=left, right=right):
@@ -42,10 +39,11 @@ def _in(expr: syntax.Expr, known: set[str], callables: Set[str]) -> Iterator[Rej
             for item in items:
                 yield from _in(item.right, known, callables)
         case syntax.Call(callee=callee, brackets=brackets, arguments=arguments, callee_span=span):
-            every = [*NAMED, *BUILTINS, *ELEMENTS, *callables]
-            if callee not in every and not callee.startswith("torch."):
-                yield Reject("UC0104", f"no function is named {callee}", span, did_you_mean(callee, every))
+            if callee not in callables and not callee.startswith("torch."):
+                hint = did_you_mean(callee, sorted(callables))
+                yield Reject("UC0104", f"no function is named {callee}", span, hint)
             introduced = {b.name for b in brackets or () if b.extent is not None}
+            inner = known | introduced if introduced else known
             for argument in arguments:
                 if argument.name != "acc":  # its value is a word, not a name
-                    yield from _in(argument.value, known | introduced, callables)
+                    yield from _in(argument.value, inner, callables)

@@ -7,29 +7,25 @@ from collections.abc import Hashable
 from typing import Any, TypeVar, cast, get_args
 
 from ucutlass.ir import Value, children
+from ucutlass.limits import DEPTH, NODES, Effort, within
 
 V = TypeVar("V", bound=Value)
 
-MAX_NODES = 20_000
-MAX_DEPTH = 200
-"""Bounds on one program's graph; later passes recurse over it."""
-
-
-class GraphTooLarge(Exception):
-    """The program grows past MAX_NODES or MAX_DEPTH once functions are expanded."""
-
 
 class Graph:
-    """Interns value nodes by their fields, children by identity."""
+    """Interns value nodes by their fields, children by identity. `effort` counts the expressions that the
+    file's programs are made of, functions expanded; `level` how many are open, one inside the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, effort: Effort | None = None) -> None:
+        self.effort = effort or Effort()
+        self.level = 0
         self._nodes: dict[Hashable, Value] = {}
         self._depth: dict[int, int] = {}
 
     def add(self, node: V) -> V:
         """The node itself, or the equal one added before.
 
-        Raises GraphTooLarge.
+        Raises LimitPassed.
         """
         key = (
             type(node),
@@ -39,8 +35,8 @@ class Graph:
         if known is not None:
             return cast(V, known)  # the key holds the type
         depth = 1 + max((self._depth.get(id(c), 0) for c in children(node)), default=0)
-        if len(self._nodes) >= MAX_NODES or depth > MAX_DEPTH:
-            raise GraphTooLarge
+        within(NODES, len(self._nodes) + 1)
+        within(DEPTH, depth)
         self._nodes[key] = node
         self._depth[id(node)] = depth
         return node

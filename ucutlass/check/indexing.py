@@ -10,6 +10,7 @@ from ucutlass.check.scope import Reject, Scope, combine, describe, show_value
 from ucutlass.extents import Extent, Fixed
 from ucutlass.grammar import syntax
 from ucutlass.ir import Affine, Position, Value
+from ucutlass.limits import FACTOR, within
 
 
 def check_index(index: syntax.Index, scope: Scope) -> Value:
@@ -89,6 +90,8 @@ def _read(value: Value, items: list[syntax.IndexItem], scope: Scope, index: synt
             raise Reject("UC0103", f"{dim} is indexed twice", item.left.span)
         _introduce_by_rename(item, dim, scale, scope)
         at = _affine(item.right, scope)
+        offset = at.offset.value if isinstance(at.offset, Fixed) else 0
+        within(FACTOR, max(scale, abs(offset), *map(abs, at.terms.values())))
         terms = tuple((d, at.terms[d]) for d in scope.dims.order(at.terms) if at.terms[d])
         positions.append(Position(dim, scale, Affine(terms, at.offset)))
     indexed = {p.dim for p in positions}

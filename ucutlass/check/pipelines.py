@@ -5,9 +5,9 @@ from __future__ import annotations
 from ucutlass import ir
 from ucutlass.check import expressions, programs, types
 from ucutlass.check.draft import Draft, declared_type, define
-from ucutlass.check.graph import Graph, GraphTooLarge
+from ucutlass.check.graph import Graph
 from ucutlass.check.programs import Findings, Names
-from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope
+from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, beyond
 from ucutlass.check.stage_calls import arguments_of, call_stage, callee_of, check_same, torch_stage
 from ucutlass.check.stages import Scheduling
 from ucutlass.extents import Extent, Free
@@ -15,13 +15,15 @@ from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, TensorType, Value
+from ucutlass.limits import BLOCKS, STAGES, LimitPassed, within
 from ucutlass.walks import walk
 
 
 def check_pipeline(
     program: syntax.Program, names: Names, kernels: dict[str, ir.Kernel], findings: Findings
 ) -> ir.Pipeline | None:
-    """The typed pipeline, or None where anything in it was rejected."""
+    """The typed pipeline, or None where anything in it was rejected. Raises LimitPassed for what is no one
+    statement's."""
     before = len(findings.diagnostics)
     scope = programs.new_scope(names)
     params = programs.check_params(program, scope, findings)
@@ -31,6 +33,7 @@ def check_pipeline(
     draft = Draft(scope, kernels, {p.name: p.type for p in params})
     returned: list[syntax.Return] = []
     blocks: list[syntax.Schedule] = []
+    within(BLOCKS, sum(isinstance(s, syntax.Schedule) for s in program.body))
     for statement in program.body:
         try:
             match statement:
@@ -44,9 +47,10 @@ def check_pipeline(
                     raise Reject(
                         "UC0501", "a pipeline has no requirements; they belong to kernels", statement.span
                     )
-        except (Reject, Cascade, GraphTooLarge) as problem:
+        except (Reject, Cascade, LimitPassed) as problem:
             _record(problem, statement, draft, findings)
     _return(program, declared, returned, draft, findings)
+    within(STAGES, len(draft.stages))
     results = tuple((_result_buffer(name), type_) for name, (type_, _) in declared.items())
     inner = tuple(
         (n, t) for n, t in draft.buffers.items()
@@ -71,13 +75,13 @@ def _result_buffer(name: str) -> str:
 
 
 def _record(
-    problem: Reject | Cascade | GraphTooLarge, statement: syntax.Statement, draft: Draft, findings: Findings
+    problem: Reject | Cascade | LimitPassed, statement: syntax.Statement, draft: Draft, findings: Findings
 ) -> None:
     match problem:
         case Reject():
             findings.reject(problem)
-        case GraphTooLarge():
-            findings.reject(programs.too_large(statement.span))
+        case LimitPassed():
+            findings.reject(beyond(problem, statement.span))
     if isinstance(statement, syntax.Bind):
         for target in statement.targets:
             draft.scope.values[target.name] = Poisoned()
@@ -196,6 +200,6 @@ def _return(
                 _inline_stage(
                     expressions.check(value, draft.scope), type_, _result_buffer(name), item.span, draft
                 )
-        except (Reject, Cascade, GraphTooLarge) as problem:
+        except (Reject, Cascade, LimitPassed) as problem:
             _record(problem, returned[0], draft, findings)
 

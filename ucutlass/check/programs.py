@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ucutlass import ir
 from ucutlass.check import expressions, schedules, types
-from ucutlass.check.graph import Graph, GraphTooLarge
+from ucutlass.check.graph import Graph
 from ucutlass.check.positions import empty_reads
-from ucutlass.check.scope import Cascade, DimTable, Poisoned, Reject, Scope, describe, show_value
+from ucutlass.check.scope import Cascade, DimTable, Poisoned, Reject, Scope, beyond, describe, show_value
 from ucutlass.diagnostics import Diagnostic
 from ucutlass.extents import Fixed, bare, never_positive
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import TensorType, Value
+from ucutlass.limits import BLOCKS, DIMENSIONS, ERRORS, PARAMETERS, RESULTS, Effort, LimitPassed, within
 from ucutlass.walks import walk
 
 
@@ -24,40 +25,44 @@ class Names:
 
     functions: Mapping[str, syntax.Function]
     programs: Mapping[str, syntax.Program]
+    effort: Effort = field(default_factory=Effort)
+
+
+class TooManyErrors(Exception):
+    """Nobody reads so many: the checker stops."""
 
 
 class Findings:
-    """Collects diagnostics; `attempt` turns a rejected step into a finding and goes on."""
+    """Collects diagnostics. `reject` raises TooManyErrors once there are more than are listed."""
 
     def __init__(self) -> None:
         self.diagnostics: list[Diagnostic] = []
+        self._distinct: set[Diagnostic] = set()
 
     def reject(self, problem: Reject) -> None:
         self.diagnostics += problem.diagnostics
+        # A mistake in a function is found again wherever it is expanded.
+        self._distinct.update(problem.diagnostics)
+        if len(self._distinct) > ERRORS.most:
+            raise TooManyErrors
 
     @property
     def failed(self) -> bool:
         return any(d.severity == "error" for d in self.diagnostics)
 
 
-def too_large(span: Span) -> Reject:
-    return Reject(
-        "UC0107",
-        "the program is too large once functions are expanded",
-        span,
-        "bind results that are used again, or split the kernel",
-    )
-
-
 def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> ir.Kernel | None:
-    """The typed kernel, or None where anything in it was rejected."""
+    """The typed kernel, or None where anything in it was rejected. Raises LimitPassed for what is no one
+    statement's."""
     before = len(findings.diagnostics)
     scope = new_scope(names)
     params = check_params(program, scope, findings)
     declared = check_results(program, scope, findings)
     returned, requires = _body(program, scope, findings)
     results = _results(program, declared, returned, scope, findings)
-    blocks = schedules.check_blocks(_own_schedules(program, findings), scope, findings.reject)
+    own = _own_schedules(program, findings)
+    within(BLOCKS, len(own))
+    blocks = schedules.check_blocks(own, scope, findings.reject)
     finish(params, [r.value for r in results or ()], scope, findings)
     if len(findings.diagnostics) > before or params is None or results is None:
         return None
@@ -122,15 +127,17 @@ def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:
 
 
 def new_scope(names: Names) -> Scope:
-    return Scope(expressions.check, DimTable(), Graph(), names.functions, names.programs, {})
+    return Scope(expressions.check, DimTable(), Graph(names.effort), names.functions, names.programs, {})
 
 
 def check_params(
     program: syntax.Program, scope: Scope, findings: Findings
 ) -> tuple[ir.ParamDecl, ...] | None:
-    """The parameters, their dimensions declared and their values bound."""
+    """The parameters, their dimensions declared and their values bound. Raises LimitPassed."""
+    within(PARAMETERS, len(program.params))
     for param in program.params:
         types.register_names(param.type.axes or (), scope.dims, pending=False)
+        within(DIMENSIONS, len(scope.dims.extents))
     declared: list[ir.ParamDecl] = []
     for param in program.params:
         try:
@@ -177,9 +184,12 @@ def _check_names(program: syntax.Program, scope: Scope) -> None:
 def check_results(
     program: syntax.Program, scope: Scope, findings: Findings
 ) -> dict[str, tuple[TensorType, Span]]:
-    """The declared results by name ("" for the unnamed one); rejected ones are left out."""
+    """The declared results by name ("" for the unnamed one); rejected ones are left out. Raises
+    LimitPassed."""
+    within(RESULTS, len(program.results))
     for result in program.results:
         types.register_names(result.type.axes or (), scope.dims, pending=True)
+        within(DIMENSIONS, len(scope.dims.extents))
     declared: dict[str, tuple[TensorType, Span]] = {}
     for result in program.results:
         name = result.name or ""
@@ -215,8 +225,8 @@ def _body(
             _poison(statement, scope)
         except Cascade:
             _poison(statement, scope)
-        except GraphTooLarge:
-            findings.reject(too_large(statement.span))
+        except LimitPassed as problem:
+            findings.reject(beyond(problem, statement.span))
             _poison(statement, scope)
     return returned, requires
 
@@ -286,8 +296,8 @@ def _results(
             findings.reject(problem)
         except Cascade:
             pass
-        except GraphTooLarge:
-            findings.reject(too_large(item.span))
+        except LimitPassed as problem:
+            findings.reject(beyond(problem, item.span))
     return tuple(made) if len(made) == len(declared) == len(program.results) else None
 
 

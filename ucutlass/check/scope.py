@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import islice
 
 from ucutlass import extents
 from ucutlass.check.graph import Graph
@@ -13,6 +15,7 @@ from ucutlass.extents import Extent, Fixed, Free
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
+from ucutlass.limits import DIMENSIONS, ERRORS, MAGNITUDE, TERMS, LimitPassed, within
 
 
 class Reject(Exception):
@@ -29,6 +32,19 @@ class Reject(Exception):
     ) -> None:
         super().__init__(message)
         self.diagnostics: tuple[Diagnostic, ...] = (Diagnostic(code, message, span, hint, notes),)
+
+
+class Repeated(Reject):
+    """What was wrong in an earlier expansion of the same call."""
+
+    def __init__(self, first: Reject) -> None:
+        Exception.__init__(self, *first.args)
+        self.diagnostics = first.diagnostics
+
+
+def beyond(problem: LimitPassed, span: Span) -> Reject:
+    """A limit that a statement passed, as what is wrong with it."""
+    return Reject(problem.limit.code, problem.message, span, problem.limit.hint)
 
 
 class Cascade(Exception):
@@ -51,10 +67,13 @@ class DimTable:
     extents: dict[str, Extent] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
+    places: dict[str, int] = field(default_factory=dict)
 
     def order(self, dims: Iterable[str]) -> Dims:
-        wanted = set(dims)
-        return tuple(d for d in self.extents if d in wanted)
+        if len(self.places) != len(self.extents):  # names are only ever added
+            within(DIMENSIONS, len(self.extents))
+            self.places = {d: i for i, d in enumerate(self.extents)}
+        return tuple(sorted({d for d in dims if d in self.places}, key=self.places.__getitem__))
 
     def declare(self, name: str, extent: Extent, span: Span) -> None:
         """Adds a dimension or confirms its extent.
@@ -79,34 +98,46 @@ class DimTable:
     def resolve(self) -> None:
         """Expresses every extent by free ones alone: `P=H, H=2*G` makes P `2 * G`.
 
-        Raises Reject UC0221 for extents that are defined by each other.
+        Raises Reject UC0221 for extents that are defined by each other, and LimitPassed.
         """
+        within(DIMENSIONS, len(self.extents))
+        known: dict[str, Extent] = {}
         for name in self.extents:
-            self.extents[name] = self.expand(Free(name))
+            self.extents[name] = self._expand(Free(name), frozenset(), known)
 
-    def expand(self, extent: Extent, within: frozenset[str] = frozenset()) -> Extent:
+    def expand(self, extent: Extent) -> Extent:
         """An extent in terms of free ones. Raises as `resolve` does."""
+        return self._expand(extent, frozenset(), {})
+
+    def _expand(self, extent: Extent, around: frozenset[str], known: dict[str, Extent]) -> Extent:
+        """`known` has what names were found to be: each is followed once, however often it stands."""
         match extent:
             case Free(dim) if self.extents[dim] != extent:
-                if dim in within:
+                if dim in around:
                     raise Reject(
                         "UC0221",
                         f"the extent of {dim} is defined by itself",
                         self.spans[dim],
                         "give one of the extents as a number, or leave it free",
                     )
-                return self.expand(self.extents[dim], within | {dim})
+                if dim not in known:
+                    known[dim] = self._expand(self.extents[dim], around | {dim}, known)
+                return known[dim]
             case extents.Combined(op, left, right):
-                return combine(op, self.expand(left, within), self.expand(right, within))
+                return combine(op, self._expand(left, around, known), self._expand(right, around, known))
             case _:
                 return extent
 
 
 def combine(op: str, left: Extent, right: Extent) -> Extent:
-    """`left op right`, folded where both are numbers."""
+    """`left op right`, folded where both are numbers. Raises LimitPassed for more terms, or a greater
+    number, than extents are followed with."""
     made = extents.Combined(op, left, right)  # type: ignore[arg-type]
     if isinstance(left, Fixed) and isinstance(right, Fixed) and not (op in ("//", "%") and right.value == 0):
-        return Fixed(extents.evaluate(made, {}))
+        value = extents.evaluate(made, {})
+        within(MAGNITUDE, abs(value))
+        return Fixed(value)
+    within(TERMS, extents.terms(left) + extents.terms(right))
     return made
 
 
@@ -116,7 +147,8 @@ class Scope:
 
     `alias` maps a function's dimension names to the program's; None in a program's own scope,
     where dimensions stand for themselves. `stack` names the functions being expanded. `checker` is
-    `expressions.check`, handed in so that calls and indexing can recurse without importing it.
+    `expressions.check`, handed in so that calls and indexing can recurse without importing it. `expansions`
+    has what each function gave for each list of arguments, in all of a program.
     """
 
     checker: Callable[[syntax.Expr, Scope], Value]
@@ -127,6 +159,7 @@ class Scope:
     values: dict[str, Value | Poisoned]
     alias: Mapping[str, str] | None = None
     stack: tuple[str, ...] = ()
+    expansions: dict[tuple[object, ...], Value | Reject] = field(default_factory=dict)
 
     def check(self, expr: syntax.Expr) -> Value:
         """The value of an expression here. Raises Reject or Cascade."""
@@ -147,8 +180,12 @@ class Scope:
                 cascaded = True
             except Reject as problem:
                 if rejected is not None:
-                    problem.diagnostics = rejected.diagnostics + problem.diagnostics
+                    # One function may be wrong in the same way in both.
+                    both = dict.fromkeys(rejected.diagnostics + problem.diagnostics)
+                    problem.diagnostics = tuple(islice(both, ERRORS.most + 1))
                 rejected = problem
+                if len(problem.diagnostics) > ERRORS.most:
+                    break
         if rejected is not None:
             raise rejected
         if cascaded:
@@ -179,8 +216,23 @@ class Scope:
         return self.dims.extents[name]
 
 
+_LONGEST, _COMPARED, _CLOSEST = 40, 200, 8
+"""Of a suggestion: characters of a name, names that are compared by their letters, and in full."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name[:80], list(known), n=1)
+    """A hint with the known name that is spelled most like this one, where one is."""
+    if len(name) > _LONGEST:
+        return None
+    matcher = difflib.SequenceMatcher(b=name)
+
+    def alike(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.quick_ratio()
+
+    likely = (k for k in known if len(name) <= 3 * len(k) and len(k) <= min(3 * len(name), _LONGEST))
+    near = nlargest(_CLOSEST, islice(likely, _COMPARED), key=alike)
+    close = difflib.get_close_matches(name, near, n=1)
     return f"did you mean {close[0]}?" if close else None
 
 

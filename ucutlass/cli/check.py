@@ -12,7 +12,8 @@ from ucutlass import frontend, ir
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.options import json_option, sizes_option
-from ucutlass.diagnostics import Diagnostic, ProgramError, render, to_json
+from ucutlass.diagnostics import Diagnostic, ProgramError, listed, render, to_json
+from ucutlass.limits import Effort
 from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.layout import kernels
 from ucutlass.pipeline.planning import in_order, plan_pipeline
@@ -70,12 +71,14 @@ def _check(path: Path, sizes: tuple[str, ...], types_only: bool) -> tuple[str, t
     if types_only:
         return checked.source, checked.warnings
     wrong = [*checked.warnings]
+    work = Effort()
     for program in _planned_alone(checked, sizes):
         try:
-            wrong += _schedules(checked, program, sizes)
+            with checked.limits(program):
+                wrong += _schedules(checked, program, sizes, work)
         except ProgramError as problem:
             wrong += problem.diagnostics
-    return checked.source, tuple(dict.fromkeys(wrong))
+    return checked.source, listed(wrong)
 
 
 def _planned_alone(checked: frontend.Checked, sizes: tuple[str, ...]) -> list[ir.Program]:
@@ -89,14 +92,14 @@ def _planned_alone(checked: frontend.Checked, sizes: tuple[str, ...]) -> list[ir
 
 
 def _schedules(
-    checked: frontend.Checked, program: ir.Program, sizes: tuple[str, ...]
+    checked: frontend.Checked, program: ir.Program, sizes: tuple[str, ...], work: Effort
 ) -> tuple[Diagnostic, ...]:
     if not sizes:
         if isinstance(program, ir.Kernel):
-            return frontend.check_schedules(checked, program)
-        ordinary = typical_sizes(program, None)
+            return frontend.check_schedules(checked, program, work)
+        ordinary = typical_sizes(program, None, work)
         laid = program if ordinary is None else in_order(checked, program, ordinary, "sm90a")
-        return tuple(d for kernel in kernels(laid) for d in _stage(checked, kernel))
+        return tuple(d for kernel in kernels(laid) for d in _stage(checked, kernel, work))
     extents = complete(program, parse_sizes(sizes))
     own = [program] if isinstance(program, ir.Kernel) else list(kernels(program))
     for arch in dict.fromkeys(block.arch for k in own for block in k.schedules) or ("sm90a",):
@@ -107,8 +110,8 @@ def _schedules(
     return ()
 
 
-def _stage(checked: frontend.Checked, kernel: ir.Kernel) -> tuple[Diagnostic, ...]:
+def _stage(checked: frontend.Checked, kernel: ir.Kernel, work: Effort) -> tuple[Diagnostic, ...]:
     try:
-        return frontend.check_schedules(checked, kernel)
+        return frontend.check_schedules(checked, kernel, work)
     except ProgramError as problem:
         return problem.diagnostics

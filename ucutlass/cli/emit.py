@@ -37,8 +37,10 @@ def command(
     with reported(as_json):
         checked = inputs.read(file)
         program = frontend.kernel(checked, name)
-        planned = frontend.plan_kernel(checked, program, complete(program, parse_sizes(sizes)), arch).planned
-        source = source_of(checked, program, planned)
+        extents = complete(program, parse_sizes(sizes))
+        with checked.limits(program):
+            planned = frontend.plan_kernel(checked, program, extents, arch).planned
+            source = source_of(checked, program, planned)
         if output is not None:
             write(output, source.text)
     if as_json:

@@ -15,6 +15,7 @@ import click
 from ucutlass.cli import show
 from ucutlass.cli.outputs import OutputIsInput, refuse_inputs
 from ucutlass.diagnostics import ProgramError, to_json
+from ucutlass.limits import LimitPassed
 from ucutlass.printable import cut, name, words
 from ucutlass.runtime.errors import (
     ArchUnknown,
@@ -74,6 +75,8 @@ def reported(as_json: bool) -> Iterator[None]:
         else:
             show.note(str(problem))
         sys.exit(Status.PROGRAM)
+    except LimitPassed as problem:
+        fail(Status.PROGRAM, str(problem), as_json)
     except (ShapeError, SwitchError, OutputIsInput, *FAILURES) as problem:
         fail(status_of(problem), str(problem), as_json)
     except OSError as problem:

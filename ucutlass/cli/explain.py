@@ -17,7 +17,7 @@ from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
-from ucutlass.planned import FamilyPlanned
+from ucutlass.planned import FamilyPlanned, gemm_or_none
 from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
@@ -50,17 +50,18 @@ def command(
         checked = inputs.read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))
-        if isinstance(program, ir.Pipeline):
-            pipelines.explain(checked, program, extents, arch, DEVICES[device] if device else None, as_json)
-            return
-        chosen = frontend.plan_kernel(checked, program, extents, arch, DEVICES[device] if device else None)
-        planned = chosen.planned
+        gpu = DEVICES[device] if device else None
         by_name = dict(zip(program.dims, extents, strict=True))
+        with checked.limits(program):
+            if isinstance(program, ir.Pipeline):
+                pipelines.explain(checked, program, extents, arch, gpu, as_json)
+                return
+            planned = frontend.plan_kernel(checked, program, extents, arch, gpu).planned
+            bound = bounds(program, by_name, planned.device, planned=gemm_or_none(planned))
         if isinstance(planned, FamilyPlanned):
-            tuned = found_on(program, extents, arch)
-            _family(planned, bounds(program, by_name, planned.device), tuned, as_json)
+            _family(planned, bound, found_on(program, extents, arch), as_json)
             return
-        found = explain(planned, bounds(program, by_name, planned.device, planned=planned))
+        found = explain(planned, bound)
         advice = advise(facts_of(planned), past(planned.device))
         tuned = found_on(program, extents, arch)
     if as_json:

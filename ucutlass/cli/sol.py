@@ -128,11 +128,13 @@ def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: Requ
     checked = inputs.read(file)
     program = _pick(checked, name)
     extents = complete(program, parse_sizes(sizes))
-    planned, why = _plan(checked, program, extents, request.device)
     by_name = dict(zip(program.dims, extents, strict=True))
-    found = bounds(
-        program, by_name, request.device, planned=planned, ceilings=request.ceilings, regime=request.regime
-    )
+    with checked.limits(program):
+        planned, why = _plan(checked, program, extents, request.device)
+        found = bounds(
+            program, by_name, request.device, planned=planned, ceilings=request.ceilings,
+            regime=request.regime,
+        )  # fmt: skip
     title = f"{program.name} {' '.join(f'{n}={v}' for n, v in by_name.items())}"
     present(title, found, request, {"program": program.name, "sizes": by_name, "plan": why})
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from ucutlass import ir
 from ucutlass.check.indexing import is_rename
 from ucutlass.elements import F32, Element
-from ucutlass.extents import Combined, Extent, Fixed, Free
+from ucutlass.extents import Combined, Extent, Fixed, Free, combined
 from ucutlass.families.addresses import Sizes
 from ucutlass.families.epilogue import kind_of
 from ucutlass.families.gemm import pointer
@@ -252,7 +252,7 @@ class Builder(Instructions[SweepInstruction]):
                 )  # fmt: skip
             for d, c in at.terms:
                 terms[d] = terms.get(d, 0) + factor * c
-            offset = Combined("+", offset, Combined("*", Fixed(factor), at.offset))
+            offset = combined("+", offset, combined("*", Fixed(factor), at.offset))
         ordered = tuple((d, terms[d]) for d in self._kernel.dims if terms.get(d))
         return At(ordered, offset, p.scale, None, inside)
 

@@ -6,14 +6,15 @@ any other. Nothing is fused behind the text's back; a proposal says what to writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ucutlass import ir
-from ucutlass.check.graph import GraphTooLarge
 from ucutlass.families import Refused, recognise
 from ucutlass.families.planning import plan_form
 from ucutlass.hardware import ARCHES, Device
+from ucutlass.limits import LimitPassed
 from ucutlass.pipeline.joining import Joined, NotJoined, joined
 from ucutlass.pipeline.layout import Layout, Step
 from ucutlass.pipeline.planning import PipelinePlan
@@ -55,18 +56,23 @@ def _cut(plan: PipelinePlan, name: str, maker: int, reader: int, arch: str, devi
     if any(other != maker and _needs(found, other, maker) for other in second.after):
         return Cut(name, maker, reader, moved, False, "a stage between the two needs what the first makes")
     try:
-        seconds = _one_launch(joined(first, second, keep), arch, device)
+        seconds = _one_launch(partial(joined, first, second, keep), arch, device)
     except NotJoined as problem:
         return Cut(name, maker, reader, moved, False, str(problem))
     saves = _apart(plan, maker, reader) - seconds
     return Cut(name, maker, reader, moved, True, _how(found, name, keep), saves)
 
 
-def _one_launch(one: Joined, arch: str, device: Device | None) -> float:
+def _three(a: Step, b: Step, c: Step) -> Joined:
+    return joined(joined(a, b).step(), c)
+
+
+def _one_launch(join: Callable[[], Joined], arch: str, device: Device | None) -> float:
     """The estimate in seconds. Raises NotJoined, in the families' words, where none serves it."""
     try:
+        one = join()
         planned = plan_form(recognise(one.kernel), one.sizes, ARCHES[arch], device, Request())
-    except GraphTooLarge:
+    except LimitPassed:
         raise NotJoined("together they are too large a program") from None
     except Refused as refused:
         raise NotJoined(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
@@ -105,7 +111,7 @@ def runs(
             continue
         a, b, c = (plan.layout.steps[i] for i in (first.maker, first.reader, second.reader))
         try:
-            seconds = _one_launch(joined(joined(a, b).step(), c), arch, device)
+            seconds = _one_launch(partial(_three, a, b, c), arch, device)
         except NotJoined:
             continue
         stages = first.maker, first.reader, second.reader

@@ -85,7 +85,11 @@ def layout(pipeline: Pipeline, sizes: Sequence[int]) -> Layout:
     Raises ShapeError UC0602 where a stage's tensors do not fit its kernel at these extents, and UC0603
     where the kernel's requirement fails.
     """
-    lean = without_copies(pipeline)
+    return as_written(without_copies(pipeline), sizes)
+
+
+def as_written(lean: Pipeline, sizes: Sequence[int]) -> Layout:
+    """As `layout`, with the stages that only copy."""
     known = dict(zip(lean.dims, sizes, strict=True))
     types: dict[str, TensorType] = {p.name: p.type for p in lean.params if isinstance(p.type, TensorType)}
     types |= dict(lean.buffers) | dict(lean.results)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice, permutations, product
+from itertools import combinations, islice, permutations, product
 from typing import TypeAlias
 
 from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.extents import show
 from ucutlass.ir import Kernel, Pipeline, TensorType
-from ucutlass.pipeline.layout import Step, layout
+from ucutlass.pipeline.copies import copies
+from ucutlass.pipeline.layout import Layout, Step, as_written
 
 Orders: TypeAlias = Mapping[str, tuple[int, ...]]
 """By buffer: which of its axes stands where, outermost first."""
@@ -24,8 +25,14 @@ Orders: TypeAlias = Mapping[str, tuple[int, ...]]
 Seconds: TypeAlias = Callable[[Step], float]
 """A step's estimate. Raises ProgramError where it has no kernel."""
 
-MOST_ORDERS = 720
-"""Orders of a buffer that are asked for: all of six axes; of more the first, which turn the inner ones."""
+MOST_ESTIMATES = 240
+"""Orders that are estimated, of all buffers together: each buffer has its share of them."""
+
+FEWEST_ORDERS = 4
+"""Orders of a buffer at least: as it is, and with each of three axes innermost."""
+
+MOST_TOGETHER = 48
+"""Combinations of orders of buffers that a stage has no kernel for."""
 
 ROUNDS = 3
 """Walks over the buffers at most: one buffer's order may ask for another of its neighbour."""
@@ -98,13 +105,13 @@ def ordered(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Ord
     together, each to the maker's best of every innermost axis. Raises ShapeError as `layout`."""
     if not pipeline.unordered:
         return {}
-    search = _Search(pipeline, sizes, seconds)
+    search = _Search(pipeline, as_written(pipeline, sizes), seconds, len(pipeline.unordered))
     chosen = search.settled({name: search.makers(name)[0] for name in pipeline.unordered})
     stuck = search.stuck(chosen)
     few = [{order[-1]: order for order in reversed(search.makers(name))}.values() for name in stuck]
     trials = [
         {**chosen, **dict(zip(stuck, orders, strict=True))}
-        for orders in islice(product(*few), MOST_ORDERS if stuck else 0)
+        for orders in islice(product(*few), MOST_TOGETHER if stuck else 0)
     ]
     if trials:
         chosen = search.settled(min(trials, key=lambda trial: search.cost(trial, search.all)))
@@ -114,10 +121,11 @@ def ordered(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Ord
 def better(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tuple[Better, ...]:
     """Every buffer between stages, none of which a torch function touches, whose maker and readers another
     order would serve quicker, with the other buffers as they are. Raises ShapeError as `layout`."""
-    search = _Search(pipeline, sizes, seconds)
+    ours = [name for name, _ in pipeline.buffers if not _by_torch(pipeline, name)]
+    search = _Search(pipeline, as_written(pipeline, sizes), seconds, len(ours))
     made: list[Better] = []
     for name, type_ in pipeline.buffers:
-        if _by_torch(pipeline, name):
+        if name not in ours:
             continue
         now = search.cost({}, search.beside(name))
         order = search.best(name, {})
@@ -135,11 +143,32 @@ def _by_torch(pipeline: Pipeline, name: str) -> bool:
     )
 
 
+def some_orders(axes: int) -> Iterator[tuple[int, ...]]:
+    """Orders of so many axes, those first that kernels mostly ask for: as they are, one axis innermost,
+    neighbours exchanged, one outermost, two innermost; of four axes all."""
+    as_is = tuple(range(axes))
+    found = [as_is]
+    found += [(*(a for a in as_is if a != last), last) for last in reversed(as_is)]
+    for a in reversed(as_is[:-1]):
+        found.append((*as_is[:a], a + 1, a, *as_is[a + 2 :]))
+    found += [(first, *(a for a in as_is if a != first)) for first in as_is]
+    if axes <= 4:
+        found += permutations(as_is)
+    else:
+        pairs = (pair for two in combinations(reversed(as_is), 2) for pair in (two[::-1], two))
+        found += [(*(a for a in as_is if a not in pair), *pair) for pair in pairs]
+    yield from dict.fromkeys(found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
+    """`whole` is the pipeline at its extents, which no order changes; `buffers` counts those whose orders
+    are looked for."""
+
     pipeline: Pipeline
-    sizes: tuple[int, ...]
+    whole: Layout
     seconds: Seconds
+    buffers: int
     known: dict[object, Cost] = field(default_factory=dict)
 
     @property
@@ -154,11 +183,10 @@ class _Search:
 
     def stuck(self, chosen: Orders) -> tuple[str, ...]:
         """The buffers without an order that stages without a kernel touch."""
-        steps = layout(permuted(self.pipeline, chosen), self.sizes).steps
         touched = {
             name
-            for step in steps
-            if step.kernel is not None and self._step(step)[0]
+            for step in self._launches(chosen, self.all)
+            if self._step(step)[0]
             for name in (*step.stage.outputs, *step.reads)
         }
         return tuple(name for name in self.pipeline.unordered if name in touched)
@@ -174,9 +202,9 @@ class _Search:
         return chosen
 
     def every(self, name: str) -> Iterator[tuple[int, ...]]:
-        """Orders of a buffer, those that turn the inner axes alone first."""
+        """A buffer's share of its orders."""
         axes = dict(self.pipeline.buffers)[name].axes
-        return islice(permutations(range(len(axes))), MOST_ORDERS)
+        return islice(some_orders(len(axes)), max(FEWEST_ORDERS, MOST_ESTIMATES // self.buffers))
 
     def best(self, name: str, others: Orders) -> tuple[int, ...]:
         """The order of a buffer; where several are as quick, the first, which is the one that stands."""
@@ -201,11 +229,30 @@ class _Search:
     def cost(self, orders: Orders, beside: frozenset[str]) -> Cost:
         """Of the stages that fill any of these; a copy that falls away costs nothing."""
         absent, total = 0, 0.0
-        for step in layout(permuted(self.pipeline, orders), self.sizes).steps:
-            if step.kernel is not None and beside & {*step.stage.outputs}:
-                one = self._step(step)
-                absent, total = absent + one[0], total + one[1]
+        for step in self._launches(orders, beside):
+            one = self._step(step)
+            absent, total = absent + one[0], total + one[1]
         return absent, total
+
+    def _launches(self, orders: Orders, beside: frozenset[str]) -> Iterator[Step]:
+        """The steps with a kernel that fill any of these, their tensors turned."""
+        turned = [_stage(stage, orders) for stage in self.copying]
+        stored = [(n, _turned(t, n, orders)) for n, t in self.pipeline.buffers] if turned else []
+        gone = set(copies(turned, stored, self.pipeline.results).values())
+        for step in self.whole.steps:
+            fills = {*step.stage.outputs}
+            if step.kernel is not None and beside & fills and not gone & fills:
+                yield replace(step, stage=_stage(step.stage, orders))
+
+    @property
+    def copying(self) -> list[ir.Stage]:
+        """The stages that give back what is stored: with the right order there is no such launch."""
+        results = {name for name, _ in self.pipeline.results}
+        return [
+            stage for stage in self.pipeline.stages
+            if results & {*stage.outputs} and isinstance(stage.call, Kernel)
+            and isinstance(stage.call.results[0].value, ir.ParamValue)
+        ]  # fmt: skip
 
     def _step(self, step: Step) -> Cost:
         kernel = step.kernel

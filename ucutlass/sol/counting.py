@@ -1,24 +1,28 @@
-"""How many points a region has: by components, all variables but one enumerated, that one solved."""
+"""How many points a region has: by components, all variables but one enumerated, that one solved. Equations
+with factors are split by remainders first, so that no long axis is walked for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from math import prod
+from itertools import combinations, islice, product
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from ucutlass.sol.regions import Extents, Linear, Piece, Region, both, project, too_far
+from ucutlass.sol.regions import Extents, Linear, Piece, Region, both, linear, simplify, tidied, too_far
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-CELLS = 1 << 22
+CELLS = 1 << 18
 """At most so many combinations are enumerated; beyond, coordinates are taken in blocks of which
 only those count that lie inside whole, and the count is a lower bound."""
 
-PARTS = 64
+PARTS = 4
 """Where blocks are not possible, at most so many times CELLS are enumerated; the rest is left out."""
+
+REMAINDERS = 64
+"""An equation is split by the remainders of its variables where there are at most so many combinations."""
 
 
 def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
@@ -31,7 +35,7 @@ def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
     # `dims`, whatever they are called.
     names = {dim: f"d{i:06}" for i, dim in enumerate(dims)}
     dims, extents = tuple(names.values()), {names[dim]: extents[dim] for dim in dims}
-    region = project(tuple(piece.renamed(names) for piece in region), (), extents)
+    region = tidied(tuple(piece.renamed(names) for piece in region), extents)
     if not region:
         return 0
     single = [_piece(p, dims, extents) for p in region]
@@ -59,6 +63,61 @@ class _Counted:
 
 
 def _piece(piece: Piece, dims: Sequence[str], extents: Extents) -> _Counted:
+    split = _by_remainders(piece, extents)
+    if split is None:
+        return _whole(piece, dims, extents)
+    parts = [_piece(part, dims, lengths) for part, lengths in split]
+    return _Counted(sum(p.points for p in parts), all(p.exact for p in parts))
+
+
+def _by_remainders(piece: Piece, extents: Extents) -> list[tuple[Piece, Extents]] | None:
+    """The piece as several without points in common, where an equation gives an inner variable a factor: in
+    `2*h = p + 1 - r` each of p and r is twice another variable plus 0 or 1, and then `h` has the factor 1.
+    None where no equation can be split so."""
+    for equation in sorted(piece.equal, key=repr):
+        factors = [abs(c) for v, c in equation.terms if v.startswith("?")]
+        if len(factors) != 1 or factors[0] == 1:
+            continue
+        (by,) = factors
+        names = [v for v, c in equation.terms if c % by]
+        if names and by ** len(names) <= REMAINDERS:
+            return [
+                made
+                for rest in product(range(by), repeat=len(names))
+                if (made := _remainder(piece, dict(zip(names, rest, strict=True)), by, extents)) is not None
+            ]
+    return None
+
+
+def _remainder(
+    piece: Piece, rest: dict[str, int], by: int, extents: Extents
+) -> tuple[Piece, Extents] | None:
+    """The points whose coordinates leave these remainders, over the quotients; None for none."""
+    lengths = {**extents, **{v: (extents[v] - r + by - 1) // by for v, r in rest.items()}}
+    if any(lengths[v] < 1 for v in rest):
+        return None
+    values = {v: linear([(v, by)], r) for v, r in rest.items()}
+    equal = [_divided(_put_all(c, values)) for c in piece.equal]
+    atleast = [_put_all(c, values) for c in piece.atleast]
+    simple = simplify(Piece(frozenset(atleast), frozenset(equal), piece.inner), lengths)
+    return None if simple is None else (simple, lengths)
+
+
+def _put_all(condition: Linear, values: dict[str, Linear]) -> Linear:
+    for name, value in values.items():
+        condition = condition.put(name, value)
+    return condition
+
+
+def _divided(equation: Linear) -> Linear:
+    """Without a common factor; one that the constant does not have is left, and nothing meets it."""
+    common = gcd(*(c for _, c in equation.terms)) if equation.terms else 1
+    if common < 2 or equation.constant % common:
+        return equation
+    return Linear(tuple((v, c // common) for v, c in equation.terms), equation.constant // common)
+
+
+def _whole(piece: Piece, dims: Sequence[str], extents: Extents) -> _Counted:
     known = piece.extents({d: extents[d] for d in dims})
     points, exact = 1, True
     bound: set[str] = set()
@@ -96,11 +155,10 @@ def _component(piece: Piece, conditions: Sequence[Linear], names: Sequence[str],
     free = [v for v in names if v != solved and v not in inner]
     axes = [_Axis(v, 0, known[v], 1) for v in (*free, *(v for v in inner if v != solved))]
     blocked = _blocked(axes, set(free) - fixed)
-    points = 0
-    parts = list(_parts(blocked))
-    for part in parts[:PARTS]:
-        points += _points(piece, conditions, solved, part, len(free), known)
-    return _Counted(points, len(parts) <= PARTS and all(axis.step == 1 for axis in blocked))
+    parts = list(islice(_parts(blocked), PARTS + 1))
+    small = [part for part in parts[:PARTS] if prod(axis.cells for axis in part) <= CELLS]
+    points = sum(_points(piece, conditions, solved, part, len(free), known) for part in small)
+    return _Counted(points, len(small) == len(parts) and all(axis.step == 1 for axis in blocked))
 
 
 @dataclass(frozen=True, slots=True)

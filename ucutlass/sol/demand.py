@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ucutlass.ir import (
@@ -58,6 +58,10 @@ WHOLE = frozenset(
 """Torch functions whose result hangs on every element of their arguments."""
 
 
+_COUNTING = 25
+"""Conditions that are followed in the time in which a piece is counted."""
+
+
 @dataclass(slots=True)
 class Demand:
     """Regions by node and by buffer. `may`: with what data may ask for, else what it must. `surely` says
@@ -72,29 +76,41 @@ class Demand:
     sources: dict[int, Region] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     """Buffers that a torch function reads."""
+    counted: dict[tuple[Region, tuple[str, ...]], int] = field(default_factory=dict)
 
     def of(self, node: Value) -> Region:
         return self.nodes.get(id(node), EMPTY)
 
     def count(self, node: Value) -> int:
         """Elements of a value that are needed."""
-        return count(self.of(node), node.dims, self.graph.extents)
+        return self.points(self.of(node), node.dims)
+
+    def points(self, region: Region, dims: Sequence[str]) -> int:
+        """Points of a region over `dims`, each counted once. Raises ShapeError as `Graph.spend`."""
+        if region == FULL:
+            return self.graph.count(dims)
+        key = region, tuple(dims)
+        if key not in self.counted:
+            self.graph.spend(_COUNTING * len(region))
+            self.counted[key] = count(region, dims, self.graph.extents)
+        return self.counted[key]
 
     def terms(self, node: Dot) -> int:
         """Products of a dot whose sums are needed and neither of whose factors is known to be 0."""
         extents = self.graph.extents
         factors = both(self.surely.differs(node.left, 0.0), self.surely.differs(node.right, 0.0), extents)
-        return count(both(self.of(node), factors, extents), (*node.dims, *node.over), extents)
+        return self.points(both(self.of(node), factors, extents), (*node.dims, *node.over))
 
     def reduced(self, node: Reduce | Softmax | Scan) -> int:
         """Elements of its value that a reduction, softmax or scan takes in."""
-        return count(self._taken(node, self.surely), node.value.dims, self.graph.extents)
+        return self.points(self._taken(node, self.surely), node.value.dims)
 
     # --- from a node to its operands -------------------------------------------------
 
     def _need(self, node: Value, region: Region) -> None:
         extents = self.graph.extents
         self.nodes[id(node)] = either(self.of(node), region, extents)
+        self.graph.follow(self.nodes[id(node)])
 
     def _project(self, region: Region, dims: Dims, keep: Dims) -> Region:
         return project(region, (d for d in dims if d not in keep), self.graph.extents)
@@ -222,7 +238,7 @@ class Demand:
         dims = tuple(d for axis in source.axes for d in axis.dims)
         if region == FULL:
             return whole
-        points = count(region, dims, self.graph.extents)
+        points = self.points(region, dims)
         return -(-points * kind.elem.bits // 8)
 
 

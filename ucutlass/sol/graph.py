@@ -32,6 +32,9 @@ from ucutlass.ir import (
     Value,
     children,
 )
+from ucutlass.limits import CONDITIONS, Effort, LimitPassed
+from ucutlass.shapes import ShapeError
+from ucutlass.sol.regions import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,18 @@ class Graph:
     buffers: Mapping[str, Made | Opaque]
     results: tuple[str, ...]
     types: Mapping[str, ParamType]
+    effort: Effort = field(default_factory=Effort, compare=False)
+
+    def follow(self, region: Region) -> None:
+        """Counts the conditions of a region that was derived. Raises ShapeError as `spend`."""
+        self.spend(sum(len(piece.conditions) for piece in region))
+
+    def spend(self, conditions: int) -> None:
+        """Raises ShapeError UC0709 for more conditions in all than are followed."""
+        try:
+            self.effort.spend(CONDITIONS, conditions)
+        except LimitPassed as problem:
+            raise ShapeError(problem.limit.code, problem.message) from None
 
     def count(self, dims: Sequence[str]) -> int:
         return prod(self.extents[d] for d in dims)

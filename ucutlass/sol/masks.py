@@ -77,6 +77,7 @@ class Masks:
         key = id(condition), wanted, may
         if key not in self.conditions:
             self.conditions[key] = self._holds(condition, wanted, may)
+            self.graph.follow(self.conditions[key])
         return self.conditions[key]
 
     def _holds(self, condition: Value, wanted: bool, may: bool) -> Region:
@@ -177,6 +178,7 @@ class Masks:
         key = id(value), neutral
         if key not in self.known:
             self.known[key] = self._differs(value, neutral) if self.deep else self._window(value, neutral)
+            self.graph.follow(self.known[key])
         return self.known[key]
 
     def _window(self, value: Value, neutral: float) -> Region:

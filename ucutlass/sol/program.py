@@ -25,7 +25,6 @@ from ucutlass.ir import (
     Value,
 )
 from ucutlass.sol.costs import SPECIAL, cost_of, dot_lane, folds, products_under
-from ucutlass.sol.counting import count
 from ucutlass.sol.demand import Demand, demand
 from ucutlass.sol.graph import Graph, Opaque, axis_length, graph_of, ordered
 from ucutlass.sol.regions import project
@@ -42,6 +41,7 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
     `sizes` has every dimension's extent by name. With `least` the counts bound every input's
     from below: a gather reads one element of its dimension, and neither arm of a `where` on data
     is needed. With `most` every gathered coordinate differs and both arms are needed.
+    Raises ShapeError UC0709 where masks take too many conditions to follow.
     """
     graph = graph_of(program, sizes)
     needed = demand(graph, may=data == "most")
@@ -107,9 +107,8 @@ def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[s
 
 def _rows(node: Value, over: Sequence[str], needed: Demand) -> int:
     """Rows of a softmax or scan of which anything is needed."""
-    extents = needed.graph.extents
-    rows = project(needed.of(node), over, extents)
-    return count(rows, [d for d in node.dims if d not in over], extents)
+    rows = project(needed.of(node), over, needed.graph.extents)
+    return needed.points(rows, [d for d in node.dims if d not in over])
 
 
 def _reduction(node: Reduce, taken: int, results: int, folded: bool) -> Iterator[tuple[str, int]]:

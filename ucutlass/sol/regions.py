@@ -19,6 +19,8 @@ Extents: TypeAlias = Mapping[str, int]
 MOST_PIECES = 4
 MOST_CONDITIONS = 24
 """Beyond these a region is cut down to a part of itself, so that counts stay lower bounds."""
+_MOST_KEPT = 2 * MOST_CONDITIONS
+"""Conditions of a piece that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def where(atleast: Iterable[Linear] = (), equal: Iterable[Linear] = ()) -> Regio
 
 def both(left: Region, right: Region, extents: Extents) -> Region:
     """The intersection."""
-    if left == FULL:
+    if left in (FULL, right):
         return right
     if right == FULL:
         return left
@@ -121,6 +123,10 @@ def both(left: Region, right: Region, extents: Extents) -> Region:
 
 def either(left: Region, right: Region, extents: Extents) -> Region:
     """The union."""
+    if FULL in (left, right):
+        return FULL
+    if left == right:
+        return left
     return _tidy((*left, *right), extents)
 
 
@@ -131,8 +137,14 @@ def rename(region: Region, names: Mapping[str, str]) -> Region:
 
 def project(region: Region, away: Iterable[str], extents: Extents) -> Region:
     """The points for which coordinates along `away` exist that lie in the region."""
-    gone = tuple(away)
-    return _tidy((_hide(p, gone, extents) for p in region), extents)
+    used = {v for piece in region for c in piece.conditions for v, _ in c.terms}
+    gone = tuple(v for v in away if v in used)
+    return _tidy((_hide(p, gone, extents) for p in region), extents) if gone else region
+
+
+def tidied(region: Region, extents: Extents) -> Region:
+    """The same points in as few pieces, conditions and inner variables as is seen to do."""
+    return _tidy(region, extents)
 
 
 def _conjoin(a: Piece, b: Piece) -> Piece:
@@ -156,7 +168,9 @@ def _tidy(pieces: Iterable[Piece], extents: Extents) -> Region:
         simple = simplify(piece, extents)
         if simple == Piece():
             return FULL
-        if simple is None or any(_inside(simple, kept) for kept in found):
+        if simple is None or len(simple.conditions) > _MOST_KEPT:
+            continue
+        if any(_inside(simple, kept) for kept in found):
             continue
         found = [kept for kept in found if not _inside(kept, simple)] + [simple]
     return tuple(found[:MOST_PIECES])
