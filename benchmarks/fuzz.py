@@ -1,144 +1,111 @@
-"""Mutated programs through the front end: they end in a result or in diagnostics, soon.
+"""Programs through the front end: each of check, fmt, explain, emit and sol ends in a result or in
+diagnostics, within its processor time and memory.
 
     python -m benchmarks.fuzz --count 50000 --seed 0
 
-A case is made from its seed alone: a failure is repeated by `--seed SEED --count 1`.
+A case is made from its seed alone: a failure is repeated by `--seed SEED --count 1`. Of every 20 seeds ten
+are programs with mutations, nine are drawn by the grammar, and one is made large. Of small programs every
+tenth goes through `explain`, `emit` and `sol`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
+import resource
+import select
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from benchmarks.random_programs import random_program
+from click.testing import CliRunner
+
+from benchmarks.fuzz_grammar import FEATURES, drawn
+from benchmarks.fuzz_mutations import LARGEST, amplified, mutated
 from ucutlass import frontend, ir
-from ucutlass.backend import source_of
+from ucutlass.cli import main as command_line
+from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import Checked
+from ucutlass.grammar import problems
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import SyntaxProblem, decode, parse
 from ucutlass.hardware import ARCHES
-from ucutlass.schedule import FIELDS
-from ucutlass.shapes import ShapeError, complete, free_dims
+from ucutlass.limits import Effort
+from ucutlass.ordinary import typical_sizes
+from ucutlass.rules import RULES
+from ucutlass.shapes import complete, free_dims
 
-ROOT = Path(__file__).parent.parent
-LARGEST = 64 * 1024
-"""Bytes of a mutated program at most."""
+__all__ = ["LARGEST", "SECONDS", "TooSlow", "check", "judge", "mutated", "processor_time", "program_of", "tally"]
 
 SECONDS = 2.0
-"""Processor time that each of check, fmt and emit may take for one program."""
+"""Processor time that each command may take for one program."""
+
+BYTES = 500 << 20
+"""Memory that a worker's process may grow by for one program."""
+
+WALL_SECONDS = 60.0
+"""A worker that says nothing for so long hangs where no signal reaches: it is killed."""
 
 EXTENTS = (1, 1, 2, 3, 7, 8, 16, 64, 100, 128, 129, 255, 1000, 1024, 4096, 8205, 65536, 2**31, 2**40)
 
-_TOKEN = re.compile(rb"#[^\n]*|[A-Za-z_]\w*|\d[\w.]*|->|//|[=<>!]=|\s+|.", re.DOTALL)
-_BYTES = b"()[]{}=:,.+-*/%#@|<>! \n\t\0\xff\xc3\x1babcxKM0129e_"
-_LINES = tuple(f"  schedule sm90a {{ {name} {value} }}\n".encode() for name in FIELDS for value in (
-    "auto", "1", "4", "64x64", "128x256x64", "0", "99999999999", "1x1x1", *FIELDS[name].words,
-))
-
-
-@cache
-def seeds() -> tuple[bytes, ...]:
-    """The programs that are mutated."""
-    found = sorted([*(ROOT / "examples" / "tasks").glob("*.ucu"), *(ROOT / "examples").glob("*.ucu")])
-    return tuple(path.read_bytes() for path in found)
-
-
-@cache
-def _words() -> tuple[bytes, ...]:
-    return tuple(sorted(set(chain.from_iterable(_TOKEN.findall(text) for text in seeds()))))
-
-
-def mutated(seed: int) -> bytes:
-    """Case number `seed`: a program of the repository, or a random one over the whole schedule and
-    epilogue space, with a few changes to its tokens, lines or bytes."""
-    r = random.Random(seed)
-    sound = r.random() < 0.3
-    data = random_program(seed).text.encode() if sound else r.choice(seeds())
-    for _ in range(r.choice((0, 1) if sound else (1, 1, 1, 1, 2, 2, 3, 5, 12))):
-        data = r.choice(_MUTATIONS)(data, r)[:LARGEST]
-    return data
-
-
-def _tokens(data: bytes, r: random.Random) -> bytes:
-    tokens: list[bytes] = _TOKEN.findall(data)
-    if not tokens:
-        return r.choice(_words())
-    at, other = r.randrange(len(tokens)), r.randrange(len(tokens))
-    match r.randrange(5):
-        case 0:
-            del tokens[at]
-        case 1:
-            tokens.insert(at, r.choice(_words()))
-        case 2:
-            tokens[at] = r.choice(_words())
-        case 3:
-            tokens[at], tokens[other] = tokens[other], tokens[at]
-        case _:
-            tokens[at] = tokens[other]
-    return b"".join(tokens)
-
-
-def _names(data: bytes, r: random.Random) -> bytes:
-    """One word becomes another wherever it stands: what is left mostly parses."""
-    words = sorted(set(re.findall(rb"[A-Za-z_]\w*", data)))
-    if not words:
-        return data
-    return re.sub(rb"\b" + r.choice(words) + rb"\b", r.choice(words), data)
-
-
-def _numbers(data: bytes, r: random.Random) -> bytes:
-    numbers = list(re.finditer(rb"\d+", data))
-    if not numbers:
-        return data
-    found = r.choice(numbers)
-    other = str(r.choice((0, 1, 2, 3, 7, 64, 255, 256, 2**31, 2**63 - 1, 2**63, 10**30))).encode()
-    return data[: found.start()] + other + data[found.end() :]
-
-
-def _schedule(data: bytes, r: random.Random) -> bytes:
-    at = data.rfind(b"}")
-    return data[:at] + b"".join(r.choice(_LINES) for _ in range(r.randint(1, 3))) + data[at:]
-
-
-def _bytes(data: bytes, r: random.Random) -> bytes:
-    at = r.randrange(len(data) + 1)
-    return data[:at] + bytes(r.choice(_BYTES) for _ in range(r.randint(0, 4))) + data[at + r.randint(0, 3) :]
-
-
-def _splice(data: bytes, r: random.Random) -> bytes:
-    other = r.choice(seeds())
-    return data[: r.randrange(len(data) + 1)] + other[r.randrange(len(other)) :]
-
-
-def _grow(data: bytes, r: random.Random) -> bytes:
-    """A piece many times over: deep nesting, long sums, many items."""
-    start = r.randrange(len(data) + 1)
-    piece = data[start : start + r.choice((1, 2, 5, 20, 200))]
-    return data[:start] + piece * r.choice((2, 10, 100, 3000)) + data[start + len(piece) :]
-
-
-_MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    _tokens, _tokens, _tokens, _names, _names, _numbers, _numbers, _schedule, _bytes, _splice, _grow,
+KNOWN = frozenset(
+    [*CODES, *(rule.code for rule in RULES), "UC0439"]
+    + [v for k, v in vars(problems).items() if k.isupper() and isinstance(v, str)]
 )
+"""Every code that a diagnostic may have."""
+
+EVERY = 10
+"""Of small programs, every so many go through `explain`, `emit` and `sol`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A case before it is judged."""
+
+    kind: str
+    data: bytes
+    reached: Counter[str]
+
+    @property
+    def large(self) -> bool:
+        return self.kind == "made large"
+
+
+def program_of(seed: int) -> Program:
+    if seed % 20 == 19:
+        return Program("made large", amplified(seed), Counter())
+    if seed % 2:
+        made = drawn(seed)
+        return Program("drawn", made.text.encode(), Counter(made.reached))
+    return Program("mutated", mutated(seed), Counter())
+
+
+# --- limits ------------------------------------------------------------------------
 
 
 class TooSlow(Exception):
     """A step took more processor time than it may."""
+
+
+class TooMuchMemory(Exception):
+    """A step took more memory than it may."""
+
+
+class Wrong(Exception):
+    """A step ended in no way that is documented."""
 
 
 @contextmanager
@@ -156,105 +123,290 @@ def processor_time(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, previous)
 
 
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+# --- one case ----------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What became of one program: `check`, `fmt` and one `emit` a kernel with how each ended, and
-    the longest processor time of a step."""
+    """What became of one program: how each step ended, the longest processor time of one, whether it is
+    valid: it has a meaning and its schedules are legal."""
 
+    kind: str
     ends: tuple[str, ...]
     seconds: float
+    valid: bool
+    reached: Counter[str]
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Runs steps within their limits. `allowed` is the processor time of each."""
+
+    allowed: float
+    ends: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def run(self, name: str, step: Callable[[], str]) -> str:
+        before, start = _peak(), time.process_time()
+        try:
+            with processor_time(self.allowed):
+                end = step()
+        except TooSlow as problem:
+            raise TooSlow(f"{name}: {problem}") from None
+        self.seconds = max(self.seconds, time.process_time() - start)
+        if _peak() - before > BYTES:
+            raise TooMuchMemory(f"{name}: more than {BYTES} bytes")
+        self.ends.append(f"{name} {end}")
+        return end
 
 
 def judge(seed: int, seconds: float = SECONDS) -> Case:
     """Puts case `seed` through every step.
 
-    Raises whatever a step raises that is not its refusal, TooSlow, or AssertionError where the
-    canonical text does not keep its form.
+    Raises whatever a step raises that is not its refusal, TooSlow, TooMuchMemory, or Wrong.
     """
-    data = mutated(seed)
-    times: list[float] = []
-
-    def timed(step: Callable[[], str]) -> str:
-        start = time.process_time()
-        with processor_time(seconds):
-            end = step()
-        times.append(time.process_time() - start)
-        return end
-
-    ends = [timed(lambda: f"fmt {_fmt(data)}")]
+    made = program_of(seed)
+    steps = _Steps(seconds)
+    steps.run("fmt", lambda: _fmt(made.data))
     checked: list[Checked] = []
-    ends.append(timed(lambda: f"check {check(data, checked)}"))
+    end = steps.run("check", lambda: check(made.data, checked))
+    if checked and (made.large or seed // 2 % EVERY == 0):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "k.ucu"
+            path.write_bytes(made.data)
+            _commands(seed, made, checked[0], path, steps)
+    return Case(made.kind, tuple(steps.ends), steps.seconds, end == "done", made.reached)
+
+
+_MOST_PROGRAMS = 3
+"""Of a file with more, so many drawn ones are explained, emitted and bounded."""
+
+
+def _commands(seed: int, made: Program, checked: Checked, path: Path, steps: _Steps) -> None:
     r = random.Random(seed)
-    for found in checked:
-        for program in found.module.programs:
-            if isinstance(program, ir.Kernel):
-                given = {name: r.choice(EXTENTS) for name in free_dims(program)}
-                arch = r.choice(tuple(ARCHES))
-                ends.append(timed(lambda f=found, p=program, g=given, a=arch: f"emit {_emit(f, p, g, a)}"))  # type: ignore[misc]
-    return Case(tuple(ends), max(times))
+    if made.large:
+        steps.run("check command", lambda: _command("check", [str(path)]))
+    programs = checked.module.programs
+    for program in r.sample(programs, min(len(programs), _MOST_PROGRAMS)):
+        sizes = _sizes(program, r)
+        given = ["-k", program.name, *(["-s", ",".join(f"{n}={v}" for n, v in sizes.items())] if sizes else [])]
+        target = ["--arch", r.choice(tuple(ARCHES))]
+        if isinstance(program, ir.Kernel):
+            steps.run("emit", lambda g=given, t=target: _command("emit", [str(path), *g, *t]))  # type: ignore[misc]
+        steps.run("explain", lambda g=given, t=target: _command("explain", [str(path), *g, *t]))  # type: ignore[misc]
+        steps.run("sol", lambda g=given: _command("sol", [str(path), *g, "--device", "H200"]))  # type: ignore[misc]
+
+
+def _sizes(program: ir.Program, r: random.Random) -> dict[str, int]:
+    """Ordinary extents half of the time, else any."""
+    if r.random() < 0.5 and (ordinary := typical_sizes(program, None, Effort())) is not None:
+        known = dict(zip(program.dims, ordinary, strict=True))
+        return {name: known[name] for name in free_dims(program)}
+    return {name: r.choice(EXTENTS) for name in free_dims(program)}
+
+
+_CODE = re.compile(r"\[(UC\d{4})\]")
+
+
+def _command(name: str, arguments: Sequence[str]) -> str:
+    """How a command ended. Raises Wrong for an end without a known code, and what it raised."""
+    result = CliRunner().invoke(command_line, [name, *arguments], catch_exceptions=False)
+    if result.exit_code == 0:
+        return "done" if result.output else "empty"
+    codes = set(_CODE.findall(result.output))
+    if not codes or not codes <= KNOWN or result.exit_code not in (1, 2):
+        raise Wrong(f"{name} ended with {result.exit_code} and the codes {sorted(codes)}")
+    return "refused"
 
 
 def _fmt(data: bytes) -> str:
     try:
-        text = format_file(parse(decode(data)))
+        tree = parse(decode(data))
     except SyntaxProblem as problem:
         assert problem.problems
         return "refused"
-    assert format_file(parse(text)) == text, "the canonical text is not in canonical form"
+    text = format_file(tree)
+    again = parse(text)
+    assert again == tree, "the canonical text means something else"
+    assert format_file(again) == text, "the canonical text is not in canonical form"
     return "done"
 
 
 def check(data: bytes, checked: list[Checked]) -> str:
+    """`done`, `typed` for a program whose schedules or family are refused, `refused` for one without a
+    meaning; what was read is appended to `checked`."""
     try:
         found = frontend.read_text(frontend.decoded(data, "<fuzz>"), "<fuzz>")
     except ProgramError as problem:
         assert problem.diagnostics
+        assert {d.code for d in problem.diagnostics} <= KNOWN
+        assert str(problem)
         return "refused"
     checked.append(found)
     refused = False
+    work = Effort()
     for program in found.module.programs:
         if isinstance(program, ir.Kernel):
             try:
-                refused |= bool(frontend.check_schedules(found, program))
+                refused |= bool(frontend.check_schedules(found, program, work))
             except ProgramError:
                 refused = True
     return "typed" if refused else "done"
 
 
-def _emit(checked: Checked, program: ir.Kernel, given: dict[str, int], arch: str) -> str:
-    try:
-        chosen = frontend.plan_kernel(checked, program, complete(program, given), arch)
-    except (ProgramError, ShapeError):
-        return "refused"
-    return "done" if source_of(checked, program, chosen.planned).text else "empty"
+# --- many cases --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tally:
-    """Of a range of cases: how steps ended, failures by seed, the slowest step."""
+    """Of many cases: how steps ended, failures by seed, the slowest step, how many of each kind there were
+    and were valid, what was reached."""
 
-    ends: Counter[str]
-    failures: tuple[tuple[int, str], ...]
-    slowest: tuple[float, int]
+    ends: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[int, str]] = field(default_factory=list)
+    slowest: tuple[float, int] = (0.0, 0)
+    kinds: Counter[str] = field(default_factory=Counter)
+    valid: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """What a worker said of one case."""
+        if "failure" in row:
+            self.failures.append((row["seed"], row["failure"]))
+            return
+        self.ends.update(row["ends"])
+        self.slowest = max(self.slowest, (row["seconds"], row["seed"]))
+        self.kinds[row["kind"]] += 1
+        self.valid[row["kind"]] += row["valid"]
+        self.reached.update(row["reached"])
+
+
+_LONGEST = 2_000
+"""Characters of a failure's words."""
+
+
+def _row(seed: int) -> dict[str, Any]:
+    try:
+        case = judge(seed)
+    except Exception as error:  # whatever escapes is the finding
+        words = "".join(traceback.format_exception(error, limit=-2, chain=False))
+        return {"seed": seed, "failure": words[:_LONGEST]}
+    return {
+        "seed": seed, "kind": case.kind, "ends": case.ends, "seconds": case.seconds, "valid": case.valid,
+        "reached": dict(case.reached),
+    }  # fmt: skip
 
 
 def tally(start: int, count: int) -> Tally:
-    """Judges the cases `start` to `start + count - 1`."""
-    ends: Counter[str] = Counter()
-    failures: list[tuple[int, str]] = []
-    slowest = (0.0, start)
+    """Judges the cases `start` to `start + count - 1` in this process."""
+    found = Tally()
     for seed in range(start, start + count):
-        try:
-            case = judge(seed)
-        except Exception:  # whatever escapes is the finding
-            failures.append((seed, traceback.format_exc(limit=-2)))
-            continue
-        ends.update(case.ends)
-        slowest = max(slowest, (case.seconds, seed))
-    return Tally(ends, tuple(failures), slowest)
+        found.add(_row(seed))
+    return found
 
 
-def _kinds(failures: list[tuple[int, str]]) -> dict[str, list[int]]:
+# --- workers -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process that judges seeds one after the other, and says so line by line."""
+
+    pid: int
+    pipe: int
+    next: int
+    stop: int
+    heard: float
+    rest: bytes = b""
+
+
+def _start(start: int, stop: int) -> _Worker:
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        _work(start, stop, write_end)
+    os.close(write_end)
+    return _Worker(pid, read_end, start, stop, time.monotonic())
+
+
+def _work(start: int, stop: int, pipe: int) -> None:
+    """In the worker: never returns."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + 4 * BYTES, mapped + 4 * BYTES))
+    for seed in range(start, stop):
+        line = json.dumps(_row(seed)).encode() + b"\n"
+        while line:
+            line = line[os.write(pipe, line) :]
+    os._exit(0)
+
+
+def _hear(worker: _Worker, found: Tally) -> bool:
+    """Reads what a worker said; False once it has ended."""
+    block = os.read(worker.pipe, 1 << 16)
+    worker.rest += block
+    *lines, worker.rest = worker.rest.split(b"\n")
+    for line in lines:
+        found.add(json.loads(line))
+        worker.next, worker.heard = worker.next + 1, time.monotonic()
+    return bool(block)
+
+
+def _end(worker: _Worker, found: Tally, why: str) -> _Worker | None:
+    """Ends a worker; where it has not judged all, its seed is a failure and another goes on behind it."""
+    os.kill(worker.pid, signal.SIGKILL)
+    _, status = os.waitpid(worker.pid, 0)
+    os.close(worker.pipe)
+    if worker.next >= worker.stop:
+        return None
+    found.failures.append((worker.next, why or f"the worker ended with status {status}"))
+    return _start(worker.next + 1, worker.stop) if worker.next + 1 < worker.stop else None
+
+
+_CHUNK = 250
+
+
+def run(start: int, count: int, jobs: int) -> Tally:
+    """Judges cases in so many processes, which a hang cannot stop."""
+    found = Tally()
+    chunks = [(at, min(at + _CHUNK, start + count)) for at in range(start, start + count, _CHUNK)]
+    working: dict[int, _Worker] = {}
+    while chunks or working:
+        while chunks and len(working) < jobs:
+            worker = _start(*chunks.pop(0))
+            working[worker.pipe] = worker
+        ready, _, _ = select.select(list(working), [], [], 1.0)
+        silent = [p for p, w in working.items() if time.monotonic() - w.heard > WALL_SECONDS and p not in ready]
+        ended = [p for p in ready if not _hear(working[p], found)]
+        for pipe in (*ended, *silent):
+            why = f"nothing was heard for {WALL_SECONDS:g} s" if pipe in silent else ""
+            if (other := _end(working.pop(pipe), found, why)) is not None:
+                working[other.pipe] = other
+    return found
+
+
+@cache
+def warm() -> None:
+    """Imports what the commands import at their first call, so that no case is charged with it."""
+    import torch
+
+    torch.set_num_threads(1)
+    text = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "k.ucu"
+        path.write_text(text)
+        for name in ("emit", "explain", "sol"):
+            _command(name, [str(path), "-s", "M=64,N=64,K=64"])
+    checked = frontend.read_text(text)
+    complete(checked.module.programs[0], {"M": 1, "N": 1, "K": 1})
+
+
+def _kinds(failures: Sequence[tuple[int, str]]) -> dict[str, list[int]]:
     """Seeds by what failed, the words of a failure being its place and its exception."""
     kinds: dict[str, list[int]] = {}
     for seed, words in failures:
@@ -262,7 +414,18 @@ def _kinds(failures: list[tuple[int, str]]) -> dict[str, list[int]]:
     return kinds
 
 
-_CHUNK = 250
+def _report(found: Tally, start: int, count: int) -> None:
+    print(f"programs\t{count}, seeds {start} to {start + count - 1}")
+    for kind, number in sorted(found.kinds.items()):
+        print(f"{kind}\t{number}, {found.valid[kind]} of them valid")
+    for end, number in sorted(found.ends.items()):
+        print(f"{end}\t{number}")
+    for feature in FEATURES:
+        print(f"reached\t{feature}\t{found.reached[feature]}")
+    print(f"slowest step\t{found.slowest[0]:.3f} s of processor time, seed {found.slowest[1]}")
+    print(f"failures\t{len(found.failures)}")
+    for words, numbers in _kinds(found.failures).items():
+        print(f"\n{len(numbers)} of seeds {', '.join(map(str, numbers[:8]))}:\n{words}")
 
 
 def main() -> int:
@@ -273,23 +436,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     asked = parser.parse_args()
-    starts = range(asked.seed, asked.seed + asked.count, _CHUNK)
-    counts = [min(_CHUNK, asked.seed + asked.count - start) for start in starts]
+    warm()
     began = time.monotonic()
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        tallies = list(pool.map(tally, starts, counts))
-    ends = sum((t.ends for t in tallies), Counter[str]())
-    failures = [f for t in tallies for f in t.failures]
-    slowest, seed = max(t.slowest for t in tallies)
-    print(f"programs\t{asked.count}, seeds {asked.seed} to {asked.seed + asked.count - 1}")
-    for end, count in sorted(ends.items()):
-        print(f"{end}\t{count}")
-    print(f"slowest step\t{slowest:.3f} s of processor time, seed {seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["UCUTLASS_DATA_DIR"] = os.environ["UCUTLASS_CACHE_DIR"] = folder
+        found = run(asked.seed, asked.count, asked.jobs)
+    _report(found, asked.seed, asked.count)
     print(f"wall time\t{time.monotonic() - began:.0f} s in {asked.jobs} processes")
-    print(f"failures\t{len(failures)}")
-    for words, numbers in _kinds(failures).items():
-        print(f"\n{len(numbers)} of seeds {', '.join(map(str, numbers[:8]))}:\n{words}")
-    return 1 if failures else 0
+    return 1 if found.failures else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Every diagnostic code with what it stands for; the guide and docs/diagnostics.md list them.
 
 UC00xx syntax, UC01xx names, UC02xx types and dimensions, UC03xx what one kernel can do,
-UC04xx schedules, UC05xx pipelines, UC06xx shapes given for a check or a run, UC08xx warnings: what is legal
-and cannot be meant.
+UC04xx schedules, UC05xx pipelines, UC06xx shapes given for a check or a run, UC07xx limits of the compiler,
+UC08xx warnings: what is legal and cannot be meant.
 """
 
 from __future__ import annotations
@@ -103,6 +103,18 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0601": "an extent is missing or not positive",
         "UC0602": "extents contradict each other",
         "UC0603": "a requirement of the program does not hold",
+        "UC0701": "more errors than are listed",
+        "UC0702": "more kernels and pipelines in a file than are compiled",
+        "UC0703": "more parameters, results or names of dimensions than a program may have",
+        "UC0704": "an extent that takes too many terms, or too great a number, to compute",
+        "UC0705": "a position with a factor or an offset beyond any extent",
+        "UC0706": "more schedule blocks of a program than are tried",
+        "UC0707": "more alternatives in the schedules of a file than are planned",
+        "UC0708": "more stages of a pipeline than are planned as one",
+        "UC0709": "masks that take too many conditions to follow",
+        "UC0710": "a tensor with more elements than are numbered",
+        "UC0711": "more places at which values are read anew than a launch computes",
+        "UC0719": "more processor time than the compiler takes for a file",
         "UC0801": "a parameter that nothing uses",
         "UC0802": "a binding that nothing uses",
         "UC0803": "a function that no program calls",

@@ -128,6 +128,11 @@ CONDITIONS = Limit(
     "mask once, with fewer comparisons, or store what is masked",
 )  # fmt: skip
 
+READINGS = Limit(
+    "UC0711", 5_000, "values are read at more than {most} places, each computed there anew",
+    "store what is read at several places, in a pipeline: h: f32[..] = ..",
+)  # fmt: skip
+
 ELEMENTS = Limit(
     "UC0710", 2**62, "a tensor has {number} elements at these extents; at most {most} are numbered",
     "give smaller extents",

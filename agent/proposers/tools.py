@@ -1,6 +1,7 @@
 """Tools that a model may call while it answers: the compiler's own words, and the bench.
 
-Each is a function from a JSON object to text. They read programs and execute none of them; `measure` is the
+Each is a function from a JSON object to text. They read programs, first in a process with limits of its own, and
+execute none of them; `measure` is the
 session's to give, and counts its attempts itself. Their words are quoted as data and bounded by whoever
 sends them.
 """
@@ -26,11 +27,15 @@ from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
 from ucutlass.planned import AnyPlanned, gemm_or_none
 from ucutlass.planner import Planned
 from ucutlass.rules import RULES
+from ucutlass.runtime import isolate
 from ucutlass.schedule import FIELDS, legal_values, show
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import bounds, micro
 
 MOST_PROGRAM = 50_000
+
+SECONDS, BYTES = 30.0, 2 << 30
+"""What the compiler may take for one text of a model, in a process of its own."""
 
 
 class ToolFailed(Exception):
@@ -49,30 +54,58 @@ class Tool:
 
 def toolbox(subject: Subject, measure: Measure | None = None) -> tuple[Tool, ...]:
     """In the order in which they are offered, which must stay: an API caches by it."""
+    front = Front(subject)
     found = [
-        _of_program("check", "Checks a program and its schedules for the problem's extents, as the judge "
+        _of_program(front, "check", "Checks a program and its schedules for the problem's extents, as the judge "
                     "will: every error with its place, the numbers and a mend. Free.",
                     lambda text: check(subject, text)),
-        _of_program("explain", "Says how the compiler would run a program at the problem's extents: what it "
+        _of_program(front, "explain", "Says how the compiler would run a program at the problem's extents: what it "
                     "chose and why, waves, registers, shared memory, estimate, advice. Free.",
                     lambda text: described(subject, text)),
-        _of_program("sol", "The speed-of-light bounds of a program at the problem's extents, with the terms "
+        _of_program(front, "sol", "The speed-of-light bounds of a program at the problem's extents, with the terms "
                     "of each. Free.", lambda text: speed_of_light(subject, text)),
         Tool("guide", "Looks up the language guide: a diagnostic code (UC0404), a schedule field (cluster), "
              "or words.", _object("about", "what to look up"), lambda v: look_up(_text(v, "about"))),
     ]  # fmt: skip
     if measure is not None:
         found.append(
-            _of_program("measure", "Builds a program, verifies, times and audits it now. Costs an attempt: "
+            _of_program(front, "measure", "Builds a program, verifies, times and audits it now. Costs an attempt: "
                         "call it for what you would propose.", measure)
         )  # fmt: skip
     return tuple(found)
 
 
-def _of_program(name: str, says: str, call: Measure) -> Tool:
+class Front:
+    """Shows that the compiler gets through a text, before this process reads it: a text on which it hangs,
+    or takes the machine's memory, ends a process that nobody needs."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._process = isolate.Warm()
+
+    def admit(self, text: str) -> None:
+        """Raises ToolFailed where the compiler does not get through, ProgramError, ShapeError."""
+        self._read(text, {})
+        self._read(text, _read(self._subject, text).extents)
+
+    def _read(self, text: str, sizes: Mapping[str, int]) -> None:
+        subject = self._subject
+        told = {
+            "text": text, "program": subject.program, "sizes": dict(sizes), "arch": subject.arch,
+            "device": subject.device,
+        }  # fmt: skip
+        outcome = self._process.call(
+            "ucutlass.trials.front:read", told, limit_seconds=SECONDS, memory_bytes=BYTES
+        )
+        if not isinstance(outcome, isolate.Returned):
+            raise ToolFailed(f"the compiler did not get through it: {isolate.lost(outcome, 'the compiler')}")
+
+
+def _of_program(front: Front, name: str, says: str, call: Measure) -> Tool:
     def called(value: Mapping[str, Any]) -> str:
         text = _text(value, "program")
         try:
+            front.admit(text)
             return call(text)
         except (ProgramError, ShapeError) as problem:
             return words(problem)

@@ -11,6 +11,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, reported
+from ucutlass.cli.limited import limited
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed, render, to_json
 from ucutlass.limits import Effort
@@ -40,7 +41,10 @@ def command(
     ordinary extents that their guards admit, or for the ones given with -s.
     """
     with reported(as_json):
-        found = [(path, *_check(path, sizes, types_only)) for path in files]
+        found = []
+        for path in files:
+            with limited(path):
+                found.append((path, *_check(path, sizes, types_only)))
     problems = [(path, source, diagnostics) for path, source, diagnostics in found if diagnostics]
     if as_json:
         rows = [

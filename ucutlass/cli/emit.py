@@ -12,6 +12,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import reported
+from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output, write
 from ucutlass.planner import Planned
@@ -34,7 +35,7 @@ def command(
     The file stands alone: its header repeats the program, the plan with its reasons, and the nvcc
     command that builds it.
     """
-    with reported(as_json):
+    with reported(as_json), limited(file):
         checked = inputs.read(file)
         program = frontend.kernel(checked, name)
         extents = complete(program, parse_sizes(sizes))

@@ -14,6 +14,7 @@ from ucutlass.advice import advise, facts_of, select
 from ucutlass.cli import inputs, pipelines, show
 from ucutlass.cli.advice import past, rows
 from ucutlass.cli.errors import reported
+from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
 from ucutlass.hardware import DEVICES
@@ -46,7 +47,7 @@ def command(
     and stream, the workspace, and for each cut whether one launch could do both sides, and what it costs.
     Needs no GPU.
     """
-    with reported(as_json):
+    with reported(as_json), limited(file):
         checked = inputs.read(file)
         program = frontend.program(checked, name)
         extents = complete(program, parse_sizes(sizes))

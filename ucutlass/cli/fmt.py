@@ -11,6 +11,7 @@ import click
 from ucutlass.check import program_error
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, reported
+from ucutlass.cli.limited import limited
 from ucutlass.cli.options import json_option
 from ucutlass.files import write
 from ucutlass.grammar.format import format_file
@@ -37,7 +38,8 @@ def command(files: tuple[Path, ...], check: bool, as_json: bool) -> None:
     with reported(as_json):
         for path in files:
             source = inputs.text(path)
-            text = _format(source, inputs.shown(path))
+            with limited(path):
+                text = _format(source, inputs.shown(path))
             rows.append({"file": inputs.shown(path), "changed": text != source, "text": text})
             if path == inputs.STDIN:
                 if not check and not as_json:

@@ -10,6 +10,7 @@ import click
 from ucutlass import frontend, ir
 from ucutlass.cli import gpu, inputs
 from ucutlass.cli.errors import Status, fail, reported
+from ucutlass.cli.limited import limited
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output
 from ucutlass.cli.sol_show import Request, present
@@ -77,7 +78,8 @@ def command(
         elif policy is not None:
             fail(Status.CALL, f"{file}: a .ucu program names its own lanes; leave --lane out", as_json)
         else:
-            _program(file, sizes, name, request)
+            with limited(file):
+                _program(file, sizes, name, request)
 
 
 def _device_here() -> Device:

@@ -18,6 +18,7 @@ from ucutlass.families.instructions import ELEMENT, Instructions
 from ucutlass.families.refuse import Refused
 from ucutlass.families.sweep import SweepForm, is_window
 from ucutlass.functions import FUNCTIONS
+from ucutlass.limits import READINGS
 from ucutlass.neutral import in_element
 from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
 from ucutlass.plans.sweep import (
@@ -88,9 +89,11 @@ class Builder(Instructions[SweepInstruction]):
     def __init__(self, form: SweepForm, sizes: Sizes, modes: Modes) -> None:
         super().__init__()
         self.loads: list[Load] = []
+        self._numbers: dict[Load, int] = {}
         self._form, self._kernel, self._sizes, self._modes = form, form.kernel, sizes, modes
         self._mode = {name: i for i, run in enumerate(modes.all) for name in run}
         self._done: dict[tuple[int, Env, Env], int] = {}
+        self._places = 0
 
     def result(self, result: ir.ResultDecl) -> int:
         """The instruction whose value is stored, in the kind of the stored element."""
@@ -111,6 +114,9 @@ class Builder(Instructions[SweepInstruction]):
         mine = tuple((d, at) for d, at in env if d in node.dims)
         key = (id(node), mine, guards)
         if key not in self._done:
+            self._places += 1 + len(guards) // 4
+            if self._places > READINGS.most:
+                raise Refused(READINGS.code, READINGS.message(self._places), node.span, READINGS.hint)
             self._done[key] = self._make(node, mine, guards)
         return self._done[key]
 
@@ -153,9 +159,10 @@ class Builder(Instructions[SweepInstruction]):
         axes = self.axes(type_.dims, env)
         own = tuple(self._along(d, at, ()) for d, at in guards if (d, at) not in checked and not at.inside)
         load = Load(pointer(self._kernel, node.index), node.elem, axes, own, fill, 1)
-        if load not in self.loads:
+        number = self._numbers.setdefault(load, len(self.loads))
+        if number == len(self.loads):
             self.loads.append(load)
-        return self.add(Fetch(self.loads.index(load), kind_of(node.elem)))
+        return self.add(Fetch(number, kind_of(node.elem)))
 
     def axes(self, order: tuple[str, ...], env: Env = ()) -> tuple[Along, ...]:
         """How a tensor of this memory order is walked."""
