@@ -214,7 +214,7 @@ def _double_calls(text: str, r: random.Random, n: int) -> str:
 def _alternatives(text: str, r: random.Random, n: int) -> str:
     fields: list[str] = []
     for name in r.sample(list(FIELDS), r.choice((1, 2, 5, 9))):
-        words = [w for w in (*FIELDS[name].words, "1", "2", "4", "8", "64x64x64", "128x128", "auto")]
+        words = [*FIELDS[name].words, "1", "2", "4", "8", "64x64x64", "128x128", "auto"]
         fields.append(f"{name} {' or '.join(r.choice(words) for _ in range(min(n, 2000)))}")
     when = r.choice(("", "", " when A <= 64", " when A * A % 7 == 6", " when " + "A*" * 60 + "A == 1"))
     block = f"  schedule {r.choice(('sm90a', 'sm80'))}{when} {{ {'  '.join(fields)} }}\n"

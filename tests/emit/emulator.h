@@ -1,8 +1,11 @@
 // Runs CUDA thread blocks on the host: every thread is a fiber, warp instructions are executed by
-// the last lane that arrives, cp.async copies when it is waited for. Shared memory begins as NaN.
+// the last lane that arrives, cp.async copies when it is waited for. Shared memory begins as NaN. An access that is
+// not aligned to its type ends the launch with cudaErrorMisalignedAddress, as it does on a GPU: g++ checks them all
+// (-fsanitize=alignment), cp.async and ldmatrix are checked here.
 // Fragment layouts are those of the PTX manual (mma.m16n8k8, k16, k32 and ldmatrix).
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +25,6 @@
 #include <cuda_runtime.h>
 
 #ifdef EMULATOR_THREADS  // blocks run side by side, on so many threads of the host
-#include <atomic>
 #include <random>
 #include <thread>
 #define EMULATED_LOCAL thread_local
@@ -39,11 +41,23 @@ struct Fiber {
   Request* request = nullptr;
   std::deque<std::vector<std::function<void()>>> groups; std::vector<std::function<void()>> open;
 };
+constexpr size_t kStack = 1 << 18;  // bytes of a thread
 inline EMULATED_LOCAL ucontext_t scheduler; inline EMULATED_LOCAL std::vector<Fiber> fibers; inline EMULATED_LOCAL Fiber* current;
 inline EMULATED_LOCAL std::vector<uint8_t> memory; inline EMULATED_LOCAL int at_barrier, ended;
 inline std::function<void()> body;
 inline EMULATED_LOCAL std::vector<int> arrived;
 inline uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
+inline std::atomic<cudaError_t> failure{cudaSuccess};
+/// Ends the launch with an error: its fibers are not resumed.
+[[noreturn]] inline void fault(cudaError_t error) {
+#ifndef EMULATOR_THREADS  // else blocks that wait for this one would wait forever
+  if (current != nullptr) {
+    failure = error;
+    swapcontext(&current->context, &scheduler);
+  }
+#endif
+  abort();
+}
 inline void yield() { swapcontext(&current->context, &scheduler); }
 inline void barrier() {
   if (++at_barrier == int(fibers.size()) - ended) { at_barrier = 0; for (auto& f : fibers) f.ready = true; return; }
@@ -61,7 +75,7 @@ inline void execute(Fiber* lanes) {
       uint16_t m[4][8][8];
       for (int i = 0; i < 32; ++i) {
         uint8_t const* row = static_cast<uint8_t const*>(lanes[i].request->in[0]);
-        if (row < shared() || row + 16 > shared() + memory.size() - 1024 || (row - shared()) % 16) { fprintf(stderr, "ldmatrix address\n"); abort(); }
+        if (row < shared() || row + 16 > shared() + memory.size() - 1024 || (row - shared()) % 16) { fprintf(stderr, "ldmatrix address\n"); fault(cudaErrorMisalignedAddress); }
         memcpy(m[i / 8][i % 8], row, 16);
       }
       for (int i = 0; i < 32; ++i) for (int j = 0; j < 4; ++j) {
@@ -155,7 +169,12 @@ template <class T> T shuffle(Op op, T value, int distance, int width = 32) {
   memcpy(&value, &out, sizeof(T)); return value;
 }
 template <int kBytes> void copy_async(void* target, void const* source, int valid) {
-  if (valid < 0 || valid > kBytes || uintptr_t(target) % kBytes || (valid && uintptr_t(source) % kBytes)) { fprintf(stderr, "cp.async: %d bytes of %d\n", valid, kBytes); abort(); }
+  if (valid < 0 || valid > kBytes) { fprintf(stderr, "cp.async: %d bytes of %d\n", valid, kBytes); abort(); }
+  // Also where nothing is read: the instruction needs an aligned source.
+  if (uintptr_t(target) % kBytes || uintptr_t(source) % kBytes) {
+    fprintf(stderr, "cp.async of %d bytes from %p to %p\n", kBytes, source, target);
+    fault(cudaErrorMisalignedAddress);
+  }
   uint8_t* t = static_cast<uint8_t*>(target);
   if (t < shared() || t + kBytes > shared() + memory.size() - 1024) { fprintf(stderr, "cp.async target\n"); abort(); }
   current->open.push_back([=] { memset(target, 0, kBytes); if (valid) memcpy(target, source, valid); });
@@ -212,9 +231,9 @@ inline void run_block(int threads) {
   std::fill(memory.begin(), memory.end(), uint8_t(0xff));
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];
-    if (!f.stack) f.stack.reset(new char[1 << 18]);
+    if (!f.stack) f.stack.reset(new char[kStack]);
     f.tid = uint3{unsigned(i) % wide, unsigned(i) / wide, 0}; f.index = i; f.done = false; f.ready = true; f.groups.clear(); f.open.clear();
-    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 1 << 18; f.context.uc_link = nullptr;
+    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = kStack; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }
   bool turn = std::getenv("EMULATOR_BACKWARDS") != nullptr;
@@ -225,8 +244,10 @@ inline void run_block(int threads) {
     for (int i = 0; i < threads; ++i) {
       Fiber& f = fibers[turn ? i : threads - 1 - i];
       if (f.ready && !f.done) { progress = true; current = &f; swapcontext(&scheduler, &f.context); }
+      if (failure != cudaSuccess) { current = nullptr; return; }
     }
   }
+  current = nullptr;
   for (auto& f : fibers) if (!f.done) { fprintf(stderr, "deadlock\n"); abort(); }
 }
 template <class... E, class... A>
@@ -249,10 +270,17 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
   return cudaSuccess;
 #endif
   memory.resize(c->dynamicSmemBytes + 2048); fibers.clear();
-  for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) { blockIdx = uint3{x, y, 0}; run_block(int(blockDim.x * blockDim.y)); }
+  for (unsigned y = 0; y < gridDim.y; ++y) for (unsigned x = 0; x < gridDim.x; ++x) {
+    blockIdx = uint3{x, y, 0};
+    run_block(int(blockDim.x * blockDim.y));
+    if (failure != cudaSuccess) return failure.exchange(cudaSuccess);
+  }
   return cudaSuccess;
 }
 }  // namespace emu
+#include "alignment.h"
+inline void emulated_fault(cudaError_t error) { emu::fault(error); }
+inline bool emulated_local(uintptr_t address) { return emu::current != nullptr && address - uintptr_t(emu::current->stack.get()) < emu::kStack; }
 #undef __global__
 #undef __device__
 #undef __host__

@@ -38,6 +38,10 @@ _WINDOW_MAPS = re.compile(r"#ifndef UCC_IM2COL\n.*?// namespace ucc_im2col\n\n#e
 _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 
 
+ALIGNED = ("-fsanitize=alignment", "-static-libubsan")
+"""Every access is checked to be aligned to its type; `alignment.h` has what is called where one is not."""
+
+
 def build(source: Source, folder: Path, threads: int = 0) -> Any:
     """The entry of a source, compiled for the host. `threads`: that many blocks run side by side, each
     launch's in an order of its own; 0: one after another, in order. Skips the test where there is no g++."""
@@ -56,6 +60,7 @@ def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: 
     # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here. What no
     # statement initialises holds a pattern, so that reading it is wrong in every run.
     flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern"]
+    flags += ALIGNED
     if threads:
         # Else the loader would give the emulator's variables of another library, which are no thread's own.
         flags += [f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic"]

@@ -16,10 +16,12 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include "alignment.h"
 inline uint3 blockIdx; inline dim3 blockDim, gridDim;
 namespace hopper {
 [[noreturn]] inline void fail(char const* what) { fprintf(stderr, "%s\n", what); abort(); }
 struct Fiber { ucontext_t context; std::unique_ptr<char[]> stack; uint3 tid, block; int index, rank; bool done; };
+constexpr size_t kStack = 1 << 17;  // bytes of a thread
 inline ucontext_t scheduler; inline std::vector<Fiber> fibers; inline Fiber* current; inline int threads;
 inline std::vector<std::vector<uint8_t>> memories; inline uint64_t changes, epoch;
 inline std::function<void()> body;
@@ -142,6 +144,7 @@ void wgmma(A* d, uint32_t const (&a)[4], uint64_t b, int keeps, int n, Lane lane
   multiply(d, rows, decode(b, n, 16, lane, across_b), n, 16, keeps);
 }
 inline void stmatrix(bool across, uint32_t to, uint32_t const (&r)[4]) {
+  if (to % 16) fail("stmatrix address");
   uint32_t targets[32]; gather(to, targets);
   for (int m = 0; m < 4; ++m) {
     uint32_t all[32]; gather(r[m], all);
@@ -153,7 +156,7 @@ inline void stmatrix(bool across, uint32_t to, uint32_t const (&r)[4]) {
   }
   meet(warp_key(), 32);
 }
-template <class... T> void put(uint32_t to, T... x) { uint8_t* p = shared(current->rank) + to; ((memcpy(p, &x, sizeof x), p += sizeof x), ...); }
+template <class... T> void put(uint32_t to, T... x) { if (to % (0 + ... + sizeof x)) fail("st.shared address"); uint8_t* p = shared(current->rank) + to; ((memcpy(p, &x, sizeof x), p += sizeof x), ...); }
 template <class T> T shuffle(T v, int from) { T all[32]; gather(v, all); return all[from & 31]; }
 template <class T> T shuffle_up(T v, int by) { T all[32]; gather(v, all); int const lane = current->index % 32; return all[lane < by ? lane : lane - by]; }
 inline unsigned ballot(bool v) { int all[32]; gather(int(v), all); unsigned bits = 0; for (int i = 0; i < 32; ++i) bits |= unsigned(all[i] != 0) << i; return bits; }
@@ -163,9 +166,9 @@ inline void run_cluster(int size, unsigned first, size_t bytes) {
   memories.assign(size, std::vector<uint8_t>(bytes + 2048, 0xff)); fibers.clear(); fibers.resize(size * threads);
   std::fill(meetings.begin(), meetings.end(), Meeting{});
   for (int i = 0; i < size * threads; ++i) {
-    Fiber& f = fibers[i]; f.stack.reset(new char[1 << 17]); f.index = i % threads; f.rank = i / threads; f.done = false;
+    Fiber& f = fibers[i]; f.stack.reset(new char[kStack]); f.index = i % threads; f.rank = i / threads; f.done = false;
     f.tid = uint3{unsigned(f.index), 0, 0}; f.block = uint3{first + unsigned(f.rank), 0, 0};
-    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = 1 << 17; f.context.uc_link = nullptr;
+    getcontext(&f.context); f.context.uc_stack.ss_sp = f.stack.get(); f.context.uc_stack.ss_size = kStack; f.context.uc_link = nullptr;
     makecontext(&f.context, start, 0);
   }
   bool turn = false;
@@ -188,6 +191,8 @@ cudaError_t launch(cudaLaunchConfig_t const* c, void (*kernel)(E...), A const&..
 }
 template <class K> cudaError_t occupancy(int* clusters, K, cudaLaunchConfig_t const*) { *clusters = 3; return cudaSuccess; }
 }  // namespace hopper
+inline void emulated_fault(cudaError_t) { abort(); }
+inline bool emulated_local(uintptr_t address) { return hopper::current != nullptr && address - uintptr_t(hopper::current->stack.get()) < hopper::kStack; }
 
 namespace ucc_tma {
 struct Encoder { cudaError_t error = cudaSuccess; CUresult (*encode)(void*, int, cuuint32_t, void*, cuuint64_t const*, cuuint64_t const*, cuuint32_t const*, cuuint32_t const*, int, int, int, int) = hopper::encode; };

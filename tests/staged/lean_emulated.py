@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.emit.emulator import ALIGNED
 from tests.emit.harness import cuda_includes, cutlass_include
 from ucutlass.emit.lean import Lean
 from ucutlass.runtime.staged.lean import NATIVE
@@ -108,7 +109,7 @@ def built(kernel: Lean, folder: Path) -> ctypes.CDLL:
         kernel.host.replace(declared, "extern unsigned char const ucc_image[1] = {}")
     )
     # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
-    flags = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ffp-contract=off")
+    flags = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ffp-contract=off", *ALIGNED)
     places = (HERE, HERE.parent / "emit", NATIVE, cutlass_include())
     line = [compiler, *flags, *(f"-I{place}" for place in places), *cuda_includes()]
     library = folder / "kernel.so"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ucutlass.cli import inputs
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.grammar.syntax import Span
 from ucutlass.limits import PROCESSOR_SECONDS, LimitPassed
@@ -22,7 +23,7 @@ def limited(path: Path, seconds: float = PROCESSOR_SECONDS.most) -> Iterator[Non
             yield
     except LimitPassed as problem:
         found = Diagnostic(problem.limit.code, problem.message, Span(0, 0), problem.limit.hint)
-        raise ProgramError((found,), path.read_text(errors="replace"), str(path)) from None
+        raise ProgramError((found,), "", inputs.shown(path)) from None
 
 
 @contextmanager
