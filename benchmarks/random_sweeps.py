@@ -141,7 +141,11 @@ class Maker:
         dims = [n if n != name else f"P=({name}+{low})//{step}" for n in self.names]
         self.leaves = ["x"]
         self.params = self.params[:1]
-        return f"  return relu({op}[R={taps}](x[{name} = {step}*P + R - {low}]))", dims
+        at = f"{step}*P + R - {low}"
+        if self.draw.random() < 0.3:  # a second name moves the window too
+            at = f"{self.draw.randint(1, 5)}*O + {at}"
+            dims.insert(self.draw.randint(0, len(dims)), f"O={self.draw.randint(2, 3)}")
+        return f"  return relu({op}[R={taps}](x[{name} = {at}]))", dims
 
     def _gather(self) -> tuple[str, list[str]]:
         name = self.draw.choice(self.names)
@@ -245,7 +249,7 @@ def program(seed: int, kinds: Sequence[str] = KINDS) -> Program:
 def job(seed: int, kinds: Sequence[str] = KINDS) -> Job:
     """It, to be emulated."""
     made = program(seed, kinds)
-    return Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed)
+    return Job(f"{seed} {made.kind}", made.text, "k", made.sizes, None, seed, seed % 5 == 4)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from ucutlass.emit.cuda_types import types_of
 from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP, INTEGER, definitions
 from ucutlass.emit.sweep_chains import Chains
+from ucutlass.emit.sweep_checks import aligned, filled, multiples
 from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places
 from ucutlass.emit.sweep_reductions import Reducer
@@ -25,11 +26,9 @@ from ucutlass.emit.sweep_writer import (
     Names,
     Writer,
     accumulator,
-    host_extent,
     stored_cpp,
     touched,
 )
-from ucutlass.emit.text import product
 from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.plan import Round
 from ucutlass.plans.sweep import (
@@ -40,7 +39,6 @@ from ucutlass.plans.sweep import (
     ScanAlong,
     SweepPlan,
     SweepProblem,
-    SweepSchedule,
     Window,
     arguments,
     beside,
@@ -83,10 +81,6 @@ def render(plan: SweepPlan) -> str:
     scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
     reductions = any(isinstance(i, RowReduce | Window) for i in problem.instructions)
     block = (schedule.threads, schedule.rows)
-    aligned = {
-        x.pointer: max(_reach(y) for y in every if y.pointer == x.pointer)
-        for x in every if _reach(x) > x.elem.bytes
-    }  # fmt: skip
     return text.render(
         "sweep.cu.j2",
         includes=(*_INCLUDES, *dict.fromkeys(t.header for t in types)),
@@ -104,36 +98,9 @@ def render(plan: SweepPlan) -> str:
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
         turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster, chained=schedule.chained,
         workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(), radix=chains.radix,
-        full=_filled(problem, schedule), retained="load_retained<" in body,
-        aligned=[{"pointer": pointer, "bytes": n} for pointer, n in sorted(aligned.items()) if n > 1],
-        multiples=_multiples(problem, schedule.vector),
+        full=filled(problem, schedule), retained="load_retained<" in body,
+        aligned=aligned(problem, schedule), multiples=multiples(problem, schedule),
     )  # fmt: skip
-
-
-def _filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
-    """What a full schedule relies on, of the columns or of a square's sides."""
-    if schedule.turned and schedule.full:
-        sides = (problem.vector or 0, schedule.across)
-        return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
-    line = schedule.threads * schedule.items
-    if schedule.keep == "registers" and not schedule.chained:
-        return f"p.columns == {line * schedule.cluster}" if schedule.full else ""
-    return f"p.columns % {line} == 0" if schedule.full else ""
-
-
-def _multiples(problem: SweepProblem, vector: int) -> list[dict[str, object]]:
-    """What the plan relies on: vectors divide their mode, strides keep alignments."""
-    needs: dict[tuple[str, int], None] = {}
-    if problem.vector is not None and vector > 1:
-        needs[product(problem.modes[problem.vector]), vector] = None
-    every: list[Load | Output] = [*problem.loads, *problem.outputs]
-    for one in every:
-        for axis in one.axes:
-            if min(one.align, vector) > 1 and axis.stride:
-                needs[product(axis.stride), min(one.align, vector)] = None
-            if isinstance(one, Load) and one.span > 1 and axis.extent is not None:
-                needs[product(axis.stride) if axis.stride else host_extent(axis.extent), one.span] = None
-    return [{"value": value, "of": of} for value, of in needs]
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:
@@ -451,8 +418,3 @@ class _Body:
 def _wide(o: Output) -> str:
     """What a result is before it is narrowed: floats are rounded a vector at a time."""
     return "float" if o.elem.kind == "float" else stored_cpp(o.elem)
-
-
-def _reach(one: Load | Output) -> int:
-    """Bytes at whose multiples the tensor must start."""
-    return max(one.align, one.span if isinstance(one, Load) else 1) * one.elem.bytes

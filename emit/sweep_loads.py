@@ -6,9 +6,9 @@ all that a vector's windows touch is a *span*, read in aligned vectors: taps the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from ucutlass.emit.sweep_writer import (
     Names,
@@ -167,7 +167,7 @@ class Loader:
 
     def _window(self, i: int, window: Window, names: Names) -> list[str]:
         problem = self.problem
-        spans = self._spans(window)
+        spans = self.spans(window)
         inside = [m for span in spans for m, _ in span.modes]
         outside = [m for m in window.modes if m not in inside]
         lines = [f"{window_accumulator(window, self.writer.kind(window.arg))} a{i}[kVector];"]
@@ -209,7 +209,7 @@ class Loader:
         pragma = ["#pragma unroll"] if 0 < taps <= MOST_TAPS else []
         return [*pragma, f"for (int w{mode} = 0; w{mode} < {bound}; ++w{mode}) {{"]
 
-    def _spans(self, window: Window) -> list[Span]:
+    def spans(self, window: Window) -> list[Span]:
         loads = [o.load for j in window.body if isinstance(o := self.problem.instructions[j], Fetch)]
         found = [span for k in dict.fromkeys(loads) if (span := self._span_of(k, window)) is not None]
         # All or none: the loops of a span's windows are inside the others.
@@ -239,7 +239,9 @@ class Loader:
             return None
         assert isinstance(along.at.offset, Fixed)
         step, offset = terms[vector], along.at.offset.value
-        align = math.gcd(one.span, step * self.plan.schedule.vector)
+        # Where a span starts: at multiples of what a vector steps over, and of every other name's factor.
+        starts = [c for m, c in terms.items() if m != vector and m not in taps]
+        align = gcd(one.span, step * self.plan.schedule.vector, *starts)
         count = step * (self.plan.schedule.vector - 1) + sum(c * (taps[m] - 1) for m, c in modes) + 1
         shift = offset % align
         packs = -(-(shift + count) // align)

@@ -219,6 +219,12 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
             {"B": 2, "C": 5, "L": 48},
             ({"B": 2, "C": 50, "L": 1024},),
         ),
+        # A window's vectors begin where two other names say: at no multiple of a vector.
+        "window over two names": Sweep(
+            "kernel k(x: f32[N, L]) -> f32[N, Q=4, P=16] { return max[R=3](x[L = P + 3*Q + R]) }",
+            {"N": 3, "L": 64},
+            ({"N": 300, "L": 64},),
+        ),
         "sum of a pool": Sweep(
             "kernel k(x: f32[A, L]) -> f32[A] { return sum[P=L](max[R=3](x[L = P + R - 1])) }",
             {"A": 4, "L": 64},

@@ -390,6 +390,20 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
+def test_a_square_whose_words_the_arguments_break_is_refused(tmp_path: Path) -> None:
+    entry, made = _entry("kernel k(x: bf16[A, L]) -> bf16[L, A] { return x }", tmp_path, A=64, L=66)
+    assert isinstance(made.plan, SweepPlan) and made.plan.schedule.turned == ((0, 2),)
+    x, y = torch.ones(64 * 66 + 8, dtype=torch.bfloat16), torch.zeros(66 * 64, dtype=torch.bfloat16)
+
+    def launched(at: int, sizes: tuple[int, int]) -> int:
+        return plan_reference.call(entry, [at, y.data_ptr()], sizes, (), Knobs(), "cpu", 0)
+
+    assert launched(x.data_ptr() + 4, (64, 66)) == 0, "words are 4 bytes"
+    assert launched(x.data_ptr() + 2, (64, 66)) == 1, "a pointer that no word may start at"
+    assert launched(x.data_ptr(), (64, 65)) == 1, "lines that break words"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
 @pytest.mark.parametrize("order", ["[A, L]", "[L, A]"])
 def test_a_pick_is_the_first_of_equals_and_of_nans(order: str, tmp_path: Path) -> None:
     entry, _ = _entry(f"kernel k(x: f32{order}) -> i64[A] {{ return argmax[L](x) }}", tmp_path, A=8, L=1024)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to c
 QUICK = {
     "layer norm", "softmax of a middle name", "cross entropy", "reverse scan", "softmax far below zero",
     "max pool, channels last", "places down", "scan of few long rows", "embedding bag", "gather by a window",
+    "window over two names",
 }  # fmt: skip
 """One of each way through the emitter; the others are slow tests, for their number."""
 
@@ -26,6 +27,12 @@ QUICK = {
 def test_sweeps_compute_their_programs(name: str) -> None:
     sweep = SWEEPS[name]
     row = emulate(Job(name, sweep.text, "k", dict(sweep.small), None, 0))
+    assert row.status == "right", row.detail
+
+
+@pytest.mark.parametrize("name", ["turned", "softmax", "window over two names"])
+def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
+    row = emulate(Job(name, SWEEPS[name].text, "k", dict(SWEEPS[name].small), None, 0, shifted=True))
     assert row.status == "right", row.detail
 
 

@@ -121,17 +121,29 @@ def access(tensor: Operand, modes: Modes, sizes: Sizes, aligned: bool) -> Access
 
 
 def _alignment(a: Access, modes: Modes, sizes: Sizes, aligned: bool) -> int:
-    """Largest power of two of elements, at most 16 bytes (two of 4 bits a byte), dividing every stride and
-    the contiguous extent; 1 without a contiguous m, n or k."""
-    most = max(1, 128 // a.elem.bits) if aligned else 1
+    """`vector_width` along the contiguous mode; 1 without a contiguous m, n or k."""
     runs_ = {"m": modes.m, "n": modes.n, "k": modes.k[-1] if modes.k else ()}
     contiguous = a.contiguous
     if contiguous is None:
         return 1
-    divisor = sizes.number(sizes.product(runs_[contiguous]))
-    for stride in (a.m, a.n, *a.k, *a.batch):
-        if stride is not None and stride != ():
-            divisor = math.gcd(divisor, sizes.number(stride))
-    while divisor % most:
-        most //= 2
-    return most
+    strides = [s for s in (a.m, a.n, *a.k, *a.batch) if s is not None and s != ()]
+    steps = (sizes.product(runs_[contiguous]), *strides)
+    return vector_width(a.elem.bits, aligned, map(sizes.number, steps))
+
+
+PACK_BYTES = 16
+"""Bytes of the widest load, store and cp.async of a thread, and of TMA's alignment."""
+
+
+def vector_width(bits: int, aligned: bool, steps: Iterable[int], most: int = PACK_BYTES) -> int:
+    """Elements, a power of two, that one access to a tensor may move.
+
+    `bits` are an element's, `most` the bytes of the access at most. `steps` are all numbers of elements by
+    which the address moves: the extent along which vectors lie, the stride of every other coordinate, and
+    whatever constant is added. `aligned`: the base is a multiple of 16 bytes; else the width is 1.
+    """
+    divisor = math.gcd(*steps)
+    width = max(1, 8 * most // bits) if aligned else 1
+    while divisor % width:
+        width //= 2
+    return width

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from ucutlass.families.addresses import Sizes
+from ucutlass.families.addresses import PACK_BYTES, Sizes
 from ucutlass.families.sweep import SweepForm
 from ucutlass.families.sweep_notes import notes
-from ucutlass.families.sweep_problem import PACK, alignment, sweep_problem
+from ucutlass.families.sweep_problem import alignment, sweep_problem
 from ucutlass.families.sweep_schedule import CHAIN_ITEMS, CHAIN_THREADS, Room, asked, moved_bytes, request_of
 from ucutlass.hardware import Arch, Device
 from ucutlass.planned import FamilyPlanned
@@ -30,6 +30,10 @@ from ucutlass.plans.sweep import (
 )
 from ucutlass.rules.violation import Violation, foreign_to
 from ucutlass.schedule import Request
+
+Turn: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+"""The mode along which loads lie side by side that is not the vector's, with those loads and how many of
+their elements make a word."""
 
 THREADS = 256
 """Threads of a block where nothing asks for more: eight blocks fill an SM."""
@@ -91,12 +95,13 @@ def plan_sweep(
         return (foreign,)
     problem = sweep_problem(form, sizes, aligned)
     extent = measure(problem, sizes)
-    own = schedule_of(problem, extent, sizes, arch, device)
+    turn = _turned(problem, sizes, aligned)
+    own = schedule_of(problem, extent, sizes, arch, device, turn)
     held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     room = Room(
         problem, arch, extent.rows, extent.columns, held,
-        max(own.vector, vector_of(problem, sizes)), _turned(problem, sizes), own.threads * own.rows,
+        max(own.vector, vector_of(problem, sizes)), turn, own.threads * own.rows,
         partial(_scan_splits, blocks, device),
     )  # fmt: skip
     schedule = asked(room, own, request)
@@ -140,12 +145,13 @@ def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...
 
 
 def schedule_of(
-    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], arch: Arch, device: Device
-) -> SweepSchedule:
+    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], arch: Arch, device: Device,
+    turn: Turn | None,
+) -> SweepSchedule:  # fmt: skip
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
     if not problem.columns:
-        if (turn := _turned(problem, sizes)) is not None:
+        if turn is not None:
             across, turned = turn
             items = TILE * TILE // vector // THREADS
             return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
@@ -181,17 +187,19 @@ def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
     every: list[Load | Output] = [*problem.loads, *problem.outputs]
     along = [(x.elem.bytes, x.align) for x in every if x.align > 1]
     widest = max((align for _, align in along), default=1)
-    vector = min(widest, PACK // min((b for b, _ in along), default=PACK), 8)
+    vector = min(widest, PACK_BYTES // min((b for b, _ in along), default=PACK_BYTES), 8)
     length = math.prod(sizes[i] for i in problem.modes[problem.vector])
     while length % vector:
         vector //= 2
     return vector
 
 
-def _turned(problem: SweepProblem, sizes: tuple[int, ...]) -> tuple[int, tuple[tuple[int, int], ...]] | None:
-    """The mode along which loads lie side by side that is not the vector's, with those loads and how many of
-    their elements make a word; None where every load can be read as it lies, or squares would be empty."""
-    at = Sizes({}, sizes)
+def _turned(
+    problem: SweepProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
+) -> Turn | None:
+    """None where every load can be read as it lies, or squares would be empty. `aligned` is as
+    `sweep_problem` takes it."""
+    at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
     vector = problem.vector
     if vector is None or at.number(problem.modes[vector]) < LEAST_SIDE:
         return None
@@ -199,13 +207,7 @@ def _turned(problem: SweepProblem, sizes: tuple[int, ...]) -> tuple[int, tuple[t
         if mode == vector or at.number(run) < LEAST_SIDE:
             continue
         found = [
-            (
-                k,
-                min(
-                    4 // load.elem.bytes,
-                    alignment(replace(problem, vector=mode), load.axes, at, 4 // load.elem.bytes),
-                ),
-            )
+            (k, alignment(problem, mode, load, at, fine[load.pointer], WORD))
             for k, load in enumerate(problem.loads)
             if load.elem.bytes in (2, 4)
             and not load.guards
@@ -251,7 +253,7 @@ def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, devi
             return SweepSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
     if scans:
         # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
-        vector = min(vector, max(1, PACK // _widest(problem)))
+        vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
         vectors, held = extent.columns // vector, _kept_bytes(problem, vector)
     threads = 256 if vectors >= 1024 else min(256, _power(vectors))
     items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))

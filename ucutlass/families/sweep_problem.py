@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ucutlass import ir
 from ucutlass.elements import F32
 from ucutlass.extents import Extent, Fixed, evaluate
-from ucutlass.families.addresses import Operand, Sizes
+from ucutlass.families.addresses import PACK_BYTES, Operand, Sizes, vector_width
 from ucutlass.families.sweep import SweepForm
 from ucutlass.families.sweep_values import Builder, Modes, fused_moments
-from ucutlass.plans.sweep import Along, Load, Output, SweepProblem, beside
-
-PACK = 16
-"""Bytes of the widest load and store of a thread."""
+from ucutlass.plans.sweep import Load, Output, SweepProblem, beside
 
 
 def sweep_problem(
@@ -118,47 +114,33 @@ def _last(runs: tuple[tuple[str, ...], ...], vector: str | None) -> tuple[tuple[
 
 
 def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -> SweepProblem:
-    def align(pointer: int, width: int, axes: tuple[Along, ...]) -> int:
-        return alignment(problem, axes, at, PACK // width if fine[pointer] else 1)
-
-    def span(x: Load) -> int:
-        return _span(x, at, PACK // x.elem.bytes)
+    def align(x: Load | Output) -> int:
+        return alignment(problem, problem.vector, x, at, fine[x.pointer])
 
     return replace(
         problem,
-        loads=tuple(
-            replace(x, align=align(x.pointer, x.elem.bytes, x.axes), span=span(x) if fine[x.pointer] else 1)
-            for x in problem.loads
-        ),
-        outputs=tuple(replace(x, align=align(x.pointer, x.elem.bytes, x.axes)) for x in problem.outputs),
+        loads=tuple(replace(x, align=align(x), span=_span(x, at, fine[x.pointer])) for x in problem.loads),
+        outputs=tuple(replace(x, align=align(x)) for x in problem.outputs),
     )
 
 
-def alignment(problem: SweepProblem, axes: tuple[Along, ...], at: Sizes, most: int) -> int:
-    """Elements, a power of two, at whose multiples vectors along the vector mode start; 1 where elements
-    do not lie side by side along it."""
-    if problem.vector is None or not beside(axes, problem.vector):
+def alignment(
+    problem: SweepProblem, mode: int | None, x: Load | Output, at: Sizes, aligned: bool,
+    most: int = PACK_BYTES,
+) -> int:  # fmt: skip
+    """`vector_width` of vectors along a mode; 1 where elements do not lie side by side along it."""
+    if mode is None or not beside(x.axes, mode):
         return 1
-    divisor = at.number(problem.modes[problem.vector])
-    for axis in axes:
-        if axis.stride != ():
-            divisor = math.gcd(divisor, at.number(axis.stride))
-    while divisor % most:
-        most //= 2
-    return most
+    steps = (problem.modes[mode], *(axis.stride for axis in x.axes if axis.stride != ()))
+    return vector_width(8 * x.elem.bytes, aligned, map(at.number, steps), most)
 
 
-def _span(load: Load, at: Sizes, most: int) -> int:
-    """Elements, a power of two, at whose multiples along the contiguous axis vectors start and end inside."""
-    divisor = 0
+def _span(load: Load, at: Sizes, aligned: bool) -> int:
+    """`vector_width` along the contiguous axis, so that vectors of it start and end inside."""
     names = {str(i): n for i, n in enumerate(at.values)}
-    for axis in load.axes:
-        if axis.stride != ():
-            divisor = math.gcd(divisor, at.number(axis.stride))
-        elif axis.extent is not None:
-            divisor = math.gcd(divisor, evaluate(axis.extent, names))
-        else:
-            return 1
-    while divisor % most:
-        most //= 2
-    return most
+    around = [at.number(axis.stride) for axis in load.axes if axis.stride != ()]
+    inner = [axis.extent for axis in load.axes if axis.stride == ()]
+    lengths = [evaluate(extent, names) for extent in inner if extent is not None]
+    if len(lengths) < len(inner):
+        return 1
+    return vector_width(8 * load.elem.bytes, aligned, (*around, *lengths))

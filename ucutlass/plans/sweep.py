@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.elements import Element
-from ucutlass.extents import Extent
+from ucutlass.extents import Extent, Fixed
 from ucutlass.plan import Compute, ExtentValue, HostScalar, Literal_, Product, Round, ScalarKind
 
 # --- where elements lie -------------------------------------------------------------
@@ -295,7 +295,7 @@ def phases(problem: SweepProblem) -> int:
 
 
 def beside(axes: Sequence[Along], mode: int | None) -> bool:
-    """Whether elements along a mode lie side by side: it moves the axis of stride 1 alone, one to one."""
+    """Whether elements along a mode lie side by side, from a whole vector on: it moves the axis of stride 1
+    alone, one to one."""
     moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
-    plain = [a for a in moved if a.scale == 1 and a.extent is None and a.gathered is None]
-    return len(moved) == len(plain) == 1 and plain[0].stride == () and plain[0].at.terms == ((mode, 1),)
+    return mode is not None and moved == [Along((), Linear(((mode, 1),), Fixed(0)))]
