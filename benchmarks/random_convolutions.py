@@ -1,5 +1,6 @@
-"""Random convolutions: orders of names, strides, dilations, flips, divided positions, groups, which names are
-summed, lanes, odd channels, epilogues.
+"""Random convolutions: every order of names in memory, of each tensor by itself; strides, dilations, flips,
+divided positions, axes without windows, groups as one axis with their channels or anywhere, which names are
+summed, lanes, odd channels, epilogues, tensors that do not begin at a multiple of 16 bytes.
 
     python -m benchmarks.random_convolutions --first 0 --count 100 [--processes 2]
     python -m benchmarks.random_convolutions --first 0 --count 100 --gpu
@@ -21,25 +22,29 @@ from benchmarks.random_sweeps import table
 
 LANES = ("f16", "f16", "bf16", "bf16", "tf32", "f32")
 CHANNELS = (1, 3, 5, 8, 16, 24, 32, 40, 64, 72)
+GROUPED = ("GC", "GK")
 COLUMNS = (1, 7, 8, 16, 33, 64, 72)
 
 
 class Maker:
-    """A program of a seed: `text`, `sizes` and `kind`."""
+    """A drawn program: `text`, `sizes` and `kind`."""
 
-    def __init__(self, seed: int) -> None:
-        self.draw = Random(f"convolution {seed}")
-        draw = self.draw
+    def __init__(self, draw: Random) -> None:
+        self.draw = draw
         self.lane = draw.choice(LANES)
         self.kind = draw.choices(("forward", "weights", "depthwise", "summed"), (6, 2, 1, 1))[0]
         self.space = draw.choice((1, 2, 2, 2, 3))
         self.grouped = self.kind == "forward" and draw.random() < 0.15
-        self.sizes = {"N": draw.choice((1, 2, 3)), "C": draw.choice(CHANNELS)}
+        self.sizes = {"N": draw.choice((1, 2, 3, 4, 8)), "C": draw.choice(CHANNELS)}
         if self.kind in ("forward", "weights"):
             self.sizes["K"] = draw.choice(COLUMNS)
         if self.grouped:
             self.sizes["G"] = draw.choice((2, 3))
-        self.windows = [self.window(i) for i in range(self.space)]
+        self.windowed = [i for i in range(self.space) if i == 0 or draw.random() < 0.8]
+        self.windows = [self.window(i) for i in self.windowed]
+        plain = [f"X{i}" for i in range(self.space) if i not in self.windowed]
+        self.sizes |= {x: draw.choice((1, 2, 3, 4, 8)) for x in plain}
+        self.listed = draw.choice((0.25, 0.9))
         self.text = self.program()
 
     def window(self, i: int) -> str:
@@ -55,16 +60,18 @@ class Maker:
         return f"{scale}*{x} = {terms}" if scale > 1 else f"{x} = {terms}"
 
     def order(self, names: list[str]) -> str:
-        """Names in memory: as they are listed, channels last, or any order."""
-        mixed = self.draw.sample(names, len(names))
-        chosen = self.draw.choice((names, names, names, mixed))
-        axes = ["(G C)" if n == "GC" else "(G K)" if n == "GK" else n for n in chosen]
-        return ", ".join(axes)
+        """Names in memory: as they are listed, channels last, or any order, in which groups stand beside
+        their channels or anywhere. `listed` is the share of the first."""
+        if self.draw.random() < self.listed:
+            return ", ".join(map(_axis, names))
+        apart = self.draw.random() < 0.5
+        axes = [axis for n in names for axis in (list(n) if apart and n in GROUPED else [n])]
+        return ", ".join(map(_axis, self.draw.sample(axes, len(axes))))
 
     def program(self) -> str:
         rooms = [f"X{i}" for i in range(self.space)]
-        places = [f"P{i}" for i in range(self.space)]
-        taps = [f"R{i}" for i in range(self.space)]
+        places = [f"P{i}" if i in self.windowed else f"X{i}" for i in range(self.space)]
+        taps = [f"R{i}" for i in self.windowed]
         c, k = ("GC", "GK") if self.grouped else ("C", "K")
         x = ["N", *rooms, c]
         match self.kind:
@@ -99,12 +106,17 @@ class Maker:
         draw = self.draw
         if draw.random() < 0.4:
             name = draw.choice(result)
-            params.append(f"b: f32[{'(G C)' if name == 'GC' else '(G K)' if name == 'GK' else name}]")
+            params.append(f"b: f32[{_axis(name)}]")
             value = f"{value} + b"
         if draw.random() < 0.25:
             params.append(f"y: f32[{self.order(result)}]")
             value = f"{value} * 0.5 + y"
         return f"relu({value})" if draw.random() < 0.3 else value
+
+
+def _axis(name: str) -> str:
+    """A name as it is declared; groups and their channels as one axis."""
+    return f"({' '.join(name)})" if name in GROUPED else name
 
 
 def _stands(head: str, name: str) -> bool:
@@ -122,15 +134,20 @@ def _first(head: str, name: str, given: str) -> str:
     return head
 
 
+def seeded(seed: int) -> Maker:
+    """The program of a seed."""
+    return Maker(Random(f"convolution {seed}"))
+
+
 def program(seed: int) -> Program:
     """The program of a seed."""
-    made = Maker(seed)
+    made = seeded(seed)
     return Program(f"{made.kind} {made.lane}", made.text, made.sizes)
 
 
 def job(seed: int) -> Job:
     """The program of a seed, to be emulated."""
-    made = Maker(seed)
+    made = seeded(seed)
     return Job(f"{seed} {made.kind} {made.lane}", made.text, "k", made.sizes, None, seed, seed % 5 == 4)
 
 

@@ -13,7 +13,7 @@ from ucutlass.emit import convolution, gemm_sm80, text
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit.gemm_sm80 import MMAS, Copies, Mma
 from ucutlass.plan import GemmProblem, Sm80Schedule
-from ucutlass.plans.convolution import ConvProblem, Walk
+from ucutlass.plans.convolution import ConvProblem, Side, sides
 
 _INCLUDES = (
     "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<numeric>", "<type_traits>",
@@ -31,6 +31,7 @@ def render(problem: ConvProblem, schedule: Sm80Schedule) -> str:
         raise ValueError(reason)
     gemm = convolution.seen(problem)
     mma = _mma(problem, schedule)
+    side_a, side_b = sides(problem)
     values = convolution.values(problem, epilogue.layout(gemm))
     values["checks"] = [*_listed(values["checks"]), *_checks(problem)]
     return text.render(
@@ -41,8 +42,8 @@ def render(problem: ConvProblem, schedule: Sm80Schedule) -> str:
         stages=schedule.stages,
         stage_rows=gemm_sm80.rows_staged(gemm, schedule),
         shared_bytes=gemm_sm80.shared_bytes(gemm, schedule),
-        copy_a=_copies(problem, problem.a, "A", problem.m, schedule),
-        copy_b=_copies(problem, problem.b, "B", problem.n, schedule),
+        copy_a=_copies(side_a, "A", schedule),
+        copy_b=_copies(side_b, "B", schedule),
         mma=mma,
         sum=mma.sum if mma else "float",
         accumulator="int32_t" if problem.lane == S8 else "float",
@@ -57,16 +58,16 @@ def _listed(value: object) -> list[object]:
 
 def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
     """Why the template cannot take this schedule, or ""."""
-    for name, walk, rows in (("A", problem.a, problem.m), ("B", problem.b, problem.n)):
-        if walk.read.bytes == 1:
+    threads = (
+        32 * schedule.tile[0] * schedule.tile[1] // (schedule.warp_tile[0] * schedule.warp_tile[1])
+    )
+    for name, side in zip("AB", sides(problem), strict=True):
+        read = side.walk.read
+        if read.bytes == 1:
             return f"operand {name}: elements of one byte are not gathered"
-        if vector(walk) * walk.read.bytes < 4:
-            return f"operand {name}: neighbours of {walk.read.name} are not read 4 bytes at a time"
-        along, width = along_k(problem, walk, rows), vector(walk)
-        side = schedule.tile[2] if along else schedule.tile[0 if name == "A" else 1]
-        if along and side // width > 32 * schedule.tile[0] * schedule.tile[1] // (
-            schedule.warp_tile[0] * schedule.warp_tile[1]
-        ):
+        if side.copy_width * read.bytes < 4:
+            return f"operand {name}: neighbours of {read.name} are not read 4 bytes at a time"
+        if side.along_k and schedule.tile[2] // side.copy_width > threads:
             return f"operand {name}: tile K is longer than a line of threads"
     return gemm_sm80.check(_as_multiplied(problem), schedule)
 
@@ -93,31 +94,15 @@ def _mma(problem: ConvProblem, schedule: Sm80Schedule) -> Mma | None:
     return MMAS[multiplied(problem).name, accumulate, schedule.math]
 
 
-def vector(walk: Walk) -> int:
-    """Elements that one copy moves along the contiguous axis."""
-    return min(walk.align, 16 // walk.read.bytes)
-
-
-def along_k(problem: ConvProblem, walk: Walk, rows: tuple[int, ...]) -> bool:
-    """Whether neighbouring threads read neighbours along K instead of the rows."""
-    last = walk.contiguous
-    if last is None:
-        return True
-    names = [last.extent] if last.window is None else [d for d, _ in last.window.terms]
-    return not any(d in rows for d in names)
-
-
-def _copies(
-    problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...], schedule: Sm80Schedule
-) -> Copies:
-    along = along_k(problem, walk, rows)
+def _copies(side: Side, name: str, schedule: Sm80Schedule) -> Copies:
+    walk, along = side.walk, side.along_k
     depth = schedule.tile[2]
     width = schedule.tile[0 if name == "A" else 1]
     line, swizzle, atom = gemm_sm80.shared_atom(walk.read, depth if along else width, along)
     load: Literal["async"] = "async"
     flag = "true" if along else "false"
     rows_text = "kTileM" if name == "A" else "kTileN"
-    loader = f"GatherLoad<Walk{name}, Shared{name}, {rows_text}, {flag}, {vector(walk)}, {line}>"
+    loader = f"GatherLoad<Walk{name}, Shared{name}, {rows_text}, {flag}, {side.copy_width}, {line}>"
     return Copies(load, loader, swizzle, atom, flag, gemm_sm80.read_atom(walk.read, along))
 
 
@@ -126,9 +111,9 @@ def _checks(problem: ConvProblem) -> list[object]:
     return [
         {
             "data": f"p.{name}.data",
-            "align": vector(walk),
-            "strides": [f"e[{walk.axes[-1].extent}]"],
+            "align": side.copy_width,
+            "strides": [f"e[{side.walk.axes[-1].extent}]"],
         }
-        for name, walk in (("a", problem.a), ("b", problem.b))
-        if walk.pack is None and vector(walk) > 1
+        for name, side in zip("ab", sides(problem), strict=True)
+        if side.walk.pack is None and side.copy_width > 1
     ]

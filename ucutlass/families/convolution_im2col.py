@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.extents import evaluate
-from ucutlass.families.convolution_problem import unit_dim
 from ucutlass.hardware import Device
 from ucutlass.plan import Reduction
-from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, PlacesSchedule, Walk
+from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, PlacesSchedule, Walk, unit_dim
 from ucutlass.plans.im2col import Im2col, Space, im2col
 
 LANES = ("f16", "bf16", "tf32")

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from ucutlass.extents import evaluate
 from ucutlass.families.convolution_im2col import clocks, ordered, out_of_reach, stages_held
-from ucutlass.families.convolution_problem import unit_dim
 from ucutlass.hardware import Device
 from ucutlass.plan import Reduction
-from ucutlass.plans.convolution import ConvProblem, PlacesSchedule, Walk
+from ucutlass.plans.convolution import ConvProblem, PlacesSchedule, Walk, unit_dim
 from ucutlass.plans.places import Places, places
 
 LANES = ("f16", "bf16")

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ucutlass.elements import F32, TF32, Element
+from ucutlass.elements import F16, F32, TF32, Element
 from ucutlass.extents import Fixed
+from ucutlass.families.addresses import vector_width
 from ucutlass.families.convolution import ConvForm, exchanged
 from ucutlass.families.convolution_im2col import prepared, schedule_of
 from ucutlass.families.convolution_places import places_schedule, prepared_places
-from ucutlass.families.convolution_problem import offsets, problem, unit_dim
+from ucutlass.families.convolution_problem import offsets, problem
 from ucutlass.families.convolution_schedule import KERNELS, Room, asked, no_kernel, request_of, wanted
 from ucutlass.families.refuse import Refused
 from ucutlass.hardware import Arch, Device
@@ -22,10 +23,13 @@ from ucutlass.plans.convolution import (
     ConvProblem,
     ConvSchedule,
     DirectSchedule,
+    Side,
     Walk,
     across_mode,
     along,
+    sides,
     slide,
+    unit_dim,
 )
 from ucutlass.reasons import Note
 from ucutlass.rules.violation import Violation, foreign_to
@@ -188,7 +192,8 @@ def _taps_of(form: ConvForm, made: ConvProblem, sizes: tuple[int, ...], rows: in
 
 
 def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
-    """Neighbouring results of a thread: 16 bytes of the widest tensor that lies along them."""
+    """Neighbouring results of a thread, at most 8: 16 bytes of the widest tensor that lies along them. A
+    tensor's other strides are multiples of their extent, which is innermost in it."""
     if not made.batch:
         return 1
     (dim,) = made.batch[-1]
@@ -198,15 +203,11 @@ def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] 
         if a.batch[-1] == ()
     ]
     touched += [(w.pointer, w.elem) for w in (made.a, made.b) if unit_dim(w) == dim]
-    if aligned is not None and not all(aligned[p] for p, _ in touched):
-        return 1
-    stored = {o.access.pointer for o in made.gemm.outputs}
-    read = {made.a.pointer, made.b.pointer}
+    fine = aligned is None or all(aligned[p] for p, _ in touched)
     # A wider operand of the epilogue is read one by one.
-    width = min(8, *(16 // e.bytes for p, e in touched if p in stored | read), 8)
-    while sizes[dim] % width:
-        width //= 2
-    return width
+    own = {made.a.pointer, made.b.pointer, *(o.access.pointer for o in made.gemm.outputs)}
+    most = [F16.bits, *(e.bits for p, e in touched if p in own)]
+    return min(vector_width(bits, fine, (sizes[dim],)) for bits in most)
 
 
 # --- tiles --------------------------------------------------------------------------
@@ -261,28 +262,24 @@ def _packs(made: ConvProblem) -> tuple[Note, ...]:
     )
 
 
-def vector(walk: Walk) -> int:
-    """Elements that one copy moves."""
-    return min(walk.align, 16 // walk.read.bytes)
-
-
 def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
     """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
-    the innermost contracted name. Operands of 16 bits that are read one by one, and what lies along another
-    name than the innermost one of its rows or of the contracted, are copied to the workspace: channels
-    innermost and padded where both have them summed, else widened to f32, whose tf32 products are exact."""
-    walks = (made.a, made.b)
-    inner = [{*made.k[:-1], *rows[:-1]} for rows in (made.m, made.n)]
-    crossed = any(unit_dim(w) in names and vector(w) > 1 for w, names in zip(walks, inner, strict=True))
-    if not crossed and all(vector(w) * w.read.bytes >= COPY_BYTES for w in walks):
-        return made, ()
+    the innermost contracted name. Operands of 16 bits that are read one by one, and vectors that lie along
+    another name than the innermost one of its rows or of the contracted, are copied to the workspace:
+    channels innermost and padded where both have them summed. Without such channels elements of 4 bytes are
+    read one by one, those of 2 are widened to f32, whose tf32 products are exact."""
+    both = sides(made)
+    crossed = any(s.walk.align > 1 and s.copy_width == 1 for s in both)
+    narrow = any(s.copy_width * s.walk.read.bytes < COPY_BYTES for s in both)
     channel = summed_channel(made, sizes)
-    if channel is not None:
-        a, b = (packed(w, channel, 16 // w.elem.bytes, sizes) for w in walks)
+    if channel is not None and (crossed or narrow):
         k = (*(d for d in made.k if d != channel), channel)
+        a, b = (packed(replace(s, summed=k), channel) for s in both)
         ready = replace(made, a=a, b=b, k=k)
         return ready, _packs(ready)
-    a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in walks)
+    if not narrow:
+        return made, ()
+    a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in (made.a, made.b))
     return replace(made, a=a, b=b), (
         Note("", "layout", "operands are read one by one: widened to f32 in the workspace first"),
     )
@@ -300,9 +297,10 @@ def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
     return max(found, key=lambda d: sizes[d], default=None)
 
 
-def packed(walk: Walk, dim: int, pad: int, sizes: tuple[int, ...]) -> Walk:
-    """The operand with a plain axis innermost and padded; as it lies where it is so already."""
-    if unit_dim(walk) == dim and vector(walk) == pad:
+def packed(side: Side, dim: int) -> Walk:
+    """The operand with a plain axis innermost and padded to 16 bytes; as it lies where it is so already."""
+    walk, pad = side.walk, 16 // side.walk.elem.bytes
+    if unit_dim(walk) == dim and side.copy_width == pad:
         return walk
     axis = next(i for i, a in enumerate(walk.axes) if a.extent == dim and a.window is None)
     order = (*(i for i in range(len(walk.axes)) if i != axis), axis)
@@ -312,7 +310,7 @@ def packed(walk: Walk, dim: int, pad: int, sizes: tuple[int, ...]) -> Walk:
 def _multistage(made: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device) -> Sm80Schedule:
     lane: Element = TF32 if made.a.packed else made.lane
     math_: Math = "tf32x3" if lane == F32 else "tensor"
-    narrow = min(vector(made.a), vector(made.b)) == 1
+    narrow = any(s.copy_width == 1 for s in sides(made))
     deep = 32 if lane.name in ("f16", "bf16") else 16
     small = extents.n <= 64 or narrow or math_ == "tf32x3"
     tiles = [((128, 128, deep), (64, 64), 4)] if not small else []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 
 from ucutlass import ir
 from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
-from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs
+from ucutlass.families.addresses import Modes, Operand, Sizes, access, runs, vector_width
 from ucutlass.families.convolution import ConvForm, Source
 from ucutlass.families.epilogue import ReduceTo, arithmetic
 from ucutlass.families.refuse import Refused
 from ucutlass.plan import MAX_BATCH_MODES, Access, GemmProblem, Output, Reduction, Store
-from ucutlass.plans.convolution import Axis, ConvProblem, Walk, Window
+from ucutlass.plans.convolution import Axis, ConvProblem, Walk, Window, unit_dim
 
 
 def problem(
@@ -76,12 +78,12 @@ def _walk(side: Source, at: Sizes, aligned: bool) -> Walk:
         terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
         offset = renamed(place.position.at.offset, at.position)
         axes.append(Axis(at.position[place.name], Window(place.position.scale, terms, offset)))
-    most = max(1, 16 // side.elem.bytes) if aligned else 1
     walk = Walk(side.pointer, side.elem, tuple(axes), 1)
-    unit = unit_dim(walk)
-    while unit is not None and at.values[unit] % most:
-        most //= 2
-    return replace(walk, align=1 if unit is None else most)
+    if unit_dim(walk) is None:
+        return walk
+    # The extent of the innermost axis, then the stride of each axis around it.
+    strides = accumulate((at.values[a.extent] for a in reversed(axes)), mul)
+    return replace(walk, align=vector_width(side.elem.bits, aligned, strides))
 
 
 def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
@@ -93,16 +95,6 @@ def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
             return Combined(op, renamed(left, position), renamed(right, position))
         case Fixed():
             return extent
-
-
-def unit_dim(walk: Walk) -> int | None:
-    """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
-    last = walk.contiguous
-    if last is None or last.window is not None:
-        return None
-    others = [a for i, a in enumerate(walk.axes) if i != walk.order[-1]]
-    used = {d for a in others for d in ([t for t, _ in a.window.terms] if a.window else [a.extent])}
-    return None if last.extent in used else last.extent
 
 
 def _contracted(form: ConvForm, walks: Sequence[Walk]) -> list[str]:

@@ -18,9 +18,9 @@ from ucutlass.plans.convolution import (
     ConvSchedule,
     DirectSchedule,
     Im2colSchedule,
-    Walk,
     across_mode,
     along,
+    sides,
 )
 from ucutlass.plans.im2col import Im2col, im2col
 from ucutlass.rules import BY_CODE
@@ -206,22 +206,14 @@ def _line(c: tuple[Room, Sm80Schedule, Sm80Schedule]) -> Finding | None:
     room, _, s = c
     problem = room.problem
     threads = 32 * (s.tile[0] // s.warp_tile[0]) * (s.tile[1] // s.warp_tile[1])
-    for walk, rows in ((problem.a, problem.m), (problem.b, problem.n)):
-        copies = s.tile[2] // min(walk.align, 16 // walk.read.bytes)
-        if _along_k(walk, rows) and copies > threads:
+    for side in sides(problem):
+        copies = s.tile[2] // side.copy_width
+        if side.along_k and copies > threads:
             return Finding(
                 f"a line of {s.tile[2]} elements of K is {copies} copies: a block has {threads} threads",
                 "use a smaller K in `tile`, or a smaller `warp_tile`", ("tile", "warp_tile"), None,
             )  # fmt: skip
     return None
-
-
-def _along_k(walk: Walk, rows: tuple[int, ...]) -> bool:
-    last = walk.contiguous
-    if last is None:
-        return True
-    names = [last.extent] if last.window is None else [d for d, _ in last.window.terms]
-    return not any(d in rows for d in names)
 
 
 def _tile(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:

@@ -45,8 +45,9 @@ class Walk:
     `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
     None where it is read as it lies; there the last axis is padded with zeros to a multiple of
     `pad` elements, and elements are `packed` if that is given. `align` is the largest power of two
-    of elements, at most 16 bytes, at which neighbours along the contiguous axis may be read
-    together (in the workspace if packed).
+    of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
+    around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
+    kernel reads together depends also on which dimension that is: see `copy_width`.
     """
 
     pointer: int
@@ -164,6 +165,53 @@ class ConvPlan:
     arch: str
     problem: ConvProblem
     schedule: ConvSchedule
+
+
+# --- how a tile is gathered -----------------------------------------------------------
+
+
+def unit_dim(walk: Walk) -> int | None:
+    """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
+    last = walk.contiguous
+    if last is None or last.window is not None:
+        return None
+    others = [a for i, a in enumerate(walk.axes) if i != walk.order[-1]]
+    used = {d for a in others for d in _uses(a)}
+    return None if last.extent in used else last.extent
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An operand of a tile: `rows` are the dimensions of its rows (those of M for A, of N for B), `summed`
+    the contracted ones; both outermost first, as a tile's index is taken apart."""
+
+    walk: Walk
+    rows: tuple[int, ...]
+    summed: tuple[int, ...]
+
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbouring threads read neighbours along K instead of the rows."""
+        last = self.walk.contiguous
+        return last is None or not any(d in self.rows for d in _uses(last))
+
+    @property
+    def copy_width(self) -> int:
+        """Elements that one copy moves, at most 16 bytes.
+
+        A tile's neighbours are those along the innermost of the rows or of the contracted dimensions. Where
+        another dimension moves along the contiguous axis (an outer one of these, or the batch), neighbours
+        of the tile are none in memory, and a step of that dimension leaves the alignment: the width is 1.
+        """
+        inner = self.summed[-1:] if self.along_k else self.rows[-1:]
+        if unit_dim(self.walk) not in inner:
+            return 1
+        return min(self.walk.align, 16 // self.walk.read.bytes)
+
+
+def sides(problem: ConvProblem) -> tuple[Side, Side]:
+    """Operands A and B."""
+    return Side(problem.a, problem.m, problem.k), Side(problem.b, problem.n, problem.k)
 
 
 # --- how a direct kernel steps from result to result ----------------------------------
