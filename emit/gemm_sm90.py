@@ -114,7 +114,7 @@ def render(plan: GemmPlan, template: str = "gemm_sm90.j2", **values: object) -> 
         batch=[f"B{i}" for i in range(modes)],
         tensors=[a, b, *(t for t in operands(plan) if t.name not in summed)],
         tma=[a, b, *through_tma(plan)],
-        vectors=sorted(vectors(plan)),
+        vectors=vectors(plan),
         problem=problem,
         **values,
     )

@@ -243,15 +243,26 @@ def _call(arithmetic: ArithmeticText, inputs: Sequence[Value], outputs: Sequence
     return textwrap.fill(call, _LINE, subsequent_indent=" " * 12, break_long_words=False)
 
 
-def vectors(plan: GemmPlan) -> frozenset[tuple[str, int]]:
-    """For each matrix that threads move in vectors: the contiguous extent, the vector's length."""
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A matrix that threads move in vectors: its address is a multiple of `bytes`, and its contiguous extent,
+    as C++, of `elements`; every other stride is a multiple of that extent."""
+
+    pointer: int
+    bytes: int
+    extent: str
+    elements: int
+
+
+def vectors(plan: GemmPlan) -> list[Vectors]:
+    """The matrices that threads move in vectors."""
     problem = plan.problem
     accesses = [*problem.inputs, *(output.access for output in problem.outputs)]
-    return frozenset(
-        ("N" if access.n == () else "M", access.align)
-        for access, route in zip(accesses, plan.routes, strict=True)
-        if route == "direct" and access.shape == "full" and access.align > 1
-    )
+    return [
+        Vectors(a.pointer, a.align * a.elem.bytes, "N" if a.n == () else "M", a.align)
+        for a, route in zip(accesses, plan.routes, strict=True)
+        if route == "direct" and a.shape == "full" and a.align > 1
+    ]
 
 
 def through_tma(plan: GemmPlan) -> list[Tensor]:
