@@ -168,6 +168,47 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
             ),
             {"N": 2, "H": 6, "W": 7, "C": 16, "K": 24},
         ),
+        # Images, or rows that the result holds apart from the others, are innermost: a batch moves along what
+        # memory holds side by side.
+        "tf32 images innermost": (
+            _kernel(
+                "x: f32[C, W, H, N], w: f32[K, R, C, S]",
+                "f32[P=H, Q=W, K, N]",
+                "dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S]), tf32(w))",
+            ),
+            {"C": 16, "W": 4, "H": 6, "N": 2, "K": 8, "R": 3, "S": 1},
+        ),
+        "tf32 images innermost, channels between": (
+            _kernel(
+                "x: f32[W, C, H, N], w: f32[K, R=3, C, S=2]",
+                "f32[P=H, Q=W, K, N]",
+                "dot[R, S, C](tf32(x[H = P + R - 1, W = Q + S]), tf32(w))",
+            ),
+            {"C": 16, "W": 5, "H": 6, "N": 4, "K": 8},
+        ),
+        "tf32 grouped, rows innermost": (
+            _kernel(
+                "x: f32[W, N, G, C, H], w: f32[G, K, S=3, C]",
+                "f32[N, Q=W, G, H, K]",
+                "dot[S, C](tf32(x[W = Q + S - 1]), tf32(w))",
+            ),
+            {"W": 5, "N": 2, "G": 2, "C": 8, "H": 4, "K": 16},
+        ),
+        "f16 images innermost": (
+            _kernel(
+                "x: f16[C, H, W, N], w: f16[K, R=3, S=3, C]",
+                "f32[P=H, Q=W, K, N]",
+                "dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w)",
+            ),
+            {"C": 8, "H": 5, "W": 4, "N": 8, "K": 16},
+        ),
+        # What memory holds side by side are columns that the result holds apart; nothing else is summed.
+        "f32 columns across, no channels": (
+            _kernel(
+                "x: f32[N, H], w: f32[R=3, J, K]", "f32[N, P=H-2, K, J]", "dot[R](x[H = P + R], w)"
+            ),
+            {"N": 2, "H": 12, "J": 8, "K": 8},
+        ),
         # The weights lie along a window's name, the images along the channels: one of them is copied first.
         "along two summed names": (
             _kernel(

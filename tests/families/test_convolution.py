@@ -215,7 +215,7 @@ def test_every_chosen_tile_is_legal() -> None:
 
 # --- what is computed ---------------------------------------------------------------
 
-QUICK = ("depthwise", "depthwise channels first", "f16 three channels")
+QUICK = ("depthwise", "depthwise channels first", "f16 three channels", "tf32 images innermost")
 
 
 @pytest.mark.parametrize(

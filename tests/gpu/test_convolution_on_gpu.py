@@ -49,6 +49,11 @@ LARGER: Mapping[str, Mapping[str, int]] = {
     "from the far end": {"N": 3, "L": 129, "C": 32, "K": 68},
     "reduced": {"N": 4, "H": 29, "W": 31, "C": 64, "K": 152},
     "along two summed names": {"N": 5, "H": 8, "W": 6, "C": 136, "K": 200},
+    "tf32 images innermost": {"C": 16, "W": 16, "H": 28, "N": 2, "K": 64, "R": 3, "S": 1},
+    "tf32 images innermost, channels between": {"C": 32, "W": 16, "H": 28, "N": 4, "K": 72},
+    "tf32 grouped, rows innermost": {"W": 33, "N": 5, "G": 3, "C": 24, "H": 20, "K": 40},
+    "f16 images innermost": {"C": 40, "H": 13, "W": 15, "N": 16, "K": 72},
+    "f32 columns across, no channels": {"N": 37, "H": 65, "J": 20, "K": 68},
 }
 
 CASES = [(name, size) for name in PROGRAMS for size in ("small", "larger")]
@@ -79,7 +84,7 @@ def test_values(name: str, size: str, arch: str) -> None:
         assert verdict.ok, str(verdict)
 
 
-@pytest.mark.parametrize("name", ["f16 strided", "depthwise", "weight gradient"])
+@pytest.mark.parametrize("name", ["f16 strided", "depthwise", "weight gradient", "tf32 images innermost"])
 def test_tensors_that_are_not_aligned(name: str, arch: str) -> None:
     kernel = ucutlass.loads(PROGRAMS[name][0], arch=arch)
     made = generate(kernel.program, dict(PROGRAMS[name][1]), "integer", seed=5, device="cuda")

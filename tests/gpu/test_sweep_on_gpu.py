@@ -18,6 +18,7 @@ from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import DISTRIBUTIONS, generate
+from ucutlass.runtime.verify.guards import shifted
 from ucutlass.shapes import complete
 
 pytestmark = pytest.mark.gpu
@@ -59,6 +60,19 @@ def test_sweeps_agree_with_the_reference(name: str, number: int, distribution: A
         kernel(*given, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
 
     verdict = verify.check(program, launch, arguments, expected=expect(program, arguments))
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("name", ["turned", "softmax", "window over two names"])
+def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
+    kernel = ucutlass.loads(SWEEPS[name].text)
+    made = generate(kernel.program, dict(SWEEPS[name].small), "integer", seed=5, device="cuda")
+    arguments = [shifted(a, a.element_size()) if isinstance(a, torch.Tensor) else a for a in made]
+
+    def launch(given: Any, outputs: Any) -> None:
+        kernel(*given, out=outputs[0])
+
+    verdict = verify.check(kernel.program, launch, arguments)
     assert verdict.ok, str(verdict)
 
 
