@@ -36,9 +36,10 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.families.gemm import GemmForm, problem
 from ucutlass.files import write
 from ucutlass.hardware import ARCHES
-from ucutlass.plan import Knobs
+from ucutlass.plan import Knobs, Sm90Schedule
 from ucutlass.planned import AnyPlanned
 from ucutlass.planner import Planned
+from ucutlass.plans.products import WgmmaSchedule
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import Distribution, generate
@@ -152,6 +153,8 @@ def emulate_here(job: dict[str, Any]) -> dict[str, str]:
     except (ProgramError, ShownViolation) as refused:
         return {"status": "rejected", "detail": str(refused)[:400]}
     shown = show(planned.request)
+    if isinstance(planned.plan.schedule, Sm90Schedule | WgmmaSchedule):
+        return {"status": "not emulable", "detail": "a kernel of wgmma by CUTLASS", "schedule": shown}
     folder = Path(tempfile.mkdtemp(prefix="emulated-"))
     source = source_of(checked, kernel, planned)
     try:

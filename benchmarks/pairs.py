@@ -107,53 +107,103 @@ class Judged:
 
 def cover(space: Space, seed: int, tries: int = 16) -> Cover:
     """Draws programs for every pair of a space; `tries` bounds the draws for one pair before it counts as
-    refused."""
+    refused. What is refused is tried again beside all programs that were accepted meanwhile."""
     draw = random.Random(seed)
     missing = dict.fromkeys(draw.sample(space.pairs(), len(space.pairs())))
-    refused: dict[Pair, tuple[str, ...]] = {}
-    drawn: list[Drawn] = []
-    mistakes: list[str] = []
-    while missing:
-        pair = next(iter(missing))
-        codes: list[str] = []
-        for _ in range(tries):
-            choice = _choice(space, pair, missing, draw)
-            program = space.program(choice, draw)
-            code = _refusal(space, program)
-            if code is None:
-                drawn.append(Drawn(space.name, len(drawn), choice, program))
-                for had in drawn[-1].pairs():
-                    missing.pop(had, None)
-                    refused.pop(had, None)
-                break
-            codes.append(code)
-            if code != OTHER and not code.startswith(space.refusals):
-                mistakes.append(f"{code}: {program.text}{dict(program.sizes)} {dict(choice)}")
-        else:
-            refused[pair] = tuple(dict.fromkeys(codes))
-            missing.pop(pair)
-    return Cover(tuple(drawn), refused, tuple(dict.fromkeys(mistakes)))
+    search = _Search(space, draw, missing, {}, [], [])
+    while search.missing:
+        pair = next(iter(search.missing))
+        few = 2 if search.hopeless(pair) else tries
+        half = [search.greedy] * (few // 2) + [search.beside] * (few // 2)
+        _draw(search, pair, half)
+    for pair in list(search.refused):
+        if pair in search.refused and not search.hopeless(pair):
+            _draw(search, pair, [search.beside] * (tries // 2))
+    return Cover(_needed(search.drawn), search.refused, tuple(dict.fromkeys(search.mistakes)))
 
+
+HOPELESS = 4
+"""Refused pairs after which a feature that no accepted program has gets two tries a pair."""
 
 OTHER = "another family"
 
 
-def _choice(space: Space, pair: Pair, missing: Mapping[Pair, None], draw: random.Random) -> dict[str, str]:
-    """A choice with a pair; of other axes mostly the features that miss most pairs with what is chosen."""
-    chosen = dict(pair)
+@dataclass(slots=True)
+class _Search:
+    """What `cover` has found so far."""
 
-    def gain(feature: Feature) -> int:
-        return sum(_ordered(space, feature, had) in missing for had in chosen.items())
+    space: Space
+    draw: random.Random
+    missing: dict[Pair, None]
+    refused: dict[Pair, tuple[str, ...]]
+    drawn: list[Drawn]
+    mistakes: list[str]
 
-    for axis in draw.sample(list(space.axes), len(space.axes)):
-        if axis in chosen:
-            continue
-        features = draw.sample(space.axes[axis], len(space.axes[axis]))
-        if draw.random() < 0.75:
-            chosen[axis] = max(features, key=lambda feature: gain((axis, feature)))
-        else:
+    def accepted(self) -> set[Feature]:
+        """The features of all accepted programs."""
+        return {had for one in self.drawn for had in one.choice.items()}
+
+    def hopeless(self, pair: Pair) -> bool:
+        """Whether a feature of the pair is in no accepted program and in several refused pairs."""
+        never = set(pair) - self.accepted()
+        return any(sum(feature in p for p in self.refused) >= HOPELESS for feature in never)
+
+    def greedy(self, pair: Pair) -> dict[str, str]:
+        """A choice with a pair; of its other axes the features that miss most pairs with what is chosen, or
+        any, but none that has been in no accepted program or was refused beside a chosen one."""
+        chosen, draw, accepted = dict(pair), self.draw, self.accepted()
+        for axis in draw.sample(list(self.space.axes), len(self.space.axes)):
+            if axis in chosen:
+                continue
+            every = self.space.axes[axis]
+            known = [f for f in every if (axis, f) in accepted] or list(every)
+            beside = {f: [_ordered(self.space, (axis, f), had) for had in chosen.items()] for f in known}
+            legal = [f for f in known if not any(p in self.refused for p in beside[f])] or known
+            features = draw.sample(legal, len(legal))
+            if draw.random() < 0.75:
+                features.sort(key=lambda f: -sum(p in self.missing for p in beside[f]))
             chosen[axis] = features[0]
-    return {axis: chosen[axis] for axis in space.axes}
+        return {axis: chosen[axis] for axis in self.space.axes}
+
+    def beside(self, pair: Pair) -> dict[str, str]:
+        """A pair in an accepted program that has either feature of it, or among the features that each axis
+        lists first. Where these are refused too, it is the pair that is."""
+        axis, feature = self.draw.choice(pair)
+        near = [one.choice for one in self.drawn if one.choice[axis] == feature]
+        plain = {axis: features[0] for axis, features in self.space.axes.items()}
+        return {**self.draw.choice([*near, plain]), **dict(pair)}
+
+
+def _draw(search: _Search, pair: Pair, ways: Sequence[Callable[[Pair], dict[str, str]]]) -> None:
+    """Draws programs with a pair, one each way, until one is accepted; else the pair counts as refused."""
+    codes: list[str] = []
+    for way in ways:
+        choice = way(pair)
+        program = search.space.program(choice, search.draw)
+        code = _refusal(search.space, program)
+        if code is None:
+            search.drawn.append(Drawn(search.space.name, len(search.drawn), choice, program))
+            for had in search.drawn[-1].pairs():
+                search.missing.pop(had, None)
+                search.refused.pop(had, None)
+            return
+        codes.append(code)
+        if code != OTHER and not code.startswith(search.space.refusals):
+            search.mistakes.append(f"{code}: {program.text}{dict(program.sizes)} {dict(choice)}")
+    search.missing.pop(pair, None)
+    search.refused[pair] = tuple(dict.fromkeys((*search.refused.get(pair, ()), *codes)))
+
+
+def _needed(drawn: Sequence[Drawn]) -> tuple[Drawn, ...]:
+    """The programs without those whose every pair others have too."""
+    counts = Counter(pair for one in drawn for pair in one.pairs())
+    needed: list[Drawn] = []
+    for one in drawn:
+        if all(counts[pair] > 1 for pair in one.pairs()):
+            counts.subtract(one.pairs())
+        else:
+            needed.append(one)
+    return tuple(needed)
 
 
 def _ordered(space: Space, a: Feature, b: Feature) -> Pair:

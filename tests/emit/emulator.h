@@ -44,6 +44,7 @@ struct Fiber {
 constexpr size_t kStack = 1 << 18;  // bytes of a thread
 inline EMULATED_LOCAL ucontext_t scheduler; inline EMULATED_LOCAL std::vector<Fiber> fibers; inline EMULATED_LOCAL Fiber* current;
 inline EMULATED_LOCAL std::vector<uint8_t> memory; inline EMULATED_LOCAL int at_barrier, ended;
+inline EMULATED_LOCAL unsigned long blocks = 0;
 inline std::function<void()> body;
 inline EMULATED_LOCAL std::vector<int> arrived;
 inline uint8_t* shared() { return reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 1023) / 1024 * 1024); }
@@ -224,11 +225,15 @@ inline void start() {
   }
   swapcontext(&current->context, &scheduler);
 }
+// A variable in shared memory begins every block as NaN: the first thread that comes to it writes that.
+template <class T> void begin(T& variable, unsigned long& block) {
+  if (block != blocks) { block = blocks; memset(static_cast<void*>(&variable), 0xff, sizeof(T)); }
+}
 inline void run_block(int threads) {
   // Where a caller launches by itself, threads stand in one line.
   unsigned const wide = int(blockDim.x * blockDim.y) == threads ? blockDim.x : unsigned(threads);
   fibers.resize(threads); at_barrier = ended = 0; arrived.assign((threads + 31) / 32, 0);
-  std::fill(memory.begin(), memory.end(), uint8_t(0xff));
+  std::fill(memory.begin(), memory.end(), uint8_t(0xff)); ++blocks;
   for (int i = 0; i < threads; ++i) {
     Fiber& f = fibers[i];
     if (!f.stack) f.stack.reset(new char[kStack]);

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ _COPY_ASYNC = re.compile(r"__device__ void copy_async\(.*?\n\}\n", re.DOTALL)
 ALIGNED = ("-fsanitize=alignment", "-static-libubsan")
 """Every access is checked to be aligned to its type; `alignment.h` has what is called where one is not."""
 
+_SHARED = re.compile(r"(?<!extern )(__shared__ [^;=(]*(?:\([^;=]*?\) [^;=]*)?\b(\w+)(?:\[[^;]*\])?;)")
+"""A variable in shared memory, and its name."""
+
 
 def build(source: Source, folder: Path, threads: int = 0) -> Any:
     """The entry of a source, compiled for the host. `threads`: that many blocks run side by side, each
@@ -57,10 +60,9 @@ def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: 
     _shadow(folder)
     text, library = folder / f"{sources[0].entry}.cpp", folder / f"{sources[0].entry}.so"
     text.write_text("\n".join([preamble, *(source.text for source in sources)]), encoding="utf-8")
-    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here. What no
-    # statement initialises holds a pattern, so that reading it is wrong in every run.
-    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ftrivial-auto-var-init=pattern"]
-    flags += ALIGNED
+    # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
+    flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared"]
+    flags += [*ALIGNED, *_garbage(compiler)]
     if threads:
         # Else the loader would give the emulator's variables of another library, which are no thread's own.
         flags += [f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
@@ -79,6 +81,15 @@ def entry(library: Path, name: str) -> Any:
     return function
 
 
+@cache
+def _garbage(compiler: str) -> tuple[str, ...]:
+    """The flag that fills variables without an initialiser with a pattern, where the compiler has it (g++ 12,
+    clang 8): what reads one before it is written computes from garbage in every run, not by chance from 0."""
+    flag = "-ftrivial-auto-var-init=pattern"
+    empty = subprocess.run([compiler, flag, "-x", "c++", "-E", "/dev/null"], capture_output=True)
+    return () if empty.returncode else (flag,)
+
+
 def translated(text: str) -> str:
     """The kernel's source for the host: its inline PTX and its shared memory replaced."""
     text = _COPY_ASYNC.sub(
@@ -94,6 +105,9 @@ def translated(text: str) -> str:
     )
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
+    )
+    text = _SHARED.sub(
+        r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text
     )
     text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
