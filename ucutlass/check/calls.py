@@ -257,7 +257,7 @@ def _accumulation(given: syntax.Argument | None, lane: str) -> str:
 def _reduce(op: str) -> Callable[[syntax.Call, Consumed, Scope], Value]:
     def check(call: syntax.Call, consumed: Consumed, scope: Scope) -> Value:
         value = _numeric(_one(call, scope), op)
-        if op == "logsumexp" and isinstance(value, ir.Read) and value.elem.kind == "int":
+        if op == "logsumexp" and isinstance(value, (ir.Read, ir.Cast)) and value.elem.kind == "int":
             value = scope.graph.add(ir.Cast(value, F32, value.dims, value.span))
         value = _fill(value, NEUTRAL[op], scope)
         over = _over(consumed, value, scope, op)
