@@ -225,6 +225,11 @@ _OPERANDS: Mapping[int, tuple[int, int]] = {_COMPARISON: (_SUM, _SUM), _POWER: (
 `**` groups to the right and takes a sign there."""
 
 
+def format_expression(expr: Expr) -> str:
+    """The expression in canonical form, on one line."""
+    return _expr(expr)
+
+
 def _expr(expr: Expr, spacing: _Spacing = _Spacing.PLAIN, level: int = _LOWEST) -> str:
     """`expr` in parentheses if it binds weaker than `level`."""
     own = _PRIMARY

@@ -66,7 +66,7 @@ def _check(tree: syntax.File, findings: Findings) -> ir.Module:
     names = _names(tree, findings)
     callables = {*names.functions, *names.programs, *NAMED, *BUILTINS, *ELEMENTS}
     for function in names.functions.values():
-        for problem in unknown_names(function, callables):
+        for problem in unknown_names(function, names.functions, callables):
             findings.reject(problem)
     kernels: dict[str, ir.Kernel] = {}
     made: dict[str, ir.Program] = {}

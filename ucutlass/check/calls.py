@@ -10,14 +10,17 @@ from typing import get_args
 from ucutlass import ir
 from ucutlass.check import elementwise
 from ucutlass.check.scope import Reject, Repeated, Scope, describe, did_you_mean, show_value
+from ucutlass.check.spellings import spelling_hint
 from ucutlass.check.types import extent_of, positive
 from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
 from ucutlass.functions import NAMED, Function
 from ucutlass.grammar import syntax
+from ucutlass.grammar.format import format_expression
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
 from ucutlass.lanes import LANES
 from ucutlass.neutral import NEUTRAL, survives
+from ucutlass.torch_functions import TORCH_SIGNATURES
 
 REDUCTIONS: tuple[str, ...] = get_args(ir.ReduceOp)
 
@@ -48,20 +51,33 @@ def check_call(call: syntax.Call, scope: Scope) -> Value:
     if name in NAMED:
         return _function(NAMED[name], call, scope)
     if name in _CONSUMING:
-        raise Reject(
-            "UC0222", f"{name} needs the names it consumes", call.callee_span, f"write {name}[K](..)"
-        )
+        raise _unnamed(call, scope)
     raise _unknown(call, scope)
+
+
+def _unnamed(call: syntax.Call, scope: Scope) -> Reject:
+    """For a reduction without brackets; the hint has the names of what it is called with."""
+    operands = [a.value for a in call.arguments if a.name is None][: 2 if call.callee == "dot" else 1]
+    values = scope.check_all(operands)
+    shared = [d for d in (values[0].dims if values else ()) if all(d in v.dims for v in values)]
+    text = ", ".join(map(format_expression, operands))
+    name = scope.written(shared[-1]) if shared else "K"
+    hint = f"write {call.callee}[{name}]({text if operands and len(text) <= 60 else '..'})"
+    if len(shared) > 1:
+        hint += f", or other names of {describe(map(scope.written, shared))}"
+    return Reject("UC0222", f"{call.callee} needs the names it consumes", call.callee_span, hint)
 
 
 def _unknown(call: syntax.Call, scope: Scope) -> Reject:
     name = call.callee
     if name.startswith("torch."):
+        callable_ = name.removeprefix("torch.") in TORCH_SIGNATURES
         return Reject(
             "UC0504",
             "a torch call is a stage of its own in a pipeline",
             call.span,
-            "bind it with its type: h: f32[B, C] = torch.NAME(x)",
+            f"bind it with its type: h: f32[B, C] = {name}(x)" if callable_
+            else spelling_hint(name) or "write it in the language's own functions",
         )
     if name in scope.programs:
         return Reject(
@@ -70,8 +86,9 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             call.span,
             f"bind it first: h = {name}(..)",
         )
-    known = [*scope.functions, *NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS]
-    return Reject("UC0104", f"no function is named {name}", call.callee_span, did_you_mean(name, known))
+    known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
+    hint = spelling_hint(name) or did_you_mean(name, known)
+    return Reject("UC0104", f"no function is named {name}", call.callee_span, hint)
 
 
 def _positional(
@@ -81,20 +98,28 @@ def _positional(
     named = {a.name: a for a in call.arguments if a.name is not None}
     for option, argument in named.items():
         if option not in options:
-            raise Reject(
-                "UC0105",
-                f"{call.callee} has no argument named {option}",
-                argument.span,
-                did_you_mean(option, options),
-            )
+            hint = did_you_mean(option, options) or _signature(call.callee, options)
+            raise Reject("UC0105", f"{call.callee} has no argument named {option}", argument.span, hint)
     if not least <= len(positional) <= most:
         count = str(least) if least == most else f"{least} to {most}"
         raise Reject(
             "UC0105",
             f"{call.callee} takes {count} argument{'s' if most != 1 else ''}, here are {len(positional)}",
             call.span,
+            _signature(call.callee, options),
         )
     return positional, named
+
+
+def _signature(callee: str, options: tuple[str, ...]) -> str | None:
+    """How a function is called: arguments in their order, those with a default by name."""
+    function = NAMED.get(callee)
+    if function is not None:
+        least, _ = function.arity
+        defaults = zip(function.parameters[least:], function.defaults, strict=True)
+        written = [*function.parameters[:least], *(f"{p}={d:g}" for p, d in defaults)]
+        return f"write {callee}({', '.join(written)})"
+    return f"its named arguments: {', '.join(options)}" if options else None
 
 
 def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Value:
@@ -104,6 +129,14 @@ def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Valu
 
 def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
     least, most = function.arity
+    by_name = next((a for a in call.arguments if a.name in function.parameters[:least]), None)
+    if by_name is not None:
+        raise Reject(
+            "UC0105", f"{call.callee} takes {by_name.name} by its place, not by name", by_name.span,
+            _signature(call.callee, ()),
+        )  # fmt: skip
+    if function.name in REDUCTIONS and sum(a.name is None for a in call.arguments) == 1:
+        raise _unnamed(call, scope)  # max(x), as PyTorch reduces all
     args, named = _positional(call, least, most, function.parameters)
     values = list(scope.check_all(args))
     for parameter, default in zip(
@@ -188,8 +221,11 @@ def _over(consumed: tuple[tuple[str, Span], ...], value: Value, scope: Scope, wh
     for dim, span in consumed:
         if dim not in value.dims:
             raise Reject(
-                "UC0211", f"{what} over {dim}, but the value ranges over {describe(value.dims)}", span
-            )
+                "UC0211", f"{what} over {dim}, but the value ranges over {describe(value.dims)}", span,
+                did_you_mean(scope.written(dim), map(scope.written, value.dims))
+                or f"write {what}[{scope.written(value.dims[-1])}](..), or leave {what} out" if value.dims
+                else f"the value is one element: leave {what} out",
+            )  # fmt: skip
     return scope.dims.order(d for d, _ in consumed)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ucutlass import ir
 from ucutlass.check import calls, elementwise, indexing
-from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, did_you_mean
+from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, unknown_value, used_before
 from ucutlass.elements import BOOL, F32
-from ucutlass.functions import NAMED, OPERATORS
+from ucutlass.functions import OPERATORS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
@@ -55,12 +55,14 @@ def _name(name: str, scope: Scope, span: Span) -> Value:
             "UC0102", f"{name} is a dimension; alone it has no value", span,
             f"write size({name}) for its extent or index({name}) for the coordinate along it",
         )
-    raise Reject(
-        "UC0101",
-        f"nothing is named {name} here",
-        span,
-        did_you_mean(name, list(scope.values) + list(NAMED)),
-    )
+    raise _unknown(name, scope, span)
+
+
+def _unknown(name: str, scope: Scope, span: Span) -> Reject:
+    if name in scope.bound:
+        return used_before(name, scope.bound[name], span)
+    dims = scope.dims.extents if scope.alias is None else scope.alias
+    return unknown_value(name, scope.values, dims, scope.functions, span)
 
 
 def truth(expr: syntax.Expr, scope: Scope) -> Value:
@@ -81,6 +83,11 @@ def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
         case syntax.Number(int(value), _, span):
             return elementwise.number(value, scope, span)
         case syntax.Name(name, span):
+            if scope.dim(name) is None and name in scope.values:
+                raise Reject(
+                    code, f"{name} is a value; a condition here is made of extents", span,
+                    "what follows a value is chosen element by element, by where(c, a, b)",
+                )  # fmt: skip
             return elementwise.size(scope.need_dim(name, span), scope, span)
         case syntax.Call(
             callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span

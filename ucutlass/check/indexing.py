@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ucutlass import ir
-from ucutlass.check.scope import Reject, Scope, combine, describe, show_value
+from ucutlass.check.scope import Reject, Scope, combine, describe, did_you_mean, show_value
 from ucutlass.extents import Extent, Fixed
 from ucutlass.grammar import syntax
+from ucutlass.grammar.format import format_expression
 from ucutlass.ir import Affine, Position, Value
 from ucutlass.limits import FACTOR, within
 
@@ -26,7 +27,11 @@ def check_index(index: syntax.Index, scope: Scope) -> Value:
             raise Reject("UC0214", "a gather picks single elements; its left side is a name", item.left.span)
         ids = scope.check(item.right)
         if ids.elem.kind != "int":
-            raise Reject("UC0212", f"coordinates are integers; this is {show_value(ids)}", item.right.span)
+            raise Reject(
+                "UC0212", f"coordinates are integers; this is {show_value(ids)}", item.right.span,
+                f"write {scope.written(dim)} = i64({format_expression(item.right)}), which rounds to nearest"
+                if ids.elem.kind == "float" else "write i64(where(c, 1, 0)) to make a number of a condition",
+            )  # fmt: skip
         dims = scope.dims.order([d for d in value.dims if d != dim] + list(ids.dims))
         value = scope.graph.add(ir.Gather(value, dim, ids, value.elem, dims, index.span))
     return value
@@ -70,6 +75,8 @@ def _left(item: syntax.IndexItem, value: Value, scope: Scope) -> tuple[str, int]
             "UC0215",
             f"{written} is indexed, but the value ranges over {describe(value.dims)}",
             item.left.span,
+            did_you_mean(written, map(scope.written, value.dims))
+            or "index a name that the value has; what it lacks broadcasts",
         )
     return dim, scale
 
@@ -131,10 +138,29 @@ def _affine(expr: syntax.Expr, scope: Scope) -> _Sum:
             for factor, other in ((a, b), (b, a)):
                 if not factor.terms and isinstance(factor.offset, Fixed):
                     return _scaled(other, factor.offset.value)
+    gathered = _coordinates(expr, scope)
     raise Reject(
         "UC0214", "a position is a sum of coordinates times whole numbers", expr.span,
-        "write for example x[H = 2*P + R - 1]; x[2*H = P + 1 - R] divides",
-    )
+        "write for example x[H = 2*P + R - 1]; x[2*H = P + 1 - R] divides" if gathered is None
+        else f"other positions are gathered: write i64({format_expression(gathered)})",
+    )  # fmt: skip
+
+
+def _coordinates(expr: syntax.Expr, scope: Scope) -> syntax.Expr | None:
+    """The position as a value, `index(D)` for each D; None where it holds what no coordinate is made of."""
+    match expr:
+        case syntax.Number(int()):
+            return expr
+        case syntax.Name(name) if scope.dim(name) is not None:
+            return syntax.Call("index", None, (syntax.Argument(expr),))
+        case syntax.Call(callee="size"):
+            return expr
+        case syntax.Unary("-", operand) if (inner := _coordinates(operand, scope)) is not None:
+            return syntax.Unary("-", inner)
+        case syntax.Binary("+" | "-" | "*" | "//" | "%" as op, left, right):
+            a, b = _coordinates(left, scope), _coordinates(right, scope)
+            return None if a is None or b is None else syntax.Binary(op, a, b)
+    return None
 
 
 def _scaled(a: _Sum, factor: int) -> _Sum:

@@ -47,7 +47,7 @@ def _unused_functions(tree: syntax.File) -> Iterator[Diagnostic]:
     reached: set[str] = set()
     while pending:
         called = {c for s in pending.pop().body for e in _expressions(s) for c in _called(e)}
-        new = [name for name in functions if name in called and name not in reached]
+        new = [name for name in called if name in functions and name not in reached]
         reached.update(new)
         pending += [functions[name] for name in new]
     for name, function in functions.items():
@@ -176,8 +176,12 @@ def _conditions(program: syntax.Program, checked: ir.Program) -> Iterator[Diagno
         yield from _guards([b for b in blocks if b.span in mine], (), checked.dims, whens)
 
 
+MOST = 32
+"""Conditions of a program, and of its blocks of one architecture, that are held against each other."""
+
+
 def _requirements(written: Sequence[syntax.Require], kernel: ir.Kernel) -> Iterator[Diagnostic]:
-    for number, (statement, condition) in enumerate(zip(written, kernel.requires, strict=True)):
+    for number, (statement, condition) in enumerate(zip(written, kernel.requires[:MOST], strict=False)):
         earlier, span = kernel.requires[:number], statement.condition.span
         after = " where those before it hold" if earlier else ""
         if impossible(earlier, (), kernel.dims):
@@ -197,14 +201,18 @@ def _guards(
     blocks: Sequence[ir.ScheduleBlock], requires: Sequence[Value], dims: Mapping[str, Extent],
     whens: Mapping[Span, Span],
 ) -> Iterator[Diagnostic]:  # fmt: skip
+    requires = requires[:MOST]
     if impossible(requires, (), dims):
         return
-    for number, block in enumerate(blocks):
-        earlier = [b for b in blocks[:number] if b.arch == block.arch]
-        if any(b.guard is block.guard for b in earlier):
+    seen: dict[str, dict[int, ir.ScheduleBlock]] = {}
+    for block in blocks:
+        earlier = seen.setdefault(block.arch, {})
+        if id(block.guard) in earlier or len(earlier) >= MOST:
             continue  # an alternative of a block that was looked at
         own = () if block.guard is None else (block.guard,)
-        refuted = [b.guard for b in earlier if b.guard is not None]
+        refuted = [b.guard for b in earlier.values() if b.guard is not None]
+        before = next(reversed(earlier.values()), block)
+        earlier[id(block.guard)] = block
         span = whens.get(block.span, block.span)
         if impossible((*requires, *own), (), dims):
             yield _warning(
@@ -215,7 +223,7 @@ def _guards(
             yield _warning(
                 "UC0805", "this block is never chosen: wherever it could be, an earlier condition holds, and "
                 "the first that holds wins", span, "write the narrower condition first",
-                (("the block before", earlier[-1].span),),
+                (("the block before", before.span),),
             )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def check_pipeline(
     """The typed pipeline, or None where anything in it was rejected. Raises LimitPassed for what is no one
     statement's."""
     before = len(findings.diagnostics)
-    scope = programs.new_scope(names)
+    scope = programs.new_scope(program, names)
     params = programs.check_params(program, scope, findings)
     declared = programs.check_results(program, scope, findings)
     if params is None or len({p.name for p in params}) < len(params):

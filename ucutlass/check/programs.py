@@ -55,7 +55,7 @@ def check_kernel(program: syntax.Program, names: Names, findings: Findings) -> i
     """The typed kernel, or None where anything in it was rejected. Raises LimitPassed for what is no one
     statement's."""
     before = len(findings.diagnostics)
-    scope = new_scope(names)
+    scope = new_scope(program, names)
     params = check_params(program, scope, findings)
     declared = check_results(program, scope, findings)
     returned, requires = _body(program, scope, findings)
@@ -126,8 +126,10 @@ def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:
     return [node for node in walk(*values, into=into) if isinstance(node, ir.ParamValue)]
 
 
-def new_scope(names: Names) -> Scope:
-    return Scope(expressions.check, DimTable(), Graph(names.effort), names.functions, names.programs, {})
+def new_scope(program: syntax.Program, names: Names) -> Scope:
+    bound = {t.name: t.span for s in program.body if isinstance(s, syntax.Bind) for t in s.targets}
+    graph = Graph(names.effort)
+    return Scope(expressions.check, DimTable(), graph, names.functions, names.programs, {}, bound=bound)
 
 
 def check_params(
@@ -344,12 +346,14 @@ def fit(value: Value, dims: tuple[str, ...], span: Span, scope: Scope) -> None:
             (("the dot", dot.span),),
         )
     if extra:
+        rename, note = _rename(value, extra, dims, scope)
         raise Reject(
             "UC0208",
             f"the value ranges over {describe(value.dims)}, the type over {describe(dims)}: "
             f"{', '.join(extra)} is left over",
             span,
-            f"reduce it, as in sum[{', '.join(extra)}](..), or add it to the type",
+            f"{rename}reduce it, as in sum[{', '.join(extra)}](..), or add it to the type",
+            note,
         )
     if missing:
         raise Reject(
@@ -360,6 +364,36 @@ def fit(value: Value, dims: tuple[str, ...], span: Span, scope: Scope) -> None:
             "a value is returned only as a type with exactly its names; broadcast by combining it with a "
             "value that has them",
         )
+
+
+def _rename(
+    value: Value, extra: list[str], dims: tuple[str, ...], scope: Scope
+) -> tuple[str, tuple[tuple[str, Span], ...]]:
+    """Where a tensor has a name of its own for an axis of the type, the rename that aligns it: the opening of
+    a hint, and where the tensor is. Of `f32[M, K] + f32[M, C]` as `f32[M, K]`, that C is K."""
+    names = {id(known): name for name, known in scope.values.items() if not isinstance(known, Poisoned)}
+
+    def into(node: Value) -> tuple[Value, ...]:
+        """What is combined element by element: only there is a name as good as another."""
+        return ir.children(node) if isinstance(node, ir.Apply | ir.Cast) else ()
+
+    for node in walk(value, into=into):
+        if not isinstance(node, ir.ParamValue) or id(node) not in names:
+            continue
+        own = [d for d in node.dims if d in extra]
+        lacks = [d for d in dims if d not in node.dims and _as_long(scope, own[:1], d)]
+        if len(own) == 1 and lacks:
+            read = f"{names[id(node)]}[{own[0]} = {lacks[-1]}]"
+            note = f"{own[0]} comes from {names[id(node)]}"
+            return f"if {own[0]} is {lacks[-1]}, say so: write {read}; else ", ((note, node.span),)
+    return "", ()
+
+
+def _as_long(scope: Scope, own: list[str], other: str) -> bool:
+    """Whether two dimensions may be of one extent."""
+    extents = [scope.dims.extents.get(d) for d in (*own, other)]
+    fixed = {e for e in extents if isinstance(e, Fixed)}
+    return len(fixed) <= 1
 
 
 def _accidental(value: Value, extra: list[str]) -> tuple[str, ir.Dot] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
@@ -12,6 +12,7 @@ from ucutlass import extents
 from ucutlass.check.graph import Graph
 from ucutlass.diagnostics import Diagnostic
 from ucutlass.extents import Extent, Fixed, Free
+from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
@@ -148,7 +149,8 @@ class Scope:
     `alias` maps a function's dimension names to the program's; None in a program's own scope,
     where dimensions stand for themselves. `stack` names the functions being expanded. `checker` is
     `expressions.check`, handed in so that calls and indexing can recurse without importing it. `expansions`
-    has what each function gave for each list of arguments, in all of a program.
+    has what each function gave for each list of arguments, in all of a program; `bound` every name that the
+    body binds, sooner or later.
     """
 
     checker: Callable[[syntax.Expr, Scope], Value]
@@ -160,6 +162,7 @@ class Scope:
     alias: Mapping[str, str] | None = None
     stack: tuple[str, ...] = ()
     expansions: dict[tuple[object, ...], Value | Reject] = field(default_factory=dict)
+    bound: Mapping[str, Span] = field(default_factory=dict)
 
     def check(self, expr: syntax.Expr) -> Value:
         """The value of an expression here. Raises Reject or Cascade."""
@@ -202,9 +205,19 @@ class Scope:
         """As `dim`. Raises Reject UC0101."""
         found = self.dim(name)
         if found is None:
-            known = list(self.alias) if self.alias is not None else list(self.dims.extents)
-            raise Reject("UC0101", f"no dimension is named {name}", span, did_you_mean(name, known))
+            raise self.unknown_dim(name, span)
         return found
+
+    def unknown_dim(self, name: str, span: Span) -> Reject:
+        known = list(self.alias) if self.alias is not None else list(self.dims.extents)
+        hint = did_you_mean(name, known) or listed("dimensions", known)
+        if name in self.values:
+            return Reject("UC0101", f"{name} is a value, and a dimension is due here", span, hint)
+        return Reject("UC0101", f"no dimension is named {name}", span, hint)
+
+    def written(self, dim: str) -> str:
+        """What a dimension of the program is called here, the reverse of `dim`."""
+        return next((own for own, outer in (self.alias or {}).items() if outer == dim), dim)
 
     def extent(self, name: str, span: Span) -> Extent:
         """The extent of a dimension. Raises Reject UC0209 while it is pending."""
@@ -221,19 +234,50 @@ _LONGEST, _COMPARED, _CLOSEST = 40, 200, 8
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """A hint with the known name that is spelled most like this one, where one is."""
+    """A hint with the nearest of the known names: one that differs in upper and lower case alone, or that is
+    spelled most like this one, where one is."""
     if len(name) > _LONGEST:
         return None
+    known = list(known)
     matcher = difflib.SequenceMatcher(b=name)
 
     def alike(other: str) -> float:
         matcher.set_seq1(other)
         return matcher.quick_ratio()
 
+    same = [other for other in known if other.lower() == name.lower()]
     likely = (k for k in known if len(name) <= 3 * len(k) and len(k) <= min(3 * len(name), _LONGEST))
     near = nlargest(_CLOSEST, islice(likely, _COMPARED), key=alike)
-    close = difflib.get_close_matches(name, near, n=1)
+    close = same or difflib.get_close_matches(name, near, n=1)
     return f"did you mean {close[0]}?" if close else None
+
+
+def used_before(name: str, binding: Span, span: Span) -> Reject:
+    """For a name that stands above its binding."""
+    return Reject(
+        "UC0101", f"{name} is used before it is bound", span, f"write the binding of {name} first",
+        (("the binding", binding),),
+    )  # fmt: skip
+
+
+def unknown_value(
+    name: str, values: Iterable[str], dims: Iterable[str], functions: Collection[str], span: Span
+) -> Reject:
+    """For a name that stands for no value; the others are those that there are."""
+    if name in NAMED or name in functions:
+        return Reject("UC0101", f"{name} is a function, not a value", span, f"call it, as in {name}(..)")
+    hint = did_you_mean(name, [*values, *dims, *NAMED, *functions]) or listed("values", values)
+    return Reject("UC0101", f"nothing is named {name} here", span, hint)
+
+
+_MOST_LISTED = 12
+
+
+def listed(what: str, names: Iterable[str]) -> str | None:
+    """The first names that there are, for who named none of them."""
+    every = list(names)
+    more = ", .." if len(every) > _MOST_LISTED else ""
+    return f"{what} here: {', '.join(every[:_MOST_LISTED])}{more}" if every else None
 
 
 def describe(dims: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ucutlass import ir
 from ucutlass.check.draft import Draft, declared_type, define
 from ucutlass.check.scope import Cascade, Poisoned, Reject, did_you_mean
+from ucutlass.check.spellings import spelling_hint
 from ucutlass.check.unify import hint_if_one, settle, substitute, unify
 from ucutlass.extents import Extent, Fixed, Free, agree, bare
 from ucutlass.grammar import syntax
@@ -232,7 +233,9 @@ def _check_torch(
             "UC0508",
             f"torch.{shortened(name)} is not among the functions that a pipeline may call",
             call.callee_span,
-            did_you_mean(name, TORCH_SIGNATURES) or "there are " + " ".join(TORCH_SIGNATURES),
+            spelling_hint(name)
+            or did_you_mean(name, TORCH_SIGNATURES)
+            or "there are " + " ".join(TORCH_SIGNATURES),
         )
     tensors = [type_ for type_ in given if isinstance(type_, TensorType)]
     shapes = [tuple(draft.scope.dims.expand(a.extent) for a in t.axes) for t in tensors]

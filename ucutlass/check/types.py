@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ucutlass.check.scope import DimTable, Reject, Scope, combine, did_you_mean
+from ucutlass.check.scope import DimTable, Reject, Scope, combine, did_you_mean, listed
 from ucutlass.elements import ELEMENTS, Element
 from ucutlass.extents import Extent, Fixed, Free, names
 from ucutlass.grammar import syntax
@@ -45,9 +45,8 @@ def extent_of(expr: syntax.Expr, dims: DimTable) -> Extent:
             return Fixed(value)
         case syntax.Name(name, span):
             if name not in dims.extents:
-                raise Reject(
-                    "UC0101", f"no dimension is named {name}", span, did_you_mean(name, dims.extents)
-                )
+                hint = did_you_mean(name, dims.extents) or listed("dimensions", dims.extents)
+                raise Reject("UC0101", f"no dimension is named {name}", span, hint)
             known = dims.extents[name]
             return known if name not in dims.pending else Free(name)
         case syntax.Call(callee="size", brackets=None, arguments=(syntax.Argument(value=inner, name=None),)):
