@@ -28,7 +28,7 @@ from threading import Event
 from typing import Any
 
 from ucutlass.files import put
-from ucutlass.runtime import folders, switches
+from ucutlass.runtime import folders, shell, switches
 from ucutlass.runtime.errors import (
     BuildCancelled,
     CacheError,
@@ -102,6 +102,7 @@ class Cache:
     def load(self, key: str) -> Entry | Corrupt | None:
         """The entry of this key, its files checked against their SHA-256s; marks it used."""
         folder = self.root / "entries" / key
+        self._check_path()
         with self._guard(), span("cache look-up"):
             found = _inspect(key, folder, _check_digest)
         if isinstance(found, Entry):
@@ -167,6 +168,7 @@ class Cache:
     @contextmanager
     def staging(self, key: str) -> Iterator[Path]:
         """A fresh folder on the cache's file system, removed at the end if it is still there."""
+        self._check_path()
         with self._guard():
             folder = self._folder("staging") / f"{key}.{uuid.uuid4().hex}"
             folder.mkdir(mode=0o700)
@@ -282,6 +284,11 @@ class Cache:
 
     def _folders(self, kind: str) -> list[Path]:
         return [f for f in self._listing(kind) if f.is_dir()]
+
+    def _check_path(self) -> None:
+        """Before a compiler, or a tool, is given a path of this cache."""
+        mend = f"set {switches.CACHE_DIR} to a folder whose path has none of these"
+        shell.check(self.root, "the cache", CacheUnusable, mend)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:

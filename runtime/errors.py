@@ -69,6 +69,10 @@ class CompilerUnusable(ToolchainError):
     """nvcc is there, but it does not run or does not say its version."""
 
 
+class PathUnusable(ToolchainError):
+    """A part of the tool chain lies at a path that nvcc's own shell would read as more than a name."""
+
+
 class CompilerTooOld(ToolchainError):
     """nvcc runs, but it is older than the architecture or CUTLASS needs."""
 

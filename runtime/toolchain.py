@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.runtime import process, remembered, switches
+from ucutlass.runtime import process, remembered, shell, switches
 from ucutlass.runtime.errors import (
     CompilerIncomplete,
     CompilerMissing,
@@ -27,6 +27,7 @@ from ucutlass.runtime.errors import (
     CompilerUnusable,
     HeadersMissing,
     HostCompilerMissing,
+    PathUnusable,
     ToolchainError,
 )
 from ucutlass.spans import span
@@ -106,8 +107,11 @@ def find(environ: Mapping[str, str] | None = None) -> Toolchain:
 
 
 def find_nvcc(env: Mapping[str, str]) -> Nvcc:
-    """Raises CompilerMissing, CompilerIncomplete, CompilerUnusable, CompilerTooOld, SwitchError."""
+    """Raises CompilerMissing, CompilerIncomplete, CompilerUnusable, CompilerTooOld, PathUnusable,
+    SwitchError."""
     path, origin = _locate(env)
+    mend = f"set {switches.CUDA_HOME} to a toolkit whose path has none of these"
+    shell.check(path, "nvcc", PathUnusable, mend)
     root = path.resolve().parent.parent
     pypi_layout = (root / "lib/libcudart_static.a").exists() and not (root / "lib64").exists()
     if origin == "PyPI":
@@ -181,10 +185,12 @@ def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
 
 
 def find_host(env: Mapping[str, str]) -> HostCompiler:
-    """The g++ on PATH. Raises HostCompilerMissing."""
+    """The g++ on PATH. Raises HostCompilerMissing, PathUnusable."""
     found = shutil.which("g++", path=env.get("PATH", os.defpath))
     if found is None:
         raise HostCompilerMissing("nvcc needs g++, and there is none on PATH", INSTALL_HOST)
+    mend = "put a g++ first on PATH whose path has none of these"
+    shell.check(Path(found), "g++", PathUnusable, mend)
     stat = Path(found).resolve().stat()
     return HostCompiler(Path(found), _host_version(Path(found), stat.st_mtime_ns, stat.st_size))
 
@@ -221,7 +227,7 @@ _HEADERS = (_SOURCE + "include/", _SOURCE + "tools/util/include/")
 def find_cutlass() -> Cutlass:
     """The headers that the nvidia-cutlass package carries; imports nothing of it.
 
-    Raises HeadersMissing. Headers edited after installation are not noticed here (reading all
+    Raises HeadersMissing, PathUnusable. Headers edited after installation are not noticed here (reading all
     takes a tenth of a second); `modified_headers` and so `ucc doctor` tell.
     """
     try:
@@ -229,6 +235,8 @@ def find_cutlass() -> Cutlass:
     except importlib.metadata.PackageNotFoundError as error:
         raise HeadersMissing(f"the package {_DISTRIBUTION} is not installed", INSTALL_CUTLASS) from error
     home = Path(str(distribution.locate_file(_SOURCE)))
+    mend = f"install {_DISTRIBUTION} in an environment whose path has none of these"
+    shell.check(home, "CUTLASS", PathUnusable, mend)
     if not (home / "include/cutlass/cutlass.h").is_file():
         raise HeadersMissing(f"{home} holds no include/cutlass/cutlass.h", REINSTALL_CUTLASS)
     lines = sorted(f"{path} {digest}" for path, digest in _recorded(distribution))

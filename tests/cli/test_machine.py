@@ -274,3 +274,16 @@ def test_a_cache_that_others_may_write_is_not_used(machine: Machine) -> None:
     result = machine.ucc("build", LINEAR, *SIZES)
     assert result.status == 3 and machine.builds == 0
     assert "other users may write" in result.err and "chmod 700" in result.err
+
+
+def test_a_cache_path_that_a_shell_would_read(machine: Machine) -> None:
+    cache = str(machine.home / "$(touch pwned)")
+    result = machine.ucc("build", LINEAR, *SIZES, environ={"UCUTLASS_CACHE_DIR": cache})
+    assert result.status == 3 and "nvcc's shell" in result.err and "UCUTLASS_CACHE_DIR" in result.err
+    assert machine.builds == 0
+
+
+def test_an_output_folder_reaches_no_shell(machine: Machine) -> None:
+    folder = machine.home / "$(touch pwned)"
+    assert machine.ucc("build", LINEAR, *SIZES, "-o", folder).status == 0
+    assert len(list(folder.iterdir())) == 3 and not list(machine.home.rglob("pwned"))
