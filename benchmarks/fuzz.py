@@ -41,14 +41,16 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import Checked
 from ucutlass.grammar import problems
 from ucutlass.grammar.format import format_file
-from ucutlass.grammar.parse import SyntaxProblem, decode, parse
+from ucutlass.grammar.parse import SyntaxProblem, check_length, decode, parse
 from ucutlass.hardware import ARCHES
 from ucutlass.limits import Effort
 from ucutlass.ordinary import typical_sizes
 from ucutlass.rules import RULES
 from ucutlass.shapes import complete, free_dims
 
-__all__ = ["LARGEST", "SECONDS", "TooSlow", "check", "judge", "mutated", "processor_time", "program_of", "tally"]
+__all__ = [
+    "LARGEST", "SECONDS", "TooSlow", "check", "judge", "mutated", "processor_time", "program_of", "tally",
+]  # fmt: skip
 
 SECONDS = 2.0
 """Processor time that each command may take for one program."""
@@ -193,7 +195,8 @@ def _commands(seed: int, made: Program, checked: Checked, path: Path, steps: _St
     programs = checked.module.programs
     for program in r.sample(programs, min(len(programs), _MOST_PROGRAMS)):
         sizes = _sizes(program, r)
-        given = ["-k", program.name, *(["-s", ",".join(f"{n}={v}" for n, v in sizes.items())] if sizes else [])]
+        extents = ",".join(f"{n}={v}" for n, v in sizes.items())
+        given = ["-k", program.name, *(["-s", extents] if sizes else [])]
         target = ["--arch", r.choice(tuple(ARCHES))]
         if isinstance(program, ir.Kernel):
             steps.run("emit", lambda g=given, t=target: _command("emit", [str(path), *g, *t]))  # type: ignore[misc]
@@ -226,10 +229,11 @@ def _command(name: str, arguments: Sequence[str]) -> str:
 def _fmt(data: bytes) -> str:
     try:
         tree = parse(decode(data))
+        text = format_file(tree)
+        check_length(text)
     except SyntaxProblem as problem:
         assert problem.problems
         return "refused"
-    text = format_file(tree)
     again = parse(text)
     assert again == tree, "the canonical text means something else"
     assert format_file(again) == text, "the canonical text is not in canonical form"
@@ -381,7 +385,8 @@ def run(start: int, count: int, jobs: int) -> Tally:
             worker = _start(*chunks.pop(0))
             working[worker.pipe] = worker
         ready, _, _ = select.select(list(working), [], [], 1.0)
-        silent = [p for p, w in working.items() if time.monotonic() - w.heard > WALL_SECONDS and p not in ready]
+        late = time.monotonic() - WALL_SECONDS
+        silent = [p for p, w in working.items() if w.heard < late and p not in ready]
         ended = [p for p in ready if not _hear(working[p], found)]
         for pipe in (*ended, *silent):
             why = f"nothing was heard for {WALL_SECONDS:g} s" if pipe in silent else ""

@@ -272,13 +272,10 @@ def _gather(b: Body, dims: Dims, depth: int) -> str:
         offsets = b.fresh("o")
         b.params[offsets] = ("i32", ("", offsets), f"i32[{new}+1]" if d.chance(0.9) else "i32[9]")
         d.mark("segment")
-        return f"{b.param((new, *rest), type_=_typed(d, (new, *rest)))}[{new} = segment({dims[0]}, {offsets})]"
+        table = b.param((new, *rest), type_=f"f32[{', '.join((new, *rest))}]")
+        return f"{table}[{new} = segment({dims[0]}, {offsets})]"
     ids = b.param((dims[0],), d.r.choice(("i32", "i64", "s8")))
     return f"{b.param((new, *rest))}[{new} = {ids}]"
-
-
-def _typed(d: Drawing, dims: Dims) -> str:
-    return f"f32[{', '.join(dims)}]"
 
 
 def _call(b: Body, dims: Dims, depth: int) -> str:

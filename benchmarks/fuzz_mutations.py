@@ -156,8 +156,8 @@ def _more_lines(text: str, r: random.Random, n: int) -> str:
 
 
 def _more_items(text: str, r: random.Random, n: int) -> str:
-    items = re.findall(r"(?ms)^(?:kernel|pipeline|fn) .*?(?=^(?:kernel|pipeline|fn) |\Z)", text) or ["fn f(x) = x"]
-    item = r.choice(items)
+    items = re.findall(r"(?ms)^(?:kernel|pipeline|fn) .*?(?=^(?:kernel|pipeline|fn) |\Z)", text)
+    item = r.choice(items or ["fn f(x) = x"])
     return text + _times(lambda i: re.sub(r"^(\w+) (\w+)", rf"\1 \2_{i}", item, count=1) + "\n", n)
 
 
@@ -174,7 +174,8 @@ def _more_list(text: str, r: random.Random, n: int) -> str:
 
 
 def _nested(text: str, r: random.Random, n: int) -> str:
-    head, tail = r.choice((("relu(", ")"), ("(", ")"), ("-", ""), ("not ", ""), ("sum[K](", ")"), ("f(", ")")))
+    head = r.choice(("relu(", "(", "-", "not ", "sum[K](", "f("))
+    tail = ")" if head.endswith("(") else ""
     return re.sub(r"(return )(.+)", lambda m: f"{m[1]}{head * n}{m[2]}{tail * n}", text, count=1)
 
 
@@ -186,8 +187,10 @@ def _long_sum(text: str, r: random.Random, n: int) -> str:
 
 def _bound_chain(text: str, r: random.Random, n: int) -> str:
     """Bindings of which each uses the one before twice."""
-    use = r.choice(("{0} + {0} * {1}", "where({0} < {1}, {0}, 1)", "{0}[A = A - 1] + {0}", "softmax[A]({0}) + {0}",
-                    "max[A]({0}) * {0}", "{0} * {0}", "{0}[A = A - {1}]", "cumsum[A]({0}) + {0}"))  # fmt: skip
+    use = r.choice((
+        "{0} + {0} * {1}", "where({0} < {1}, {0}, 1)", "{0}[A = A - 1] + {0}", "softmax[A]({0}) + {0}",
+        "max[A]({0}) * {0}", "{0} * {0}", "{0}[A = A - {1}]", "cumsum[A]({0}) + {0}",
+    ))  # fmt: skip
     start = r.choice(re.findall(r"\b[a-z]\w*(?=: )", text) or ["x"])
     lines = _times(lambda i: f"  b{i + 1} = {use.format(f'b{i}', i)}\n", n)
     return _insert(text, r, r"\{\n(?=  )", f"  b0 = {start}\n{lines}")
@@ -195,14 +198,18 @@ def _bound_chain(text: str, r: random.Random, n: int) -> str:
 
 def _masks(text: str, r: random.Random, n: int) -> str:
     word = r.choice((" and ", " or "))
-    compare = r.choice(("index(A) * {0} <= index(B) + {1}", "index(A) % {1} < {0}", "index(A) < {0}", "x1 > {0}"))
+    compare = r.choice(
+        ("index(A) * {0} <= index(B) + {1}", "index(A) % {1} < {0}", "index(A) < {0}", "x1 > {0}")
+    )
     masks = word.join(compare.format(i + 1, i + 7) for i in range(min(n, 95)))
     return re.sub(r"(return )(.+)", lambda m: f"{m[1]}where({masks}, {m[2]}, 0)", text, count=1)
 
 
 def _double_calls(text: str, r: random.Random, n: int) -> str:
     """Functions that call each other twice, the last of them called."""
-    use = r.choice(("{0}(a) * {0}(a)", "{0}(a) + {0}(a + {1})", "{0}({0}(a))", "{0}(a)", "{0}(a + 1) * {0}(a * 2)"))
+    use = r.choice(
+        ("{0}(a) * {0}(a)", "{0}(a) + {0}(a + {1})", "{0}({0}(a))", "{0}(a)", "{0}(a + 1) * {0}(a * 2)")
+    )
     first = r.choice(("a * a + 1", "nothing", "a", "max(a)"))
     chain_ = _times(lambda i: f"fn c{i + 1}(a) = {use.format(f'c{i}', i)}\n", n)
     last = chain_.count("\n")
@@ -214,7 +221,7 @@ def _double_calls(text: str, r: random.Random, n: int) -> str:
 def _alternatives(text: str, r: random.Random, n: int) -> str:
     fields: list[str] = []
     for name in r.sample(list(FIELDS), r.choice((1, 2, 5, 9))):
-        words = [*FIELDS[name].words, "1", "2", "4", "8", "64x64x64", "128x128", "auto"]
+        words = (*FIELDS[name].words, "1", "2", "4", "8", "64x64x64", "128x128", "auto")
         fields.append(f"{name} {' or '.join(r.choice(words) for _ in range(min(n, 2000)))}")
     when = r.choice(("", "", " when A <= 64", " when A * A % 7 == 6", " when " + "A*" * 60 + "A == 1"))
     block = f"  schedule {r.choice(('sm90a', 'sm80'))}{when} {{ {'  '.join(fields)} }}\n"
@@ -222,7 +229,9 @@ def _alternatives(text: str, r: random.Random, n: int) -> str:
 
 
 def _large_numbers(text: str, r: random.Random, n: int) -> str:
-    value = r.choice(("9" * n, "0." + "1" * n, f"1e{n}", str(2**63 - 1), str(2**31 - 1), f"1e-{'9' * n}", "1x" * n + "1"))
+    value = r.choice((
+        "9" * n, "0." + "1" * n, f"1e{n}", str(2**63 - 1), str(2**31 - 1), f"1e-{'9' * n}", "1x" * n + "1",
+    ))  # fmt: skip
     numbers = list(re.finditer(r"\b\d+\b", text))
     for m in sorted(r.sample(numbers, min(len(numbers), r.choice((1, 3)))), key=lambda m: -m.start()):
         text = text[: m.start()] + value[: LARGEST // 4] + text[m.end() :]
@@ -232,7 +241,9 @@ def _large_numbers(text: str, r: random.Random, n: int) -> str:
 def _extents(text: str, r: random.Random, n: int) -> str:
     """Names of which each extent is computed from the one before, twice."""
     op, first = r.choice("+-*%"), r.choice(("E0", "E0=1000000", "E0=1"))
-    names = [first, *(f"E{i}=E{i - 1}{op}{r.choice((f'E{i - 1}', '1', '2'))}" for i in range(1, min(n, 2000)))]
+    names = [first]
+    for i in range(1, min(n, 2000)):
+        names.append(f"E{i}=E{i - 1}{op}{r.choice((f'E{i - 1}', '1', '2'))}")
     order = names if r.random() < 0.5 else names[::-1]
     axes = f"({' '.join(order)})" if r.random() < 0.2 and len(names) > 1 else ", ".join(order)
     return _insert(text, r, r"kernel \w+\(|pipeline \w+\(", f"ex: f32[{axes}], ")
@@ -244,7 +255,10 @@ def _long_names(text: str, r: random.Random, n: int) -> str:
 
 
 def _wrong_names(text: str, r: random.Random, n: int) -> str:
-    one = r.choice(("  w{0} = z{0}\n", "  w{0} = zz{0}(x1)\n", "  w{0} = x1[Q{0} = 1]\n", "  schedule sm9{0} {{ til{0} 1 }}\n"))
+    one = r.choice((
+        "  w{0} = z{0}\n", "  w{0} = zz{0}(x1)\n", "  w{0} = x1[Q{0} = 1]\n",
+        "  schedule sm9{0} {{ til{0} 1 }}\n",
+    ))  # fmt: skip
     return _insert(text, r, r"\{\n(?=  )", _times(one.format, n))
 
 
@@ -259,7 +273,9 @@ def _stages(text: str, r: random.Random, n: int) -> str:
 
 
 def _requirements(text: str, r: random.Random, n: int) -> str:
-    one = r.choice(("require A * B * A % {0} == 1", "require A > {0}", "require A % 2 == 0", "require A // {0} == 0"))
+    one = r.choice((
+        "require A * B * A % {0} == 1", "require A > {0}", "require A % 2 == 0", "require A // {0} == 0",
+    ))  # fmt: skip
     return _insert(text, r, r"\{\n(?=  )", _times(lambda i: f"  {one.format(i + 13)}\n", n))
 
 
@@ -268,6 +284,6 @@ def _comments(text: str, r: random.Random, n: int) -> str:
 
 
 _AMPLIFIERS: tuple[Callable[[str, random.Random, int], str], ...] = (
-    _more_lines, _more_items, _more_list, _nested, _long_sum, _bound_chain, _masks, _double_calls, _alternatives,
-    _large_numbers, _extents, _long_names, _wrong_names, _stages, _requirements, _comments,
+    _more_lines, _more_items, _more_list, _nested, _long_sum, _bound_chain, _masks, _double_calls,
+    _alternatives, _large_numbers, _extents, _long_names, _wrong_names, _stages, _requirements, _comments,
 )  # fmt: skip

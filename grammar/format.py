@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain
 
+from ucutlass.grammar.parse import check_length, parse
 from ucutlass.grammar.syntax import (
     Argument,
     Axis,
@@ -57,6 +58,14 @@ def format_file(tree: File) -> str:
     if tree.closing:
         blocks.append(_comment_lines(tree.closing))
     return "\n".join("\n".join([*block, ""]) for block in blocks)
+
+
+def formatted(source: str) -> str:
+    """The canonical text of a program. Raises SyntaxProblem as `parse`, also where the canonical text would
+    be longer than any that is read."""
+    text = format_file(parse(source))
+    check_length(text, "the canonical form of the text")
+    return text
 
 
 # --- lines -----------------------------------------------------------------------

@@ -65,10 +65,15 @@ def parse(source: str) -> File:
     return attach(File(tuple(items)), scan.tokens, scan.comments)
 
 
-def _check_text(text: str) -> None:
+def check_length(text: str, what: str = "the text") -> None:
+    """Raises SyntaxProblem UC0006 for a text that is longer than any that is read."""
     if len(text) > MAX_CHARACTERS:
-        message = f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read"
+        message = f"{what} has {len(text)} characters; at most {MAX_CHARACTERS} are read"
         raise SyntaxProblem((Problem(problems.FILE_TOO_LARGE, message, Span(0, 0), "split the file"),))
+
+
+def _check_text(text: str) -> None:
+    check_length(text)
     at = text.find("\0")
     if at >= 0:
         message = "the text holds a NUL character; a program is plain text"

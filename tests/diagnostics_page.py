@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.check.limit_programs import CONDITIONS, ELEMENTS, LIMITS, MANY_ERRORS, READINGS
 from tests.check.test_diagnostics import CHECKED, REFUSED, WARNED, attention
 from tests.grammar.test_syntax_problems import CASES
-from ucutlass import frontend
+from ucutlass import frontend, limits
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import Diagnostic, ProgramError, render
 from ucutlass.grammar import problems
@@ -38,6 +39,9 @@ FOREIGN = "UC0439"
 
 UNREACHED = {
     "UC0431": "not earned by a program: the planner chooses the routes itself",
+    "UC0709": f"{CONDITIONS[2]} Its message: {limits.CONDITIONS.message(0)}",
+    "UC0719": f"not earned by a known program: a net below the other limits. Its message: "
+    f"{limits.PROCESSOR_SECONDS.message(0)}",
 }
 """Codes that no program earns, and why they stand in the tables."""
 
@@ -181,6 +185,8 @@ SHAPES = {
     "UC0601": Case(_PLAIN, "M=64"),
     "UC0602": Case(_PLAIN, "M=64,N=64,K=32"),
     "UC0603": Case(_PLAIN, "M=60,N=64"),
+    "UC0710": Case(*ELEMENTS),
+    "UC0711": Case(READINGS, "M=64"),
 }
 
 _SIZES = {"UC0305": "A=4,B=4,C=4,D=4,U=4,V=4,W=4,K=4,N=4", "UC0314": "M=4,N=4"}
@@ -193,6 +199,8 @@ _LONG = {
         "#" * (problems.MAX_CHARACTERS + 1),
         f"{problems.MAX_CHARACTERS + 1} characters.",
     ),
+    **{code: (text, words) for code, (text, words) in LIMITS.items() if words},
+    "UC0701": MANY_ERRORS,
 }
 """Texts too long to print, and what to print for them."""
 
@@ -217,6 +225,12 @@ _SECTIONS = (
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
+    (
+        "Limits of the compiler", "UC07",
+        "The text asks for more than the compiler does: `ucutlass.limits` has the numbers. They keep every "
+        "text that is read within two seconds and 500 MB for each of `check`, `fmt`, `explain`, `emit` and "
+        "`sol`. UC0107 and UC0006 are such limits too.",
+    ),
     ("Warnings", "UC08", "The program is legal, and something in it cannot be meant. Found by "
      "`ucutlass.check` in files without errors; the exit status is 0 but for `ucc check --strict`."),
 )
@@ -231,6 +245,8 @@ def meanings() -> dict[str, str]:
 
 def program(code: str) -> Case | None:
     """The smallest program of a code that can be printed."""
+    if code in LIMITS and not LIMITS[code][1]:
+        return Case(LIMITS[code][0])
     if code in CHECKED or code in REFUSED or code in WARNED:
         return Case((CHECKED | REFUSED | WARNED)[code], _SIZES.get(code, ""))
     if code in (rest := RULED | SHAPES):
@@ -242,7 +258,7 @@ def message(code: str) -> str:
     """What `ucc` prints for the program of a code."""
     if code == problems.NOT_TEXT:
         return _caught(code, lambda: decode(b"\xff"), "\ufffd")
-    if code in _LONG:
+    if code in _LONG and code not in UNREACHED:
         text = _LONG[code][0]
         return _caught(code, lambda: frontend.read_text(text, "k.ucu"), text).partition("\n")[0]
     case = program(code)

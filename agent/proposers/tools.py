@@ -1,9 +1,8 @@
 """Tools that a model may call while it answers: the compiler's own words, and the bench.
 
-Each is a function from a JSON object to text. They read programs, first in a process with limits of its own, and
-execute none of them; `measure` is the
-session's to give, and counts its attempts itself. Their words are quoted as data and bounded by whoever
-sends them.
+Each is a function from a JSON object to text. They read programs, first in a process with limits of its own,
+and execute none of them; `measure` is the session's to give, and counts its attempts itself. Their words are
+quoted as data and bounded by whoever sends them.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ucutlass import frontend, ir
@@ -54,24 +54,22 @@ class Tool:
 
 def toolbox(subject: Subject, measure: Measure | None = None) -> tuple[Tool, ...]:
     """In the order in which they are offered, which must stay: an API caches by it."""
-    front = Front(subject)
+    of = partial(_of_program, Front(subject))
     found = [
-        _of_program(front, "check", "Checks a program and its schedules for the problem's extents, as the judge "
-                    "will: every error with its place, the numbers and a mend. Free.",
-                    lambda text: check(subject, text)),
-        _of_program(front, "explain", "Says how the compiler would run a program at the problem's extents: what it "
-                    "chose and why, waves, registers, shared memory, estimate, advice. Free.",
-                    lambda text: described(subject, text)),
-        _of_program(front, "sol", "The speed-of-light bounds of a program at the problem's extents, with the terms "
-                    "of each. Free.", lambda text: speed_of_light(subject, text)),
+        of("check", "Checks a program and its schedules for the problem's extents, as the judge will: every error "
+           "with its place, the numbers and a mend. Free.",
+           lambda text: check(subject, text)),
+        of("explain", "Says how the compiler would run a program at the problem's extents: what it chose and why, "
+           "waves, registers, shared memory, estimate, advice. Free.",
+           lambda text: described(subject, text)),
+        of("sol", "The speed-of-light bounds of a program at the problem's extents, with the terms of each. Free.",
+           lambda text: speed_of_light(subject, text)),
         Tool("guide", "Looks up the language guide: a diagnostic code (UC0404), a schedule field (cluster), "
              "or words.", _object("about", "what to look up"), lambda v: look_up(_text(v, "about"))),
     ]  # fmt: skip
     if measure is not None:
-        found.append(
-            _of_program(front, "measure", "Builds a program, verifies, times and audits it now. Costs an attempt: "
-                        "call it for what you would propose.", measure)
-        )  # fmt: skip
+        words = "Builds a program, verifies, times and audits it now. Costs an attempt: call it for what you "
+        found.append(of("measure", words + "would propose.", measure))
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.check.limit_programs import LIMITS, MANY_ERRORS
 from ucutlass import extents, ir
 from ucutlass.check import check
 from ucutlass.codes import CODES
@@ -11,6 +12,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.families import Refused, recognise
 from ucutlass.families.planning import plan_form
 from ucutlass.hardware import ARCHES
+from ucutlass.limits import ERRORS
 from ucutlass.schedule import Request
 
 
@@ -156,7 +158,7 @@ ELSEWHERE = {
     "UC0332", "UC0333", "UC0334", "UC0460", "UC0465", "UC0466", "UC0467", "UC0468", "UC0470", "UC0471",
     "UC0472", "UC0473", "UC0475", "UC0476", "UC0477", "UC0480", "UC0481", "UC0482", "UC0483", "UC0601",
     "UC0602",
-    "UC0603",
+    "UC0603", "UC0701", "UC0709", "UC0710", "UC0711", "UC0719",
 }  # fmt: skip
 """Codes that need more than a text; their own tests have them."""
 
@@ -184,8 +186,18 @@ def test_recognition_refuses(code: str) -> None:
     assert caught.value.diagnostic.code == code
 
 
+@pytest.mark.parametrize("code", LIMITS)
+def test_limits_are_named(code: str) -> None:
+    assert codes(LIMITS[code][0]) == [code]
+
+
+def test_errors_are_listed_up_to_a_limit() -> None:
+    found = codes(MANY_ERRORS[0])
+    assert found == ["UC0101"] * ERRORS.most + ["UC0701"]
+
+
 def test_every_code_is_earned() -> None:
-    assert set(CHECKED) | set(REFUSED) | set(WARNED) | ELSEWHERE == set(CODES)
+    assert set(CHECKED) | set(REFUSED) | set(LIMITS) | set(WARNED) | ELSEWHERE == set(CODES)
 
 
 def test_all_errors_of_a_file_at_once() -> None:

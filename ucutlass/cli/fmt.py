@@ -14,8 +14,8 @@ from ucutlass.cli.errors import Status, reported
 from ucutlass.cli.limited import limited
 from ucutlass.cli.options import json_option
 from ucutlass.files import write
-from ucutlass.grammar.format import format_file
-from ucutlass.grammar.parse import SyntaxProblem, parse
+from ucutlass.grammar.format import formatted
+from ucutlass.grammar.parse import SyntaxProblem
 
 
 @click.command("fmt")
@@ -59,6 +59,6 @@ def command(files: tuple[Path, ...], check: bool, as_json: bool) -> None:
 
 def _format(source: str, file: str) -> str:
     try:
-        return format_file(parse(source))
+        return formatted(source)
     except SyntaxProblem as problem:
         raise program_error(problem, source, file) from None
