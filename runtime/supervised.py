@@ -35,14 +35,15 @@ class Process:
 class Supervised:
     """As subprocess.Popen, whose `stdin`, `stdout`, `stderr` and `pass_fds` these are.
 
-    `env` is the whole environment of the command. The command is ended where the thread that made this
+    `env` is the whole environment of the command, `folder` is where it runs, where this process does by
+    default. The command is ended where the thread that made this
     ends, as where the whole process does. Raises OSError where the command cannot be executed, ValueError
     for an empty one and for one with a null character.
     """
 
     def __init__(
         self, command: Sequence[str], *, env: Mapping[str, str], stdin: int, stdout: int, stderr: int,
-        pass_fds: Sequence[int] = (),
+        pass_fds: Sequence[int] = (), folder: Path | None = None,
     ) -> None:  # fmt: skip
         if not command:
             raise ValueError("an empty command")
@@ -54,7 +55,7 @@ class Supervised:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
                 stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=(*pass_fds, theirs.fileno()),
-                start_new_session=True, env=dict(env),
+                start_new_session=True, env=dict(env), cwd=folder,
             )  # fmt: skip
         except BaseException:
             self._line.close()
@@ -144,7 +145,7 @@ def _descendants(ancestor: int) -> list[Process]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             # proc(5): the name, in parentheses, may hold blanks; state is field 3, ppid 4, rss 24.
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             if fields[0] not in "ZX":
                 found = Process(int(stat.parent.name), int(fields[21]) * page)
                 children.setdefault(int(fields[1]), []).append(found)

@@ -36,7 +36,7 @@ elif how == "output":
     process.output(line, 600)
 else:
     from ucutlass.agent.proposers import command
-    command._run(line, b"text", 600)
+    command._run(line, b"text", 600, {"PATH": "/usr/bin:/bin"})
 """
 
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_started(tmp_path: Path, program: Callable[[Path], Path])
 
 
 def test_nothing_is_left_of_a_program_that_ends(tmp_path: Path) -> None:
-    """Neither its children nor the guard."""
+    """Neither its children nor the supervisor."""
     before = set(Path("/proc").glob("[0-9]*"))
     assert run(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pids"], tmp_path) == 0
     assert all_ended(pids(tmp_path, 1))
