@@ -36,9 +36,9 @@ class Supervised:
     """As subprocess.Popen, whose `stdin`, `stdout`, `stderr` and `pass_fds` these are.
 
     `env` is the whole environment of the command, `folder` is where it runs, where this process does by
-    default. The command is ended where the thread that made this
-    ends, as where the whole process does. Raises OSError where the command cannot be executed, ValueError
-    for an empty one and for one with a null character.
+    default. The command is ended where the thread that made this ends, as where the whole process does.
+    Raises OSError where the command cannot be executed, ValueError for an empty one and for one with a null
+    character.
     """
 
     def __init__(

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.check.test_diagnostics import CHECKED, STAGES, kernel
+from tests.check.test_diagnostics import MM as PLAIN
+from tests.check.test_diagnostics import TORCH as TORCH_STAGE
 from ucutlass.check import check
 from ucutlass.check.calls import BUILTINS
 from ucutlass.check.spellings import SPELLINGS
@@ -223,6 +226,62 @@ def test_a_renaming_hint_points_at_the_tensor() -> None:
 def test_an_axis_of_a_product_is_not_offered_another_name() -> None:
     text = k("return dot[K](x, w)", MM, "f32[M]")
     assert "[N =" not in (found(text)[0].hint or "")
+
+
+def test_a_name_of_two_tensors_is_no_accident() -> None:
+    text = k("return x * w", "x: f32[M, N], w: f32[N, K]", "f32[M, K]")
+    assert "[N =" not in (found(text)[0].hint or "")
+
+
+MENDED: dict[str, tuple[str, str]] = {
+    "UC0102": ("size(K)", kernel("return dot[K](x, w) * rsqrt(size(K))")),
+    "UC0104": ("fn frob(x) = x * x", "fn frob(x) = x * x\n" + kernel("return frob(dot[K](x, w))")),
+    "UC0105": ("relu(x)", kernel("return relu(dot[K](x, w))")),
+    "UC0201": ("bf16", kernel(PLAIN)),
+    "UC0202": ("x[M = J]", kernel("return dot[K](x, x[M = J])", "x: bf16[M, K]", "f32[M, J]")),
+    "UC0203": ("f16(..)", kernel("return dot[K](f16(x), w)", "x: bf16[M, K], w: f16[N, K]")),
+    "UC0206": ("dot[.., S]", kernel("return dot[K, S](x, w)", "x: bf16[M, K, S], w: bf16[N, K, S]")),
+    "UC0208": ("sum[N](..)", kernel("return sum[N](dot[K](x, w))", result="f32[M]")),
+    "UC0209": ("P=3", kernel("return dot[K](x, w) + index(P)", result="f32[M, N, P=3]")),
+    "UC0211": ("max[N](..)", kernel("return max[N](dot[K](x, w))", result="f32[M]")),
+    "UC0212": ("where(c, 1, 0)", kernel("return relu(where(dot[K](x, w) > 0, 1, 0))")),
+    "UC0213": (
+        "(M1=8 ..)", kernel(PLAIN, "x: bf16[(M1=8 M2), K], w: bf16[N, K]", "f32[M1, M2, N]")
+    ),
+    "UC0214": ("i64(index(K) * index(K))", kernel("return dot[K](x[K = i64(index(K) * index(K))], w)")),
+    "UC0216": ("tf32(x)", kernel("return dot[K](tf32(x), tf32(w))", "x: f32[M, K], w: f32[N, K]")),
+    "UC0217": ("acc=f32", kernel("return dot[K](x, w, acc=f32)")),
+    "UC0218": ("return e", kernel(PLAIN)),
+    "UC0219": ("f32[]", kernel("return sum[M, N](dot[K](x, w))", result="f32[]")),
+    "UC0221": ("//", kernel(PLAIN, "x: bf16[M, K=6//2], w: bf16[N, K]")),
+    "UC0222": ("relu(..)", kernel("return relu(dot[K](x, w))")),
+    "UC0223": ("return e", kernel("a = dot[K](x, w)  return a")),
+    "UC0224": ("b[N = N - 1]".replace("b", "x"), kernel(
+        "return dot[K](x, w) + b[N = N - 1]", "x: bf16[M, K], w: bf16[N, K], b: f32[N]")),
+    "UC0402": ("tile", kernel(PLAIN + "  schedule sm90a { tile 128x128x64 }")),
+    "UC0403": ("MxNxK", kernel(PLAIN + "  schedule sm90a { tile 128x128x64 }")),
+    "UC0405": ("M <= 64", kernel(PLAIN + "  schedule sm90a when M <= 64 { stages 3 }")),
+    "UC0503": ("h = bf16(..)", kernel("h = bf16(dot[K](x, w))  return h")),
+    "UC0504": ("h: f32[B, C] = torch.NAME(x)",
+               "pipeline p(x: f32[M]) -> f32[M] { h: f32[M] = torch.sort(x)  return h }\n"),
+    "UC0505": ("schedule sm90a for h", STAGES % "schedule sm90a for h { vector 4 }"),
+    "UC0508": ("dot[N](x, w)",
+               "pipeline p(x: f32[M, N], w: f32[N]) -> f32[M] { h: f32[M] = dot[N](x, w)  return h }\n"),
+    "UC0509": ("torch.softmax(x, dim=0)", TORCH_STAGE % ("f32[M, N]", "softmax(x, dim=0)")),
+}  # fmt: skip
+"""Of the smallest program of a code: what its hint says to write, and that program with it."""
+
+
+@pytest.mark.parametrize("code", MENDED)
+def test_the_hint_of_a_code_mends(code: str) -> None:
+    snippet, mended = MENDED[code]
+    assert snippet in (found(CHECKED[code])[0].hint or "")
+    check(mended)
+
+
+@pytest.mark.parametrize("code", CHECKED)
+def test_every_error_says_what_to_do(code: str) -> None:
+    assert all(problem.hint for problem in found(CHECKED[code]))
 
 
 def test_extents_that_differ_are_not_offered_as_one() -> None:

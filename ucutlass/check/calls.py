@@ -87,7 +87,7 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             f"bind it first: h = {name}(..)",
         )
     known = [*NAMED, *_CONSUMING, *_PLAIN, *ELEMENTS, *scope.functions]
-    hint = spelling_hint(name) or did_you_mean(name, known)
+    hint = spelling_hint(name) or did_you_mean(name, known) or f"define it, as in fn {name[:40]}(x) = x * x"
     return Reject("UC0104", f"no function is named {name}", call.callee_span, hint)
 
 
@@ -119,7 +119,11 @@ def _signature(callee: str, options: tuple[str, ...]) -> str | None:
         defaults = zip(function.parameters[least:], function.defaults, strict=True)
         written = [*function.parameters[:least], *(f"{p}={d:g}" for p, d in defaults)]
         return f"write {callee}({', '.join(written)})"
-    return f"its named arguments: {', '.join(options)}" if options else None
+    if options:
+        return f"its named arguments: {', '.join(options)}"
+    if callee in _CONSUMING:
+        return f"names stand in the brackets, as in {callee}[K](x), and results align by name"
+    return None
 
 
 def _one(call: syntax.Call, scope: Scope, options: tuple[str, ...] = ()) -> Value:

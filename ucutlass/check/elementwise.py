@@ -14,6 +14,7 @@ from ucutlass.functions import Function
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
 
+_COMPARE = "compare it, as in x != 0"
 _MAX_INT = 2**63 - 1
 _MAX_I32 = 2**31 - 1
 
@@ -51,11 +52,11 @@ def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span)
 def _outcome(function: Function, args: tuple[Value, ...], span: Span) -> Element:
     values = args[1:] if function.domain == "any" else args
     if function.domain == "any" and args[0].elem is not BOOL:
-        raise _wrong_kind(function, "a condition (bool) first", args[0])
+        raise _wrong_kind(function, "a condition (bool) first", args[0], _COMPARE)
     if function.domain == "bool":
         for a in args:
             if a.elem is not BOOL:
-                raise _wrong_kind(function, "conditions (bool)", a)
+                raise _wrong_kind(function, "conditions (bool)", a, _COMPARE)
         return BOOL
     bools = [a for a in values if a.elem is BOOL]
     if bools and not (function.domain == "any" and len(bools) == len(values)):

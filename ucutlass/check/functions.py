@@ -60,6 +60,7 @@ def _in(expr: syntax.Expr, known: _Known) -> Iterator[Reject]:
         case syntax.Call(callee=callee, brackets=brackets, arguments=arguments, callee_span=span):
             if callee not in known.callables and not callee.startswith("torch."):
                 hint = spelling_hint(callee) or did_you_mean(callee, sorted(known.callables))
+                hint = hint or f"define it, as in fn {callee[:40]}(x) = x * x"
                 yield Reject("UC0104", f"no function is named {callee}", span, hint)
             introduced = tuple(b.name for b in brackets or () if b.extent is not None)
             inner = replace(known, dims=(*known.dims, *introduced)) if introduced else known

@@ -309,7 +309,9 @@ def match_return(
     """Return items by result name, in the declared order. Raises Reject UC0223 or UC0218."""
     if len(returned) != 1:
         span = returned[1].span if returned else program.name_span
-        raise Reject("UC0223", f"{program.name} has {len(returned)} returns; it needs one", span)
+        words = f"{program.name} has {len(returned)} returns; it needs one"
+        hint = "name several results in one: return y = e1, z = e2" if returned else "end it in: return e"
+        raise Reject("UC0223", words, span, hint)
     (statement,) = returned
     items = {item.name or "": item for item in statement.items}
     wanted = [r.name or "" for r in program.results]
@@ -377,10 +379,10 @@ def _rename(
         """What is combined element by element: only there is a name as good as another."""
         return ir.children(node) if isinstance(node, ir.Apply | ir.Cast) else ()
 
-    for node in walk(value, into=into):
-        if not isinstance(node, ir.ParamValue) or id(node) not in names:
-            continue
-        own = [d for d in node.dims if d in extra]
+    tensors = [n for n in walk(value, into=into) if isinstance(n, ir.ParamValue) and id(n) in names]
+    alone = [d for d in extra if sum(d in node.dims for node in tensors) == 1]  # no accident in two
+    for node in tensors:
+        own = [d for d in node.dims if d in alone]
         lacks = [d for d in dims if d not in node.dims and _as_long(scope, own[:1], d)]
         if len(own) == 1 and lacks:
             read = f"{names[id(node)]}[{own[0]} = {lacks[-1]}]"

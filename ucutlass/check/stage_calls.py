@@ -44,7 +44,10 @@ def callee_of(call: syntax.Call, draft: Draft) -> ir.Kernel:
         return kernel
     program = draft.scope.programs[call.callee]
     if program.kind == "pipeline":
-        raise Reject("UC0109", f"{call.callee} is a pipeline; a pipeline calls kernels", call.callee_span)
+        raise Reject(
+            "UC0109", f"{call.callee} is a pipeline; a pipeline calls kernels", call.callee_span,
+            "call its kernels, or write its stages here",
+        )  # fmt: skip
     raise Cascade
 
 
@@ -151,8 +154,9 @@ def check_shape(
     """What `who` gives fits the declared type axis by axis. Raises Reject with `code`."""
     if len(declared.axes) != len(shape):
         raise Reject(
-            code, f"{who} gives a tensor of {len(shape)} axes, the type here has {len(declared.axes)}", span
-        )
+            code, f"{who} gives a tensor of {len(shape)} axes, the type here has {len(declared.axes)}", span,
+            f"write a type of {len(shape)} axes, those of the result in memory order",
+        )  # fmt: skip
     dims = draft.scope.dims
     for number, (here, extent) in enumerate(zip(declared.axes, shape, strict=True)):
         if extent is None:
