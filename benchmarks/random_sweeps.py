@@ -36,9 +36,10 @@ MOST = 30_000
 """Elements of the largest tensor: what the emulator does in seconds."""
 
 KINDS = ("element-wise", "reduction", "normalisation", "softmax", "scan", "window", "gather", "pick")
-COMPOSED = ("of a window", "of a row", "results", "masked", "window sum")
+COMPOSED = ("of a window", "of a row", "results", "masked", "window sum", "window of two names")
 """Compositions: a reduction, softmax or scan of a window's values, scans and picks of what a row's reductions
-give, results of several kinds, masks, weighted windows. (A window of windows takes two launches.)"""
+give, results of several kinds, masks, weighted windows, windows that two names move. (A window of windows
+takes two launches.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +142,7 @@ class Maker:
         dims = [n if n != name else f"P=({name}+{low})//{step}" for n in self.names]
         self.leaves = ["x"]
         self.params = self.params[:1]
-        at = f"{step}*P + R - {low}"
-        if self.draw.random() < 0.3:  # a second name moves the window too
-            at = f"{self.draw.randint(1, 5)}*O + {at}"
-            dims.insert(self.draw.randint(0, len(dims)), f"O={self.draw.randint(2, 3)}")
-        return f"  return relu({op}[R={taps}](x[{name} = {at}]))", dims
+        return f"  return relu({op}[R={taps}](x[{name} = {step}*P + R - {low}]))", dims
 
     def _gather(self) -> tuple[str, list[str]]:
         name = self.draw.choice(self.names)
@@ -231,6 +228,11 @@ class Maker:
             return f"  return cumsum[{over}](where({mask}, {self.expr(1, 'x')}, 0))", self.names
         fill = "-inf" if op == "softmax" and other == over else "-30"
         return f"  return {op}[{over}](where({mask}, {self.expr(1, 'x')}, {fill}))", self.names
+
+    def _window_of_two_names(self) -> tuple[str, list[str]]:
+        value, dims = self._window()
+        dims.insert(self.draw.randint(0, len(dims)), f"O={self.draw.randint(2, 3)}")
+        return value.replace("*P + R", f"*P + {self.draw.randint(1, 5)}*O + R"), dims
 
     def _window_sum(self) -> tuple[str, list[str]]:
         name, taps = self.names[-1], self.draw.randint(2, 4)

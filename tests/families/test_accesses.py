@@ -49,7 +49,7 @@ def test_every_access_of_a_convolution_is_aligned(draw: Random, arch: str) -> No
         assert list(wrong_accesses(launch, draw)) == [], f"{made.text}{made.sizes} {launch.aligned}"
 
 
-SWEEP_KINDS = (*KINDS, "window", "window", "element-wise")
+SWEEP_KINDS = (*KINDS, "window", "window of two names", "element-wise")
 
 
 def sweep_launch_of(seed: int, draw: Random) -> sweep_access_model.Launch | None:

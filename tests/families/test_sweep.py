@@ -428,6 +428,7 @@ def test_the_workspace_is_asked_for_and_needed(tmp_path: Path) -> None:
     assert isinstance(made.plan, SweepPlan) and made.plan.schedule.splits > 1
     size = ctypes.c_uint64(0)
     pointers, extents = (ctypes.c_void_p * 2)(64, 64), (ctypes.c_int64 * 1)(2**22)
+    assert entry(pointers, extents, None, None, ctypes.c_void_p(72), None, None) == 1, "not at 16 bytes"
     assert entry(pointers, extents, None, None, None, ctypes.byref(size), None) == 0
     assert size.value > 0
     assert entry(pointers, extents, None, None, None, None, None) == 1, "no workspace given"

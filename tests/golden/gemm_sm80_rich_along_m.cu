@@ -16,7 +16,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_f10627ff4459966d_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_9d4deca81634e7eb_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -889,14 +889,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_f10627ff4459966d_kernel
+}  // namespace ucc_9d4deca81634e7eb_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_f10627ff4459966d(
+extern "C" int32_t ucc_9d4deca81634e7eb(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_f10627ff4459966d_kernel;
+  using namespace ucc_9d4deca81634e7eb_kernel;
   for (int i = 0; i < 6; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -1022,7 +1022,7 @@ extern "C" int32_t ucc_f10627ff4459966d(
     *workspace_size = size;
     return 0;
   }
-  if (size > 0 && workspace == nullptr) return 1;
+  if (size > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) return 1;
 
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
   int64_t const blocks = tiles_m * tiles_n * p.batches;

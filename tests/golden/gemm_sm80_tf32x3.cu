@@ -16,7 +16,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_f7ae79cdeb2679a4_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_42b20e0abbe90c9e_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -674,14 +674,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_f7ae79cdeb2679a4_kernel
+}  // namespace ucc_42b20e0abbe90c9e_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_f7ae79cdeb2679a4(
+extern "C" int32_t ucc_42b20e0abbe90c9e(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_f7ae79cdeb2679a4_kernel;
+  using namespace ucc_42b20e0abbe90c9e_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -734,7 +734,7 @@ extern "C" int32_t ucc_f7ae79cdeb2679a4(
     *workspace_size = size;
     return 0;
   }
-  if (size > 0 && workspace == nullptr) return 1;
+  if (size > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) return 1;
 
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
   int64_t const blocks = tiles_m * tiles_n * p.batches;

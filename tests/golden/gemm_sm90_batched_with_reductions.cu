@@ -75,7 +75,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_470ce20d614e8580_kernel {
+namespace ucc_6d83ca667a046ac6_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -501,20 +501,20 @@ struct Epilogue : Nodes {
   }
 };
 
-}  // namespace ucc_470ce20d614e8580_kernel
+}  // namespace ucc_6d83ca667a046ac6_kernel
 
 // Registers keep the source's own type; CUTLASS would turn some sources into the accumulator's.
 template <>
-struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_470ce20d614e8580_kernel::Epilogue> {
+struct cutlass::epilogue::fusion::FusionCallbacksTraits<ucc_6d83ca667a046ac6_kernel::Epilogue> {
   using DispatchPolicy = void;
-  using Callbacks = ucc_470ce20d614e8580_kernel::Epilogue;
+  using Callbacks = ucc_6d83ca667a046ac6_kernel::Epilogue;
   using Operation = FusionOperation;
   using CtaTile_MNK = void;
   using EpilogueTile_MN = void;
-  using ElementCompute = ucc_470ce20d614e8580_kernel::ElementC;
+  using ElementCompute = ucc_6d83ca667a046ac6_kernel::ElementC;
 };
 
-namespace ucc_470ce20d614e8580_kernel {
+namespace ucc_6d83ca667a046ac6_kernel {
 
 // --- kernel -----------------------------------------------------------------------
 
@@ -639,12 +639,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_470ce20d614e8580_kernel
+}  // namespace ucc_6d83ca667a046ac6_kernel
 
-extern "C" int32_t ucc_470ce20d614e8580(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_6d83ca667a046ac6(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_470ce20d614e8580_kernel;
+  using namespace ucc_6d83ca667a046ac6_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
@@ -739,7 +739,7 @@ extern "C" int32_t ucc_470ce20d614e8580(void* const* tensors, int64_t const* ext
     *workspace_size = bytes;
     return 0;
   }
-  if (bytes > 0 && workspace == nullptr) {
+  if (bytes > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) {
     return Mismatch;
   }
 

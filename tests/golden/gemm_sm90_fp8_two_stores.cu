@@ -75,7 +75,7 @@ CUresult encode_tiled(Args... args) {
 #include "cutlass/numeric_conversion.h"
 
 // Of its own, so that kernels linked into one program stay apart.
-namespace ucc_1715d4dc42806aa2_kernel {
+namespace ucc_1d5293ad42b77c1e_kernel {
 
 // --- arithmetic -------------------------------------------------------------------
 
@@ -371,12 +371,12 @@ Device current_device() {
   return devices[ordinal];
 }
 
-}  // namespace ucc_1715d4dc42806aa2_kernel
+}  // namespace ucc_1d5293ad42b77c1e_kernel
 
-extern "C" int32_t ucc_1715d4dc42806aa2(void* const* tensors, int64_t const* extents, double const* scalars,
+extern "C" int32_t ucc_1d5293ad42b77c1e(void* const* tensors, int64_t const* extents, double const* scalars,
                                         int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                                         void* stream_) {
-  using namespace ucc_1715d4dc42806aa2_kernel;
+  using namespace ucc_1d5293ad42b77c1e_kernel;
   auto stream = static_cast<cudaStream_t>(stream_);
   if (extents == nullptr || knobs == nullptr) {
     return Mismatch;
@@ -458,7 +458,7 @@ extern "C" int32_t ucc_1715d4dc42806aa2(void* const* tensors, int64_t const* ext
     *workspace_size = bytes;
     return 0;
   }
-  if (bytes > 0 && workspace == nullptr) {
+  if (bytes > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) {
     return Mismatch;
   }
 

@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_2162aad4845e2634_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_dccbac82e2a8feba_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -519,14 +519,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_2162aad4845e2634_kernel
+}  // namespace ucc_dccbac82e2a8feba_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_2162aad4845e2634(
+extern "C" int32_t ucc_dccbac82e2a8feba(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_2162aad4845e2634_kernel;
+  using namespace ucc_dccbac82e2a8feba_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -584,7 +584,7 @@ extern "C" int32_t ucc_2162aad4845e2634(
     *workspace_size = size;
     return 0;
   }
-  if (size > 0 && workspace == nullptr) return 1;
+  if (size > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) return 1;
 
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
   int64_t const blocks = tiles_m * tiles_n * p.batches;

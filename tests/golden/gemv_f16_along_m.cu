@@ -13,7 +13,7 @@
 #include "cutlass/functional.h"
 #include "cutlass/numeric_conversion.h"
 
-namespace ucc_5ce0c2cf4aea4e18_kernel {  // of its own, so that kernels compiled together stay apart
+namespace ucc_6fe55202ca4809a6_kernel {  // of its own, so that kernels compiled together stay apart
 namespace {
 
 // --- configuration -------------------------------------------------------------------
@@ -493,14 +493,14 @@ bool aligned(Element const* data, int elements, std::initializer_list<int64_t> s
 }
 
 }  // namespace
-}  // namespace ucc_5ce0c2cf4aea4e18_kernel
+}  // namespace ucc_6fe55202ca4809a6_kernel
 
 // --- entry ---------------------------------------------------------------------------
 
-extern "C" int32_t ucc_5ce0c2cf4aea4e18(
+extern "C" int32_t ucc_6fe55202ca4809a6(
     void* const* tensors, int64_t const* e, double const* s, int64_t const* knobs,
     void* workspace, uint64_t* workspace_size, void* cuda_stream) {
-  using namespace ucc_5ce0c2cf4aea4e18_kernel;
+  using namespace ucc_6fe55202ca4809a6_kernel;
   for (int i = 0; i < 3; ++i) {
     if (e[i] < 1) return 1;
   }
@@ -558,7 +558,7 @@ extern "C" int32_t ucc_5ce0c2cf4aea4e18(
     *workspace_size = size;
     return 0;
   }
-  if (size > 0 && workspace == nullptr) return 1;
+  if (size > 0 && (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16 != 0)) return 1;
 
   auto const stream = static_cast<cudaStream_t>(cuda_stream);
   int64_t const blocks = tiles_m * tiles_n * p.batches;
