@@ -1,5 +1,5 @@
-"""The language's operations as plain calls of torch and numpy on positional tensors, in float64 with a running
-error: an oracle for the reference interpreter that shares none of its code.
+"""The language's operations as plain calls of torch and numpy on positional tensors, in float64 with a
+running error: an oracle for the reference interpreter that shares none of its code.
 
 A float's error bounds how far float64's own roundings may have carried it; a function of uncertain arguments
 is evaluated at the corners of their intervals. Where docs/language.md settles something that torch does
@@ -178,7 +178,8 @@ def operator(name: str, a: Value, b: Value) -> Value:
         return computed(BINARY[name], [to_float(a), to_float(b)], elem)
     if name in ("//", "%"):
         whole = BINARY[name]
-        return computed(lambda x, y: torch.where(y == 0, 0, whole(x, torch.where(y == 0, 1, y))), [a, b], elem)
+        guarded = lambda x, y: torch.where(y == 0, 0, whole(x, torch.where(y == 0, 1, y)))  # noqa: E731
+        return computed(guarded, [a, b], elem)
     return computed(BINARY[name], [a, b], elem)
 
 
@@ -223,8 +224,8 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 
 def to_odd(x: Tensor) -> Tensor:
-    """float64 in f32, the last bit set where it is inexact: rounding that again rounds once (Boldo, Melquiond,
-    IEEE Trans. Comput. 57, 2008)."""
+    """float64 in f32, the last bit set where it is inexact: rounding that again rounds once (Boldo,
+    Melquiond, IEEE Trans. Comput. 57, 2008)."""
     near = x.float()
     wide = near.double()
     toward_zero = torch.where(
@@ -289,7 +290,8 @@ def rows(v: Value, over: Sequence[str]) -> tuple[tuple[str, ...], Tensor, Tensor
     order = [v.dims.index(d) for d in (*kept, *over)]
     shape = [v.data.shape[v.dims.index(d)] for d in kept]
     length = math.prod(v.data.shape[v.dims.index(d)] for d in over)
-    return kept, v.data.permute(order).reshape([*shape, length]), v.error.permute(order).reshape([*shape, length])
+    data, error = (t.permute(order).reshape([*shape, length]) for t in (v.data, v.error))
+    return kept, data, error
 
 
 def first(x: Tensor, largest: bool) -> Tensor:
@@ -415,7 +417,8 @@ def read(v: Value, equations: Sequence[Equation], sizes: Mapping[str, int], fill
         dict.fromkeys([d for d in v.dims if d not in moved] + [n for q in equations for n, _ in q.terms])
     )
     shape = [sizes[d] for d in dims]
-    grid = dict(zip(dims, torch.meshgrid(*(torch.arange(n) for n in shape), indexing="ij"), strict=True)) if dims else {}
+    axes = torch.meshgrid(*(torch.arange(n) for n in shape), indexing="ij") if dims else ()
+    grid = dict(zip(dims, axes, strict=True))
     flat, inside = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.bool)
     for d, n in zip(v.dims, v.data.shape, strict=True):
         at = grid.get(d)
@@ -465,6 +468,8 @@ def dot(over: Sequence[str], a: Value, b: Value, lane: str, accumulate: str) -> 
     error = (size - x.abs() * y.abs() + 4 * (steps + 2) * UNIT * size).sum(axes)
     out = terms.sum(axes)
     if accumulate == "f16":
-        out = torch.where(out.isfinite() & out.abs().ge(65520.0), torch.copysign(torch.tensor(math.inf), out).double(), out)
+        beyond = out.isfinite() & (out.abs() >= 65520.0)
+        out = torch.where(beyond, out.sign() * math.inf, out)
     out = in_range(out)
-    return Value(out, kept, "f32", torch.where(out.isfinite(), error, 0.0).nan_to_num(nan=0.0, posinf=math.inf))
+    error = torch.where(out.isfinite(), error, 0.0).nan_to_num(nan=0.0, posinf=math.inf)
+    return Value(out, kept, "f32", error)

@@ -253,11 +253,12 @@ def test_checker_rejects_also(code: str, text: str) -> None:
     assert set(codes(text)) == {code}
 
 
-def test_a_large_literal_widens_integers() -> None:
-    text = kernel("return dot[K](x, w) + 3000000000", params="x: s8[M, K], w: s8[N, K]", result="f32[M, N]")
-    (program,) = check(text).programs
-    assert isinstance(program, ir.Kernel)
-    assert program.results[0].value.elem.name == "i64"
+def test_a_large_literal_widens_what_does_not_wrap() -> None:
+    for text, elem in (("+ 3000000000", "i32"), ("* 3000000000", "i32"), ("// 3000000000", "i64")):
+        body = f"return dot[K](x, w) {text}"
+        (program,) = check(kernel(body, params="x: s8[M, K], w: s8[N, K]", result="f32[M, N]")).programs
+        assert isinstance(program, ir.Kernel)
+        assert program.results[0].value.elem.name == elem
 
 
 def test_the_neutral_element_passes_through_casts() -> None:

@@ -111,7 +111,7 @@ def test_a_product_may_overflow_or_vanish_on_the_way() -> None:
 
 def test_a_dot_in_f16_may_overflow_there() -> None:
     text = "kernel k(x: f16[M, N], w: f16[J, N]) -> f32[M, J] { return dot[N](x, w, acc=f16) }"
-    x = torch.tensor([[200.0, 200.0, 200.0, -200.0], [200.0, 200.0, 200.0, 200.0], [1.0, 2.0, 3.0, 4.0]]).half()
+    x = torch.tensor([[200.0, 200.0, 200.0, -200.0], [200.0] * 4, [1.0, 2.0, 3.0, 4.0]]).half()
     w = torch.full((1, 4), 160.0).half()
     (expected,) = expect(named(text, "k"), [x, w])
     assert judged(expected, torch.tensor([[INF], [INF], [1600.0]]))
@@ -165,7 +165,6 @@ def test_an_infinity_between_launches_may_be_the_largest_number() -> None:
 
 
 def test_the_reference_overflows_as_f32_does() -> None:
-    (out,) = evaluate(
-        named("kernel k(x: f32[N]) -> f32[N] { return log(exp(x)) }", "k"), [torch.tensor([100.0, -100.0, 2.0])]
-    )
+    kernel = named("kernel k(x: f32[N]) -> f32[N] { return log(exp(x)) }", "k")
+    (out,) = evaluate(kernel, [torch.tensor([100.0, -100.0, 2.0])])
     assert torch.equal(out.isinf(), torch.tensor([True, False, False]))

@@ -65,8 +65,8 @@ def of_stages(program: Pipeline, arguments: list[Argument]) -> list[Comparison]:
     for stage in program.stages:
         given = stage_arguments(stage, buffers)
         assert isinstance(stage.call, Kernel)
-        for expected in expect_in(stage.call, given, sizes):
-            found.append(compare(expected.reference, expected.reference, expected.bound, name=stage.outputs[0]))
+        for e in expect_in(stage.call, given, sizes):
+            found.append(compare(e.reference, e.reference, e.bound, name=stage.outputs[0]))
         buffers |= dict(zip(stage.outputs, run_stage(stage, given, sizes), strict=True))
     return found
 

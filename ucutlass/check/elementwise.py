@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +27,12 @@ def number(value: int | float, scope: Scope, span: Span) -> Value:
                 "UC0212", "an integer beyond 64 bits", span, "write it with a point to make it a float"
             )
         return scope.graph.add(ir.Constant(value, I64, span=span))
-    return scope.graph.add(ir.Constant(value, F32, span=span))
+    return scope.graph.add(ir.Constant(_f32(value), F32, span=span))
+
+
+def _f32(value: float) -> float:
+    """A number of f32's range: beyond it is an infinity before anything is folded."""
+    return math.copysign(math.inf, value) if abs(value) >= 2.0**128 - 2.0**103 else value
 
 
 def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span) -> Value:
@@ -42,7 +48,7 @@ def apply(function: Function, args: tuple[Value, ...], scope: Scope, span: Span)
         values = tuple(c.value for c in constants)
         folded = fold.fold(function.name, values, elem is F32 and function.name != "where")
         if folded is not None:
-            value = float(folded) if elem is F32 else folded
+            value = _f32(float(folded)) if elem is F32 else folded
             literal = all(c.literal for c in constants)
             return scope.graph.add(ir.Constant(value, elem, span=span, literal=literal))
     dims = scope.dims.order(d for a in args for d in a.dims)

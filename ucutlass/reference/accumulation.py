@@ -14,9 +14,9 @@ f32's spacing, 2**-23 |S|, so it also drifts by half of that a step. The sum is 
 exceed the worst case, `steps * unit * |A| |B|`. For one-signed data the drift comes to half of that
 worst case by itself; for random signs the bound grows as sqrt(K).
 
-Where some order of the sum leaves the accumulator's range and its total may not, a kernel may have an infinity
-or NaN: the radius is infinite (`reductions`, where it is derived; the sum of positive products is half of
-|A| |B| + AB, that of negative ones half of |A| |B| - AB).
+Where some order of the sum leaves the accumulator's range and its total may not, a kernel may have an
+infinity or NaN: the radius is infinite (`reductions`, where it is derived; the sum of positive products is
+half of |A| |B| + AB, that of negative ones half of |A| |B| - AB).
 
 Where every partial sum is a multiple of one power of two and small enough for the
 accumulator, nothing rounds and the radius is 0.
@@ -145,7 +145,8 @@ def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds; `whole`: |A| |B|."""
+    """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds; `whole`:
+    |A| |B|."""
 
     rounding: Tensor
     largest: Tensor

@@ -11,10 +11,10 @@ values carry none. A radius comes from
   else `Function.error` units of 2**-24, or a fast form's error where `forms` allows one;
 - casts and stores: rounding is monotone, so the rounded ends of the interval bound it.
 
-A function whose argument's interval holds one of its jumps (`round`, `sign`, a comparison, a cast to integers)
-is bounded by the jump, since the ends of the interval lie on both sides of it; so is an integer `dot` of such
-values. Where an interval leaves f32's range, or an operation on infinities is not that on the numbers that
-overflowed, a kernel may have anything: the radius is infinite (`radius.Bounded`).
+A function whose argument's interval holds one of its jumps (`round`, `sign`, a comparison, a cast to
+integers) is bounded by the jump, since the ends of the interval lie on both sides of it; so is an integer
+`dot` of such values. Where an interval leaves f32's range, or an operation on infinities is not that on the
+numbers that overflowed, a kernel may have anything: the radius is infinite (`radius.Bounded`).
 
 Nothing is tuned. Where the arithmetic of a program is exact (small integers) all radii are
 none or 0 and the comparison is bitwise. One choice is statistical: see `accumulation`.
@@ -207,9 +207,9 @@ def _within(value: Tensor, radius: Tensor) -> bool:
 def _at_the_end(
     node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], lenient: bool, unknown: bool
 ) -> Tensor:
-    """The radius of f32 work where numbers overflow, from its float64 value before it does. An interval beyond
-    the range on one side is an infinity for certain, one that reaches there is unknown; so is a function of
-    what is unknown, and a sum with a product that overflows, which a fused operation does not."""
+    """The radius of f32 work where numbers overflow, from its float64 value before it does. An interval
+    beyond the range on one side is an infinity for certain, one that reaches there is unknown; so is a
+    function of what is unknown, and a sum with a product that overflows, which a fused operation does not."""
     centre = unwrapped(node, args)
     moved = None
     if any(r is not None for r in radii):
@@ -355,7 +355,7 @@ def _own(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Ten
 
 
 def _of_division(function: str, value: Tensor) -> Tensor:
-    """A quotient rounded down is exact up to 2**24; a remainder is rounded once, where the divisor is added."""
+    """A quotient rounded down is exact up to 2**24; a remainder is rounded where the divisor is added."""
     if function == "modulo":
         return rounding(value)
     return torch.where(value.abs() <= 2.0**24, 0.0, value.abs() * (2 * UNIT))

@@ -4,10 +4,13 @@ Settled here, for the kernels too: NaN propagates through `min`, `max`, sums and
 `argmax` and `argmin` take the lowest coordinate among equals and treat NaN as the extreme,
 over several dimensions they count row-major in the order written; `var` is the population variance
 (divides by n); softmax of a row that is all -inf is NaN; `mean` of integers is float; an integer
-divided by 0 is 0; over an extent of 0 sums are 0, products 1, means and variances NaN, logsumexp -inf, and
-softmax and scans empty, while a largest or smallest element raises ExtentRangeError; integer dots and element-wise work wrap in their element (two's complement), sums,
-products and scans of integers are i64. Float work is f32: what lies beyond its range is infinite, though the reference has
-float64's precision within it (a dot that accumulates in f16: beyond f16's).
+divided by 0 is 0; integer dots and element-wise work wrap in their element (two's complement), sums,
+products and scans of integers are i64.
+
+Over an extent of 0 sums are 0, products 1, means and variances NaN, logsumexp -inf, and softmax and scans
+empty; a largest or smallest element there is none, which raises ExtentRangeError. Float work is f32: what
+lies beyond its range is infinite (beyond f16's in a dot that accumulates there), though the reference has
+float64's precision within it.
 """
 
 from __future__ import annotations

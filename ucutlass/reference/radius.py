@@ -48,8 +48,8 @@ def rounding(x: Tensor) -> Tensor:
 
 
 def settle(value: Named, radius: Tensor | None) -> Bounded:
-    """An undefined radius of a finite value is infinite. A value that is not finite comes out as it is, so that
-    its radius is 0, but where the rule that made the radius says that it is infinite."""
+    """An undefined radius of a finite value is infinite. A value that is not finite comes out as it is, so
+    that its radius is 0, but where the rule that made the radius says that it is infinite."""
     if radius is None or not radius.numel():
         return Bounded(value, None)
     least, most = extremes(radius)

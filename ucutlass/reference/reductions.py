@@ -105,8 +105,8 @@ def _either(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _overflowing(node: Reduce, x: Tensor, e: Tensor, size: Tensor) -> Tensor | None:
-    """Rows of which some order of work leaves f32's range and the outcome may lie within; None: no row. `size`
-    is as `_of_row` gives it."""
+    """Rows of which some order of work leaves f32's range and the outcome may lie within; None: no row.
+    `size` is as `_of_row` gives it."""
     n, most = x.shape[-1], extremes(size)[1]
     match node.op:
         case "sum" | "mean" if not most < LARGEST:
