@@ -17,7 +17,7 @@ lint:       ## ruff and mypy alone
 	./setup.sh ruff check .
 	./setup.sh mypy
 
-fuzz:       ## 50,000 mutated programs through the front end
+fuzz:       ## 50,000 mutated, drawn and enlarged programs through the front end
 	./setup.sh python -m benchmarks.fuzz --count 50000 --seed 0
 
 pairs:      ## a program for every pair of features, emulated on the host

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass import frontend
-from ucutlass.ordinary import typical_sizes
+from ucutlass import frontend, ir
+from ucutlass.limits import Effort
+from ucutlass.ordinary import MOST_WORK, typical_sizes
 
 PROGRAMS = Path(__file__).parent.parent / "benchmarks" / "programs"
 
@@ -61,3 +62,21 @@ def test_a_guard_is_met_all_the_same() -> None:
     assert sizes is not None
     known = dict(zip(program.dims, sizes, strict=True))
     assert known["B"] >= 64 and known["M"] <= 16
+
+
+def test_a_condition_on_any_one_of_many_names_is_met() -> None:
+    axes = ", ".join("ABCDEF")
+    head = f"kernel k(x: f32[{axes}]) -> f32[{axes}] {{ return relu(x)  schedule sm90a when"
+    for name in "ABCDEF":
+        checked = frontend.read_text(f"{head} {name} <= 64 {{}} }}")
+        (program,) = checked.module.programs
+        assert isinstance(program, ir.Kernel)
+        sizes = typical_sizes(program, program.schedules[0].guard)
+        assert sizes is not None and sizes["ABCDEF".index(name)] <= 64
+
+
+def test_what_a_file_may_take_is_shared_by_its_programs() -> None:
+    text = "kernel k(x: f32[M]) -> f32[M] { require M % 7 == 8  return x }"
+    (program,) = frontend.read_text(text).module.programs
+    work = Effort(MOST_WORK + 1)
+    assert typical_sizes(program, None, work) is None and work.spent == MOST_WORK + 1

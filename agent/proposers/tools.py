@@ -56,13 +56,14 @@ def toolbox(subject: Subject, measure: Measure | None = None) -> tuple[Tool, ...
     """In the order in which they are offered, which must stay: an API caches by it."""
     of = partial(_of_program, Front(subject))
     found = [
-        of("check", "Checks a program and its schedules for the problem's extents, as the judge will: every error "
-           "with its place, the numbers and a mend. Free.",
+        of("check", "Checks a program and its schedules for the problem's extents, as the judge will: every "
+           "error with its place, the numbers and a mend. Free.",
            lambda text: check(subject, text)),
-        of("explain", "Says how the compiler would run a program at the problem's extents: what it chose and why, "
-           "waves, registers, shared memory, estimate, advice. Free.",
+        of("explain", "Says how the compiler would run a program at the problem's extents: what it chose and "
+           "why, waves, registers, shared memory, estimate, advice. Free.",
            lambda text: described(subject, text)),
-        of("sol", "The speed-of-light bounds of a program at the problem's extents, with the terms of each. Free.",
+        of("sol", "The speed-of-light bounds of a program at the problem's extents, with the terms of each. "
+           "Free.",
            lambda text: speed_of_light(subject, text)),
         Tool("guide", "Looks up the language guide: a diagnostic code (UC0404), a schedule field (cluster), "
              "or words.", _object("about", "what to look up"), lambda v: look_up(_text(v, "about"))),

@@ -1,5 +1,6 @@
 """Texts of at most 64 KB that once took minutes, gigabytes or a traceback: each command ends soon, in a
-result or in a diagnostic that names the limit. The bounds are generous; `benchmarks/fuzz.py` has the real ones."""
+result or in a diagnostic that names the limit. The bounds are generous; `benchmarks/fuzz.py` has the real
+ones."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 from benchmarks import fuzz
 from tests.check.limit_programs import CONDITIONS, READINGS
-from ucutlass import frontend
+from ucutlass import frontend, limits
 from ucutlass.cli import main
 from ucutlass.cli.limited import limited
 from ucutlass.diagnostics import ProgramError
@@ -173,3 +174,10 @@ def test_masks_that_are_not_followed_are_named(tmp_path: Path) -> None:
     path.write_text(CONDITIONS[0])
     result = CliRunner().invoke(main, ["sol", str(path), "-s", CONDITIONS[1]])
     assert result.exit_code == 1 and "[UC0709]" in result.output and ":1:8: error" in result.output
+
+
+def test_the_language_page_lists_every_limit() -> None:
+    page = Path(fuzz.__file__).parent.parent / "docs" / "language.md"
+    section = page.read_text(encoding="utf-8").partition("## Limits")[2]
+    known = {limit.code for limit in vars(limits).values() if isinstance(limit, limits.Limit)}
+    assert known <= set(re.findall(r"UC\d{4}", section))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import factorial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,15 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.pipeline.layout import layout
-from ucutlass.pipeline.orders import better, ordered, permuted, type_words
+from ucutlass.pipeline.layout import Step, layout
+from ucutlass.pipeline.orders import (
+    MOST_ESTIMATES,
+    better,
+    ordered,
+    permuted,
+    some_orders,
+    type_words,
+)
 from ucutlass.pipeline.planning import PipelinePlan, estimator, plan_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime.inputs import generate
@@ -178,3 +186,28 @@ pipeline p(x: f32[A, B], s: f32) -> f32[A, B] {
     launch = loaded.launch((9, 17))
     launch.run([x, 0.5], results, torch.empty(launch.workspace, dtype=torch.uint8))
     assert torch.allclose(result, x + 1.5)
+
+
+@pytest.mark.parametrize("axes", range(1, 8))
+def test_the_orders_that_are_tried_are_orders_and_begin_with_the_written_one(axes: int) -> None:
+    found = list(some_orders(axes))
+    assert found[0] == tuple(range(axes)) and len(set(found)) == len(found)
+    assert all(sorted(order) == list(range(axes)) for order in found)
+    assert {order[-1] for order in found[:axes]} == set(range(axes))
+    assert len(found) == factorial(axes) if axes <= 4 else len(found) < 100
+
+
+def test_a_pipeline_of_many_buffers_takes_a_bounded_number_of_estimates() -> None:
+    stages = [f"h{i}: bf16 = relu({f'h{i - 1}' if i else 'x'}) + 1" for i in range(30)]
+    dims = "A, B, C, D, E, F"
+    text = f"pipeline p(x: bf16[{dims}]) -> bf16[{dims}] {{ {' '.join(stages)} return h29 * 2 }}"
+    program = frontend.read_text(text).module.programs[0]
+    asked: list[str] = []
+
+    def seconds(step: Step) -> float:
+        asked.append(step.name)
+        return 1.0
+
+    assert isinstance(program, ir.Pipeline)
+    assert ordered(program, (2,) * 6, seconds) == {f"h{i}": tuple(range(6)) for i in range(30)}
+    assert len(asked) <= 3 * MOST_ESTIMATES

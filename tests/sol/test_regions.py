@@ -134,3 +134,29 @@ def test_what_cannot_be_taken_in_blocks_is_counted_in_parts(
     extents = {"L": 1000, "P": 600, "Q": 2}
     region = project(where(equal=[linear([("L", 1), ("P", -2), ("Q", -4)])]), ["P", "Q"], extents)
     assert count(region, ("L",), extents) == wanted
+
+
+@given(
+    st.integers(2, 5), st.integers(-4, 4), st.integers(1, 3), st.integers(1, 30), st.integers(1, 5),
+    st.integers(1, 12),
+)  # fmt: skip
+def test_strided_windows_are_counted_as_one_by_one(
+    stride: int, offset: int, step: int, p: int, r: int, h: int
+) -> None:
+    """The points of `x[stride*H = step*P - R + offset]` that exist, without walking P."""
+    extents = {"P": p, "R": r, "H": h}
+    tie = linear([("H", -stride), ("P", step), ("R", -1)], offset)
+    region = project(where(equal=[tie]), ["H"], extents)
+    wanted = sum(
+        (step * i - j + offset) % stride == 0 and 0 <= (step * i - j + offset) // stride < h
+        for i in range(p) for j in range(r)
+    )  # fmt: skip
+    assert count(region, ("P", "R"), extents) == wanted
+
+
+def test_a_strided_window_over_a_long_axis_is_counted_exactly() -> None:
+    n = 10**8
+    extents = {"P": 2 * n, "R": 3, "H": n}
+    region = project(where(equal=[linear([("H", -2), ("P", 1), ("R", -1)], 1)]), ["H"], extents)
+    # R = 0 and 2 meet every odd P; R = 0 with P = 2n - 1 is at H = n, outside; R = 1 every even one.
+    assert count(region, ("P", "R"), extents) == 3 * n - 1

@@ -14,7 +14,7 @@ from tests.optimise.made_up import Mortal
 from tests.optimise.proposers.talking import BETTER, PROGRAM
 from ucutlass.agent.dialogue import Role
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
-from ucutlass.agent.proposers import prompt
+from ucutlass.agent.proposers import prompt, tools
 from ucutlass.agent.proposers.quote import bounded, fence, plain, quoted, uncommented
 from ucutlass.agent.proposers.subject import Subject, subject_of
 from ucutlass.agent.proposers.tools import ToolFailed, look_up, toolbox
@@ -167,29 +167,38 @@ def test_a_pipelines_facts_and_tools() -> None:
     }"""
     subject = subject_of(text, None, {"T": 512, "D": 256, "F": 1024}, "sm90a", "H200")
     assert "parameter u: bf16 of 1024 x 256" in subject.facts
-    tools = {t.name: t for t in toolbox(subject)}
-    assert tools["check"].call({"program": text}).startswith("fine")
-    assert "stage h:" in tools["explain"].call({"program": text})
-    assert "limit:" in tools["sol"].call({"program": text})
-    assert "UC0104" in tools["check"].call({"program": text.replace("gelu", "gulu")})
-    assert "UC0601" in tools["sol"].call({"program": "fn f(x) = x"})
-    assert "UC0601" in tools["check"].call({"program": text.replace("mlp", "mpl")})
+    by_name = {t.name: t for t in toolbox(subject)}
+    assert by_name["check"].call({"program": text}).startswith("fine")
+    assert "stage h:" in by_name["explain"].call({"program": text})
+    assert "limit:" in by_name["sol"].call({"program": text})
+    assert "UC0104" in by_name["check"].call({"program": text.replace("gelu", "gulu")})
+    assert "UC0601" in by_name["sol"].call({"program": "fn f(x) = x"})
+    assert "UC0601" in by_name["check"].call({"program": text.replace("mlp", "mpl")})
 
 
 def test_tools_say_what_the_compiler_says(subject: Subject) -> None:
-    tools = {t.name: t for t in toolbox(subject)}
-    said = tools["explain"].call({"program": PROGRAM})
+    by_name = {t.name: t for t in toolbox(subject)}
+    said = by_name["explain"].call({"program": PROGRAM})
     assert "tiles: 1024 on" in said and "bottleneck: multiplications" in said and "try: " in said
-    assert "UC04" in tools["check"].call({"program": PROGRAM.replace("128x128x64", "128x333x64")})
+    assert "UC04" in by_name["check"].call({"program": PROGRAM.replace("128x128x64", "128x333x64")})
     softmax = "kernel linear(x: f32[M, N]) -> f32[M, N] { return softmax[N](x) }"
     other = subject_of(softmax, None, {"M": 64, "N": 512}, "sm90a", "H200")
     assert "kernel of family" in {t.name: t for t in toolbox(other)}["explain"].call({"program": softmax})
     for wrong in ({}, {"program": ""}, {"program": None}, []):
         with pytest.raises(ToolFailed):
-            tools["check"].call(wrong)  # type: ignore[arg-type]
+            by_name["check"].call(wrong)  # type: ignore[arg-type]
 
 
 def test_the_guide_is_looked_up() -> None:
     assert look_up("uc0104").startswith("UC0104: unknown function")
     assert look_up("Cluster").startswith("cluster ")
     assert "softmax" in look_up("how do I write softmax?") and "says nothing" in look_up("zzzz qqqq")
+
+
+def test_a_text_that_the_compiler_does_not_get_through_ends_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, subject: Subject
+) -> None:
+    monkeypatch.setattr(tools, "SECONDS", 0.0)
+    check = next(t for t in toolbox(subject) if t.name == "check")
+    with pytest.raises(ToolFailed, match="did not end within"):
+        check.call({"program": PROGRAM})
