@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 from tests import diagnostics_page
@@ -146,6 +147,28 @@ def test_the_commands_page_names_every_command_and_switch() -> None:
         assert f"`{name}`" in text and meaning in text
     for name, reason in PASSED.items():
         assert f"| `{name}` | {reason} |" in text
+
+
+def test_the_commands_page_names_every_option() -> None:
+    """In the command's own section, or before all of them; those of a search once, for `ucc optimize`."""
+    common, *rest = re.split(r"^## ucc (\w+)$", (DOCS / "commands.md").read_text(), flags=re.MULTILINE)
+    section = {name: common + text for name, text in zip(rest[::2], rest[1::2], strict=True)}
+    section["kernelbench"] += section["optimize"]
+    for name, option in _options(main):
+        longest = max(option.opts, key=len)
+        assert re.search(rf"{longest}(?![\w-])", section[name]), f"{longest} of ucc {name}"
+
+
+def _options(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Option]]:
+    """Every option with the first word of its command."""
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for inner in command.list_commands(ctx):
+            found = command.get_command(ctx, inner)
+            assert found is not None
+            yield from _options(found, name or inner)
+    elif name:
+        yield from ((name, p) for p in command.params if isinstance(p, click.Option))
 
 
 def test_the_settlements_count_is_that_of_the_table() -> None:

@@ -210,8 +210,8 @@ def check_schedules(
     checked: Checked, program: ir.Kernel, work: Effort | None = None
 ) -> tuple[Diagnostic, ...]:
     """Every illegal alternative of every block, each for an ordinary shape that its guard admits. Where its
-    guard admits none, the block is looked at for another shape, and what is illegal there is a warning. `work`
-    is what the file's programs may take together for finding such shapes.
+    guard admits none, the block is looked at for another shape, and what is illegal there is a warning.
+    `work` is what the file's programs may take together for finding such shapes.
 
     Raises ProgramError where no family serves the kernel.
     """

@@ -68,7 +68,7 @@ def test_version(ucc: Ucc) -> None:
         (("emit", LINEAR, "-s", "M=1,N=1"), "the extent of K is missing"),
         (("emit", LINEAR, "-s", "M=1,N=1,K=1,Z=1"), "no dimension Z; it has M, K, N"),
         (("emit", LINEAR, "-s", "M=0,N=1,K=1"), "M is 0; an extent is at least 1"),
-        (("emit", LINEAR, "-s", "M=-4,N=1,K=1"), "'M=-4' is not of the form NAME=DIGITS, with the digits 0 to 9"),
+        (("emit", LINEAR, "-s", "M=-4,N=1,K=1"), "'M=-4' is not of the form NAME=DIGITS, with the"),
         (("emit", LINEAR, "-s", "M=4.5,N=1,K=1"), "'M=4.5' is not of the form"),
         (("emit", LINEAR, "-s", "M"), "'M' is not of the form"),
         (("emit", LINEAR, "-s", ""), "is not of the form"),

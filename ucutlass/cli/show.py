@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -41,8 +40,10 @@ def say(text: str) -> None:
 
 def note(text: str) -> None:
     """Words on standard error. Where it takes none, the exit status must do."""
-    with suppress(OSError):
-        click.echo(escaped(text, keep="\n\t"), err=True)
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write(escaped(text, keep="\n\t") + "\n")
+            sys.stderr.flush()
 
 
 def program(text: str) -> None:
@@ -84,8 +85,11 @@ def plain(text: str) -> str:
 
 
 def _write(text: str) -> None:
-    with _written():
-        click.echo(text, nl=False)
+    # click.echo would take colours out of a program on its way to a file.
+    if sys.stdout is not None:
+        with _written():
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
 
 @contextmanager
