@@ -34,7 +34,7 @@ from click.testing import CliRunner
 
 from benchmarks.fuzz_grammar import FEATURES, drawn
 from benchmarks.fuzz_mutations import LARGEST, amplified, mutated
-from ucutlass import frontend, ir
+from ucutlass import files, frontend, ir
 from ucutlass.cli import main as command_line
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
@@ -341,7 +341,7 @@ def _start(start: int, stop: int) -> _Worker:
 def _work(start: int, stop: int, pipe: int) -> None:
     """In the worker: never returns."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    mapped = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + 4 * BYTES, mapped + 4 * BYTES))
     for seed in range(start, stop):
         line = json.dumps(_row(seed)).encode() + b"\n"
@@ -404,7 +404,7 @@ def warm() -> None:
     text = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }\n"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "k.ucu"
-        path.write_text(text)
+        files.put(path, text)
         for name in ("emit", "explain", "sol"):
             _command(name, [str(path), "-s", "M=64,N=64,K=64"])
     checked = frontend.read_text(text)

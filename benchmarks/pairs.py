@@ -23,7 +23,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ucutlass import frontend
+from ucutlass import files, frontend
 from ucutlass.diagnostics import ProgramError
 from ucutlass.planned import AnyPlanned
 from ucutlass.shapes import complete
@@ -335,7 +335,7 @@ def main() -> None:
         failed |= bool(covered.mistakes) or any(one.state == "wrong" for one in judged)
         failed |= options.only is None and bool(undrawn(space, covered, judged))
     if options.out:
-        options.out.write_text(json.dumps(written, indent=1), encoding="utf-8")
+        files.write(options.out, json.dumps(written, indent=1))
     sys.exit(failed)
 
 

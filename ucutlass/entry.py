@@ -86,4 +86,4 @@ def _open_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the least number, which is this one
             name = ("stdin", "stdout", "stderr")[number]
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115

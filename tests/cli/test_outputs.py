@@ -12,6 +12,7 @@ import click
 import pytest
 from cli_machine import LINEAR, ROOT, SIZES, Machine, Ucc
 
+from ucutlass import frontend
 from ucutlass.cli import main
 from ucutlass.cli.outputs import Output
 from ucutlass.runtime.store import Store
@@ -180,7 +181,7 @@ def test_a_program_that_cannot_be_read(ucc: Ucc, tmp_path: Path, command: str) -
     assert result.status == 1 and "byte 9 (0xFF) is not UTF-8" in result.err
     file.write_bytes(b"#" * 5_000_000)
     result = ucc(command, file)
-    assert result.status == 3 and "has more than 4194307 bytes" in result.err
+    assert result.status == 3 and f"has more than {frontend.MOST_BYTES} bytes" in result.err
     assert ucc(command, "/dev/zero").status == 3
     assert ucc(command, tmp_path).status == 2
     assert ucc(command, tmp_path / "absent").status == 2

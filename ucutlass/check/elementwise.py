@@ -95,7 +95,11 @@ def _adapts(value: Value) -> bool:
 
 def _beyond(value: Value) -> bool:
     """Whether it is an integer literal that 32 bits do not hold."""
-    return _adapts(value) and value.elem is I64 and not -_MAX_I32 - 1 <= value.value <= _MAX_I32  # type: ignore[union-attr]
+    match value:
+        case ir.Constant(value=number, literal=True) if value.elem is I64:
+            return not -_MAX_I32 - 1 <= number <= _MAX_I32
+        case _:
+            return False
 
 
 def _is_i32(values: Sequence[Value]) -> bool:
