@@ -38,8 +38,9 @@ MAY_IMPORT = {
     COMMAND: {"grammar", "meaning", "emit", "runtime", "top", "agent"},
 }  # fmt: skip
 
-MEANING_OF_EMIT = {"ir", "plan", "plans", "elements", "functions", "lanes", "extents", "hardware",
-                   "neutral", "spans"}
+MEANING_OF_EMIT = {
+    "ir", "plan", "plans", "elements", "functions", "lanes", "extents", "hardware", "spans", "neutral",
+}  # fmt: skip
 """What an emitter reads: typed programs, plans and the tables; no checker, planner or rule. `spans` only
 measures it."""
 
