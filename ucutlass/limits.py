@@ -119,7 +119,7 @@ ALTERNATIVES = Limit(
 )  # fmt: skip
 
 STAGES = Limit(
-    "UC0708", 64, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
+    "UC0708", 128, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
 )
 
 CONDITIONS = Limit(
