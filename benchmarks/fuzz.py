@@ -179,7 +179,7 @@ def judge(seed: int, seconds: float = SECONDS) -> Case:
     if checked and (made.large or seed // 2 % EVERY == 0):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "k.ucu"
-            path.write_bytes(made.data)
+            files.put(path, made.data)
             _commands(seed, made, checked[0], path, steps)
     return Case(made.kind, tuple(steps.ends), steps.seconds, end == "done", made.reached)
 

@@ -87,6 +87,21 @@ def reported(as_json: bool) -> Iterator[None]:
 def ended(as_json: bool) -> Iterator[None]:
     """Turns however a command ends into its words and exit status: what `reported` does not know."""
     try:
+        with _click_said(as_json):
+            yield
+    except (click.Abort, KeyboardInterrupt, EOFError):
+        show.note("ucc: interrupted")
+        sys.exit(INTERRUPTED)
+    except show.CannotWrite as problem:
+        _unwritten(problem)
+    except OSError as problem:  # click's own: help and the version
+        _unwritten(show.CannotWrite(problem))
+
+
+@contextmanager
+def _click_said(as_json: bool) -> Iterator[None]:
+    """What click itself ends a command with. Raises show.CannotWrite."""
+    try:
         yield
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
@@ -97,13 +112,6 @@ def ended(as_json: bool) -> Iterator[None]:
         if not as_json and isinstance(wrong, click.UsageError) and wrong.ctx is not None:
             show.note(f"{wrong.ctx.get_usage()}\nTry '{wrong.ctx.command_path} --help' for help.\n")
         fail(Status.CALL, wrong.format_message(), as_json)
-    except (click.Abort, KeyboardInterrupt, EOFError):
-        show.note("ucc: interrupted")
-        sys.exit(INTERRUPTED)
-    except show.CannotWrite as problem:
-        _unwritten(problem)
-    except OSError as problem:  # click's own: help and the version
-        _unwritten(show.CannotWrite(problem))
 
 
 def _unwritten(problem: show.CannotWrite) -> NoReturn:
