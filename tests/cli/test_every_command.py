@@ -314,6 +314,19 @@ def test_extents_are_digits_given_once(text: str, ucc: Ucc) -> None:
         assert ucc("emit", "program.ucu", "-s", "M=4", "-s", "M=5").err == result.err
 
 
+OPTIONS = [(name, p) for name, leaf in LEAVES.items() for p in leaf.params if isinstance(p, click.Option)]
+
+
+@pytest.mark.parametrize("text", ["\u0663", "1_000", "0x10", "4k", " 4", "nan", "inf", "", "1" * 5000])
+def test_numbers_are_digits(text: str) -> None:
+    """Of every option that takes a number."""
+    numbers = [(n, p) for n, p in OPTIONS if isinstance(p.type, click.types._NumberParamTypeBase)]
+    assert len(numbers) > 20
+    for name, option in numbers:
+        with pytest.raises(click.BadParameter):
+            option.type.convert(text, option, click.Context(LEAVES[name]))
+
+
 # --- streams ------------------------------------------------------------------------
 
 
@@ -370,10 +383,10 @@ def test_an_output_file_on_a_full_disk(name: str, ucc: Ucc, small_disk: Path) ->
     out = small_disk / "out.ucu"
     out.write_text(PROGRAM * 1000 if name == "fmt" else PROGRAM)
     before = out.read_bytes()
-    with (small_disk / "ballast").open("wb", buffering=0) as ballast:
-        with pytest.raises(OSError, match="No space left"):
-            while True:
-                ballast.write(bytes(4096))
+    ballast = (small_disk / "ballast").open("wb", buffering=0)
+    with ballast, pytest.raises(OSError, match="No space left"):
+        while True:
+            ballast.write(bytes(4096))
     places = {FILE: "program.ucu", "OUT": str(out), "FOLDER": str(small_disk / "folder")}
     result = ucc(*name.split(), *(places.get(a, a) for a in OUTPUTS[name]))
     assert out.read_bytes() == before

@@ -18,7 +18,7 @@ from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import Whole, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -45,7 +45,7 @@ from ucutlass.sol.ceilings import CeilingsError
     "--library", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The library that is kept: what was measured must be this file.",
 )
-@click.option("--seed", default=0, help="Seed of the experiments with the reference.")
+@click.option("--seed", type=Whole(), default=0, help="Seed of the experiments with the reference.")
 @json_option
 def command(
     file: Path, sizes: tuple[str, ...], name: str | None, ids: tuple[str, ...], lane: str | None,

@@ -10,7 +10,7 @@ import click
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import json_option, seconds_option
+from ucutlass.cli.options import Whole, json_option, seconds_option
 from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench.lane import NoGpu
@@ -19,7 +19,8 @@ from ucutlass.runtime.store import Store
 
 
 @click.command("calibrate")
-@click.option("--device", "index", default=0, show_default=True, help="Which of the GPUs that CUDA sees.")
+@click.option("--device", "index", type=Whole(0), default=0, show_default=True,
+              help="Which of the GPUs that CUDA sees.")  # fmt: skip
 @seconds_option("--limit", 600.0, "Seconds that measuring may take.")
 @seconds_option("--wait", 300.0, "Seconds to wait for another process that times there.")
 @json_option

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -15,13 +16,25 @@ from ucutlass.cli import inputs
 from ucutlass.hardware import ARCHES
 
 
+class Whole(click.IntRange):
+    """A whole number in the digits 0 to 9: no underscore, no other script, as in `-s M=4096`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,18}", value):
+            self.fail(f"{value!r} is no whole number in the digits 0 to 9.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Positive(click.FloatRange):
-    """A number above 0 that is finite: NaN passes every comparison of a range, infinity the open ones."""
+    """A number above 0 that is finite, such as 2.5 or 1e3: NaN passes every comparison of a range, infinity
+    the open ones."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"[0-9.+-]+([eE][+-]?[0-9]+)?", value):
+            self.fail(f"{value!r} is no number in the digits 0 to 9.", param, ctx)
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{value} is no finite number", param, ctx)

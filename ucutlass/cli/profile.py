@@ -21,7 +21,7 @@ from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import arch_option, json_option, kernel_option, seconds_option, sizes_option
+from ucutlass.cli.options import Whole, arch_option, json_option, kernel_option, seconds_option, sizes_option
 from ucutlass.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
@@ -77,7 +77,7 @@ class Job:
 )  # fmt: skip
 @click.option("--try", "tried", is_flag=True, help="Build and time the first edit too, and keep the outcome.")
 @click.option("--ledger", is_flag=True, help="Show what each rule's edits brought so far, and do no more.")
-@click.option("--seed", default=0, help="Seed of the random arguments.")
+@click.option("--seed", type=Whole(), default=0, help="Seed of the random arguments.")
 @seconds_option("--limit", 300.0, "Seconds that each process may take.")
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option

@@ -30,7 +30,7 @@ from ucutlass.agent.stop import Stop
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.journals import session_of
-from ucutlass.cli.options import journal_option, json_option
+from ucutlass.cli.options import Whole, journal_option, json_option
 from ucutlass.tune.recorded import NotATable, Table, read
 
 ATTEMPTS = 40
@@ -47,7 +47,7 @@ SHOWN = 12
     "--stops", is_flag=True,
     help=f"With --tables: put stop rules to {ATTEMPTS} attempts of each search on each table.",
 )  # fmt: skip
-@click.option("--seeds", type=click.IntRange(min=1), default=SEEDS, show_default=True, help="Of each search.")
+@click.option("--seeds", type=Whole(min=1), default=SEEDS, show_default=True, help="Of each search.")
 @click.option(
     "--search", "searches", multiple=True, type=click.Choice(tuple(SEARCHES)),
     help="One to compare; may be repeated. By default all of them.",

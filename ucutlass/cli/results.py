@@ -16,7 +16,7 @@ import click
 
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import json_option
+from ucutlass.cli.options import Whole, json_option
 from ucutlass.cli.outputs import Output, write
 from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
@@ -59,7 +59,7 @@ def _filters(limit: int | None) -> Callable[[F], F]:
         click.option("--kernel", metavar="NAME", help="Records of kernels of this name."),
         click.option("--device", metavar="TEXT", help="A part of the device's name, or a GPU's uuid."),
         click.option("--since", callback=_since, help="From then on: 30m, 12h, 7d, or a date in UTC."),
-        click.option("--limit", type=click.IntRange(1), default=limit, show_default=limit is not None,
+        click.option("--limit", type=Whole(1), default=limit, show_default=limit is not None,
                      help="The latest records, this many at most."),
     )  # fmt: skip
 

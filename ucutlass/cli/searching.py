@@ -18,7 +18,7 @@ from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import asking, working
 from ucutlass.cli.asking import Asking
-from ucutlass.cli.options import Positive, arch_option, grouped, part, seconds_option
+from ucutlass.cli.options import Positive, Whole, arch_option, grouped, part, seconds_option
 from ucutlass.cli.working import Working
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.runtime.module.facts import Mode, Precision
@@ -39,7 +39,7 @@ _STRATEGY = (
                  help="Which candidate to go on from; by default flat for rules, epsilon for others."),
     click.option("--dialogue", "steps", type=click.Choice(tuple(DIALOGUES)), default="single",
                  show_default=True, help="In which steps a proposer is asked."),
-    click.option("--seed", default=0, help="Seed of the arguments and of every choice."),
+    click.option("--seed", type=Whole(), default=0, help="Seed of the arguments and of every choice."),
 )  # fmt: skip
 
 
@@ -55,17 +55,17 @@ class Strategy:
 # --- how much to spend ------------------------------------------------------------
 
 _LIMITS = (
-    click.option("--attempts", type=click.IntRange(min=0),
+    click.option("--attempts", type=Whole(min=0),
                  help=f"Most candidates to judge; {ATTEMPTS} by default."),
-    click.option("--run-attempts", type=click.IntRange(min=1),
+    click.option("--run-attempts", type=Whole(min=1),
                  help="Most candidates of a run over a folder."),
-    click.option("--tokens", type=click.IntRange(min=1), help="Most tokens of a model."),
+    click.option("--tokens", type=Whole(min=1), help="Most tokens of a model."),
     click.option("--dollars", type=Positive(), help="Most money for a model."),
     click.option("--gpu-seconds", type=Positive(), help="Most seconds on the GPU."),
     click.option("--seconds", type=Positive(), help="Most seconds, waiting for the GPU not counted."),
     click.option("--eps", type=Positive(), default=0.05, show_default=True,
                  help="Stop within this share of the bound, where the baseline is beaten."),
-    click.option("--patience", type=click.IntRange(min=1), default=12, show_default=True,
+    click.option("--patience", type=Whole(min=1), default=12, show_default=True,
                  help="Stop after so many attempts without progress, where the baseline is beaten."),
     click.option("--never-stop", is_flag=True, help="Spend the whole budget, whatever was reached."),
 )  # fmt: skip

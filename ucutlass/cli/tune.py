@@ -17,6 +17,7 @@ from ucutlass.cli.engines import at_hand, engine_option, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
     Positive,
+    Whole,
     arch_option,
     json_option,
     kernel_option,
@@ -65,7 +66,7 @@ class _Budget(Positive):
 @arch_option(None)
 @click.option("--budget", type=_Budget(), metavar="120s", help="Most time to search, as 120s or 2m.")
 @click.option(
-    "--builds", type=click.IntRange(min=1), default=Limits().builds, show_default=True,
+    "--builds", type=Whole(min=1), default=Limits().builds, show_default=True,
     help="Most binaries to build.",
 )  # fmt: skip
 @click.option("--free", is_flag=True, help="Every legal schedule, not only what the program denotes.")
@@ -73,9 +74,10 @@ class _Budget(Positive):
     "--policy", type=click.Choice(tuple(POLICIES)), default="guided", show_default=True,
     help="How to choose what to build.",
 )  # fmt: skip
-@click.option("--seed", default=0, help="Seed of the random arguments and of the random policy.")
+@click.option("--seed", type=Whole(), default=0,
+              help="Seed of the random arguments and of the random policy.")  # fmt: skip
 @click.option(
-    "--guards", type=click.IntRange(min=1), metavar="N",
+    "--guards", type=Whole(min=1), metavar="N",
     help="Most guarded schedules for a set of shapes; those of most weight stay.",
 )  # fmt: skip
 @click.option("--progress", "lines", is_flag=True, help="A line a trial on stderr where it is no terminal.")

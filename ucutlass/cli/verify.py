@@ -17,6 +17,7 @@ from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
+    Whole,
     arch_option,
     file_argument,
     json_option,
@@ -48,12 +49,12 @@ class _Options:
 @sizes_option
 @kernel_option
 @arch_option(None)
-@click.option("--seed", type=click.IntRange(0), help="Repeat this seed's run; by default a fresh one.")
+@click.option("--seed", type=Whole(0), help="Repeat this seed's run; by default a fresh one.")
 @click.option(
     "--distribution", "distributions", multiple=True, type=click.Choice(_DISTRIBUTIONS),
     help="Only these numbers at the asked extents; may be repeated.",
 )
-@click.option("--cases", "most", default=64, show_default=True, type=click.IntRange(1), help="Cases at most.")
+@click.option("--cases", "most", default=64, show_default=True, type=Whole(1), help="Cases at most.")
 @click.option("--sanitize", is_flag=True, help="Also run reduced extents under compute-sanitizer's tools.")
 @seconds_option("--limit", 120.0, "Seconds that a case may take.")
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
