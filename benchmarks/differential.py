@@ -5,8 +5,9 @@
 A program is drawn from a table of features (`differential_terms`) together with its meaning in torch
 (`differential_torch`), over extents of 0 and up and numbers with ties, ends of ranges, NaN and infinities.
 Its stored result must be torch's bit by bit, but where float64's own rounding leaves two values open: then
-either of them and what lies between. Prints how often each feature, and each pair of a feature and an element type,
-was drawn, and every difference; the exit status is 1 where there is one, or where a feature was never drawn.
+either of them and what lies between. Prints how often each feature, and each pair of a feature and an element
+type, was drawn, and every difference; the exit status is 1 where there is one, or where a feature was never
+drawn.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ WINDOWS = """kernel k(x: {elem}[M, H]) -> (a: i64[M, P=H], b: i64[M, P=H], c: i6
     d = prod[R=3](x[H = P + R - 2]), e = max[R=3](f32(x[H = P + R + 7])),
     f = max[R=3](i32(bool(x[H = P + R - 2]))), g = min[R=3]((x + 1)[H = P + R + 7])
 }}"""
-LITERALS = """kernel k(x: i32[M, H=9]) -> (a: i32[M, H], b: i64[M, H], c: bool[M, H], d: i32[M, H], e: i32[M, H],
+LITERALS = """kernel k(x: i32[M, H=9]) -> (a: i32[M, H], b: i64[M, H], c: bool[M, H], d: i32[M, H],
+    e: i32[M, H],
     f: i64[M, H], g: bool[M, H]) {
   return a = x + 4294967297, b = min(x, 4294967296) // 4294967297, c = x < 4294967296,
     d = x + i32(2.7),
