@@ -424,9 +424,18 @@ def test_a_signal(name: str, number: signal.Signals, when: str, ucc: Ucc) -> Non
 # --- from the start of a process ----------------------------------------------------
 
 
+STARTED = """
+from ucutlass import entry
+before = entry._open_streams
+entry._open_streams = lambda: (before(), print(flush=True))
+entry.main()
+"""
+"""Says when signals are handled, from where on what is imported is what counts."""
+
+
 def started(*arguments: str, environ: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from ucutlass.entry import main\nprint('', flush=True)\nmain()", *arguments],
+        [sys.executable, "-c", STARTED, *arguments],
         env=dict(environ), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip

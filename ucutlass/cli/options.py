@@ -20,7 +20,7 @@ class Whole(click.IntRange):
     """A whole number in the digits 0 to 9: no underscore, no other script, as in `-s M=4096`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,18}", value):
+        if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,40}", value):
             self.fail(f"{value!r} is no whole number in the digits 0 to 9.", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -34,7 +34,7 @@ class Positive(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not re.fullmatch(r"[0-9.+-]+([eE][+-]?[0-9]+)?", value):
-            self.fail(f"{value!r} is no number in the digits 0 to 9.", param, ctx)
+            self.fail(f"{value!r} is no finite number in the digits 0 to 9.", param, ctx)
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{value} is no finite number", param, ctx)
