@@ -13,9 +13,12 @@ from ucutlass.plans.attention import AttentionPlan
 
 MASKS: Mapping[str, str] = MappingProxyType(
     {
-        "none": "", "causal": "index(S) <= index(L)", "causal at the end": "index(S) <= index(L) + size(S) - size(L)",
-        "window": "index(S) <= index(L) + 40 and index(L) - index(S) < 33", "ahead": "index(S) > index(L) - 70",
-        "strided": "index(S) % 3 != 1", "of keys": "m or index(S) == 0", "of queries and keys": "m or index(S) == 0",
+        "none": "", "causal": "index(S) <= index(L)",
+        "causal at the end": "index(S) <= index(L) + size(S) - size(L)",
+        "window": "index(S) <= index(L) + 40 and index(L) - index(S) < 33",
+        "ahead": "index(S) > index(L) - 70",
+        "strided": "index(S) % 3 != 1", "of keys": "m or index(S) == 0",
+        "of queries and keys": "m or index(S) == 0",
         "packed": "{own}", "packed causal": "{own} and {key} <= {row}",
         "packed window": "{row} - {key} < 19 and {own}", "one packed": "{own} and index(S) <= index(L)",
     }
@@ -30,7 +33,12 @@ SCORES: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {"chosen": "", "two stages": "stages 2", "tile": "tile 64x64x{D}", "wide tile": "tile 128x64x{D}  stages 2"}
+    {
+        "chosen": "",
+        "two stages": "stages 2",
+        "tile": "tile 64x64x{D}",
+        "wide tile": "tile 128x64x{D}  stages 2",
+    }
 )
 
 LENGTHS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyType(
@@ -51,7 +59,8 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "score": tuple(SCORES),
         "mask": tuple(MASKS),
         "operand": (
-            "none", "keys", "queries", "queries, keys", "keys, queries", "heads, keys", "all", "host", "device",
+            "none", "keys", "queries", "queries, keys", "keys, queries", "heads, keys", "all", "host",
+            "device",
             "shifted", "gathered",
         ),
         "operand element": ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "bool"),
@@ -117,9 +126,7 @@ def _names(choice: Choice) -> _Names:
     return _Names(batch, heads, shared, choice["heads"] == "shared", choice["heads"] != "one of keys")
 
 
-def _order(
-    order: str, batch: tuple[str, ...], heads: tuple[Axis, ...], tokens: str
-) -> tuple[Axis, ...]:
+def _order(order: str, batch: tuple[str, ...], heads: tuple[Axis, ...], tokens: str) -> tuple[Axis, ...]:
     match order:
         case "tokens, heads":
             return (*batch, tokens, *heads)
@@ -132,13 +139,12 @@ def _order(
 # --- scores -------------------------------------------------------------------------
 
 
-def _score(
-    choice: Choice, names: _Names, parameters: list[Stored], extents: dict[str, int]
-) -> list[str]:
+def _score(choice: Choice, names: _Names, parameters: list[Stored], extents: dict[str, int]) -> list[str]:
     """The binding `e`; adds the bias to the parameters."""
     kind, elem, read = choice["operand"], choice["operand element"], "p"
     axes: tuple[Axis, ...] | None = {
-        "none": None, "host": None, "device": (), "keys": ("S",), "queries": ("L",), "queries, keys": ("L", "S"),
+        "none": None, "host": None, "device": (), "keys": ("S",), "queries": ("L",),
+        "queries, keys": ("L", "S"),
         "keys, queries": ("S", "L"), "heads, keys": (*names.heads, "S"), "all": (*names.rows, "S"),
         "shifted": ("S",), "gathered": ("V", "S"),
     }[kind]  # fmt: skip
@@ -187,9 +193,7 @@ def _as_long(stored: Stored) -> Stored:
 # --- results ------------------------------------------------------------------------
 
 
-def _results(
-    choice: Choice, names: _Names, value: str, parameters: list[Stored]
-) -> list[tuple[Stored, str]]:
+def _results(choice: Choice, names: _Names, value: str, parameters: list[Stored]) -> list[tuple[Stored, str]]:
     kind = choice["outcome"]
     if choice["result"] == "tokens last":
         axes: tuple[Axis, ...] = (*names.batch, *names.query_heads, value, "L")
@@ -200,7 +204,10 @@ def _results(
     if kind == "by rows":
         parameters.append(Stored("g", "f32", names.rows[-1:]))
     outcome = {"gated": "sigmoid(g) * o", "residual": "o + g", "by rows": "o * g"}.get(kind, "o")
-    stored = (Stored("y", choice["element"], axes), f"{outcome} > 0" if choice["element"] == "bool" else outcome)
+    stored = (
+        Stored("y", choice["element"], axes),
+        f"{outcome} > 0" if choice["element"] == "bool" else outcome,
+    )
     match kind:
         case "two results":
             return [stored, (Stored("z", "f32", axes), "o * 0.5")]
@@ -220,4 +227,7 @@ def _extents(choice: Choice, draw: Random) -> dict[str, int]:
     return extents
 
 
-ATTENTION = Space("attention", AXES, program, lambda planned: isinstance(planned.plan, AttentionPlan))
+ATTENTION = Space(
+    "attention", AXES, program, lambda planned: isinstance(planned.plan, AttentionPlan),
+    refused=({"operand": ("shifted", "gathered")},),
+)  # fmt: skip

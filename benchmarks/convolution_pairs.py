@@ -16,15 +16,16 @@ WINDOWS: Mapping[str, str] = MappingProxyType(
     {
         "padded": "{x} = {p} + {r} - 1", "inside": "{x} = {p} + {r}", "stride": "{x} = 2*{p} + {r} - 1",
         "dilated": "{x} = {p} + 2*{r} - 2", "stride of 3, dilated": "{x} = 3*{p} + 2*{r}",
-        "flipped": "{x} = {p} + 1 - {r}", "divided": "2*{x} = {p} + 1 - {r}", "divided by 3": "3*{x} = {p} + {r}",
+        "flipped": "{x} = {p} + 1 - {r}", "divided": "2*{x} = {p} + 1 - {r}",
+        "divided by 3": "3*{x} = {p} + {r}",
     }
 )  # fmt: skip
 """The equation of an axis x of the input with places p and taps r."""
 
 POSITIONS: Mapping[str, str] = MappingProxyType(
     {
-        "windows": "", "a constant": ", Z = 1", "a shift": ", N = N - 1", "from the end": ", N = size(N) - 1 - N",
-        "a shift of channels": ", C = C + 1",
+        "windows": "", "a constant": ", Z = 1", "a shift": ", N = N - 1",
+        "from the end": ", N = size(N) - 1 - N", "a shift of channels": ", C = C + 1",
     }
 )  # fmt: skip
 """What else the input is read at."""
@@ -40,7 +41,7 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "none": "v", "relu": "relu(v)", "gelu": "gelu(v)", "rounded": "f16(v) * 0.5 + 1",
         "coordinates": "v + index({n}) % 5 * 0.5", "masked": "where(index({p}) > 1, v, -0.5)",
-        "compared": "where(v > d, v, 0.25)",
+        "compared": "where(v > d * 0.5 + 0.125, v, 0.25)",
     }
 )  # fmt: skip
 
@@ -71,8 +72,8 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class _Form:
     """The axes of a convolution by role: `channels` of the input, `columns` of weights and results.
- `rooms` are
-    the input's axes that windows run along, `inner` what else the second operand has, `over` what is summed."""
+    `rooms` are the input's axes that windows run along, `inner` what else the second operand has, `over` what
+    is summed."""
 
     places: tuple[str, ...]
     taps: tuple[str, ...]
@@ -103,7 +104,9 @@ def program(choice: Choice, draw: Random) -> Program:
         dot = f"d = dot[{names}]({', '.join(sides)}{accumulation})"
     result = _result(choice, form)
     bindings = [dot, *_epilogue(choice, form, result, parameters, extents)]
-    return kernel(parameters, _results(choice, form, result), bindings, extents, SCHEDULES[choice["schedule"]])
+    return kernel(
+        parameters, _results(choice, form, result), bindings, extents, SCHEDULES[choice["schedule"]]
+    )
 
 
 def _second(window: str) -> str:
@@ -157,7 +160,9 @@ def _input(choice: Choice, form: _Form) -> tuple[Axis, ...]:
 
 def _weights(choice: Choice, form: _Form) -> tuple[Axis, ...]:
     if choice["kind"] == "weights":
-        order = {"taps first": "channels last", "columns last": "batch last"}.get(choice["weights"], choice["weights"])
+        order = {"taps first": "channels last", "columns last": "batch last"}.get(
+            choice["weights"], choice["weights"]
+        )
         return _ordered(order, ("N",), form.places, form.columns)
     columns, taps = (form.columns,), form.taps
     match choice["weights"]:
@@ -191,7 +196,8 @@ def _epilogue(
     channel = form.columns if isinstance(form.columns, str) else form.columns[-1]
     batch = "C" if choice["kind"] == "weights" else "N"
     axes: tuple[Axis, ...] | None = {
-        "none": None, "host": None, "device": (), "columns": (form.columns,), "batch": (batch,), "all": result,
+        "none": None, "host": None, "device": (), "columns": (form.columns,), "batch": (batch,),
+        "all": result,
         "all across": result[::-1], "place": (place,), "shifted": (channel,), "gathered": ("A", channel),
     }[kind]  # fmt: skip
     match kind:
@@ -221,7 +227,7 @@ def _results(choice: Choice, form: _Form, result: tuple[Axis, ...]) -> list[tupl
         case "two":
             return [stored, (Stored("z", "bf16", tuple(names)), "d")]
         case "comparison":
-            return [stored, (Stored("z", "bool", result), "r > d")]
+            return [stored, (Stored("z", "bool", result), "r > d * 0.5 + 0.125")]
         case _:
             return [stored]
 
@@ -229,7 +235,12 @@ def _results(choice: Choice, form: _Form, result: tuple[Axis, ...]) -> list[tupl
 def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
     """Few places, which the emulator takes in seconds."""
     most = {1: (17, 24), 2: (6, 9), 3: (3, 5)}[len(form.rooms)]
-    extents = {"N": draw.choice((1, 2)), "Z": 2, "C": int(choice["channels"]), "K": draw.choice((1, 7, 16, 33, 64))}
+    extents = {
+        "N": draw.choice((1, 2)),
+        "Z": 2,
+        "C": int(choice["channels"]),
+        "K": draw.choice((1, 7, 16, 33, 64)),
+    }
     if choice["kind"] == "grouped":
         extents["G"] = draw.choice((2, 3))
     for x, p, r in zip(form.rooms, form.places, form.taps, strict=True):
@@ -237,4 +248,23 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
     return extents
 
 
-CONVOLUTION = Space("convolution", AXES, program, lambda planned: isinstance(planned.plan, ConvPlan))
+REDUCED = ("sum of columns", "max of places")
+TILED = ("cooperative", "multistage", "multistage, split")
+
+REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {"operand": ("shifted", "gathered")},
+    # What the plain threads of `direct` serve alone, and what they have no reductions for.
+    {"kind": ("depthwise", "summed product"), "outcome": REDUCED},
+    {"kind": ("depthwise", "summed product"), "schedule": TILED},
+    {"lane": ("e4m3", "s8"), "outcome": REDUCED},
+    {"lane": ("e4m3", "s8"), "schedule": TILED},
+    {"outcome": REDUCED, "schedule": ("direct",)},
+    {"lane": ("f16, sums in f16", "f32"), "schedule": ("cooperative",)},
+    {"position": ("a constant", "from the end"), "schedule": ("cooperative",)},
+    # A sum of products of integers is an i64, which no convolution is.
+    {"kind": ("summed product",), "lane": ("s8",)},
+)
+
+CONVOLUTION = Space(
+    "convolution", AXES, program, lambda planned: isinstance(planned.plan, ConvPlan), refused=REFUSED
+)  # fmt: skip

@@ -153,9 +153,7 @@ def _reads(choice: Choice, draw: Random) -> tuple[str, str]:
 # --- the epilogue -------------------------------------------------------------------
 
 
-def _epilogue(
-    choice: Choice, names: _Names, parameters: list[Stored], extents: dict[str, int]
-) -> list[str]:
+def _epilogue(choice: Choice, names: _Names, parameters: list[Stored], extents: dict[str, int]) -> list[str]:
     """The bindings, of which the last is `r`; adds the operand to the parameters."""
     elem, kind = choice["operand element"], choice["operand"]
     value = "d * 0.0625" if choice["lane"] == "s8" else "d"
@@ -178,17 +176,19 @@ def _epilogue(
     return [f"v = {value}", f"r = {FUNCTIONS[choice['function']].format(v='v', m=m, n=n)}"]
 
 
-def _renamed(
-    choice: Choice, axes: tuple[Axis, ...] | None, name: str
-) -> tuple[tuple[Axis, ...] | None, str]:
+def _renamed(choice: Choice, axes: tuple[Axis, ...] | None, name: str) -> tuple[tuple[Axis, ...] | None, str]:
     """The axes of an operand in memory, and how it is read, where columns have another name in memory."""
-    memory = {"renamed columns": "T", "with itself": "T=M" if "M" in _flat(axes) else "M"}.get(choice["names"])
+    memory = {"renamed columns": "T", "with itself": "T=M" if "M" in _flat(axes) else "M"}.get(
+        choice["names"]
+    )
     if memory is None or "N" not in _flat(axes):
         return axes, name
     assert axes is not None
-    renamed = [memory if a == "N" else a if isinstance(a, str) else tuple(memory if d == "N" else d for d in a)
-               for a in axes]  # fmt: skip
-    return tuple(renamed), f"{name}[{memory.removesuffix('=M')} = N]"
+    new = {"N": memory}
+    renamed = tuple(
+        new.get(a, a) if isinstance(a, str) else tuple(new.get(d, d) for d in a) for a in axes
+    )  # fmt: skip
+    return renamed, f"{name}[{memory.removesuffix('=M')} = N]"
 
 
 def _flat(axes: tuple[Axis, ...] | None) -> list[str]:
@@ -205,7 +205,7 @@ def _results(choice: Choice, names: _Names) -> list[tuple[Stored, str]]:
         "batch last": (*names.rows, *names.columns, *names.batch),
         "composite": (*names.batch, *names.rows[:-1], (names.rows[-1], *names.columns)),
     }[choice["result"]]
-    stored = (Stored("y", choice["element"], axes), f"r > 0" if choice["element"] == "bool" else "r")
+    stored = (Stored("y", choice["element"], axes), "r > 0" if choice["element"] == "bool" else "r")
     over = {
         "sum of columns": ("sum", names.columns), "max of rows": ("max", names.rows),
         "min of all": ("min", names.result), "mean of columns": ("mean", names.columns),
@@ -220,7 +220,7 @@ def _results(choice: Choice, names: _Names) -> list[tuple[Stored, str]]:
         case "two":
             return [stored, (Stored("z", "bf16", names.result), "d")]
         case "comparison":
-            return [(Stored("z", "bool", names.result), "r > d"), stored]
+            return [(Stored("z", "bool", names.result), "r > d * 0.5 + 0.125"), stored]
         case _:
             return [stored]
 
@@ -240,7 +240,8 @@ def _extents(choice: Choice, names: _Names, draw: Random) -> dict[str, int]:
     """Extents by dimension. Where they are odd they all are, but K's parts where only the result's are."""
     pools = SMALL if choice["schedule"].startswith(("multistage", "gemv")) else LARGE
     sides, summed, few = {
-        "tiles": (pools["tiles"], pools["tiles"], (2,)), "aligned": (pools["aligned"], pools["aligned"], (2, 3)),
+        "tiles": (pools["tiles"], pools["tiles"], (2,)),
+        "aligned": (pools["aligned"], pools["aligned"], (2, 3)),
         "odd result": (pools["odd"], pools["aligned"], (3,)), "odd": (pools["odd"], pools["odd"], (3,)),
         "one": (pools["aligned"], pools["aligned"], (1, 2)),
     }[choice["extents"]]  # fmt: skip
@@ -259,4 +260,15 @@ def _extents(choice: Choice, names: _Names, draw: Random) -> dict[str, int]:
     return extents
 
 
-GEMM = Space("gemm", AXES, program, lambda planned: isinstance(planned.plan, GemmPlan))
+TMA = ("cooperative", "pingpong", "split", "stream", "swapped")
+
+REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {"operand": ("shifted", "gathered")},
+    # TMA reads rows of 16 bytes.
+    {"batch": ("last",), "schedule": TMA},
+    {"extents": ("odd",), "schedule": TMA},
+)
+
+GEMM = Space(
+    "gemm", AXES, program, lambda planned: isinstance(planned.plan, GemmPlan), refused=REFUSED
+)  # fmt: skip

@@ -22,8 +22,12 @@ class Stored:
 
 
 def kernel(
-    parameters: Sequence[Stored], results: Sequence[tuple[Stored, str]], bindings: Sequence[str],
-    extents: Mapping[str, int], schedule: str = "", functions: str = "",
+    parameters: Sequence[Stored],
+    results: Sequence[tuple[Stored, str]],
+    bindings: Sequence[str],
+    extents: Mapping[str, int],
+    schedule: str = "",
+    functions: str = "",
 ) -> Program:
     """The program of a kernel `k` whose results have these values, with `extents` of all its dimensions.
 

@@ -57,7 +57,8 @@ class Space:
     `axes` lists the features by axis; `program` writes the program of a choice, with the details that no axis
     names taken from the generator; `serves` tells whether a plan is of the family, since a program may be
     served by another one. `refusals` are the prefixes of the codes with which a program of the space may be
-    refused; any other code is a mistake of `program`.
+    refused; any other code is a mistake of `program`. `refused` tells the features that no rule lets stand
+    together, those of one axis alone with any others: pairs of them are tried twice, all others thoroughly.
     """
 
     name: str
@@ -65,6 +66,12 @@ class Space:
     program: Callable[[Choice, random.Random], Program]
     serves: Callable[[AnyPlanned], bool]
     refusals: tuple[str, ...] = ("UC03", "UC04")
+    refused: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+
+    def refuses(self, pair: Pair) -> bool:
+        """Whether `refused` has the pair."""
+        of = dict(pair)
+        return any(all(of.get(axis) in features for axis, features in row.items()) for row in self.refused)
 
     def pairs(self) -> list[Pair]:
         """Every two features of different axes."""
@@ -113,12 +120,12 @@ def cover(space: Space, seed: int, tries: int = 16) -> Cover:
     search = _Search(space, draw, missing, {}, [], [])
     while search.missing:
         pair = next(iter(search.missing))
-        few = 2 if search.hopeless(pair) else tries
+        few = 2 if space.refuses(pair) or search.hopeless(pair) else tries
         half = [search.greedy] * (few // 2) + [search.beside] * (few // 2)
         _draw(search, pair, half)
     for pair in list(search.refused):
-        if pair in search.refused and not search.hopeless(pair):
-            _draw(search, pair, [search.beside] * (tries // 2))
+        if pair in search.refused and not space.refuses(pair) and not search.hopeless(pair):
+            _draw(search, pair, [search.beside] * (4 * tries))
     return Cover(_needed(search.drawn), search.refused, tuple(dict.fromkeys(search.mistakes)))
 
 
@@ -168,8 +175,9 @@ class _Search:
     def beside(self, pair: Pair) -> dict[str, str]:
         """A pair in an accepted program that has either feature of it, or among the features that each axis
         lists first. Where these are refused too, it is the pair that is."""
-        axis, feature = self.draw.choice(pair)
-        near = [one.choice for one in self.drawn if one.choice[axis] == feature]
+        having = [[o.choice for o in self.drawn if o.choice[axis] == feature] for axis, feature in pair]
+        # What is seldom accepted needs the most of the other axes.
+        near = min(having, key=len) if self.draw.random() < 0.75 else max(having, key=len)
         plain = {axis: features[0] for axis, features in self.space.axes.items()}
         return {**self.draw.choice([*near, plain]), **dict(pair)}
 
@@ -180,7 +188,7 @@ def _draw(search: _Search, pair: Pair, ways: Sequence[Callable[[Pair], dict[str,
     for way in ways:
         choice = way(pair)
         program = search.space.program(choice, search.draw)
-        code = _refusal(search.space, program)
+        code = refusal(search.space, program)
         if code is None:
             search.drawn.append(Drawn(search.space.name, len(search.drawn), choice, program))
             for had in search.drawn[-1].pairs():
@@ -211,7 +219,7 @@ def _ordered(space: Space, a: Feature, b: Feature) -> Pair:
     return (a, b) if names.index(a[0]) < names.index(b[0]) else (b, a)
 
 
-def _refusal(space: Space, program: Program) -> str | None:
+def refusal(space: Space, program: Program) -> str | None:
     """The code with which the compiler refuses a program, None where the space's family serves it."""
     try:
         checked = frontend.read_text(program.text)

@@ -1,4 +1,4 @@
-"""Programs of pairs of dots, of dots over ragged groups, of narrow weights and of scaled parts, by features."""
+"""Programs of pairs of dots, of ragged groups, of narrow weights and of scaled parts, by features."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ucutlass.plans.products import ProductsPlan
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "chosen": "", "direct": "warps direct", "cooperative": "warps cooperative", "pingpong": "warps pingpong",
+        "chosen": "", "direct": "warps direct", "cooperative": "warps cooperative",
+        "pingpong": "warps pingpong",
     }
 )  # fmt: skip
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
         "none": "{v}", "relu": "relu({v})", "gated": "silu({v}) * {u}", "sum": "{v} + {u}",
-        "greatest": "max({v}, {u} * 0.5)", "compared": "where({v} > {u}, {v}, 0.25)",
+        "greatest": "max({v}, {u} * 0.5)", "compared": "where({v} > {u} * 0.5 + 0.125, {v}, 0.25)",
         "rounded": "bf16({v}) * 0.5 + 1", "coordinates": "{v} + index({n}) % 5 * 0.5 + index({m}) * 0.125",
     }
 )  # fmt: skip
@@ -30,7 +31,8 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "form": (
-            "pair", "batched pair", "ragged", "ragged pair", "group sums", "narrow s4", "narrow s8", "narrow u8",
+            "pair", "batched pair", "ragged", "ragged pair", "group sums", "narrow s4", "narrow s8",
+            "narrow u8",
             "narrow e4m3", "narrow e5m2", "scaled rows", "scaled columns", "scaled both", "scaled blocks",
             "scaled s4", "scaled s8",
         ),
@@ -70,7 +72,9 @@ class _Form:
 
 def _form(choice: Choice) -> _Form:
     kind, lane = choice["form"], LANES[choice["lane"]][0]
-    cast = f"{choice['lane']}({{w}})" if choice["lane"] in ("bf16", "f16", "f32", "tf32") else f"{lane}({{w}})"
+    cast = (
+        f"{choice['lane']}({{w}})" if choice["lane"] in ("bf16", "f16", "f32", "tf32") else f"{lane}({{w}})"
+    )
     match kind.split():
         case ["pair"]:
             return _Form(two=True)
@@ -91,7 +95,7 @@ def _form(choice: Choice) -> _Form:
 
 
 def program(choice: Choice, draw: Random) -> Program:
-    """The program of a choice. Features that a choice leaves no room for fall away: offsets without groups."""
+    """The program of a choice. What a choice leaves no room for falls away: offsets without groups."""
     form = _form(choice)
     extents = _extents(choice, form, draw)
     parameters = _operands(choice, form)
@@ -157,9 +161,7 @@ def _scaled(choice: Choice, dot: str, form: _Form, parameters: list[Stored], dra
 # --- the epilogue -------------------------------------------------------------------
 
 
-def _epilogue(
-    choice: Choice, form: _Form, parameters: list[Stored], extents: dict[str, int]
-) -> list[str]:
+def _epilogue(choice: Choice, form: _Form, parameters: list[Stored], extents: dict[str, int]) -> list[str]:
     """The bindings, of which the last is `r`; adds the operand to the parameters."""
     kind, elem, n = choice["operand"], choice["operand element"], form.columns[-1]
     ragged = choice["form"].startswith("ragged")
@@ -199,7 +201,7 @@ def _results(choice: Choice, form: _Form) -> list[tuple[Stored, str]]:
         case "two":
             return [stored, (Stored("z", "bf16", bare), "d")]
         case "comparison":
-            return [stored, (Stored("z", "bool", bare), "r > d")]
+            return [stored, (Stored("z", "bool", bare), "r > d * 0.5 + 0.125")]
         case _:
             return [stored]
 
@@ -231,4 +233,20 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
     return extents
 
 
-PRODUCTS = Space("products", AXES, program, lambda planned: isinstance(planned.plan, ProductsPlan))
+SCALED = ("scaled rows", "scaled columns", "scaled both", "scaled blocks")
+NARROW = ("narrow s4", "narrow s8", "narrow u8", "narrow e4m3", "narrow e5m2", "scaled s4", "scaled s8")
+TMA = ("cooperative", "pingpong")
+
+REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
+    {"operand": ("shifted", "gathered")},
+    {"extents": ("odd",), "schedule": TMA},
+    {"lane": ("f32",), "schedule": TMA},
+    # What f16 and bf16 hold exactly is widened to these.
+    {"form": NARROW, "lane": ("tf32", "f32", "e4m3", "e5m2", "s8")},
+    {"form": SCALED, "lane": ("s8",)},
+    {"form": (*SCALED, "scaled s4", "scaled s8"), "order": ("rows last", "columns last", "K first")},
+)
+
+PRODUCTS = Space(
+    "products", AXES, program, lambda planned: isinstance(planned.plan, ProductsPlan), refused=REFUSED
+)  # fmt: skip

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.elements import F32, I32, Element
+from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
 from ucutlass.emit.text import literal, product
 from ucutlass.emit.tolerance import coarse, tolerant
@@ -142,6 +143,7 @@ def arithmetic(problem: GemmProblem, accumulators: int = 1) -> ArithmeticText:
     lines = [line for i in live if (line := writer.statement(i))]
     lines += [writer.result(j) for j in range(len(problem.outputs))]
     uses = tuple(writer.use(i) for i in live if isinstance(problem.arithmetic.instructions[i], Compute))
+    require_definitions(lines)
     body = "\n".join(lines)
     conversions = [text for mark, text in (("ucc_round<", ROUND), ("ucc_integer<", INTEGER)) if mark in body]
     signature = _signature(problem, accumulators)

@@ -9,6 +9,7 @@ outcomes are seldom rescaled. The templates are `attention.cu.j2` and `attention
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ucutlass.elements import BOOL
 from ucutlass.emit import gemm_sm80_epilogue as epilogue
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.text import product
 from ucutlass.extents import Combined, Extent, Fixed, Free
@@ -262,11 +264,17 @@ def _loads(prefix: str, inputs: tuple[Access, ...], rows: str, columns: str) -> 
     return lines, values
 
 
+def _defined(lines: Sequence[str]) -> str:
+    """The lines as text, each of which reads only what one before it defines."""
+    require_definitions(lines)
+    return "\n".join(lines)
+
+
 def _score_body(problem: GemmProblem, made: ArithmeticText) -> str:
     lines, values = _loads("score_in", problem.inputs, "p.rows", "p.keys")
     batch = [f"tile.batch[{i}]" for i in range(made.batch)]
     call = made.call("p.score", ["m", "n_at", *batch], "s[at]", values, ["s[at]"])
-    return "\n".join(
+    return _defined(
         [
             "#pragma unroll",
             "  for (int r = 0; r < 2; ++r) {",
@@ -295,7 +303,7 @@ def _result_parts(problem: GemmProblem, made: ArithmeticText) -> tuple[list[str]
 
 def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
     before, each = _result_parts(problem, made)
-    return "\n".join(
+    return _defined(
         [
             "#pragma unroll",
             "  for (int r = 0; r < 2; ++r) {",
@@ -316,7 +324,7 @@ def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
 def _combine_body(problem: GemmProblem, made: ArithmeticText) -> str:
     """As `_result_body`, of the one row m whose outcomes a warp has."""
     before, each = _result_parts(problem, made)
-    return "\n".join(
+    return _defined(
         [
             *before,
             "#pragma unroll",

@@ -1,8 +1,9 @@
 """Checks that emitted statements define a value before they read it.
 
 A compiler accepts a read of an array that no statement has filled, and the kernel then computes from whatever
-its registers hold. `emit.sweep` therefore passes its statements through `require_definitions` before they
-become a kernel.
+its registers hold. Emitters that write statements pass them through `require_definitions` before they become
+a kernel: `emit.sweep` a whole body, `emit.arithmetic` the function of every other family's outcomes,
+`emit.attention` the loops around it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ class UndefinedRead(Exception):
     """An emitted statement reads a value that no statement before it defines: a defect of the emitter."""
 
 
-_VALUE = r"(?:raw|next|span|wide|out|v|h|a|s)\d+"
+_VALUE = r"(?:raw|next|span|wide|from|out|to|v|h|a|s)\d+"
 _READ = re.compile(rf"(?<![.\w])({_VALUE})\b")
 _INITIALISED = re.compile(rf"\bconst ({_VALUE}) =|\b(a\d+)\[kVector\];$")
 _UNINITIALISED = re.compile(rf"^(?:Pack<.*> |\w+ )({_VALUE})(?:\[\w+\])*;")
+_FILLED = re.compile(r"\bucc_arithmetic\(.*\)")
+"""A call that takes its results by reference."""
+_RESULT = re.compile(r"\bout\d+")
 _ASSIGNED = re.compile(rf"(?:^|[;{{)] )({_VALUE})(?:\[[^=]*?\])*(?:\.value\[[^=]*?\])? = ")
 
 
@@ -42,7 +46,7 @@ def require_definitions(statements: Iterable[str]) -> None:
     """
     scopes = [_Scope()]
     for statement in statements:
-        for closing, text, opening in _blocks(statement):
+        for closing, text, opening in _blocks(statement.partition("//")[0]):
             if closing:
                 _close(scopes)
             _statement(text, scopes, statement)
@@ -65,6 +69,8 @@ def _statement(text: str, scopes: Sequence[_Scope], statement: str) -> None:
         return
     scopes[-1].leaves = text.endswith("return;")
     assigned = {m[1] for m in _ASSIGNED.finditer(text)}
+    if call := _FILLED.search(text):
+        assigned |= set(_RESULT.findall(call[0]))
     initialised = {m[1] or m[2] for m in _INITIALISED.finditer(text)}
     uninitialised = {m[1] for m in _UNINITIALISED.finditer(text)} - initialised
     for name in _READ.findall(text):

@@ -17,6 +17,7 @@ LOADED = ("Pack<float, 4> raw1[kItems];", "for (int i = 0; i < kItems; ++i) {", 
         ("bool v1; { bool in = true;", "v1 = in; }", "float const v2 = v1 ? 1.0f : 0.0f;"),
         ("Sum<float> a2[kVector];", "a2[v].add(1.0f);", "float const v3 = a2[v].value;"),
         ("float h0[1];", "{", "float const v0 = p.scalar0;", "h0[v] = v0;", "}", "float const v1 = h0[0];"),
+        ("float out0;", "score::ucc_arithmetic(p.score, 0, 0, s[at], out0);", "to[n] = half_t(out0);  // s8"),
         ("{", "Pack<int, 1> raw0[1];", "raw0[0] = load(p.t0);", "int const v0 = raw0[0].value[0];", "}"),
     ],
 )
@@ -39,6 +40,9 @@ def test_what_is_defined_first_passes(statements: tuple[str, ...]) -> None:
         (("Pack<int, 1> raw0[4];", "if constexpr (kLaunch == 0) {", "raw0[0] = load(p.t0);", "return;",
           "} else {", "int const v0 = raw0[0].value[0];", "}"), "raw0"),
         (("float const v1 = v0 + 1.0f;",), "v0"),
+        # What the arithmetic fills is read before the call, or is none of its results.
+        (("float out0;", "to[n] = half_t(out0);", "ucc_arithmetic(p, s[at], out0);"), "out0"),
+        (("float out0;", "float out1;", "ucc_arithmetic(p, s[at], out0);", "to[n] = out1;"), "out1"),
     ],
 )  # fmt: skip
 def test_what_is_read_first_is_refused(statements: tuple[str, ...], name: str) -> None:
