@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.random_programs import random_program
-from tests.emit import emulator, plan_reference
+from tests.emit import emulator, hopper, plan_reference
 from tests.emit.harness import HOST_SHIM
 from tests.soundness.lowering import Lowered, distinct_scalars, lowered
 from ucutlass import frontend, ir, planner
@@ -153,13 +153,17 @@ def emulate_here(job: dict[str, Any]) -> dict[str, str]:
     except (ProgramError, ShownViolation) as refused:
         return {"status": "rejected", "detail": str(refused)[:400]}
     shown = show(planned.request)
-    if isinstance(planned.plan.schedule, Sm90Schedule | WgmmaSchedule):
+    if isinstance(planned.plan.schedule, Sm90Schedule):
         return {"status": "not emulable", "detail": "a kernel of wgmma by CUTLASS", "schedule": shown}
     folder = Path(tempfile.mkdtemp(prefix="emulated-"))
     source = source_of(checked, kernel, planned)
     try:
-        entry = emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), folder)
-    except AssertionError as error:
+        if isinstance(planned.plan.schedule, WgmmaSchedule):
+            entry = hopper.build(source, folder)
+        else:
+            shim = f"#include <cmath>\n{HOST_SHIM}{source.text}"
+            entry = emulator.build(replace(source, text=shim), folder)
+    except (AssertionError, hopper.NotEmulable) as error:
         return {"status": "not emulable", "detail": str(error)[-1500:], "schedule": shown}
     finally:
         shutil.rmtree(folder)

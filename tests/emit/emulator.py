@@ -62,7 +62,7 @@ def build_unit(preamble: str, sources: Sequence[Source], folder: Path, threads: 
     text.write_text("\n".join([preamble, *(source.text for source in sources)]), encoding="utf-8")
     # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
     flags = ["-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared"]
-    flags += [*ALIGNED, *_garbage(compiler)]
+    flags += [*ALIGNED, *garbage(compiler)]
     if threads:
         # Else the loader would give the emulator's variables of another library, which are no thread's own.
         flags += [f"-DEMULATOR_THREADS={threads}", "-pthread", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
@@ -82,7 +82,7 @@ def entry(library: Path, name: str) -> Any:
 
 
 @cache
-def _garbage(compiler: str) -> tuple[str, ...]:
+def garbage(compiler: str) -> tuple[str, ...]:
     """The flag that fills variables without an initialiser with a pattern, where the compiler has it (g++ 12,
     clang 8): what reads one before it is written computes from garbage in every run, not by chance from 0."""
     flag = "-ftrivial-auto-var-init=pattern"

@@ -54,7 +54,8 @@ def build(source: Source, folder: Path) -> Any:
         pytest.skip("no g++ to compile the emulated kernel")
     text, library = folder / f"{source.entry}.cpp", folder / f"{source.entry}.so"
     text.write_text(translated(source.text))
-    flags = ("-std=c++17", "-O2", "-w", "-fpermissive", "-fPIC", "-shared", *emulator.ALIGNED)
+    flags = ["-std=c++17", "-O2", "-w", "-fpermissive", "-fPIC", "-shared"]
+    flags += [*emulator.ALIGNED, *emulator.garbage(compiler)]
     includes = (f"-I{Path(__file__).parent}", f"-I{cutlass_include()}", *cuda_includes())
     done = subprocess.run(
         [compiler, *flags, *includes, str(text), "-o", str(library)], capture_output=True, text=True

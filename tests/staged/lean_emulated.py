@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emit.emulator import ALIGNED
+from tests.emit.emulator import ALIGNED, garbage
 from tests.emit.harness import cuda_includes, cutlass_include
 from ucutlass.emit.lean import Lean
 from ucutlass.runtime.staged.lean import NATIVE
@@ -111,7 +111,7 @@ def built(kernel: Lean, folder: Path) -> ctypes.CDLL:
     # -fpermissive: CUTLASS names device intrinsics in templates that are never instantiated here.
     flags = ("-std=c++17", "-O1", "-w", "-fpermissive", "-fPIC", "-shared", "-ffp-contract=off", *ALIGNED)
     places = (HERE, HERE.parent / "emit", NATIVE, cutlass_include())
-    line = [compiler, *flags, *(f"-I{place}" for place in places), *cuda_includes()]
+    line = [compiler, *flags, *garbage(compiler), *(f"-I{place}" for place in places), *cuda_includes()]
     library = folder / "kernel.so"
     sources = [str(folder / name) for name in ("device.cpp", "host.cpp")]
     done = subprocess.run([*line, *sources, "-o", str(library)], capture_output=True, text=True)
