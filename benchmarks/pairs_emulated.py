@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.emulated import DISTRIBUTIONS, Job, plan
+from benchmarks.emulated import DISTRIBUTIONS, Job, emulate, plan
 from benchmarks.pairs import Drawn, Judged, State
 from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
@@ -28,18 +28,33 @@ from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
 
-UNIT = 24
-"""Programs of a translation unit: the headers, two seconds of a core, are read once for them."""
+UNITS = {"reduction": 24}
+"""Programs of a translation unit, by space: their headers, two seconds of a core, are read once for them.
+Those of other spaces are built each alone: their emulators differ by kernel."""
 
 LIMIT_SECONDS = 900.0
 
 
 def emulated(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
-    """Every program, in units; the programs of a unit whose process died are judged each in a process of its
-    own, since an emulated kernel ends its process where it does what a GPU would not survive."""
-    units = [drawn[i : i + UNIT] for i in range(0, len(drawn), UNIT)]
+    """Every program; those of a unit whose process died are judged each in a process of its own, since an
+    emulated kernel ends its process where it does what a GPU would not survive."""
+    units: list[list[Drawn]] = []
+    for one in drawn:
+        if units and units[-1][0].space == one.space and len(units[-1]) < UNITS.get(one.space, 1):
+            units[-1].append(one)
+        else:
+            units.append([one])
     with ThreadPoolExecutor(processes) as pool:
-        return [judged for unit in pool.map(_unit, units) for judged in unit]
+        return [judged for unit in pool.map(_judged, units) for judged in unit]
+
+
+def _judged(unit: Sequence[Drawn]) -> list[Judged]:
+    if unit[0].space in UNITS:
+        return _unit(unit)
+    (one,) = unit
+    name, sizes = f"{one.space} {one.number}", dict(one.program.sizes)
+    row = emulate(Job(name, one.program.text, "k", sizes, None, one.number))
+    return [Judged(one, "wrong" if row.status == "rejected" else row.status, row.detail)]
 
 
 def _unit(unit: Sequence[Drawn]) -> list[Judged]:
@@ -99,7 +114,7 @@ def _judge(entry: Any, kernel: ir.Kernel, planned: AnyPlanned, program: dict[str
         return {"state": "not emulable", "detail": entry}
     verdicts = list(_verdicts(entry, kernel, planned, program))
     states: list[State] = [verdict.state for _, verdict in verdicts]
-    worst = next((s for s in ("wrong", "undecided") if s in states), "right")
+    worst = verify.worst(states)
     shown = [f"{name}: {verdict}" for name, verdict in verdicts if verdict.state == worst]
     return {"state": worst, "detail": "" if worst == "right" else "\n".join(shown)}
 

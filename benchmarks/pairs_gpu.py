@@ -73,5 +73,4 @@ def _judge(text: str, sizes: dict[str, int], seed: int) -> dict[str, str]:
         states.append(verdict.state)
         if verdict.state != "right":
             details.append(f"{distribution}: {verdict.state}: {verdict}")
-    worst = next((s for s in ("wrong", "undecided") if s in states), "right")
-    return {"state": worst, "detail": "\n".join(details)}
+    return {"state": verify.worst(states), "detail": "\n".join(details)}

@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.pair_spaces import SPACES
 from benchmarks.pair_text import Stored, kernel
-from benchmarks.pairs import OTHER, Judged, Program, Space, cover, emulated, refusal, table, undrawn
+from benchmarks.pairs import OTHER, Judged, Program, Space, cover, refusal, table, undrawn
+from benchmarks.pairs_emulated import emulated
 from ucutlass.plans.sweep import SweepPlan
 
 DIAGNOSTICS = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
@@ -23,7 +24,7 @@ CHOICES = 150
 EVERY = 8
 """Of the drawn programs one in so many is emulated."""
 
-MOST_PROGRAMS = 250
+MOST_PROGRAMS = 600
 """Of a family, so that a GPU builds and judges them in minutes."""
 
 
