@@ -168,3 +168,17 @@ def test_the_reference_overflows_as_f32_does() -> None:
     kernel = named("kernel k(x: f32[N]) -> f32[N] { return log(exp(x)) }", "k")
     (out,) = evaluate(kernel, [torch.tensor([100.0, -100.0, 2.0])])
     assert torch.equal(out.isinf(), torch.tensor([True, False, False]))
+
+
+@pytest.mark.parametrize("elem", ["f32", "bf16", "f16", "e4m3", "e5m2"])
+@pytest.mark.parametrize("count", [300, 3000])
+def test_a_product_with_a_zero_may_overflow_before_it(elem: str, count: int) -> None:
+    """4^3000 leaves float64's range as well; infinity times 0 is NaN, also in elements that saturate."""
+    kernel = named(f"kernel k(x: f32[M, N]) -> {elem}[M] {{ return prod[N](x) }}", "k")
+    x = torch.full((1, count), 4.0)
+    x[0, -1] = 0.0
+    (expected,) = expect(kernel, [x])
+    assert expected.reference.tolist() == [0.0] and expected.bound.isinf().all()
+    assert judged(expected, torch.tensor([NAN])) and judged(expected, torch.tensor([0.0]))
+    (certain,) = expect(kernel, [x[:, :-1]])
+    assert not judged(certain, torch.tensor([NAN]))

@@ -31,7 +31,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ucutlass.elements import BOOL, F32, F64, I32, Element
+from ucutlass.elements import BOOL, E4M3, E5M2, F32, F64, I32, Element
 from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import (
     Apply,
@@ -133,7 +133,8 @@ def _rule(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bou
 
 
 def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
-    """The farther rounded end of the interval; of a bool also 0, where the interval holds it."""
+    """The farther rounded end of the interval; of a bool also 0, where the interval holds it. A float that
+    saturates keeps an infinite radius, for what may be anything may be NaN, which stays one."""
     if part.radius is None:
         return None
 
@@ -142,7 +143,8 @@ def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
         ends = [low, high]
         if elem is BOOL and x.dtype != torch.bool:
             ends.append(torch.zeros_like(x).maximum(low).minimum(high))
-        return farthest([cast(end, elem) for end in ends], centre)
+        far = farthest([cast(end, elem) for end in ends], centre)
+        return far.masked_fill_(radius.isinf(), torch.inf) if elem in (E4M3, E5M2) else far
 
     return in_pieces(farther, centre.shape, part.value.data, part.radius, centre)
 

@@ -186,12 +186,20 @@ _REDUCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "mean": lambda x: x.to(torch.float64).mean(dim=-1),
     "max": lambda x: x.amax(dim=-1),
     "min": lambda x: x.amin(dim=-1),
-    "prod": lambda x: x.prod(dim=-1),
+    "prod": lambda x: _product(x),
     "var": lambda x: _variance(x.to(torch.float64)),
     "argmax": lambda x: x.argmax(dim=-1),
     "argmin": lambda x: x.argmin(dim=-1),
     "logsumexp": lambda x: x.to(torch.float64).logsumexp(dim=-1),
 }
+
+
+def _product(x: Tensor) -> Tensor:
+    """0 where a factor is 0 and none is infinite, though the others leave float64's range on the way."""
+    total = x.prod(dim=-1)
+    if not x.is_floating_point() or bool(total.isfinite().all()):
+        return total
+    return total.masked_fill_((x == 0).any(dim=-1) & x.isfinite().all(dim=-1), 0.0)
 
 
 def _variance(x: Tensor) -> Tensor:

@@ -133,7 +133,8 @@ def _beyond(high: Tensor, low: Tensor, own: Tensor, stays: bool) -> Tensor | Non
 def _product_beyond(x: Tensor, e: Tensor, above: Tensor) -> Tensor | None:
     """Where factors above 1, or those that may be, alone leave the range, and others are below."""
     grows = (x.abs() - e >= 1).all(dim=-1)
-    out = (above >= LARGEST) & above.isfinite() & ~(grows & (above >= 2 * LARGEST))
+    # `above` may leave float64's range too, which factors that are infinite themselves do not count for.
+    out = (above >= LARGEST) & x.isfinite().all(dim=-1) & ~(grows & (above >= 2 * LARGEST))
     return out if bool(out.any()) else None
 
 
