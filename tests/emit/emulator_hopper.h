@@ -131,6 +131,8 @@ inline void multiply_pv(float (&o)[kOutcomes], uint32_t const* p, uint64_t v, in
 }
 
 template <class... C> void copy(CUtensorMap const& map, uint32_t barrier, uint32_t to, C... coordinates) {
+  int const first[] = {int(coordinates)...};
+  if (first[0] % 8) { fprintf(stderr, "a TMA load that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   emu::Box const box = emu::box_of(map, {coordinates...});
   copying.push_back({barrier, box.rows * 128, [box, to] {
     for (int r = 0; r < box.rows; ++r) for (int c = 0; c < 64; ++c) {

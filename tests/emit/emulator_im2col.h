@@ -53,6 +53,7 @@ void load_windows(CUtensorMap const* given, uint64_t* barrier, void* target, Pla
     if (at[i + 1] < map.lower[i] || at[i + 1] > map.sizes[i + 1] - 1 + map.upper[i]) { fprintf(stderr, "a window begins outside the box\n"); abort(); }
   }
   if (address(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
+  if (from[0] * map.element % 16) { fprintf(stderr, "a copy that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   for (int pixel = 0; pixel < map.rows; ++pixel) {
     int64_t own[5];
     std::copy(at, at + 5, own);
@@ -74,6 +75,7 @@ void load_box(CUtensorMap const* given, uint64_t* barrier, void* target, Places.
   int64_t const from[5] = {int64_t(places)...};
   if (int(sizeof...(Places)) != map.rank) { fprintf(stderr, "a copy of another rank than its descriptor\n"); abort(); }
   if (address(target) % (map.row * 8)) { fprintf(stderr, "a part that is not aligned to its swizzle\n"); abort(); }
+  if (from[0] * map.element % 16) { fprintf(stderr, "a copy that does not begin at 16 bytes of its innermost axis\n"); abort(); }
   for (int r = 0; r < map.rows; ++r) {
     int64_t at[5];
     int rest = r;

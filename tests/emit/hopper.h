@@ -71,6 +71,7 @@ inline Map const& map(void const* d) { return *static_cast<Map const*>(d); }
 inline void load(void const* d, void const* barrier, uint32_t mask, void* smem, int x, int y, int z) {
   Map const& m = map(d); ++epoch; int const c[3] = {x, y, z};
   if (offset(smem) % 128) fail("a TMA target is not at 128 bytes");
+  if (x * m.size % 16) fail("a TMA load does not begin at 16 bytes of its innermost axis");
   for (int rank = 0; rank < int(memories.size()); ++rank) if (mask >> rank & 1) {
     box(m, offset(smem), rank, c, true);
     Barrier& b = at(barrier, rank); b.tx -= int32_t(m.box[0] * m.box[1] * m.size); settle(b);

@@ -264,3 +264,17 @@ def test_row_gradients_take_narrow_bands() -> None:
     gradient = planned(PRODUCTS["moe, gradient of rows"].text, T=4096, F=4096, D=2048, E=8)
     forward = planned(MOE, T=4096, F=4096, D=2048, E=8)
     assert (gradient.knob_values[0], forward.knob_values[0]) == (2, 8)
+
+
+def test_ragged_rows_that_lie_innermost_are_not_loaded_by_tma() -> None:
+    """A group begins anywhere in T, and a TMA load that does not begin at 16 bytes faults."""
+    segment = "E = segment(T, o)"
+    for elem in ("bf16", "f16"):
+        params = f"x: {elem}[D, T], w: {elem}[E, F, D], u: {elem}[E, F, D], o: i32[E+1]"
+        dot, second = f"dot[D](x, w[{segment}])", f"dot[D](x, u[{segment}])"
+        for value in (dot, f"silu({dot}) * {second}"):
+            text = f"kernel k({params}) -> {elem}[T, F] {{ return {value} }}"
+            sizes = {"T": 4096, "D": 4096, "F": 4096, "E": 8}
+            assert isinstance(plan(text, **sizes).schedule, SimtSchedule)
+            across = text.replace("x: " + elem + "[D, T]", "x: " + elem + "[T, D]")
+            assert isinstance(plan(across, **sizes).schedule, WgmmaSchedule)

@@ -163,6 +163,9 @@ def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
         return "operands with scaled parts are read along the contracted name alone"
     if problem.ragged is not None and problem.ragged.mode == "k" and "k" in map(_order, (gemm.a, *rights)):
         return "rows that are summed by groups are read across, not along, the contracted name"
+    if problem.ragged is not None and problem.ragged.mode == "m" and gemm.a.contiguous == "m":
+        # A group may begin anywhere; elsewhere the hardware faults, as an illegal instruction.
+        return "TMA loads begin at multiples of 16 bytes, and groups of rows that lie innermost do not"
     return ""
 
 
