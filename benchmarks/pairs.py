@@ -336,7 +336,7 @@ def main() -> None:
             judged = emulated(drawn, options.processes)
         print(table(space, covered, judged, options.all))
         for one in judged:
-            if one.state != "right":
+            if one.state in ("wrong", "undecided"):
                 shown = f"{one.drawn.program.text}{dict(one.drawn.program.sizes)}"
                 print(f"{one.state}: {shown} {dict(one.drawn.choice)}\n{one.detail[-600:]}")
         print(*covered.mistakes, sep="\n")
