@@ -7,6 +7,7 @@ of the same user that sets out to kill the supervisor is not held by it.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -20,6 +21,9 @@ from pathlib import Path
 from typing import IO
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_PYTHON = sys.executable
+_START_SECONDS = 60.0
+"""What the supervisor may take until it has started the command, on a machine under load."""
 _GRACE_SECONDS = 10.0
 """What the supervisor may take to end everything; it gives itself less."""
 
@@ -53,7 +57,7 @@ class Supervised:
         try:
             # -I: the folder of the script, this package's, must not become a place to import from.
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
+                [_PYTHON, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
                 stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=(*pass_fds, theirs.fileno()),
                 start_new_session=True, env=dict(env), cwd=folder,
             )  # fmt: skip
@@ -74,7 +78,11 @@ class Supervised:
             raise
 
     def _started(self, command: Sequence[str]) -> None:
-        match self._words(None):
+        try:
+            words = self._words(_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise OSError(errno.ETIMEDOUT, f"nothing began within {_START_SECONDS:g} s", command[0]) from None
+        match words:
             case ["started"]:
                 return
             case ["refused", number]:
@@ -122,15 +130,14 @@ class Supervised:
         """The command, if it runs, and everything that came of it and lives."""
         return _descendants(self._supervisor.pid)
 
-    def _words(self, seconds: float | None) -> list[str]:
+    def _words(self, seconds: float) -> list[str]:
         """The next line of the supervisor; nothing where it closed its side."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
         while b"\n" not in self._heard:
-            left = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
-            if not poll.poll(left):
-                raise subprocess.TimeoutExpired(self._supervisor.args, seconds or 0.0)
+            if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+                raise subprocess.TimeoutExpired(self._supervisor.args, seconds)
             block = self._line.recv(256)
             if not block:
                 return []
