@@ -326,7 +326,7 @@ def test_with_a_gpu_ceilings_are_kept(data: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("index", "status", "words"), [("1", 2, "none of the 1 GPUs here"), ("-1", 2, "none of the 1 GPUs here")]
+    ("index", "status", "words"), [("1", 2, "none of the 1 GPUs here"), ("-1", 2, "not in the range x>=0")]
 )
 def test_an_index_beyond_the_gpus(
     data: Path, monkeypatch: pytest.MonkeyPatch, index: str, status: int, words: str

@@ -48,7 +48,7 @@ def notes(log: str | Path) -> list[str]:
 
 
 def wakes() -> None:
-    note(os.environ["WAKES"], str(os.getpid()))
+    note(os.environ["UCUTLASS_WAKES"], str(os.getpid()))
 
 
 def key_of(name: str) -> str:
@@ -129,6 +129,11 @@ def has(module: str) -> str:
     return os.environ["CUDA_PROBE"] if module in sys.modules else ""
 
 
+def _parent(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return int(fields[1])
+
+
 def trial(text: str, problem: str, name: str, **more: Any) -> dict[str, Any]:
     """An attempt of the agent: right, and as slow as its text's length. Notes the problem and the GPU beside
     the worker's cache; a text with a certain tile takes its worker with it, the first time."""
@@ -139,7 +144,7 @@ def trial(text: str, problem: str, name: str, **more: Any) -> dict[str, Any]:
     if fatal:
         note(str(folder / "fatal"), gpu)
         if len(notes(folder / "fatal")) == 1:
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(_parent(os.getppid()), signal.SIGKILL)  # who started the supervisor
             time.sleep(60)
     return {"seconds": 1e-5 + 1e-7 * len(text), "words": ""}
 

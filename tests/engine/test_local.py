@@ -94,7 +94,7 @@ def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
     cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    monkeypatch.setenv("WAKES", str(log))
+    monkeypatch.setenv("UCUTLASS_WAKES", str(log))
     place = Place(lambda: GPUS[3])
     prepare, process = Row("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
     with lane.held(GPUS[3], timeout_seconds=1, on_wait=print):

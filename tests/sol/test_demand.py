@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.reference.tasks import TASKS, Task, load
 from tests.sol.brute import Brute
 from ucutlass.check import check
-from ucutlass.ir import Dot, Program, Reduce, Scan, Softmax
+from ucutlass.diagnostics import ProgramError
+from ucutlass.ir import Dot, Module, Program, Reduce, Scan, Softmax
 from ucutlass.shapes import complete
 from ucutlass.sol.demand import demand
 from ucutlass.sol.graph import graph_of, ordered
@@ -116,6 +117,15 @@ def test_programs(name: str) -> None:
     agree(program, sizes_of(program, **free))
 
 
+def _checked(text: str) -> Module:
+    """A drawn program, unless its window lies outside at every coordinate."""
+    try:
+        return check(text)
+    except ProgramError as error:
+        assume({d.code for d in error.diagnostics} != {"UC0224"})
+        raise
+
+
 @given(
     st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3),
     st.integers(1, 6),
@@ -125,7 +135,7 @@ def test_any_convolution(h: int, taps: int, stride: int, padding: int, dilation:
     at = f"{stride}*P + {dilation}*R - {padding}"
     text = f"""kernel k(x: f16[N=2, H={h}, C=2], w: f16[K=2, R={taps}, C]) -> f16[N, P={out}, K] {{
       return dot[R, C](x[H = {at}], w) }}"""
-    (program,) = check(text).programs
+    (program,) = _checked(text).programs
     agree(program, sizes_of(program))
 
 
@@ -136,7 +146,7 @@ def test_any_convolution(h: int, taps: int, stride: int, padding: int, dilation:
 def test_any_transposed_convolution(h: int, taps: int, stride: int, padding: int, out: int) -> None:
     text = f"""kernel k(x: f16[N=2, H={h}, C=2], w: f16[C, K=2, R={taps}]) -> f16[N, P={out}, K] {{
       return dot[R, C](x[{stride}*H = P + {padding} - R], w) }}"""
-    (program,) = check(text).programs
+    (program,) = _checked(text).programs
     agree(program, sizes_of(program))
 
 
