@@ -415,7 +415,7 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
     if known is None:
         inner = replace(
             scope, values=dict(zip(function.params, values, strict=True)),
-            alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name),
+            alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name), bound={},
         )  # fmt: skip
         try:
             known = _body(function, inner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ucutlass import ir
 from ucutlass.check import calls, elementwise, indexing
-from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, unknown_value, used_before
+from ucutlass.check.scope import Cascade, Poisoned, Reject, Repeated, Scope, unknown_value, used_before
 from ucutlass.elements import BOOL, F32
 from ucutlass.functions import OPERATORS
 from ucutlass.grammar import syntax
@@ -55,7 +55,10 @@ def _name(name: str, scope: Scope, span: Span) -> Value:
             "UC0102", f"{name} is a dimension; alone it has no value", span,
             f"write size({name}) for its extent or index({name}) for the coordinate along it",
         )
-    raise _unknown(name, scope, span)
+    # A function's body is checked for each list of arguments, and a hint compares many names.
+    if span not in scope.unknown:
+        scope.unknown[span] = _unknown(name, scope, span)
+    raise Repeated(scope.unknown[span])
 
 
 def _unknown(name: str, scope: Scope, span: Span) -> Reject:

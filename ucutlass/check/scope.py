@@ -149,8 +149,8 @@ class Scope:
     `alias` maps a function's dimension names to the program's; None in a program's own scope,
     where dimensions stand for themselves. `stack` names the functions being expanded. `checker` is
     `expressions.check`, handed in so that calls and indexing can recurse without importing it. `expansions`
-    has what each function gave for each list of arguments, in all of a program; `bound` every name that the
-    body binds, sooner or later.
+    has what each function gave for each list of arguments, `unknown` what was said of a name at a place that
+    stands for nothing, both in all of a program; `bound` every name that the body binds, sooner or later.
     """
 
     checker: Callable[[syntax.Expr, Scope], Value]
@@ -162,6 +162,7 @@ class Scope:
     alias: Mapping[str, str] | None = None
     stack: tuple[str, ...] = ()
     expansions: dict[tuple[object, ...], Value | Reject] = field(default_factory=dict)
+    unknown: dict[Span, Reject] = field(default_factory=dict)
     bound: Mapping[str, Span] = field(default_factory=dict)
 
     def check(self, expr: syntax.Expr) -> Value:
