@@ -76,6 +76,9 @@ def test_masked_attention(mask: str) -> None:
 
 
 PROGRAMS = {
+    "named_alike": """kernel k(w: f32[M, N]) -> (w: f32[M, N], v: f32[M]) {
+        return w = w * 2, v = sum[N](w) }""",
+    "result_alone": "kernel k(result: f32[M]) -> f32[M] { return exp(result) }",
     "shift": "kernel k(x: f32[L]) -> f32[L] { return x[L = L - 2] + x }",
     "slice": "kernel k(x: f32[L]) -> f32[P=2] { return x[L = P + 3] }",
     "stride": "kernel k(x: f32[L, M]) -> f32[P=(L+2)//3, M] { return x[L = 3*P] }",

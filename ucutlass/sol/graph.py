@@ -112,7 +112,9 @@ def graph_of(program: Program, sizes: Mapping[str, int]) -> Graph:
         case Kernel():
             params = {p.name: p.type for p in program.params}
             joiner.types |= params
+            # A result may be called as a parameter is, and is another buffer all the same.
             names = [r.name or "result" for r in program.results]
+            names = [f"{name} (result)" if name in params else name for name in names]
             joiner.launch(program, [p.name for p in program.params], names, 0)
             results = names
         case Pipeline():
