@@ -96,6 +96,8 @@ def _entries(sources: Sequence[Source]) -> dict[str, Any]:
             emulable[entry] = replace(source, text=emulator.translated(source.text))
         except AssertionError as error:
             refused[entry] = str(error)
+    if not emulable:
+        return refused
     folder = Path(tempfile.mkdtemp(prefix="emulated-"))
     try:
         library = emulator.build_unit(f"#include <cmath>\n{HOST_SHIM}", list(emulable.values()), folder)
