@@ -24,6 +24,8 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _PYTHON = sys.executable
 _START_SECONDS = 60.0
 """What the supervisor may take until it has started the command, on a machine under load."""
+_MOST_MILLISECONDS = 2**31 - 1
+"""That poll(2) waits; a caller's limit may be longer."""
 _GRACE_SECONDS = 10.0
 """What the supervisor may take to end everything; it gives itself less."""
 
@@ -136,7 +138,8 @@ class Supervised:
         poll = select.poll()
         poll.register(self._line, select.POLLIN)
         while b"\n" not in self._heard:
-            if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+            left = max(0.0, deadline - time.monotonic())
+            if not poll.poll(min(1000 * left, _MOST_MILLISECONDS)):
                 raise subprocess.TimeoutExpired(self._supervisor.args, seconds)
             block = self._line.recv(256)
             if not block:

@@ -142,6 +142,12 @@ def supervised(*command: str) -> Supervised:
     return Supervised(command, env=passed(), stdin=null, stdout=subprocess.PIPE, stderr=null)
 
 
+def test_a_limit_of_years_is_one() -> None:
+    process = supervised("true")
+    assert process.wait(1e9) == 0
+    process.end()
+
+
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -11 $$", -11)])
 def test_the_status_is_the_commands(script: str, status: int) -> None:
     process = supervised("sh", "-c", f"echo it ran; {script}")
