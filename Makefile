@@ -15,6 +15,7 @@ test-slow:  ## the tests that the test command leaves out for time
 
 lint:       ## ruff and mypy alone
 	./setup.sh ruff check .
+	./setup.sh ruff format --check .
 	./setup.sh mypy
 
 fuzz:       ## 50,000 mutated, drawn and enlarged programs through the front end

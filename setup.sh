@@ -73,6 +73,7 @@ test)
     shift
     cd "$root"
     ruff check .
+    ruff format --check .
     mypy
     exec python -m pytest -n "${JOBS:-2}" -m "not gpu and not slow" "$@"
     ;;

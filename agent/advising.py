@@ -50,9 +50,14 @@ class Advisor:
     _missing: dict[str, str] = field(default_factory=dict)
 
     def static(
-        self, checked: frontend.Checked, program: ir.Program, sizes: Mapping[str, int], arch: str,
-        device: Device | None, seconds: float,
-    ) -> str:  # fmt: skip
+        self,
+        checked: frontend.Checked,
+        program: ir.Program,
+        sizes: Mapping[str, int],
+        arch: str,
+        device: Device | None,
+        seconds: float,
+    ) -> str:
         """Of a candidate that took so many seconds at these extents; "" where nothing is to be said."""
         if self.depth == "none":
             return ""
@@ -82,16 +87,26 @@ class Advisor:
         return "\n".join(line for line in found if line)
 
     def _looked(
-        self, subject: Subject, kernel: ir.Kernel, built: Built, arch: str, lanes: Lanes, seed: int,
+        self,
+        subject: Subject,
+        kernel: ir.Kernel,
+        built: Built,
+        arch: str,
+        lanes: Lanes,
+        seed: int,
         seconds: float,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Lines from every tier that can be had."""
         planned = built.planned
         trial = {
-            "text": subject.checked.source, "file": subject.checked.file, "name": kernel.name,
-            "sizes": dict(subject.sizes), "arch": arch, "seed": seed,
+            "text": subject.checked.source,
+            "file": subject.checked.file,
+            "name": kernel.name,
+            "sizes": dict(subject.sizes),
+            "arch": arch,
+            "seed": seed,
             "request": planned.request.given(),
-        }  # fmt: skip
+        }
         timing = self._timed(trial, built, lanes) or Timing(seconds)
         known = facts_about(subject.checked, kernel, planned, arch)
         facts = replace(known, build=self._build(built), timing=timing)
@@ -155,9 +170,13 @@ def headline(advice: str) -> str:
 
 
 def _of_kernel(
-    checked: frontend.Checked, kernel: ir.Kernel, extents: Sequence[int], arch: str, device: Device | None,
+    checked: frontend.Checked,
+    kernel: ir.Kernel,
+    extents: Sequence[int],
+    arch: str,
+    device: Device | None,
     seconds: float,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     planned = frontend.plan_kernel(checked, kernel, extents, arch, device).planned
     named = dict(zip(kernel.dims, extents, strict=True))
     bound = bounds(kernel, named, planned.device).fused.seconds
@@ -174,13 +193,20 @@ def _standing(planned: AnyPlanned, seconds: float, bound: float) -> str:
 
 
 def _of_pipeline(
-    checked: frontend.Checked, pipeline: ir.Pipeline, extents: Sequence[int], arch: str,
-    device: Device | None, seconds: float,
-) -> list[str]:  # fmt: skip
+    checked: frontend.Checked,
+    pipeline: ir.Pipeline,
+    extents: Sequence[int],
+    arch: str,
+    device: Device | None,
+    seconds: float,
+) -> list[str]:
     """Stage by stage by estimate, and the rules' words of the stage that should take longest."""
     made = plan_pipeline(checked, pipeline, extents, arch, device)
-    known = [(s.step.name, s.step.kernel, s.chosen.planned) for s in made.stages
-             if s.chosen is not None and s.step.kernel is not None]  # fmt: skip
+    known = [
+        (s.step.name, s.step.kernel, s.chosen.planned)
+        for s in made.stages
+        if s.chosen is not None and s.step.kernel is not None
+    ]
     others = [s.step.name for s in made.stages if s.chosen is None]
     parts = [f"{name} {micro(planned.seconds)}" for name, _, planned in known]
     parts += [f"{name} by torch, not known" for name in others]

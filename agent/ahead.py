@@ -84,9 +84,13 @@ class Ahead:
         with suppress(ProgramError, ShapeError, BuildError):
             sizes = complete(found.program, found.sizes)
             build_program(
-                found.checked, found.program, sizes, self.problem.arch, device=self.device,
+                found.checked,
+                found.program,
+                sizes,
+                self.problem.arch,
+                device=self.device,
                 on_progress=self.counted,
-            )  # fmt: skip
+            )
 
     def proposer(self, inner: Proposer) -> Proposer:
         return _Proposer(inner, self.begin)

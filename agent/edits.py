@@ -145,9 +145,12 @@ def _place(tree: File, at: str) -> _Place:
         returns = [i for i, s in enumerate(node.body) if isinstance(s, Return)]
         return _Place(item, _only(returns, at, "one return"))
     bound = [
-        (i, t) for i, s in enumerate(node.body) if isinstance(s, Bind)
-        for t, target in enumerate(s.targets) if target.name == found["name"]
-    ]  # fmt: skip
+        (i, t)
+        for i, s in enumerate(node.body)
+        if isinstance(s, Bind)
+        for t, target in enumerate(s.targets)
+        if target.name == found["name"]
+    ]
     statement, target = bound[_only(range(len(bound)), at, f"bindings {_bindings(node)}")]
     return _Place(item, statement, target=target if found["type"] else None)
 

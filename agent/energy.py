@@ -38,9 +38,12 @@ class Meter:
         if self.missing:
             return None, ""
         asked = {
-            "text": subject.checked.source, "name": subject.program.name, "sizes": dict(subject.sizes),
-            "arch": self.arch, "seed": self.seed,
-        }  # fmt: skip
+            "text": subject.checked.source,
+            "name": subject.program.name,
+            "sizes": dict(subject.sizes),
+            "arch": self.arch,
+            "seed": self.seed,
+        }
         outcome = lanes.call("energy", asked, limit=self.limit, artifacts=artifacts_of(subject.built))
         found = value(outcome, "the energy's measurement")
         if isinstance(found, str):

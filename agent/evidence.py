@@ -106,9 +106,11 @@ def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
     # Its own processes have limits of their own; this one bounds all of them together.
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
     outcome = lanes.call(
-        "verified", verified.asked_of_gpu(plan, subject.built, how.case), limit=limit,
+        "verified",
+        verified.asked_of_gpu(plan, subject.built, how.case),
+        limit=limit,
         artifacts=artifacts_of(subject.built),
-    )  # fmt: skip
+    )
     match outcome:
         case isolate.Raised("DeviceUnusable", message):
             raise verified.DeviceUnusable(message, "see `ucc doctor` and `nvidia-smi`")
@@ -127,11 +129,16 @@ def _benched(subject: Subject, how: How, lanes: Lanes) -> dict[str, Any] | str:
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
     baselines = _baselines(subject.program, how)
     arguments = {
-        "text": subject.checked.source, "file": subject.checked.file, "name": subject.program.name,
-        "sizes": dict(subject.sizes), "arch": how.arch, "seed": how.seed,
-        "baselines": baselines, "protocols": [asdict(protocol)],
+        "text": subject.checked.source,
+        "file": subject.checked.file,
+        "name": subject.program.name,
+        "sizes": dict(subject.sizes),
+        "arch": how.arch,
+        "seed": how.seed,
+        "baselines": baselines,
+        "protocols": [asdict(protocol)],
         "bandwidth": how.device.bandwidth if how.device else None,
-    }  # fmt: skip
+    }
     outcome = lanes.call(
         "compared", arguments, limit=_limit(baselines, how), artifacts=artifacts_of(subject.built)
     )

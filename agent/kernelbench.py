@@ -115,9 +115,7 @@ def _row(name: str, member: Member | None) -> Row:
     if best is not None and isinstance(best.outcome, Timed) and best.outcome.records:
         done = best.outcome
         versus = dict(done.versus) or ({} if done.gain is None else {"baseline": done.gain})
-        return Row(
-            name, level, lane, True, done.seconds * 1e6, versus, member.session.id, "", words(done)
-        )  # fmt: skip
+        return Row(name, level, lane, True, done.seconds * 1e6, versus, member.session.id, "", words(done))
     last = state.tree.nodes[-1].outcome if len(state.tree) else None
     said = member.stuck or ("nothing was judged yet" if last is None else words(last))
     return Row(name, level, lane, False, None, {}, member.session.id, "no-result", said)

@@ -96,9 +96,13 @@ class Live:
         if not isinstance(first, Timed):
             return first
         said = self.advisor.static(
-            candidate.checked, candidate.program, candidate.sizes, self.problem.arch, self.how.device,
+            candidate.checked,
+            candidate.program,
+            candidate.sizes,
+            self.problem.arch,
+            self.how.device,
             first.seconds,
-        )  # fmt: skip
+        )
         first = replace(first, advice=said)
         if self.best is not None and first.seconds > LEADS * self.best:
             return first
@@ -129,10 +133,15 @@ class Live:
             return ""
         outcome = isolate.run(
             "ucutlass.trials.same:same",
-            {"text": self.problem.text, "other": text, "name": self.problem.program,
-             "sizes": dict(self.problem.sizes), "seed": self.how.seed},
+            {
+                "text": self.problem.text,
+                "other": text,
+                "name": self.problem.program,
+                "sizes": dict(self.problem.sizes),
+                "seed": self.how.seed,
+            },
             limit_seconds=SAME_SECONDS,
-        )  # fmt: skip
+        )
         match outcome:
             case isolate.Returned(str(words)):
                 return differs(words)
@@ -163,9 +172,13 @@ class Live:
         # What computes a module is held against its own reference, which was held against the module's.
         problem = self.problem.text if self.problem.module is None else text
         arguments = {
-            "text": text, "problem": problem, "name": self.problem.program, "sizes": dict(candidate.sizes),
-            "arch": self.problem.arch, "seed": self.how.seed,
-        }  # fmt: skip
+            "text": text,
+            "problem": problem,
+            "name": self.problem.program,
+            "sizes": dict(candidate.sizes),
+            "arch": self.problem.arch,
+            "seed": self.how.seed,
+        }
         outcome = lanes.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
         found = value(outcome, "the attempt")
         if isinstance(found, str):

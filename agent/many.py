@@ -196,7 +196,8 @@ def work(
 def _next(run: Run) -> Member | None:
     """Of those that go on, the one of the most promise; of equals the first."""
     open_ = [
-        m for m in run.members.values()
+        m
+        for m in run.members.values()
         if m.session is not None and not m.stuck and m.session.state.ended is None
-    ]  # fmt: skip
+    ]
     return max(open_, key=lambda m: promise(m.session.state) if m.session else 0.0, default=None)

@@ -56,9 +56,13 @@ def module_of_json(value: Mapping[str, Any]) -> Module:
 
 
 def read(
-    path: Path, mode: Mode = "constructed", precision: Precision = "own", *,
-    limit_seconds: float = LIMIT_SECONDS, memory_bytes: int | None = None,
-) -> Module:  # fmt: skip
+    path: Path,
+    mode: Mode = "constructed",
+    precision: Precision = "own",
+    *,
+    limit_seconds: float = LIMIT_SECONDS,
+    memory_bytes: int | None = None,
+) -> Module:
     """The module of a problem file, after a process of its own ran it. Raises Unusable."""
     file = str(path)
     try:
@@ -69,9 +73,11 @@ def read(
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
     told = {"source": source, "file": file, "mode": mode, "precision": precision}
     outcome = isolate.run(
-        "ucutlass.trials.problem:look", told,
-        limit_seconds=limit_seconds, memory_bytes=memory_bytes or memory(),
-    )  # fmt: skip
+        "ucutlass.trials.problem:look",
+        told,
+        limit_seconds=limit_seconds,
+        memory_bytes=memory_bytes or memory(),
+    )
     found = answer(outcome, file)
     try:
         return Module(file, source, mode, precision, facts_of_json(found["facts"]))
@@ -95,9 +101,13 @@ def answer(outcome: isolate.Outcome, file: str) -> Mapping[str, Any]:
 
 
 _ENDED: Mapping[type, str] = {
-    isolate.TimedOut: "hangs", isolate.TooMuchMemory: "memory", isolate.Exited: "exits",
-    isolate.Crashed: "crashes", isolate.Raised: "unreadable", isolate.Returned: "unreadable",
-}  # fmt: skip
+    isolate.TimedOut: "hangs",
+    isolate.TooMuchMemory: "memory",
+    isolate.Exited: "exits",
+    isolate.Crashed: "crashes",
+    isolate.Raised: "unreadable",
+    isolate.Returned: "unreadable",
+}
 
 
 def _last(output: str) -> str:

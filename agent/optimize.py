@@ -100,9 +100,14 @@ def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Pro
     problem = problem_of_json(session.state.problem)
     settings = session.state.settings
     how = How(
-        problem.arch, where.device, problem.policy, where.baseline, settings.seed, limit=where.limit,
+        problem.arch,
+        where.device,
+        problem.policy,
+        where.baseline,
+        settings.seed,
+        limit=where.limit,
         module=problem.module,
-    )  # fmt: skip
+    )
     bench = Live(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.fastest()
     bench.best = None if best is None else best.seconds

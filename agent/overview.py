@@ -57,8 +57,17 @@ def _of(id: str, events: list[Event]) -> Overview:
     best = state.tree.best()
     confirmed = best.outcome.gain if best is not None and isinstance(best.outcome, Timed) else None
     return Overview(
-        id, memory.problem_name(state), str(state.problem.get("lane", "")), state.settings.proposer,
-        "open" if state.ended is None else state.ended, events[0].at, events[-1].at, len(state.tree),
-        state.tree[0].seconds if len(state.tree) else None, None if best is None else best.seconds, confirmed,
-        state.scale.bound or None, state.spend,
-    )  # fmt: skip
+        id,
+        memory.problem_name(state),
+        str(state.problem.get("lane", "")),
+        state.settings.proposer,
+        "open" if state.ended is None else state.ended,
+        events[0].at,
+        events[-1].at,
+        len(state.tree),
+        state.tree[0].seconds if len(state.tree) else None,
+        None if best is None else best.seconds,
+        confirmed,
+        state.scale.bound or None,
+        state.spend,
+    )

@@ -144,9 +144,7 @@ def candidate_of(problem: Problem, text: str) -> Candidate | Refused:
             return _of_module(problem, module, checked, program)
 
 
-def _of_program(
-    problem: Problem, checked: frontend.Checked, program: ir.Program
-) -> Candidate | Refused:
+def _of_program(problem: Problem, checked: frontend.Checked, program: ir.Program) -> Candidate | Refused:
     wanted = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     said = _differs(wanted, program)
     if said is not None:

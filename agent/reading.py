@@ -39,9 +39,8 @@ def names_of(folder: Path) -> list[str]:
     first program of a `.py` beside them. What begins with `_` or `.` is none."""
     files = [p for p in folder.rglob("*") if p.suffix in (".py", ".ucu") and p.is_file()]
     found = [
-        p.relative_to(folder) for p in files
-        if not (p.suffix == ".ucu" and p.with_suffix(".py").is_file())
-    ]  # fmt: skip
+        p.relative_to(folder) for p in files if not (p.suffix == ".ucu" and p.with_suffix(".py").is_file())
+    ]
     return sorted(str(p) for p in found if not any(part[0] in "._" for part in p.parts))
 
 

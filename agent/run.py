@@ -81,17 +81,27 @@ class Session:
 
 
 def opened(
-    journal: Sink, problem: Mapping[str, Any], settings: Settings, *,
-    bound: float, baseline: float | None, id: str | None = None, sol: Mapping[str, Any] | None = None,
+    journal: Sink,
+    problem: Mapping[str, Any],
+    settings: Settings,
+    *,
+    bound: float,
+    baseline: float | None,
+    id: str | None = None,
+    sol: Mapping[str, Any] | None = None,
 ) -> Session:
     """A new session. `problem` has at least its `text`; `bound` and `baseline` in seconds; `sol` is what
     `ucutlass.sol.report.row` says of the problem, kept for its report."""
     session = Session(id or uuid.uuid4().hex, journal)
     more = {} if sol is None else {"sol": dict(sol)}
     session.write(
-        "opened", problem=dict(problem), settings=settings_to_json(settings), bound=bound,
-        baseline=baseline, **more,
-    )  # fmt: skip
+        "opened",
+        problem=dict(problem),
+        settings=settings_to_json(settings),
+        bound=bound,
+        baseline=baseline,
+        **more,
+    )
     return session
 
 
@@ -157,10 +167,14 @@ def tell(session: Session, ask: Ask, answer: Answer) -> None:
     if ask.role in WRITERS and not programs and not answer.exhausted:
         programs = [Written("", "the answer held no program")]
     session.write(
-        "answered", call=ask.call, note=answer.note, exhausted=answer.exhausted,
-        programs=[{"text": p.text, "why": p.why} for p in programs], spend=to_json(answer.spend),
+        "answered",
+        call=ask.call,
+        note=answer.note,
+        exhausted=answer.exhausted,
+        programs=[{"text": p.text, "why": p.why} for p in programs],
+        spend=to_json(answer.spend),
         said=list(answer.said),
-    )  # fmt: skip
+    )
 
 
 def _judge(session: Session, judge: Judge, bench: Bench) -> None:
@@ -189,9 +203,14 @@ def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
     paid = judge.call is None or again in session.state.measured
     one = Spend(attempts=0 if paid else 1)
     session.write(
-        "judged", call=judge.call, index=judge.index, key=key,
-        outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + one), said=list(judged.said),
-    )  # fmt: skip
+        "judged",
+        call=judge.call,
+        index=judge.index,
+        key=key,
+        outcome=outcome_to_json(judged.outcome),
+        spend=to_json(judged.spend + one),
+        said=list(judged.said),
+    )
 
 
 def _looked_at(state: State, text: str, name: str, bench: Bench) -> tuple[Judged, str]:
@@ -223,10 +242,15 @@ def measurer(session: Session, bench: Bench) -> Measure:
             # This call had it measured, perhaps before a death: it is no other attempt.
             return _said(before)
         session.write(
-            "measured", call=ask.call, text=text, why="measured while it was asked", key=key,
-            outcome=outcome_to_json(judged.outcome), spend=to_json(judged.spend + Spend(attempts=1)),
+            "measured",
+            call=ask.call,
+            text=text,
+            why="measured while it was asked",
+            key=key,
+            outcome=outcome_to_json(judged.outcome),
+            spend=to_json(judged.spend + Spend(attempts=1)),
             said=list(judged.said),
-        )  # fmt: skip
+        )
         return _said(state.tree[len(state.tree) - 1])
 
     return measure
@@ -234,4 +258,3 @@ def measurer(session: Session, bench: Bench) -> Measure:
 
 def _said(node: Node) -> str:
     return f"candidate {node.id}: {words(node.outcome)}"
-

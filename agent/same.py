@@ -21,9 +21,7 @@ def differs(words: str) -> str:
     return f"it computes something else than the problem: {words}" if words else ""
 
 
-def unlike(
-    program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed: int, limit: float
-) -> str:
+def unlike(program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed: int, limit: float) -> str:
     """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or
     why that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there,
     alone on its lane, and `lanes` is told what that waited and held."""
@@ -34,10 +32,17 @@ def unlike(
     with _lane(device, lanes):
         outcome = isolate.run(
             "ucutlass.trials.problem:same",
-            {**module.told(), "names": dict(met.keys), "text": text, "program": program.name,
-             "seed": seed, "device": device},
-            limit_seconds=limit, memory_bytes=memory(),
-        )  # fmt: skip
+            {
+                **module.told(),
+                "names": dict(met.keys),
+                "text": text,
+                "program": program.name,
+                "seed": seed,
+                "device": device,
+            },
+            limit_seconds=limit,
+            memory_bytes=memory(),
+        )
     try:
         return differs(str(answer(outcome, module.file)["words"]))
     except (Unusable, KeyError) as error:

@@ -225,9 +225,7 @@ def _answered(state: State, body: Mapping[str, Any]) -> None:
     if body["exhausted"]:
         state.tree.spent.add(ask.pick.parent)
     parent = ask.pick.parent
-    state.pending = [
-        Judge(ask.call, i, parent, p["text"], p["why"]) for i, p in enumerate(body["programs"])
-    ]  # fmt: skip
+    state.pending = [Judge(ask.call, i, parent, p["text"], p["why"]) for i, p in enumerate(body["programs"])]
 
 
 def _judged(state: State, body: Mapping[str, Any]) -> None:
@@ -332,12 +330,11 @@ def ask_to_json(ask: Ask) -> dict[str, Any]:
 def _ask_of_json(value: Mapping[str, Any]) -> Ask:
     return Ask(
         value["call"], Pick(**value["pick"]), tuple(value["roles"]), value["step"], tuple(value["notes"])
-    )  # fmt: skip
+    )
 
 
 Kind: TypeAlias = Literal[
-    "opened", "changed", "asked", "spent", "failed", "measured", "answered", "judged", "opinion",
-    "ended",
+    "opened", "changed", "asked", "spent", "failed", "measured", "answered", "judged", "opinion", "ended"
 ]
 """Of events, in the order in which a session may meet them first."""
 

@@ -47,9 +47,12 @@ class Budget:
 
 
 _UNITS: Mapping[str, str] = {
-    "attempts": "attempts", "tokens": "tokens", "dollars": "dollars",
-    "gpu_seconds": "seconds of GPU", "seconds": "seconds",
-}  # fmt: skip
+    "attempts": "attempts",
+    "tokens": "tokens",
+    "dollars": "dollars",
+    "gpu_seconds": "seconds of GPU",
+    "seconds": "seconds",
+}
 
 
 def exhausted(budget: Budget, spend: Spend) -> str | None:

@@ -90,10 +90,11 @@ def recorded() -> list[tuple[Planned, float]]:
     """Every plan that benchmarks.record timed on the H200, with its microseconds."""
     data = json.loads(RECORDED.read_text(encoding="utf-8"))
     plain, batched = (
-        frontend.read_text(f"kernel k(x: bf16[{b}M, K], w: bf16[{b}N, K]) -> bf16[{b}M, N] "
-                           "{ return dot[K](x, w) }")
+        frontend.read_text(
+            f"kernel k(x: bf16[{b}M, K], w: bf16[{b}N, K]) -> bf16[{b}M, N] {{ return dot[K](x, w) }}"
+        )
         for b in ("", "B, ")
-    )  # fmt: skip
+    )
     found = []
     for row in data["rows"]:
         if row["request"] is None:
@@ -167,8 +168,11 @@ def pairs(rows: list[tuple[Planned, float]]) -> None:
         shapes[key(p, p.request)[:4]].append((us, p.estimate.seconds * 1e6))
     found = [
         (b[0] / a[0], b[1] / a[1])
-        for group in shapes.values() for a in group for b in group if a is not b and b[1] / a[1] <= 0.97
-    ]  # fmt: skip
+        for group in shapes.values()
+        for a in group
+        for b in group
+        if a is not b and b[1] / a[1] <= 0.97
+    ]
     errors = sorted(real / said for real, said in found)
     at = [errors[int(q * (len(errors) - 1))] for q in (0.1, 0.5, 0.9)]
     near = [real < 1 for real, said in found if said > 0.9]
@@ -263,11 +267,15 @@ def _row(case: Case) -> dict[str, Any]:
     assert case.first is not None and case.edit is not None
     expected = case.edit.expected
     return {
-        "kernel": case.bad.name, "sizes": dict(case.bad.sizes),
-        "rule": case.bad.rule, "first": case.first.rule, "class": case.advice.classified.bottleneck,
+        "kernel": case.bad.name,
+        "sizes": dict(case.bad.sizes),
+        "rule": case.bad.rule,
+        "first": case.first.rule,
+        "class": case.advice.classified.bottleneck,
         "schedule": show(case.planned.request),
-        "edit": case.edit.schedule, "expected": [expected.low, expected.high],
-    }  # fmt: skip
+        "edit": case.edit.schedule,
+        "expected": [expected.low, expected.high],
+    }
 
 
 def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
@@ -278,9 +286,15 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
     requests = {"now": case.planned.request.given(), "edit": case.edit.request.given()}
     versions = dict(pair[0].versions)
     arguments = {
-        "text": case.bad.text, "file": f"{case.bad.name}.ucu", "name": case.program.name,
-        "sizes": dict(case.bad.sizes), "arch": ARCH, "requests": requests, "seed": 0, "versions": versions,
-    }  # fmt: skip
+        "text": case.bad.text,
+        "file": f"{case.bad.name}.ucu",
+        "name": case.program.name,
+        "sizes": dict(case.bad.sizes),
+        "arch": ARCH,
+        "requests": requests,
+        "seed": 0,
+        "versions": versions,
+    }
     with lane.held(lane.gpu_uuid(), timeout_seconds=LIMIT_SECONDS, on_wait=print):
         outcome = isolate.run("ucutlass.trials.profile:compared", arguments, limit_seconds=LIMIT_SECONDS)
     if not isinstance(outcome, isolate.Returned):
@@ -294,22 +308,34 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
     return {
         "us": statistics.median(answer["times"]["now"]),
         "edited_us": statistics.median(answer["times"]["edit"]),
-        "ratio": ratio.median, "low": ratio.low, "high": ratio.high, "machine": answer["machine"],
-    }  # fmt: skip
+        "ratio": ratio.median,
+        "low": ratio.low,
+        "high": ratio.high,
+        "machine": answer["machine"],
+    }
 
 
 def _record(case: Case, answer: dict[str, Any], built: Artifact, ratio: tuple[float, float, float]) -> None:
     assert case.edit is not None and case.first is not None
     subject = subject_of(
-        case.program, case.checked.source, case.planned.sizes,
-        arch=ARCH, lane=case.planned.plan.problem.lane.name, schedule=show(case.planned.request),
-        code=_sources(case)[0].code, library=built.library,
-    )  # fmt: skip
+        case.program,
+        case.checked.source,
+        case.planned.sizes,
+        arch=ARCH,
+        lane=case.planned.plan.problem.lane.name,
+        schedule=show(case.planned.request),
+        code=_sources(case)[0].code,
+        library=built.library,
+    )
     expected = case.edit.expected
     entry = Entry(
-        case.first.rule, case.advice.classified.bottleneck, subject.schedule, case.edit.schedule,
-        (expected.low, expected.high), *ratio,
-    )  # fmt: skip
+        case.first.rule,
+        case.advice.classified.bottleneck,
+        subject.schedule,
+        case.edit.schedule,
+        (expected.low, expected.high),
+        *ratio,
+    )
     protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A"}
     Store.open().add(record("advice", subject, Machine(**answer["machine"]), protocol, to_result(entry)))
 
@@ -345,9 +371,10 @@ def query() -> int:
             continue
         # `launch__` and `device__` metrics are not counters, and the listing may leave them out.
         absent = [
-            name for name in metrics.wanted(table)
+            name
+            for name in metrics.wanted(table)
             if name not in known and name.partition(".")[0] not in known and not name.startswith("launch__")
-        ]  # fmt: skip
+        ]
         wanted = len(metrics.wanted(table))
         print(f"{table} ({chip}): {wanted} wanted, not known: {', '.join(absent) or 'none'}")
         missing += len(absent)

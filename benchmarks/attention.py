@@ -132,11 +132,15 @@ def row(item: dict[str, Any]) -> dict[str, Any]:
     times = compare(candidates, sets, rounds=7)
     best = min((t.median, n) for n, t in times.items() if n != "ours")
     return {
-        "microseconds": {n: t.median for n, t in times.items()}, "best": best[1],
-        "over_best": best[0] / times["ours"].median, "tflops": p.flops / times["ours"].median * 1e-6,
-        "their_tflops": p.flops / best[0] * 1e-6, "spread": max(t.spread for t in times.values()),
-        "error": error, "theirs": theirs,
-    }  # fmt: skip
+        "microseconds": {n: t.median for n, t in times.items()},
+        "best": best[1],
+        "over_best": best[0] / times["ours"].median,
+        "tflops": p.flops / times["ours"].median * 1e-6,
+        "their_tflops": p.flops / best[0] * 1e-6,
+        "spread": max(t.spread for t in times.values()),
+        "error": error,
+        "theirs": theirs,
+    }
 
 
 def _with(backend: SDPBackend, eager: Callable[[int], torch.Tensor]) -> Callable[[int], object]:
@@ -186,16 +190,21 @@ def main() -> None:
     unbuilt = prebuild(wanted)
     items = [
         {
-            "name": p.name, "problem": asdict(p), "kind": getattr(p, "kind", "whole"),
+            "name": p.name,
+            "problem": asdict(p),
+            "kind": getattr(p, "kind", "whole"),
             "compile": not options.no_compile and p.name.split()[1] in ("64", "128"),
         }
         for p in wanted
         if p.name not in unbuilt
-    ]  # fmt: skip
+    ]
     done = relay.run(
-        "benchmarks.attention:rows_here", items, options.out.with_suffix(".jsonl"),
-        item_seconds=ROW_SECONDS, deadline=budget.after(options.seconds),
-    )  # fmt: skip
+        "benchmarks.attention:rows_here",
+        items,
+        options.out.with_suffix(".jsonl"),
+        item_seconds=ROW_SECONDS,
+        deadline=budget.after(options.seconds),
+    )
     budget.write(options.out, {"machine": machine(), "rows": done, "unbuilt": unbuilt})
     print(table(done, unbuilt))
     sys.exit(bool(unbuilt) or any(not r["ok"] for r in done))

@@ -23,9 +23,10 @@ from ucutlass.runtime.timing import Timing, compare, launches_for, sets_for, sum
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 BACKENDS = {
-    "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}  # fmt: skip
+}
 TOKENS, WIDTH = 16384, 2048
 
 PACKED = """\
@@ -139,9 +140,13 @@ class Few:
     @property
     def sizes(self) -> dict[str, int]:
         return {
-            "B": self.batch, "H": self.heads, "G": self.shared, "L": self.queries, "S": self.keys,
+            "B": self.batch,
+            "H": self.heads,
+            "G": self.shared,
+            "L": self.queries,
+            "S": self.keys,
             "D": self.head,
-        }  # fmt: skip
+        }
 
     @property
     def text(self) -> str:
@@ -192,11 +197,17 @@ def forms() -> list[Form]:
         Packed(d, w, c) for d in (128, 64) for w in ("even", "uneven", "short", "one") for c in (False, True)
     ]
     few = [
-        Few(128, 1, 8, 8, 1, 8192), Few(128, 1, 8, 8, 1, 32768), Few(128, 1, 8, 8, 1, 131072),
-        Few(128, 16, 8, 8, 1, 8192), Few(128, 1, 8, 8, 16, 32768), Few(128, 4, 8, 4, 64, 8192),
-        Few(128, 1, 32, 1, 1, 16384), Few(128, 64, 8, 4, 1, 4096), Few(64, 1, 8, 8, 1, 32768),
+        Few(128, 1, 8, 8, 1, 8192),
+        Few(128, 1, 8, 8, 1, 32768),
+        Few(128, 1, 8, 8, 1, 131072),
+        Few(128, 16, 8, 8, 1, 8192),
+        Few(128, 1, 8, 8, 16, 32768),
+        Few(128, 4, 8, 4, 64, 8192),
+        Few(128, 1, 32, 1, 1, 16384),
+        Few(128, 64, 8, 4, 1, 4096),
+        Few(64, 1, 8, 8, 1, 32768),
         Few(64, 4, 16, 1, 1, 16384),
-    ]  # fmt: skip
+    ]
     return [*packed, *few]
 
 
@@ -232,11 +243,17 @@ def row(p: Form) -> dict[str, Any]:
     best = min((t.median, n) for n, t in times.items() if n != "ours")
     ours = times["ours"].median
     return {
-        "microseconds": {n: t.median for n, t in times.items()}, "best": best[1],
-        "over_best": best[0] / ours, "tflops": p.work / ours * 1e-6, "their_tflops": p.work / best[0] * 1e-6,
-        "gigabytes_a_second": bytes_ / ours * 1e-3, "spread": max(t.spread for t in times.values()),
-        "error": error, "theirs": float(errors[best[1]]), "others": errors,
-    }  # fmt: skip
+        "microseconds": {n: t.median for n, t in times.items()},
+        "best": best[1],
+        "over_best": best[0] / ours,
+        "tflops": p.work / ours * 1e-6,
+        "their_tflops": p.work / best[0] * 1e-6,
+        "gigabytes_a_second": bytes_ / ours * 1e-3,
+        "spread": max(t.spread for t in times.values()),
+        "error": error,
+        "theirs": float(errors[best[1]]),
+        "others": errors,
+    }
 
 
 def streamed(

@@ -13,24 +13,32 @@ from ucutlass.plans.attention import AttentionPlan
 
 MASKS: Mapping[str, str] = MappingProxyType(
     {
-        "none": "", "causal": "index(S) <= index(L)",
+        "none": "",
+        "causal": "index(S) <= index(L)",
         "causal at the end": "index(S) <= index(L) + size(S) - size(L)",
         "window": "index(S) <= index(L) + 40 and index(L) - index(S) < 33",
         "ahead": "index(S) > index(L) - 70",
-        "strided": "index(S) % 3 != 1", "of keys": "m or index(S) == 0",
+        "strided": "index(S) % 3 != 1",
+        "of keys": "m or index(S) == 0",
         "of queries and keys": "m or index(S) == 0",
-        "packed": "{own}", "packed causal": "{own} and {key} <= {row}",
-        "packed window": "{row} - {key} < 19 and {own}", "one packed": "{own} and index(S) <= index(L)",
+        "packed": "{own}",
+        "packed causal": "{own} and {key} <= {row}",
+        "packed window": "{row} - {key} < 19 and {own}",
+        "one packed": "{own} and index(S) <= index(L)",
     }
-)  # fmt: skip
+)
 """The condition under which a score counts."""
 
 SCORES: Mapping[str, str] = MappingProxyType(
     {
-        "scaled": "d * rsqrt(size(D))", "divided": "d / sqrt(size(D))", "plain": "d", "negative": "d * -0.25",
-        "capped": "tanh(d * 0.125) * 4", "by place": "d * 0.125 - 0.01 * abs(index(S) - index(L))",
+        "scaled": "d * rsqrt(size(D))",
+        "divided": "d / sqrt(size(D))",
+        "plain": "d",
+        "negative": "d * -0.25",
+        "capped": "tanh(d * 0.125) * 4",
+        "by place": "d * 0.125 - 0.01 * abs(index(S) - index(L))",
     }
-)  # fmt: skip
+)
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
@@ -43,10 +51,13 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
 
 LENGTHS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyType(
     {
-        "tiles": ((64, 128), (64, 128)), "odd": ((37, 65), (67, 129)), "one query": ((1,), (65, 150)),
-        "many keys": ((1, 3), (1100, 1500)), "few": ((7, 3), (5, 1)),
+        "tiles": ((64, 128), (64, 128)),
+        "odd": ((37, 65), (67, 129)),
+        "one query": ((1,), (65, 150)),
+        "many keys": ((1, 3), (1100, 1500)),
+        "few": ((7, 3), (5, 1)),
     }
-)  # fmt: skip
+)
 """Queries and keys."""
 
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -59,9 +70,17 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "score": tuple(SCORES),
         "mask": tuple(MASKS),
         "operand": (
-            "none", "keys", "queries", "queries, keys", "keys, queries", "heads, keys", "all", "host",
+            "none",
+            "keys",
+            "queries",
+            "queries, keys",
+            "keys, queries",
+            "heads, keys",
+            "all",
+            "host",
             "device",
-            "shifted", "gathered",
+            "shifted",
+            "gathered",
         ),
         "operand element": ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "bool"),
         "outcome": ("plain", "gated", "residual", "by rows", "two results", "comparison"),
@@ -70,7 +89,7 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lengths": tuple(LENGTHS),
         "schedule": tuple(SCHEDULES),
     }
-)  # fmt: skip
+)
 
 FIRST = """fn first[T, O](starts) {
   e = segment(T, starts)
@@ -143,11 +162,18 @@ def _score(choice: Choice, names: _Names, parameters: list[Stored], extents: dic
     """The binding `e`; adds the bias to the parameters."""
     kind, elem, read = choice["operand"], choice["operand element"], "p"
     axes: tuple[Axis, ...] | None = {
-        "none": None, "host": None, "device": (), "keys": ("S",), "queries": ("L",),
+        "none": None,
+        "host": None,
+        "device": (),
+        "keys": ("S",),
+        "queries": ("L",),
         "queries, keys": ("L", "S"),
-        "keys, queries": ("S", "L"), "heads, keys": (*names.heads, "S"), "all": (*names.rows, "S"),
-        "shifted": ("S",), "gathered": ("V", "S"),
-    }[kind]  # fmt: skip
+        "keys, queries": ("S", "L"),
+        "heads, keys": (*names.heads, "S"),
+        "all": (*names.rows, "S"),
+        "shifted": ("S",),
+        "gathered": ("V", "S"),
+    }[kind]
     match kind:
         case "shifted":
             read = "p[S = S - 1]"
@@ -228,6 +254,9 @@ def _extents(choice: Choice, draw: Random) -> dict[str, int]:
 
 
 ATTENTION = Space(
-    "attention", AXES, program, lambda planned: isinstance(planned.plan, AttentionPlan),
+    "attention",
+    AXES,
+    program,
+    lambda planned: isinstance(planned.plan, AttentionPlan),
     refused=({"operand": ("shifted", "gathered")},),
-)  # fmt: skip
+)

@@ -54,9 +54,11 @@ def after(seconds: float | None) -> Deadline:
 def add_option(parser: argparse.ArgumentParser) -> None:
     """`--seconds`, for `after`."""
     parser.add_argument(
-        "--seconds", type=float, metavar="S",
+        "--seconds",
+        type=float,
+        metavar="S",
         help="stop after about S seconds, with exit status 75 where work is left; the same command goes on",
-    )  # fmt: skip
+    )
 
 
 def write(path: Path, value: Any) -> None:

@@ -51,11 +51,13 @@ EDITED = "silu(0.5 * dot[K](x, w) + bias)"
 
 SWEEP = tuple(
     f"{warps}  tile {tile}  cluster {cluster}"
-    for warps, tiles in (("cooperative", ("128x256x64", "256x128x64", "128x128x64", "128x192x64")),
-                         ("pingpong", ("64x128x64", "64x256x64", "128x128x64", "64x192x64")))
+    for warps, tiles in (
+        ("cooperative", ("128x256x64", "256x128x64", "128x128x64", "128x192x64")),
+        ("pingpong", ("64x128x64", "64x256x64", "128x128x64", "64x192x64")),
+    )
     for tile in tiles
     for cluster in ("2x1", "1x2")
-)  # fmt: skip
+)
 """Schedules of one kernel, as a tuner builds them."""
 
 STEPS = ("plain", "new a", "epilogue a", "new b", "epilogue b", "sweep b")

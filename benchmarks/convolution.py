@@ -81,12 +81,18 @@ def row(item: relay.Item) -> relay.Row:
     mine = times["ours"].median
     best = min(times["cudnn"].median, times["cudnn again"].median)
     found: dict[str, Any] = {
-        "fused": task.fused, "kernel": item["kernel"], "error": erring.ours,
-        "cudnn error": erring.theirs, "of bound": erring.of_bound, "ours": mine, "cudnn": best,
-        "ratio": best / mine, "tflops": 1e-6 * case.flops / mine,
+        "fused": task.fused,
+        "kernel": item["kernel"],
+        "error": erring.ours,
+        "cudnn error": erring.theirs,
+        "of bound": erring.of_bound,
+        "ours": mine,
+        "cudnn": best,
+        "ratio": best / mine,
+        "tflops": 1e-6 * case.flops / mine,
         "spread": max(t.spread for t in times.values()),
         "noise": times["cudnn"].median / times["cudnn again"].median,
-    }  # fmt: skip
+    }
     if item["compile"]:
         found |= {"compile": times["compile"].median, "over compile": times["compile"].median / mine}
     return found

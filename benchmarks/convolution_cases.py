@@ -23,22 +23,25 @@ _ROWS = "P=(H+2*{p}-{d}*({r}-1)-1)//{s}+1, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1"
 _READ = "x[H = {s}*P + {d}*R - {p}, W = {s}*Q + {d}*S - {p}]"
 
 FORWARD1 = _kernel(
-    "x: {t}[N, W, C], w: {t}[K, S={r}, C]", "N, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1, K",
+    "x: {t}[N, W, C], w: {t}[K, S={r}, C]",
+    "N, Q=(W+2*{p}-{d}*({r}-1)-1)//{s}+1, K",
     "dot[S, C](x[W = {s}*Q + {d}*S - {p}], w)",
-)  # fmt: skip
+)
 FORWARD2 = _kernel(
-    "x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]", f"N, {_ROWS}, K",
+    "x: {t}[N, H, W, C], w: {t}[K, R={r}, S={r}, C]",
+    f"N, {_ROWS}, K",
     f"dot[R, S, C]({{lane}}{_READ}{{close}}, {{lane}}w{{close}})",
-)  # fmt: skip
+)
 FORWARD3 = _kernel(
     "x: {t}[N, D, H, W, C], w: {t}[K, T={r}, R={r}, S={r}, C]",
     "N, O=(D+2*{p}-{r})//{s}+1, P=(H+2*{p}-{r})//{s}+1, Q=(W+2*{p}-{r})//{s}+1, K",
     "dot[T, R, S, C](x[D = {s}*O + T - {p}, H = {s}*P + R - {p}, W = {s}*Q + S - {p}], w)",
 )
 GROUPED = _kernel(
-    "x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]", f"N, {_ROWS}, (G K)",
+    "x: {t}[N, H, W, (G={g} C)], w: {t}[(G K), R={r}, S={r}, C]",
+    f"N, {_ROWS}, (G K)",
     f"dot[R, S, C]({_READ}, w)",
-)  # fmt: skip
+)
 DEPTHWISE = _kernel("x: {t}[N, H, W, K], w: {t}[R={r}, S={r}, K]", f"N, {_ROWS}, K", f"dot[R, S]({_READ}, w)")
 TRANSPOSED = _kernel(
     "x: {t}[N, H, W, C], w: {t}[C, R={r}, S={r}, K]",
@@ -49,7 +52,8 @@ WEIGHTS = _kernel(
     f"x: {{t}}[N, H, W, C], y: {{t}}[N, {_ROWS}, K]", "K, R={r}, S={r}, C", f"dot[N, P, Q]({_READ}, y)"
 )
 DATA = _kernel(
-    "y: {t}[N, P, Q, K], w: {t}[K, R={r}, S={r}, C]", "N, H={s}*P, W={s}*Q, C",
+    "y: {t}[N, P, Q, K], w: {t}[K, R={r}, S={r}, C]",
+    "N, H={s}*P, W={s}*Q, C",
     "dot[R, S, K](y[{s}*P = H + {p} - R, {s}*Q = W + {p} - S], w)",
 )
 
@@ -76,9 +80,13 @@ class Case:
 
     def text(self, fused: bool) -> str:
         template = {
-            "forward": {1: FORWARD1, 2: FORWARD2, 3: FORWARD3}[self.space], "grouped": GROUPED,
-            "depthwise": DEPTHWISE, "transposed": TRANSPOSED, "weights": WEIGHTS, "data": DATA,
-        }[self.kind]  # fmt: skip
+            "forward": {1: FORWARD1, 2: FORWARD2, 3: FORWARD3}[self.space],
+            "grouped": GROUPED,
+            "depthwise": DEPTHWISE,
+            "transposed": TRANSPOSED,
+            "weights": WEIGHTS,
+            "data": DATA,
+        }[self.kind]
         stored = "f32" if self.t == "tf32" else self.t
         bias = f"b: {stored}[(G K)]" if self.kind == "grouped" else f"b: {stored}[K]"
         return template.format(
@@ -155,12 +163,19 @@ def _lane(t: str) -> list[Case]:
 CASES: tuple[Case, ...] = (
     *_FORWARD,
     *_OTHERS,
-    *_gradients("weights", "3x3 128 at 28", "1x1 256-64 at 56", "3x3 512 at 7", "3x3 64 at 56",
-                "3x3/2 128 at 56", "stem 7x7/2"),
+    *_gradients(
+        "weights",
+        "3x3 128 at 28",
+        "1x1 256-64 at 56",
+        "3x3 512 at 7",
+        "3x3 64 at 56",
+        "3x3/2 128 at 56",
+        "stem 7x7/2",
+    ),
     *_gradients("data", "3x3 128 at 28", "3x3/2 128 at 56", "3x3 512 at 7"),
     *_lane("tf32"),
     *_lane("f32"),
-)  # fmt: skip
+)
 
 NOT_FUSED = ("weights", "data")
 
@@ -201,9 +216,18 @@ def eager(case: Case, fused: bool) -> Callable[..., torch.Tensor]:
         elif case.kind == "weights":
             shape = [case.k, case.c, case.r, case.r]
             return torch.ops.aten.convolution_backward(
-                w, x, x.new_empty(shape).to(memory_format=torch.channels_last), None,
-                 [case.s] * 2, [case.p] * 2, [1, 1], False, [0, 0], 1, [False, True, False],
-            )[1]  # fmt: skip
+                w,
+                x,
+                x.new_empty(shape).to(memory_format=torch.channels_last),
+                None,
+                [case.s] * 2,
+                [case.p] * 2,
+                [1, 1],
+                False,
+                [0, 0],
+                1,
+                [False, True, False],
+            )[1]
         elif case.kind == "data":
             images = x.new_empty([case.n, case.c, case.size, case.size]).to(memory_format=torch.channels_last)
             return torch.ops.aten.convolution_backward(

@@ -14,36 +14,50 @@ from ucutlass.plans.convolution import ConvPlan
 
 WINDOWS: Mapping[str, str] = MappingProxyType(
     {
-        "padded": "{x} = {p} + {r} - 1", "inside": "{x} = {p} + {r}", "stride": "{x} = 2*{p} + {r} - 1",
-        "dilated": "{x} = {p} + 2*{r} - 2", "stride of 3, dilated": "{x} = 3*{p} + 2*{r}",
-        "flipped": "{x} = {p} + 1 - {r}", "divided": "2*{x} = {p} + 1 - {r}",
+        "padded": "{x} = {p} + {r} - 1",
+        "inside": "{x} = {p} + {r}",
+        "stride": "{x} = 2*{p} + {r} - 1",
+        "dilated": "{x} = {p} + 2*{r} - 2",
+        "stride of 3, dilated": "{x} = 3*{p} + 2*{r}",
+        "flipped": "{x} = {p} + 1 - {r}",
+        "divided": "2*{x} = {p} + 1 - {r}",
         "divided by 3": "3*{x} = {p} + {r}",
     }
-)  # fmt: skip
+)
 """The equation of an axis x of the input with places p and taps r."""
 
 POSITIONS: Mapping[str, str] = MappingProxyType(
     {
-        "windows": "", "a constant": ", Z = 1", "a shift": ", N = N - 1",
-        "from the end": ", N = size(N) - 1 - N", "a shift of channels": ", C = C + 1",
+        "windows": "",
+        "a constant": ", Z = 1",
+        "a shift": ", N = N - 1",
+        "from the end": ", N = size(N) - 1 - N",
+        "a shift of channels": ", C = C + 1",
     }
-)  # fmt: skip
+)
 """What else the input is read at."""
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "chosen": "", "cooperative": "warps cooperative", "multistage": "warps multistage",
-        "multistage, split": "warps multistage  split_k 2", "direct": "warps direct",
+        "chosen": "",
+        "cooperative": "warps cooperative",
+        "multistage": "warps multistage",
+        "multistage, split": "warps multistage  split_k 2",
+        "direct": "warps direct",
     }
-)  # fmt: skip
+)
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "none": "v", "relu": "relu(v)", "gelu": "gelu(v)", "rounded": "f16(v) * 0.5 + 1",
-        "coordinates": "v + index({n}) % 5 * 0.5", "masked": "where(index({p}) > 1, v, -0.5)",
+        "none": "v",
+        "relu": "relu(v)",
+        "gelu": "gelu(v)",
+        "rounded": "f16(v) * 0.5 + 1",
+        "coordinates": "v + index({n}) % 5 * 0.5",
+        "masked": "where(index({p}) > 1, v, -0.5)",
         "compared": "where(v > d * 0.5 + 0.125, v, 0.25)",
     }
-)  # fmt: skip
+)
 
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -58,7 +72,16 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "result": ("channels last", "channels first", "batch last", "backwards"),
         "sides": ("input first", "weights first"),
         "operand": (
-            "none", "columns", "batch", "all", "all across", "place", "host", "device", "shifted", "gathered",
+            "none",
+            "columns",
+            "batch",
+            "all",
+            "all across",
+            "place",
+            "host",
+            "device",
+            "shifted",
+            "gathered",
         ),
         "operand element": ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "bool"),
         "function": tuple(FUNCTIONS),
@@ -66,7 +89,7 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "outcome": ("one", "two", "comparison", "sum of columns", "max of places"),
         "schedule": tuple(SCHEDULES),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +219,17 @@ def _epilogue(
     channel = form.columns if isinstance(form.columns, str) else form.columns[-1]
     batch = "C" if choice["kind"] == "weights" else "N"
     axes: tuple[Axis, ...] | None = {
-        "none": None, "host": None, "device": (), "columns": (form.columns,), "batch": (batch,),
+        "none": None,
+        "host": None,
+        "device": (),
+        "columns": (form.columns,),
+        "batch": (batch,),
         "all": result,
-        "all across": result[::-1], "place": (place,), "shifted": (channel,), "gathered": ("A", channel),
-    }[kind]  # fmt: skip
+        "all across": result[::-1],
+        "place": (place,),
+        "shifted": (channel,),
+        "gathered": ("A", channel),
+    }[kind]
     match kind:
         case "shifted":
             read = f"p[{channel} = {channel} - 1]"
@@ -267,4 +297,4 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
 
 CONVOLUTION = Space(
     "convolution", AXES, program, lambda planned: isinstance(planned.plan, ConvPlan), refused=REFUSED
-)  # fmt: skip
+)

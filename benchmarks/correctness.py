@@ -103,9 +103,7 @@ def main() -> None:
         parser.error("--out FOLDER is needed, or --plan")
     from benchmarks.report import machine
 
-    judged = judge(
-        accepted, options.out, group=options.group, processes=options.processes, deadline=deadline
-    )
+    judged = judge(accepted, options.out, group=options.group, processes=options.processes, deadline=deadline)
     for name, why in judged.unbuilt.items():
         print("not built:", name, why[:300])
     groups = summarise([a for a in accepted if a.case.name not in judged.left], judged.rows)

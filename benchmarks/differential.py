@@ -136,9 +136,11 @@ def report(rows: Sequence[Outcome], seconds: float) -> str:
     lines += [f"never drawn: {name}" for name in undrawn(rows)]
     apart = [row for row in accepted if row.status == "different"]
     lines += [f"\n{row.program.seed}: {row.detail}\n{row.program.text}" for row in apart[:20]]
-    lines.append(f"{len(accepted)} programs in {seconds:.0f} s: {statuses['same']} the same as PyTorch, "
-                 f"{statuses['different']} different; {len(pairs)} pairs of features and elements; "
-                 f"rejected {dict(codes)}")  # fmt: skip
+    lines.append(
+        f"{len(accepted)} programs in {seconds:.0f} s: {statuses['same']} the same as PyTorch, "
+        f"{statuses['different']} different; {len(pairs)} pairs of features and elements; "
+        f"rejected {dict(codes)}"
+    )
     return "\n".join(lines)
 
 

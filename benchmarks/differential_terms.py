@@ -18,12 +18,50 @@ INTEGERS = ("s8", "u8", "i32", "i64")
 ELEMENTS = (*FLOATS, *INTEGERS, "bool")
 EXTENTS = (0, 1, 1, 2, 3, 3, 4, 5, 7)
 NUMBERS = (
-    0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -2.5, 2.5, 3.0, 0.1, -7.3, 100.0, 448.0, 464.0, 65504.0, 65520.0,
-    3e38, -3e38, 1e-40, 2.0**-9, 2.0**24 + 2, float("inf"), float("-inf"), float("nan"),
-)  # fmt: skip
+    0.0,
+    -0.0,
+    0.5,
+    -0.5,
+    1.0,
+    -1.0,
+    1.5,
+    -2.5,
+    2.5,
+    3.0,
+    0.1,
+    -7.3,
+    100.0,
+    448.0,
+    464.0,
+    65504.0,
+    65520.0,
+    3e38,
+    -3e38,
+    1e-40,
+    2.0**-9,
+    2.0**24 + 2,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 LITERALS = (
-    0, 1, -1, 2, 3, 7, -5, 100, 300, 2**31 - 1, -(2**31), 2**31, 2**32 + 1, -(2**40), 2**62, 2**63 - 1
-)  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    -5,
+    100,
+    300,
+    2**31 - 1,
+    -(2**31),
+    2**31,
+    2**32 + 1,
+    -(2**40),
+    2**62,
+    2**63 - 1,
+)
 LANES = ("f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8")
 
 
@@ -114,9 +152,13 @@ class Drawing:
             return torch.tensor(values, dtype=torch.int64).reshape(shape)
         wild = self.r.random() < 0.3
         floats = [
-            self.r.choice(NUMBERS) if wild and self.r.random() < 0.3 else self.r.choice(NUMBERS[:12])
-            if self.r.random() < 0.5 else self.r.gauss(0, 2) for _ in range(count)
-        ]  # fmt: skip
+            self.r.choice(NUMBERS)
+            if wild and self.r.random() < 0.3
+            else self.r.choice(NUMBERS[:12])
+            if self.r.random() < 0.5
+            else self.r.gauss(0, 2)
+            for _ in range(count)
+        ]
         return ft.rounded(torch.tensor(floats, dtype=torch.float64).reshape(shape).float().double(), elem)
 
 
@@ -334,8 +376,12 @@ def _window(op: str, kind: str) -> Maker:
         source, elem = x.value, x.value.elem
         if d.r.random() < 0.3:
             free = op in ("mean", "var", "logsumexp", "argmax", "argmin")
-            elem = d.r.choice([*(FLOATS[:-1] if free or kind == "float" else ()),
-                               *(INTEGERS if free or kind == "int" else ())])  # fmt: skip
+            elem = d.r.choice(
+                [
+                    *(FLOATS[:-1] if free or kind == "float" else ()),
+                    *(INTEGERS if free or kind == "int" else ()),
+                ]
+            )
             source, text = ft.cast(source, elem), f"{elem}({text})"
         d.note(f"window {op} of", elem)
         value = Term(text, source, source, (equation,)).within(op, sizes)
@@ -364,9 +410,13 @@ def _read(form: str) -> Maker:
             "divide": (2, ((name, 1),), offset, f"{name} + {offset}"),
             "constant": (1, (), abs(offset), f"{abs(offset)}"),
             "other name": (1, ((other, 1),), 0, other),
-            "sum of names": (1, ((name, 1), (other, 1)) if other != name else ((name, 1),), offset,
-                             f"{name} + {other} + {offset}" if other != name else f"{name} + {offset}"),
-        }[form]  # fmt: skip
+            "sum of names": (
+                1,
+                ((name, 1), (other, 1)) if other != name else ((name, 1),),
+                offset,
+                f"{name} + {other} + {offset}" if other != name else f"{name} + {offset}",
+            ),
+        }[form]
         left = name if scale == 1 else f"{scale}*{name}"
         text = f"({x.text})[{left} = {text}]".replace("+ -", "- ")
         d.note(f"index {form} of", x.value.elem)
@@ -434,49 +484,85 @@ READS = ("shift", "flip", "stride", "divide", "constant", "other name", "sum of 
 
 LEAVES: Mapping[str, Mapping[str, Maker]] = MappingProxyType(
     {
-        "float": {"tensor of floats": _tensor(*FLOATS), "literal": _float_literal, "inf": _infinity,
-                  "host float": _scalar("float")} | {f"tensor of {e}": _tensor(e) for e in FLOATS},
-        "int": {"whole literal": _int_literal, "host integer": _scalar("int"), "index": _index, "size": _size,
-                "segment": _segment} | {f"tensor of {e}": _tensor(e) for e in INTEGERS},
+        "float": {
+            "tensor of floats": _tensor(*FLOATS),
+            "literal": _float_literal,
+            "inf": _infinity,
+            "host float": _scalar("float"),
+        }
+        | {f"tensor of {e}": _tensor(e) for e in FLOATS},
+        "int": {
+            "whole literal": _int_literal,
+            "host integer": _scalar("int"),
+            "index": _index,
+            "size": _size,
+            "segment": _segment,
+        }
+        | {f"tensor of {e}": _tensor(e) for e in INTEGERS},
         "bool": {"tensor of bool": _tensor("bool")},
     }
-)  # fmt: skip
+)
 
 TABLE: Mapping[str, Mapping[str, Maker]] = MappingProxyType(
     {
         "float": {name: _unary(name) for name in ft.UNARY if name != "abs"}
         | {f"float {op}": _binary(op, "float") for op in ft.BINARY}
-        | {"/": _divide, "power": _power, "float negate": _negate("float"), "float clamp": _clamp("float"),
-           "float where": _where("float"), "cast to float": _cast(("f32", "f16", "bf16", "e4m3", "e5m2")),
-           "dot": _dot, "float gather": _gather("float"), "float diagonal": _diagonal("float")}
+        | {
+            "/": _divide,
+            "power": _power,
+            "float negate": _negate("float"),
+            "float clamp": _clamp("float"),
+            "float where": _where("float"),
+            "cast to float": _cast(("f32", "f16", "bf16", "e4m3", "e5m2")),
+            "dot": _dot,
+            "float gather": _gather("float"),
+            "float diagonal": _diagonal("float"),
+        }
         | {f"float {op}": _reduce(op, "float") for op in ("sum", "prod", "mean", "var", "logsumexp")}
         | {f"float {op} of a row": _reduce(op, "float") for op in ("max", "min")}
         | {f"integer {op}": _reduce(op, "int") for op in ("mean", "var", "logsumexp")}
         | {op: _softmax(op) for op in ("softmax", "log_softmax")}
         | {f"float {op}": _scan(op, "float") for op in ("cumsum", "cumprod")}
-        | {f"window {op}": _window(op, "float")
-           for op in ("sum", "prod", "max", "min", "mean", "var", "logsumexp")}
+        | {
+            f"window {op}": _window(op, "float")
+            for op in ("sum", "prod", "max", "min", "mean", "var", "logsumexp")
+        }
         | {f"integer window {op}": _window(op, "int") for op in ("mean", "var", "logsumexp")}
         | {f"float {form}": _read(form) for form in READS},
         "int": {f"integer {op}": _binary(op, "int") for op in ft.BINARY}
-        | {"integer negate": _negate("int"), "integer clamp": _clamp("int"), "integer where": _where("int"),
-           "integer abs": lambda d, n: _abs(d, n), "cast to integer": _cast(INTEGERS),
-           "whole dot": _whole_dot, "integer gather": _gather("int"), "integer diagonal": _diagonal("int")}
+        | {
+            "integer negate": _negate("int"),
+            "integer clamp": _clamp("int"),
+            "integer where": _where("int"),
+            "integer abs": lambda d, n: _abs(d, n),
+            "cast to integer": _cast(INTEGERS),
+            "whole dot": _whole_dot,
+            "integer gather": _gather("int"),
+            "integer diagonal": _diagonal("int"),
+        }
         | {f"integer {op}": _reduce(op, "int") for op in ("sum", "prod")}
         | {f"integer {op} of a row": _reduce(op, "int") for op in ("max", "min")}
         | {f"{op} of {kind}s": _reduce(op, kind) for op in ("argmax", "argmin") for kind in ("float", "int")}
         | {f"integer {op}": _scan(op, "int") for op in ("cumsum", "cumprod")}
         | {f"integer window {op}": _window(op, "int") for op in ("sum", "prod", "max", "min")}
-        | {f"window {op} of {kind}s": _window(op, kind)
-           for op in ("argmax", "argmin") for kind in ("float", "int")}
+        | {
+            f"window {op} of {kind}s": _window(op, kind)
+            for op in ("argmax", "argmin")
+            for kind in ("float", "int")
+        }
         | {f"integer {form}": lambda d, n, form=form: _read(form)(d, n, "int") for form in READS},
         "bool": {f"compare {op}": _compare(op) for op in ft.COMPARISONS}
         | {op: _logical(op) for op in ("and", "or")}
-        | {"not": _not, "bool where": _where("bool"), "cast to bool": _cast(("bool",)),
-           "bool gather": _gather("bool"), "bool diagonal": _diagonal("bool")}
+        | {
+            "not": _not,
+            "bool where": _where("bool"),
+            "cast to bool": _cast(("bool",)),
+            "bool gather": _gather("bool"),
+            "bool diagonal": _diagonal("bool"),
+        }
         | {f"bool {form}": lambda d, n, form=form: _read(form)(d, n, "bool") for form in READS},
     }
-)  # fmt: skip
+)
 """What a term of a kind may be, by the feature's name."""
 
 

@@ -80,10 +80,13 @@ def at_corners(function: Callable[..., Tensor], data: Sequence[Tensor], errors: 
     if not any(bool((e != 0).any()) for e in errors):
         return torch.zeros(centre.shape, dtype=torch.float64)
     choices = [
-        (x, x - e, x + e) if x.dtype == torch.float64 else (x, x - far(e), x + far(e))
-        if x.dtype == torch.int64 else (x, x & (e == 0), x | (e > 0))
+        (x, x - e, x + e)
+        if x.dtype == torch.float64
+        else (x, x - far(e), x + far(e))
+        if x.dtype == torch.int64
+        else (x, x & (e == 0), x | (e > 0))
         for x, e in zip(data, errors, strict=True)
-    ]  # fmt: skip
+    ]
     return torch.stack([gap(function(*corner), centre) for corner in product(*choices)]).amax(0)
 
 
@@ -95,14 +98,33 @@ def far(error: Tensor) -> Tensor:
 
 UNARY: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
-        "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
-        "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": lambda x: F.softplus(x, threshold=700),
-        "mish": F.mish, "elu": F.elu, "selu": F.selu, "hardswish": F.hardswish, "hardtanh": F.hardtanh,
-        "leaky_relu": F.leaky_relu, "exp": torch.exp, "log": torch.log, "log1p": torch.log1p,
-        "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "erf": torch.erf, "sin": torch.sin, "cos": torch.cos,
-        "floor": torch.floor, "round": torch.round, "sign": torch.sign, "abs": torch.abs,
+        "relu": F.relu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "silu": F.silu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "softplus": lambda x: F.softplus(x, threshold=700),
+        "mish": F.mish,
+        "elu": F.elu,
+        "selu": F.selu,
+        "hardswish": F.hardswish,
+        "hardtanh": F.hardtanh,
+        "leaky_relu": F.leaky_relu,
+        "exp": torch.exp,
+        "log": torch.log,
+        "log1p": torch.log1p,
+        "sqrt": torch.sqrt,
+        "rsqrt": torch.rsqrt,
+        "erf": torch.erf,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "floor": torch.floor,
+        "round": torch.round,
+        "sign": torch.sign,
+        "abs": torch.abs,
     }
-)  # fmt: skip
+)
 LOOSE: Mapping[str, float] = MappingProxyType({"mish": 1e-8, "softplus": 1e-12, "leaky_relu": 1e-9})
 """Relative errors of torch's own forms: mish is linear beyond 20, slopes are rounded."""
 
@@ -110,8 +132,13 @@ JUMPING = frozenset({"floor", "round", "sign"})
 
 BINARY: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
-        "+": torch.add, "-": torch.sub, "*": torch.mul, "min": torch.minimum, "max": torch.maximum,
-        "//": lambda a, b: torch.div(a, b, rounding_mode="floor"), "%": torch.remainder,
+        "+": torch.add,
+        "-": torch.sub,
+        "*": torch.mul,
+        "min": torch.minimum,
+        "max": torch.maximum,
+        "//": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+        "%": torch.remainder,
     }
 )
 COMPARISONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
@@ -161,8 +188,15 @@ def of_literals(name: str, a: int, b: int) -> int | None:
     """Literals make a literal, where 64 bits hold it."""
     if name in ("//", "%") and b == 0:
         return None
-    out = {"+": a + b, "-": a - b, "*": a * b, "min": min(a, b), "max": max(a, b),
-           "//": a // (b or 1), "%": a % (b or 1)}[name]  # fmt: skip
+    out = {
+        "+": a + b,
+        "-": a - b,
+        "*": a * b,
+        "min": min(a, b),
+        "max": max(a, b),
+        "//": a // (b or 1),
+        "%": a % (b or 1),
+    }[name]
     return out if abs(out) < 2**63 else None
 
 
@@ -216,9 +250,17 @@ def logical(name: str, *args: Value) -> Value:
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
-        "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
-        "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "s8": torch.int8, "u8": torch.uint8,
-        "i32": torch.int32, "i64": torch.int64, "bool": torch.bool,
+        "f64": torch.float64,
+        "f32": torch.float32,
+        "f16": torch.float16,
+        "bf16": torch.bfloat16,
+        "e4m3": torch.float8_e4m3fn,
+        "e5m2": torch.float8_e5m2,
+        "s8": torch.int8,
+        "u8": torch.uint8,
+        "i32": torch.int32,
+        "i64": torch.int64,
+        "bool": torch.bool,
     }
 )
 
@@ -229,9 +271,10 @@ def to_odd(x: Tensor) -> Tensor:
     near = x.float()
     wide = near.double()
     toward_zero = torch.where(
-        near.isinf() & x.isfinite(), torch.copysign(torch.full_like(near, torch.finfo(near.dtype).max), near),
+        near.isinf() & x.isfinite(),
+        torch.copysign(torch.full_like(near, torch.finfo(near.dtype).max), near),
         torch.where(wide.abs() > x.abs(), torch.nextafter(near, torch.zeros_like(near)), near),
-    )  # fmt: skip
+    )
     odd = (toward_zero.view(torch.int32) | 1).view(torch.float32)
     return torch.where((wide == x) | x.isnan(), near, odd)
 
@@ -302,13 +345,17 @@ def first(x: Tensor, largest: bool) -> Tensor:
 
 REDUCED: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
-        "sum": lambda x: torch.sum(x, -1), "prod": lambda x: torch.prod(x, -1),
-        "max": lambda x: torch.max(x, -1).values, "min": lambda x: torch.min(x, -1).values,
-        "argmax": lambda x: first(x, True), "argmin": lambda x: first(x, False),
-        "mean": lambda x: torch.mean(x.double(), -1), "logsumexp": lambda x: torch.logsumexp(x.double(), -1),
+        "sum": lambda x: torch.sum(x, -1),
+        "prod": lambda x: torch.prod(x, -1),
+        "max": lambda x: torch.max(x, -1).values,
+        "min": lambda x: torch.min(x, -1).values,
+        "argmax": lambda x: first(x, True),
+        "argmin": lambda x: first(x, False),
+        "mean": lambda x: torch.mean(x.double(), -1),
+        "logsumexp": lambda x: torch.logsumexp(x.double(), -1),
         "var": lambda x: ((x.double() - x.double().mean(-1, keepdim=True)) ** 2).mean(-1),
     }
-)  # fmt: skip
+)
 
 
 def reduced(op: str, over: Sequence[str], v: Value) -> Value:

@@ -108,17 +108,26 @@ def measure(
         try:
             start = time.monotonic()
             ended = tune_many(
-                list(wanted.values()), engine, settings, stage=options.stage,
+                list(wanted.values()),
+                engine,
+                settings,
+                stage=options.stage,
                 on_done=killer or (lambda _, __: None),
-            )  # fmt: skip
+            )
             spent = time.monotonic() - start
         finally:
             engine.close()
         entries, builds = _built(folder)
     return Run(
-        len(gpus), cores, spent, {name: _result(e) for name, e in zip(wanted, ended, strict=True)},
-        dict(Counter(_gpu(e) for e in ended)), entries, builds, killer.at if killer else None,
-    )  # fmt: skip
+        len(gpus),
+        cores,
+        spent,
+        {name: _result(e) for name, e in zip(wanted, ended, strict=True)},
+        dict(Counter(_gpu(e) for e in ended)),
+        entries,
+        builds,
+        killer.at if killer else None,
+    )
 
 
 class _Killer:
@@ -185,9 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", type=int, help="kernels on one worker; default: as many")
     parser.add_argument("--builds", type=int, default=4)
     parser.add_argument("--stage", default=None)
-    parser.add_argument(
-        "--kill", type=int, metavar="N", help="N more, with a worker killed in the middle"
-    )
+    parser.add_argument("--kill", type=int, metavar="N", help="N more, with a worker killed in the middle")
     parser.add_argument("--dry", action="store_true", help="no compilers and no GPUs: 2 workers by name")
     options = parser.parse_args(arguments)
     named = [f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(options.gpus or 2)]

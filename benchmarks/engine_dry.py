@@ -35,9 +35,15 @@ def _key(text: str, arch: str, request: Mapping[str, Any]) -> str:
 
 
 def build(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: Sequence[Mapping[str, Any]],
-    stage: str | None, cancel: Event,
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: Sequence[Mapping[str, Any]],
+    stage: str | None,
+    cancel: Event,
+) -> dict[str, Any]:
     cache = Cache.from_switches()
     keys = [_key(text, arch, r) for r in requests]
     for key in keys:
@@ -47,17 +53,31 @@ def build(
             with cache.staging(key) as folder:
                 put(folder / "kernel.so", bytes.fromhex(key) * 1000)
                 about = {
-                    "builder": "dry", "entry": f"ucc_{key[:16]}", "arch": arch, "command": "", "versions": {},
-                    "seconds": 0.0, "report": Report().to_json(), "worker": os.getpid(),
-                }  # fmt: skip
+                    "builder": "dry",
+                    "entry": f"ucc_{key[:16]}",
+                    "arch": arch,
+                    "command": "",
+                    "versions": {},
+                    "seconds": 0.0,
+                    "report": Report().to_json(),
+                    "worker": os.getpid(),
+                }
                 cache.publish(key, folder, about)
     return {"made": keys, "words": [""] * len(keys), "artifacts": sorted(set(keys))}
 
 
 def timed(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int, counts: list[int] | None = None, best: float | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    counts: list[int] | None = None,
+    best: float | None = None,
+) -> dict[str, Any]:
     """Raises LookupError where an entry was not moved to this worker."""
     cache = Cache.from_switches()
     for key in keys:
@@ -69,9 +89,16 @@ def timed(
 
 
 def confirmed(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int, versions: dict[str, str],
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    versions: dict[str, str],
+) -> dict[str, Any]:
     found = timed(text, file, name, sizes, arch, requests, keys, seed)["seconds"]
     machine = {"device": "none", "uuid": os.environ["CUDA_VISIBLE_DEVICES"], "versions": {}}
     return {"machine": machine, "rounds": [[s] * FINAL_ROUNDS for s in found], "words": [""] * len(found)}

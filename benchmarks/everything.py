@@ -70,9 +70,13 @@ def run(step: Step, folder: Path, deadline: Deadline = NEVER, beside: int = 0) -
         more[BUILD_JOBS] = str(max(1, jobs() // (beside + 1)))
     with (folder / f"{step.name}.txt").open("ab") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             env=os.environ | more,
-        )  # fmt: skip
+        )
         try:
             status: int | None = process.wait(limit + GRACE_SECONDS * step.goes_on)
         except subprocess.TimeoutExpired:
@@ -100,9 +104,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(5.0)
 
 
-def run_all(
-    groups: Sequence[Sequence[Step]], folder: Path, deadline: Deadline
-) -> Mapping[str, Ended | None]:
+def run_all(groups: Sequence[Sequence[Step]], folder: Path, deadline: Deadline) -> Mapping[str, Ended | None]:
     """Group after group, the steps of one side by side. How each step ended, by name; None where it was
     not begun."""
     state = read_state(folder)
@@ -127,9 +129,7 @@ def run_all(
     return found
 
 
-def _side_by_side(
-    group: Sequence[Step], folder: Path, deadline: Deadline
-) -> Iterator[tuple[Step, Ended]]:
+def _side_by_side(group: Sequence[Step], folder: Path, deadline: Deadline) -> Iterator[tuple[Step, Ended]]:
     """As they end."""
     with ThreadPoolExecutor(max(1, len(group))) as pool:
         futures = {pool.submit(run, step, folder, deadline, len(group) - 1): step for step in group}

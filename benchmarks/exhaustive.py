@@ -43,10 +43,20 @@ from ucutlass.shapes import complete
 from ucutlass.tune.space import explore
 
 SMALL = (
-    "l1_88_new_gelu f32", "l1_01_square_matmul bf16", "l1_93_masked_cumsum f32", "l2_53", "l1_12", "l1_09",
-    "l1_16", "l1_17_transposed_b tf32", "l1_71", "l1_89", "l1_17_transposed_b f32", "l1_88_new_gelu bf16",
+    "l1_88_new_gelu f32",
+    "l1_01_square_matmul bf16",
+    "l1_93_masked_cumsum f32",
+    "l2_53",
+    "l1_12",
+    "l1_09",
+    "l1_16",
+    "l1_17_transposed_b tf32",
+    "l1_71",
+    "l1_89",
+    "l1_17_transposed_b f32",
+    "l1_88_new_gelu bf16",
     "l2_86_matmul_divide_gelu tf32",
-)  # fmt: skip
+)
 """Problems of small spaces, 33 to 75 binaries, in the order in which they are recorded."""
 
 LIMIT_SECONDS = 120.0
@@ -101,9 +111,13 @@ def measured(engine: Engine, item: Item, seed: int = 0) -> Row:
     task = item.task
     _, program = task.checked
     where = {
-        "text": task.text, "file": f"{task.name}.ucu", "name": program.name, "arch": ARCH,
-        "sizes": dict(task.sizes), "requests": [item.request],
-    }  # fmt: skip
+        "text": task.text,
+        "file": f"{task.name}.ucu",
+        "name": program.name,
+        "arch": ARCH,
+        "sizes": dict(task.sizes),
+        "requests": [item.request],
+    }
     about: Row = {"name": item.name, "task": task.name, "request": item.request, "us": None}
     outcome = engine.submit("build", {**where, "stage": None}).result()
     if not isinstance(outcome, isolate.Returned):
@@ -112,9 +126,11 @@ def measured(engine: Engine, item: Item, seed: int = 0) -> Row:
     if not key:
         return about | {"words": words[:400]}
     outcome = engine.submit(
-        "timed", {**where, "keys": [key], "seed": seed, "counts": [1], "best": None}, artifacts=[key],
+        "timed",
+        {**where, "keys": [key], "seed": seed, "counts": [1], "best": None},
+        artifacts=[key],
         limit_seconds=LIMIT_SECONDS,
-    ).result()  # fmt: skip
+    ).result()
     if not isinstance(outcome, isolate.Returned):
         return about | {"words": isolate.lost(outcome, "the timing")[:400]}
     (seconds,), (words,) = outcome.value["seconds"], outcome.value["words"]
@@ -143,10 +159,19 @@ def tables(items: Sequence[Item], rows: Sequence[Row], free: bool) -> list[Row]:
     found: dict[str, Row] = {}
     for item in items:
         task = item.task
-        table = found.setdefault(task.name, {
-            "shape": task.name, "text": task.text, "sizes": dict(task.sizes), "arch": ARCH, "free": free,
-            "own": None, "of": 0, "rows": [],
-        })  # fmt: skip
+        table = found.setdefault(
+            task.name,
+            {
+                "shape": task.name,
+                "text": task.text,
+                "sizes": dict(task.sizes),
+                "arch": ARCH,
+                "free": free,
+                "own": None,
+                "of": 0,
+                "rows": [],
+            },
+        )
         table["of"] += 1
         if item.own:
             table["own"] = item.request
@@ -188,8 +213,10 @@ def main() -> None:
     about = {"gpu": "NVIDIA H200"} if options.dry else machine()
     budget.write(options.out, {"machine": about, "tables": made})
     for one in made:
-        print(f"{one['shape']:42} {len(one['rows']):4} of {one['of']:4}, "
-              f"{sum(r['us'] is not None for r in one['rows'])} with a time")  # fmt: skip
+        print(
+            f"{one['shape']:42} {len(one['rows']):4} of {one['of']:4}, "
+            f"{sum(r['us'] is not None for r in one['rows'])} with a time"
+        )
     sys.exit(0 if all(one["complete"] for one in made) else budget.OUT_OF_TIME)
 
 

@@ -144,15 +144,20 @@ def judge(
                 built.append(a)
         builds.write()
         relay.run(
-            "benchmarks.farm:judge_here", [asdict(a.case) for a in built], rows,
-            item_seconds=CASE_SECONDS, processes=processes, deadline=deadline,
-        )  # fmt: skip
+            "benchmarks.farm:judge_here",
+            [asdict(a.case) for a in built],
+            rows,
+            item_seconds=CASE_SECONDS,
+            processes=processes,
+            deadline=deadline,
+        )
     found = {row["name"]: row for row in lines(rows)}
     names = [a.case.name for a in accepted]
     return Judged(
-        [found[n] for n in names if n in found], unbuilt,
+        [found[n] for n in names if n in found],
+        unbuilt,
         [n for n in names if n not in found and n not in unbuilt],
-    )  # fmt: skip
+    )
 
 
 Results: TypeAlias = Sequence[Artifact | Failure]

@@ -37,10 +37,24 @@ from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 
 FITTED = (
-    "sustained", "norm", "dram", "l2_bytes", "sm_bytes", "beyond_bytes", "shared", "start", "tile",
-    "element", "direct", "split", "handover", "reduce_bytes", "mma_sync_hopper",
-    "shortest_step", "widen",
-)  # fmt: skip
+    "sustained",
+    "norm",
+    "dram",
+    "l2_bytes",
+    "sm_bytes",
+    "beyond_bytes",
+    "shared",
+    "start",
+    "tile",
+    "element",
+    "direct",
+    "split",
+    "handover",
+    "reduce_bytes",
+    "mma_sync_hopper",
+    "shortest_step",
+    "widen",
+)
 """The others are estimates that these rows do not tell apart."""
 
 MOST: Mapping[str, float] = {"sustained": 1.0, "dram": 1.0, "sm_bytes": 66.0}

@@ -49,8 +49,16 @@ from ucutlass.rules import RULES
 from ucutlass.shapes import complete, free_dims
 
 __all__ = [
-    "LARGEST", "SECONDS", "TooSlow", "check", "judge", "mutated", "processor_time", "program_of", "tally",
-]  # fmt: skip
+    "LARGEST",
+    "SECONDS",
+    "TooSlow",
+    "check",
+    "judge",
+    "mutated",
+    "processor_time",
+    "program_of",
+    "tally",
+]
 
 SECONDS = 2.0
 """Processor time that each command may take for one program."""
@@ -113,6 +121,7 @@ class Wrong(Exception):
 @contextmanager
 def processor_time(seconds: float) -> Iterator[None]:
     """Raises TooSlow in the body once it has used so much processor time. Main thread only."""
+
     def stop(signum: int, frame: object) -> None:
         raise TooSlow(f"more than {seconds:g} s of processor time")
 
@@ -300,9 +309,13 @@ def _row(seed: int) -> dict[str, Any]:
         words = "".join(traceback.format_exception(error, limit=-2, chain=False))
         return {"seed": seed, "failure": words[:_LONGEST]}
     return {
-        "seed": seed, "kind": case.kind, "ends": case.ends, "seconds": case.seconds, "valid": case.valid,
+        "seed": seed,
+        "kind": case.kind,
+        "ends": case.ends,
+        "seconds": case.seconds,
+        "valid": case.valid,
         "reached": dict(case.reached),
-    }  # fmt: skip
+    }
 
 
 def tally(start: int, count: int) -> Tally:

@@ -22,24 +22,76 @@ Dims = tuple[str, ...]
 
 _NAMES = ("A", "B", "C", "D")
 _TORCH = (
-    "torch.relu({x})", "torch.softmax({x}, dim=0)", "torch.cumsum({x}, dim=0)", "torch.flip({x}, dims=0)",
-    "torch.roll({x}, shifts=1)", "torch.sort({x})", "torch.tril({x})", "torch.triu({x}, diagonal=1)",
-    "torch.argsort({x})", "torch.log_softmax({x}, dim=0)",
-)  # fmt: skip
+    "torch.relu({x})",
+    "torch.softmax({x}, dim=0)",
+    "torch.cumsum({x}, dim=0)",
+    "torch.flip({x}, dims=0)",
+    "torch.roll({x}, shifts=1)",
+    "torch.sort({x})",
+    "torch.tril({x})",
+    "torch.triu({x}, diagonal=1)",
+    "torch.argsort({x})",
+    "torch.log_softmax({x}, dim=0)",
+)
 _BINARY = ("+", "-", "*", "/", "//", "%", "**")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 FEATURES: tuple[str, ...] = (
-    "fn", "fn block", "fn in fn", "fn twice in fn", "fn of dimensions",
-    "binding", "typed binding", "literal", "size", "index()", "scalar parameter", "element on the device",
-    "operator", "comparison", "logic", "where", "cast", "softmax", "log_softmax", "cumsum", "cumprod",
-    "scan flags", "dot", "acc", "window", "stride", "divided index", "shift", "flip", "constant position",
-    "rename", "gather", "segment", "composite axis", "fixed extent", "derived extent", "nameless axis",
-    "several results", "require", "schedule", "guard", "alternatives", "several blocks", "pipeline", "stage",
-    "stage without an order", "call of a kernel", "torch stage", "stage schedule", "comment",
-    *(f"reduction {op}" for op in REDUCTIONS), *(f"function {name}" for name in NAMED),
-    *(f"element {name}" for name in ELEMENTS), *(f"field {name}" for name in FIELDS),
-)  # fmt: skip
+    "fn",
+    "fn block",
+    "fn in fn",
+    "fn twice in fn",
+    "fn of dimensions",
+    "binding",
+    "typed binding",
+    "literal",
+    "size",
+    "index()",
+    "scalar parameter",
+    "element on the device",
+    "operator",
+    "comparison",
+    "logic",
+    "where",
+    "cast",
+    "softmax",
+    "log_softmax",
+    "cumsum",
+    "cumprod",
+    "scan flags",
+    "dot",
+    "acc",
+    "window",
+    "stride",
+    "divided index",
+    "shift",
+    "flip",
+    "constant position",
+    "rename",
+    "gather",
+    "segment",
+    "composite axis",
+    "fixed extent",
+    "derived extent",
+    "nameless axis",
+    "several results",
+    "require",
+    "schedule",
+    "guard",
+    "alternatives",
+    "several blocks",
+    "pipeline",
+    "stage",
+    "stage without an order",
+    "call of a kernel",
+    "torch stage",
+    "stage schedule",
+    "comment",
+    *(f"reduction {op}" for op in REDUCTIONS),
+    *(f"function {name}" for name in NAMED),
+    *(f"element {name}" for name in ELEMENTS),
+    *(f"field {name}" for name in FIELDS),
+)
 """What a run must have reached."""
 
 
@@ -289,9 +341,23 @@ def _call(b: Body, dims: Dims, depth: int) -> str:
 
 
 _NUMBERS: tuple[Callable[[Body, Dims, int], str], ...] = (
-    _operator, _operator, _operator, _function, _function, _function, _where, _cast, _reduction, _softmax,
-    _scan, _window, _index, _gather, _call, _call,
-)  # fmt: skip
+    _operator,
+    _operator,
+    _operator,
+    _function,
+    _function,
+    _function,
+    _where,
+    _cast,
+    _reduction,
+    _softmax,
+    _scan,
+    _window,
+    _index,
+    _gather,
+    _call,
+    _call,
+)
 
 
 # --- items -----------------------------------------------------------------------
@@ -455,9 +521,7 @@ def pipeline(d: Drawing) -> None:
     b = Body(d, pipeline=True)
     dims: Dims = _NAMES[: d.r.choice((1, 2, 2, 3))]
     joined = ", ".join(dims)
-    d.items.append(
-        f"kernel called(u: f32[{joined}]) -> f32[{joined}] {{\n  return relu(u) + 1\n}}\n"
-    )
+    d.items.append(f"kernel called(u: f32[{joined}]) -> f32[{joined}] {{\n  return relu(u) + 1\n}}\n")
     last = b.param(dims, "f32", f"f32[{joined}]")
     blocks: list[str] = []
     for _ in range(d.r.choice((1, 2, 3, 5))):

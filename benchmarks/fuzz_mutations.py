@@ -22,9 +22,11 @@ LARGEST = 64 * 1024
 
 _TOKEN = re.compile(rb"#[^\n]*|[A-Za-z_]\w*|\d[\w.]*|->|//|[=<>!]=|\s+|.", re.DOTALL)
 _BYTES = b"()[]{}=:,.+-*/%#@|<>! \n\t\0\xff\xc3\x1babcxKM0129e_"
-_LINES = tuple(f"  schedule sm90a {{ {name} {value} }}\n".encode() for name in FIELDS for value in (
-    "auto", "1", "4", "64x64", "128x256x64", "0", "99999999999", "1x1x1", *FIELDS[name].words,
-))
+_LINES = tuple(
+    f"  schedule sm90a {{ {name} {value} }}\n".encode()
+    for name in FIELDS
+    for value in ("auto", "1", "4", "64x64", "128x256x64", "0", "99999999999", "1x1x1", *FIELDS[name].words)
+)
 
 
 @cache
@@ -109,7 +111,17 @@ def _grow(data: bytes, r: random.Random) -> bytes:
 
 
 _MUTATIONS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    _tokens, _tokens, _tokens, _names, _names, _numbers, _numbers, _schedule, _bytes, _splice, _grow,
+    _tokens,
+    _tokens,
+    _tokens,
+    _names,
+    _names,
+    _numbers,
+    _numbers,
+    _schedule,
+    _bytes,
+    _splice,
+    _grow,
 )
 
 
@@ -187,10 +199,18 @@ def _long_sum(text: str, r: random.Random, n: int) -> str:
 
 def _bound_chain(text: str, r: random.Random, n: int) -> str:
     """Bindings of which each uses the one before twice."""
-    use = r.choice((
-        "{0} + {0} * {1}", "where({0} < {1}, {0}, 1)", "{0}[A = A - 1] + {0}", "softmax[A]({0}) + {0}",
-        "max[A]({0}) * {0}", "{0} * {0}", "{0}[A = A - {1}]", "cumsum[A]({0}) + {0}",
-    ))  # fmt: skip
+    use = r.choice(
+        (
+            "{0} + {0} * {1}",
+            "where({0} < {1}, {0}, 1)",
+            "{0}[A = A - 1] + {0}",
+            "softmax[A]({0}) + {0}",
+            "max[A]({0}) * {0}",
+            "{0} * {0}",
+            "{0}[A = A - {1}]",
+            "cumsum[A]({0}) + {0}",
+        )
+    )
     start = r.choice(re.findall(r"\b[a-z]\w*(?=: )", text) or ["x"])
     lines = _times(lambda i: f"  b{i + 1} = {use.format(f'b{i}', i)}\n", n)
     return _insert(text, r, r"\{\n(?=  )", f"  b0 = {start}\n{lines}")
@@ -229,9 +249,9 @@ def _alternatives(text: str, r: random.Random, n: int) -> str:
 
 
 def _large_numbers(text: str, r: random.Random, n: int) -> str:
-    value = r.choice((
-        "9" * n, "0." + "1" * n, f"1e{n}", str(2**63 - 1), str(2**31 - 1), f"1e-{'9' * n}", "1x" * n + "1",
-    ))  # fmt: skip
+    value = r.choice(
+        ("9" * n, "0." + "1" * n, f"1e{n}", str(2**63 - 1), str(2**31 - 1), f"1e-{'9' * n}", "1x" * n + "1")
+    )
     numbers = list(re.finditer(r"\b\d+\b", text))
     for m in sorted(r.sample(numbers, min(len(numbers), r.choice((1, 3)))), key=lambda m: -m.start()):
         text = text[: m.start()] + value[: LARGEST // 4] + text[m.end() :]
@@ -255,10 +275,14 @@ def _long_names(text: str, r: random.Random, n: int) -> str:
 
 
 def _wrong_names(text: str, r: random.Random, n: int) -> str:
-    one = r.choice((
-        "  w{0} = z{0}\n", "  w{0} = zz{0}(x1)\n", "  w{0} = x1[Q{0} = 1]\n",
-        "  schedule sm9{0} {{ til{0} 1 }}\n",
-    ))  # fmt: skip
+    one = r.choice(
+        (
+            "  w{0} = z{0}\n",
+            "  w{0} = zz{0}(x1)\n",
+            "  w{0} = x1[Q{0} = 1]\n",
+            "  schedule sm9{0} {{ til{0} 1 }}\n",
+        )
+    )
     return _insert(text, r, r"\{\n(?=  )", _times(one.format, n))
 
 
@@ -273,9 +297,9 @@ def _stages(text: str, r: random.Random, n: int) -> str:
 
 
 def _requirements(text: str, r: random.Random, n: int) -> str:
-    one = r.choice((
-        "require A * B * A % {0} == 1", "require A > {0}", "require A % 2 == 0", "require A // {0} == 0",
-    ))  # fmt: skip
+    one = r.choice(
+        ("require A * B * A % {0} == 1", "require A > {0}", "require A % 2 == 0", "require A // {0} == 0")
+    )
     return _insert(text, r, r"\{\n(?=  )", _times(lambda i: f"  {one.format(i + 13)}\n", n))
 
 
@@ -284,6 +308,20 @@ def _comments(text: str, r: random.Random, n: int) -> str:
 
 
 _AMPLIFIERS: tuple[Callable[[str, random.Random, int], str], ...] = (
-    _more_lines, _more_items, _more_list, _nested, _long_sum, _bound_chain, _masks, _double_calls,
-    _alternatives, _large_numbers, _extents, _long_names, _wrong_names, _stages, _requirements, _comments,
-)  # fmt: skip
+    _more_lines,
+    _more_items,
+    _more_list,
+    _nested,
+    _long_sum,
+    _bound_chain,
+    _masks,
+    _double_calls,
+    _alternatives,
+    _large_numbers,
+    _extents,
+    _long_names,
+    _wrong_names,
+    _stages,
+    _requirements,
+    _comments,
+)

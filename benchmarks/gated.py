@@ -19,17 +19,24 @@ import ucutlass
 from benchmarks.product_tables import Planned, Row, compiled, finished, planned, table
 from ucutlass.runtime.timing import compare
 
-TEXTS: Mapping[str, str] = MappingProxyType({
-    "swiglu": "kernel k(x: {t}[T, D], w: {t}[F, D], u: {t}[F, D]) -> {t}[T, F] "
-              "{{ return silu(dot[D](x, w)) * dot[D](x, u) }}",
-    "geglu": "kernel k(x: {t}[T, D], w: {t}[F, D], u: {t}[F, D], a: {t}[F], b: {t}[F]) -> {t}[T, F] "
-             "{{ return gelu(dot[D](x, w) + a) * (dot[D](x, u) + b) }}",
-})  # fmt: skip
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "swiglu": "kernel k(x: {t}[T, D], w: {t}[F, D], u: {t}[F, D]) -> {t}[T, F] "
+        "{{ return silu(dot[D](x, w)) * dot[D](x, u) }}",
+        "geglu": "kernel k(x: {t}[T, D], w: {t}[F, D], u: {t}[F, D], a: {t}[F], b: {t}[F]) -> {t}[T, F] "
+        "{{ return gelu(dot[D](x, w) + a) * (dot[D](x, u) + b) }}",
+    }
+)
 
 SHAPES = (
-    (8192, 4096, 14336), (4096, 4096, 11008), (2048, 5120, 13824), (16384, 2048, 5632), (512, 4096, 14336),
-    (64, 4096, 14336), (4096, 8192, 28672),
-)  # fmt: skip
+    (8192, 4096, 14336),
+    (4096, 4096, 11008),
+    (2048, 5120, 13824),
+    (16384, 2048, 5632),
+    (512, 4096, 14336),
+    (64, 4096, 14336),
+    (4096, 8192, 28672),
+)
 """Rows, model width, gate's width."""
 
 CASES = [("swiglu", "bf16", shape) for shape in SHAPES] + [("geglu", "f16", shape) for shape in SHAPES[:3]]
@@ -77,9 +84,7 @@ def row(kind: str, dtype: str, shape: tuple[int, int, int], compile_too: bool) -
         candidates["compile"] = lambda _: fast()
     times = compare(candidates, 1, rounds=7, window_us=4000.0)
     plan = plan_of(kind, dtype, shape)
-    return finished(
-        name_of(kind, dtype, shape), error, plan, 4.0 * t * d * f, times, ("eager", "compile")
-    )  # fmt: skip
+    return finished(name_of(kind, dtype, shape), error, plan, 4.0 * t * d * f, times, ("eager", "compile"))
 
 
 def main() -> None:

@@ -13,42 +13,73 @@ from ucutlass.plan import GemmPlan
 
 LANES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {
-        "bf16": ("bf16", "{}", ""), "f16": ("f16", "{}", ""), "f16, sums in f16": ("f16", "{}", ", acc=f16"),
-        "tf32": ("f32", "tf32({})", ""), "f32": ("f32", "{}", ""), "e4m3": ("e4m3", "{}", ""),
-        "e4m3, fast": ("e4m3", "{}", ", acc=fast"), "e5m2": ("e5m2", "{}", ""), "s8": ("s8", "{}", ""),
+        "bf16": ("bf16", "{}", ""),
+        "f16": ("f16", "{}", ""),
+        "f16, sums in f16": ("f16", "{}", ", acc=f16"),
+        "tf32": ("f32", "tf32({})", ""),
+        "f32": ("f32", "{}", ""),
+        "e4m3": ("e4m3", "{}", ""),
+        "e4m3, fast": ("e4m3", "{}", ", acc=fast"),
+        "e5m2": ("e5m2", "{}", ""),
+        "s8": ("s8", "{}", ""),
     }
-)  # fmt: skip
+)
 """By feature: the element in memory, what stands around an operand, and the accumulation."""
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "chosen": "", "cooperative": "warps cooperative", "pingpong": "warps pingpong",
-        "split": "warps cooperative  split_k 2", "stream": "warps cooperative  split_k stream",
-        "swapped": "warps cooperative  swap yes", "multistage": "warps multistage",
-        "multistage, split": "warps multistage  split_k 2", "gemv": "warps gemv",
+        "chosen": "",
+        "cooperative": "warps cooperative",
+        "pingpong": "warps pingpong",
+        "split": "warps cooperative  split_k 2",
+        "stream": "warps cooperative  split_k stream",
+        "swapped": "warps cooperative  swap yes",
+        "multistage": "warps multistage",
+        "multistage, split": "warps multistage  split_k 2",
+        "gemv": "warps gemv",
     }
-)  # fmt: skip
+)
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "none": "{v}", "relu": "relu({v})", "gelu": "gelu({v} * 0.25)", "exp": "exp(-abs({v}))",
-        "clamp": "clamp({v}, -1.5, 3)", "compared": "where({v} > 0.5, {v}, d * 0.5)",
-        "rounded": "f16({v}) * 0.5 + 1", "coordinates": "{v} + index({n}) % 5 * 0.5 + size({m})",
+        "none": "{v}",
+        "relu": "relu({v})",
+        "gelu": "gelu({v} * 0.25)",
+        "exp": "exp(-abs({v}))",
+        "clamp": "clamp({v}, -1.5, 3)",
+        "compared": "where({v} > 0.5, {v}, d * 0.5)",
+        "rounded": "f16({v}) * 0.5 + 1",
+        "coordinates": "{v} + index({n}) % 5 * 0.5 + size({m})",
         "masked": "where(index({m}) >= index({n}) + 1, {v}, 0)",
     }
-)  # fmt: skip
+)
 
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "lane": tuple(LANES),
         "order": ("K last", "rows last", "columns last", "K first"),
         "names": (
-            "plain", "renamed columns", "with itself", "composite rows", "rows apart", "composite columns",
-            "composite K", "K apart",
+            "plain",
+            "renamed columns",
+            "with itself",
+            "composite rows",
+            "rows apart",
+            "composite columns",
+            "composite K",
+            "K apart",
         ),
         "batch": ("none", "first", "between", "last", "of rows", "of columns", "two"),
         "operand": (
-            "none", "columns", "rows", "all", "all across", "batch", "host", "device", "composite", "shifted",
+            "none",
+            "columns",
+            "rows",
+            "all",
+            "all across",
+            "batch",
+            "host",
+            "device",
+            "composite",
+            "shifted",
             "gathered",
         ),
         "operand element": ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "bool"),
@@ -56,13 +87,19 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "element": ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "i32", "bool"),
         "result": ("columns last", "rows last", "batch last", "composite"),
         "outcome": (
-            "one", "two", "comparison", "sum of columns", "max of rows", "min of all", "mean of columns",
+            "one",
+            "two",
+            "comparison",
+            "sum of columns",
+            "max of rows",
+            "min of all",
+            "mean of columns",
             "sum of batches",
         ),
         "extents": ("tiles", "aligned", "odd result", "odd", "one"),
         "schedule": tuple(SCHEDULES),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +149,10 @@ def _operands(choice: Choice, names: _Names, elem: str) -> tuple[Stored, Stored]
     rows_last = choice["order"] in ("rows last", "K first")
     columns_last = choice["order"] in ("columns last", "K first")
     kind, itself = choice["names"], choice["names"] == "with itself"
-    rows: tuple[Axis, ...] = {
-        "composite rows": (("M", "U"),), "rows apart": ("U", "M"),
-    }.get(kind, ("M",))  # fmt: skip
-    columns: tuple[Axis, ...] = {
-        "composite columns": (("N", "V"),), "renamed columns": ("T",),
-    }.get(kind, ("N",))  # fmt: skip
+    rows: tuple[Axis, ...] = {"composite rows": (("M", "U"),), "rows apart": ("U", "M")}.get(kind, ("M",))
+    columns: tuple[Axis, ...] = {"composite columns": (("N", "V"),), "renamed columns": ("T",)}.get(
+        kind, ("N",)
+    )
     summed: tuple[Axis, ...] = (("K", "L"),) if kind == "composite K" else tuple(names.summed)
     batch_x = () if choice["batch"] == "of columns" and not itself else names.batch
     batch_w = () if choice["batch"] == "of rows" else names.batch
@@ -159,11 +194,18 @@ def _epilogue(choice: Choice, names: _Names, parameters: list[Stored], extents: 
     value = "d * 0.0625" if choice["lane"] == "s8" else "d"
     (m, *_), (n, *_) = names.rows, names.columns
     axes: tuple[Axis, ...] | None = {
-        "none": None, "host": None, "columns": names.columns, "rows": names.rows, "all": names.result,
-        "all across": (*names.columns, *names.rows[::-1], *names.batch), "batch": names.batch, "device": (),
+        "none": None,
+        "host": None,
+        "columns": names.columns,
+        "rows": names.rows,
+        "all": names.result,
+        "all across": (*names.columns, *names.rows[::-1], *names.batch),
+        "batch": names.batch,
+        "device": (),
         "composite": (*names.batch, *names.rows[:-1], (names.rows[-1], *names.columns)),
-        "shifted": names.columns, "gathered": ("G", *names.rows),
-    }[kind]  # fmt: skip
+        "shifted": names.columns,
+        "gathered": ("G", *names.rows),
+    }[kind]
     axes, read = _renamed(choice, axes, "p")
     if kind == "shifted":
         read = read.replace("= N", "= N - 1") if read != "p" else f"p[{n} = {n} - 1]"
@@ -185,9 +227,7 @@ def _renamed(choice: Choice, axes: tuple[Axis, ...] | None, name: str) -> tuple[
         return axes, name
     assert axes is not None
     new = {"N": memory}
-    renamed = tuple(
-        new.get(a, a) if isinstance(a, str) else tuple(new.get(d, d) for d in a) for a in axes
-    )  # fmt: skip
+    renamed = tuple(new.get(a, a) if isinstance(a, str) else tuple(new.get(d, d) for d in a) for a in axes)
     return renamed, f"{name}[{memory.removesuffix('=M')} = N]"
 
 
@@ -207,10 +247,12 @@ def _results(choice: Choice, names: _Names) -> list[tuple[Stored, str]]:
     }[choice["result"]]
     stored = (Stored("y", choice["element"], axes), "r > 0" if choice["element"] == "bool" else "r")
     over = {
-        "sum of columns": ("sum", names.columns), "max of rows": ("max", names.rows),
-        "min of all": ("min", names.result), "mean of columns": ("mean", names.columns),
+        "sum of columns": ("sum", names.columns),
+        "max of rows": ("max", names.rows),
+        "min of all": ("min", names.result),
+        "mean of columns": ("mean", names.columns),
         "sum of batches": ("sum", names.batch or names.rows),
-    }.get(choice["outcome"])  # fmt: skip
+    }.get(choice["outcome"])
     if over is not None:
         op, dims = over
         left = tuple(d for d in names.result if d not in dims)
@@ -242,9 +284,10 @@ def _extents(choice: Choice, names: _Names, draw: Random) -> dict[str, int]:
     sides, summed, few = {
         "tiles": (pools["tiles"], pools["tiles"], (2,)),
         "aligned": (pools["aligned"], pools["aligned"], (2, 3)),
-        "odd result": (pools["odd"], pools["aligned"], (3,)), "odd": (pools["odd"], pools["odd"], (3,)),
+        "odd result": (pools["odd"], pools["aligned"], (3,)),
+        "odd": (pools["odd"], pools["odd"], (3,)),
         "one": (pools["aligned"], pools["aligned"], (1, 2)),
-    }[choice["extents"]]  # fmt: skip
+    }[choice["extents"]]
     extents = {"M": draw.choice(sides), "N": draw.choice(sides), "K": draw.choice(summed)}
     if choice["schedule"] == "gemv":
         extents[draw.choice("MN")] = draw.choice((1, 3) if "odd" in choice["extents"] else (1, 2, 3, 8))
@@ -269,6 +312,4 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
     {"extents": ("odd",), "schedule": TMA},
 )
 
-GEMM = Space(
-    "gemm", AXES, program, lambda planned: isinstance(planned.plan, GemmPlan), refused=REFUSED
-)  # fmt: skip
+GEMM = Space("gemm", AXES, program, lambda planned: isinstance(planned.plan, GemmPlan), refused=REFUSED)

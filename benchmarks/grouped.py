@@ -21,29 +21,33 @@ import ucutlass
 from benchmarks.product_tables import Planned, Row, compiled, finished, planned, table
 from ucutlass.runtime.timing import compare
 
-TEXTS: Mapping[str, str] = MappingProxyType({
-    "product": "kernel k(x: bf16[T, D], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] "
-               "{ return dot[D](x, w[E = segment(T, o)]) }",
-    "silu": "kernel k(x: bf16[T, D], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] "
-            "{ return silu(dot[D](x, w[E = segment(T, o)])) }",
-    "gated": "kernel k(x: bf16[T, D], w: bf16[E, F, D], u: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] {\n"
-             "  g = segment(T, o)\n  return silu(dot[D](x, w[E = g])) * dot[D](x, u[E = g]) }",
-    "rows": "kernel k(y: bf16[T, F], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, D] "
-            "{ return dot[F](y, w[E = segment(T, o)]) }",
-    "weights": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> bf16[E=O-1, F, D] {\n"
-               "  own = segment(T, o) == index(E)\n"
-               "  return dot[T](bf16(where(own, y, 0)), bf16(where(own, x, 0))) }",
-})  # fmt: skip
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "product": "kernel k(x: bf16[T, D], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] "
+        "{ return dot[D](x, w[E = segment(T, o)]) }",
+        "silu": "kernel k(x: bf16[T, D], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] "
+        "{ return silu(dot[D](x, w[E = segment(T, o)])) }",
+        "gated": "kernel k(x: bf16[T, D], w: bf16[E, F, D], u: bf16[E, F, D], o: i32[E+1]) -> bf16[T, F] {\n"
+        "  g = segment(T, o)\n  return silu(dot[D](x, w[E = g])) * dot[D](x, u[E = g]) }",
+        "rows": "kernel k(y: bf16[T, F], w: bf16[E, F, D], o: i32[E+1]) -> bf16[T, D] "
+        "{ return dot[F](y, w[E = segment(T, o)]) }",
+        "weights": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> bf16[E=O-1, F, D] {\n"
+        "  own = segment(T, o) == index(E)\n"
+        "  return dot[T](bf16(where(own, y, 0)), bf16(where(own, x, 0))) }",
+    }
+)
 """The forward product, alone, with an epilogue and as a gated pair; the gradients of rows and of weights."""
 
-LAYERS: Mapping[str, Mapping[str, int]] = MappingProxyType({
-    "8 of 14336x4096": {"T": 16384, "D": 4096, "F": 14336, "E": 8},
-    "16 of 8192x2048": {"T": 16384, "D": 2048, "F": 8192, "E": 16},
-    "32 of 4096x7168": {"T": 8192, "D": 7168, "F": 4096, "E": 32},
-    "128 of 1536x2048": {"T": 32768, "D": 2048, "F": 1536, "E": 128},
-    "64 of 2816x2048": {"T": 6144, "D": 2048, "F": 2816, "E": 64},
-    "64, few rows": {"T": 512, "D": 2048, "F": 8192, "E": 64},
-})  # fmt: skip
+LAYERS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "8 of 14336x4096": {"T": 16384, "D": 4096, "F": 14336, "E": 8},
+        "16 of 8192x2048": {"T": 16384, "D": 2048, "F": 8192, "E": 16},
+        "32 of 4096x7168": {"T": 8192, "D": 7168, "F": 4096, "E": 32},
+        "128 of 1536x2048": {"T": 32768, "D": 2048, "F": 1536, "E": 128},
+        "64 of 2816x2048": {"T": 6144, "D": 2048, "F": 2816, "E": 64},
+        "64, few rows": {"T": 512, "D": 2048, "F": 8192, "E": 64},
+    }
+)
 """Layers of the sizes of known models: rows after routing, model width, expert width, experts."""
 
 
@@ -68,12 +72,15 @@ class Problem:
 PROBLEMS = [
     Problem(kind, layer, spread)
     for kind, layers in (
-        ("product", tuple(LAYERS)), ("silu", tuple(LAYERS)[:2]), ("gated", tuple(LAYERS)[2:4]),
-        ("rows", tuple(LAYERS)[:4:2]), ("weights", tuple(LAYERS)[1:4:2]),
+        ("product", tuple(LAYERS)),
+        ("silu", tuple(LAYERS)[:2]),
+        ("gated", tuple(LAYERS)[2:4]),
+        ("rows", tuple(LAYERS)[:4:2]),
+        ("weights", tuple(LAYERS)[1:4:2]),
     )
     for layer in layers
     for spread in ("even", "uneven")
-]  # fmt: skip
+]
 
 
 def offsets(rows: int, groups: int, spread: str, seed: int = 3) -> torch.Tensor:

@@ -33,8 +33,15 @@ from ucutlass.shapes import complete
 from ucutlass.trials.audit import probe
 
 DISTRIBUTIONS: tuple[Distribution, ...] = (
-    "integer", "residue", "normal", "positive", "negated", "wide", "zeros", "special",
-)  # fmt: skip
+    "integer",
+    "residue",
+    "normal",
+    "positive",
+    "negated",
+    "wide",
+    "zeros",
+    "special",
+)
 RULES = ("seal", "correct", "ancestors", "lane", "insensitive", "constant", "tolerance")
 """What can be said of a kernel without a time."""
 
@@ -129,8 +136,10 @@ def serve(items: list[dict[str, Any]], rows: str, item_seconds: float) -> int:
     """In the child of `relay.run`."""
     return relay.serve(
         lambda item: Honest(item["name"], **judged_here(item["job"], item["library"])).as_json(),
-        items, rows, item_seconds,
-    )  # fmt: skip
+        items,
+        rows,
+        item_seconds,
+    )
 
 
 def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
@@ -169,10 +178,13 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
 def _case(name: str, found: verify.Verdict) -> Case:
     compared = found.comparisons
     return Case(
-        name, found.ok, max(c.worst for c in compared),
+        name,
+        found.ok,
+        max(c.worst for c in compared),
         max((c.rms for c in compared if c.rms is not None), default=None),
-        all(c.varies for c in compared), all(c.reference_varies for c in compared),
-    )  # fmt: skip
+        all(c.varies for c in compared),
+        all(c.reference_varies for c in compared),
+    )
 
 
 def _emulated(made: Prepared) -> verify.Exposed:

@@ -49,23 +49,33 @@ class Row:
         return f"kernel k(x: {type_}) -> {type_} {{ {body} }}"
 
 
-ROWS: Mapping[str, Row] = MappingProxyType({
-    "f32 1": Row("f32", {"A": 1, "L": 2**28}),
-    "f32 8": Row("f32", {"A": 8, "L": 2**25}),
-    "f32 64": Row("f32", {"A": 64, "L": 2**22}),
-    "bf16 1": Row("bf16", {"A": 1, "L": 2**28}),
-    "bf16 8": Row("bf16", {"A": 8, "L": 2**25}),
-    "f32 1 odd": Row("f32", {"A": 1, "L": 2**28 - 57}),
-    "f32 down 8": Row("f32", {"L": 2**25, "C": 8}),
-    "f32 down 256": Row("f32", {"L": 2**20, "C": 256}),
-})  # fmt: skip
+ROWS: Mapping[str, Row] = MappingProxyType(
+    {
+        "f32 1": Row("f32", {"A": 1, "L": 2**28}),
+        "f32 8": Row("f32", {"A": 8, "L": 2**25}),
+        "f32 64": Row("f32", {"A": 64, "L": 2**22}),
+        "bf16 1": Row("bf16", {"A": 1, "L": 2**28}),
+        "bf16 8": Row("bf16", {"A": 8, "L": 2**25}),
+        "f32 1 odd": Row("f32", {"A": 1, "L": 2**28 - 57}),
+        "f32 down 8": Row("f32", {"L": 2**25, "C": 8}),
+        "f32 down 256": Row("f32", {"L": 2**20, "C": 256}),
+    }
+)
 
 TWICE = "keep reread"
 PLAIN = ("keep registers", TWICE)
 ACROSS = (
-    "threads 128", "threads 512", "items 4", "items 2", "threads 512  items 4", "threads 128  items 4",
-    "threads 1024  items 4", "items 3", "items 6", "items 8",
-)  # fmt: skip
+    "threads 128",
+    "threads 512",
+    "items 4",
+    "items 2",
+    "threads 512  items 4",
+    "threads 128  items 4",
+    "threads 1024  items 4",
+    "items 3",
+    "items 6",
+    "items 8",
+)
 DOWN = ("items 4", "items 6")
 
 
@@ -112,11 +122,13 @@ def timed(row: Row, fields: tuple[str, ...]) -> dict[str, Any]:
     rate = 2 * COPIED / min(times["copy"].median, times["negate"].median)
     moved = 2 * x.numel() * x.element_size()
     return {
-        "bytes": moved, "copy_bandwidth": rate * 1e-6, "apart": apart,
+        "bytes": moved,
+        "copy_bandwidth": rate * 1e-6,
+        "apart": apart,
         "microseconds": {name: t.median for name, t in times.items()},
         "of_copy": {n: moved / t.median / rate for n, t in times.items() if n not in ("copy", "negate")},
         "spread": max(t.spread for t in times.values()),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

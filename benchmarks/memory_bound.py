@@ -103,12 +103,18 @@ def row(item: dict[str, Any]) -> dict[str, Any]:
     ours = times["ours"].median
     best = min(t.median for name, t in times.items() if name in ("eager", "compile"))
     return {
-        "family": problem.family, "bytes": bytes_, "worst": worst, "scale": scale,
-        "schedule": str(plan.plan.schedule), "copy_bandwidth": rate * 1e-6, "bandwidth": bytes_ / ours * 1e-6,
-        "of_copy": bytes_ / ours / rate, "over_best": best / ours,
+        "family": problem.family,
+        "bytes": bytes_,
+        "worst": worst,
+        "scale": scale,
+        "schedule": str(plan.plan.schedule),
+        "copy_bandwidth": rate * 1e-6,
+        "bandwidth": bytes_ / ours * 1e-6,
+        "of_copy": bytes_ / ours / rate,
+        "over_best": best / ours,
         "spread": max(t.spread for t in times.values()),
         "microseconds": {name: t.median for name, t in times.items()},
-    }  # fmt: skip
+    }
 
 
 def rows_here(items: list[relay.Item], rows: str, item_seconds: float) -> int:
@@ -130,9 +136,12 @@ def main() -> None:
     unbuilt = prebuild(names)
     items = [{"name": n, "problem": n, "compile": not options.no_compile} for n in names if n not in unbuilt]
     done = relay.run(
-        "benchmarks.memory_bound:rows_here", items, options.out.with_suffix(".jsonl"),
-        item_seconds=ROW_SECONDS, deadline=budget.after(options.seconds),
-    )  # fmt: skip
+        "benchmarks.memory_bound:rows_here",
+        items,
+        options.out.with_suffix(".jsonl"),
+        item_seconds=ROW_SECONDS,
+        deadline=budget.after(options.seconds),
+    )
     report = {"machine": machine(), "rows": done, "unbuilt": unbuilt}
     budget.write(options.out, report)
     print(table(done, unbuilt))

@@ -47,9 +47,11 @@ class Tokens:
 
 
 def says(
-    *blocks: str | Mapping[str, Any], stop: str | None = None, model: str | None = None,
+    *blocks: str | Mapping[str, Any],
+    stop: str | None = None,
+    model: str | None = None,
     detail: Mapping[str, Any] | None = None,
-) -> Script:  # fmt: skip
+) -> Script:
     """A message of texts, calls of tools (as `calls`) and thinking (as `thinks`)."""
 
     def script(request: Mapping[str, Any], tokens: Tokens) -> Scripted:
@@ -105,17 +107,29 @@ def raw(*chunks: bytes, headers: Mapping[str, str] | None = None) -> Script:
 
 
 def events(
-    blocks: Sequence[str | Mapping[str, Any]], request: Mapping[str, Any], tokens: Tokens,
-    stop: str | None = None, model: str | None = None, detail: Mapping[str, Any] | None = None,
-) -> Iterator[bytes]:  # fmt: skip
+    blocks: Sequence[str | Mapping[str, Any]],
+    request: Mapping[str, Any],
+    tokens: Tokens,
+    stop: str | None = None,
+    model: str | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> Iterator[bytes]:
     usage = {
-        "input_tokens": tokens.input, "cache_read_input_tokens": tokens.cached,
-        "cache_creation_input_tokens": tokens.written, "output_tokens": 1,
-    }  # fmt: skip
+        "input_tokens": tokens.input,
+        "cache_read_input_tokens": tokens.cached,
+        "cache_creation_input_tokens": tokens.written,
+        "output_tokens": 1,
+    }
     message: dict[str, Any] = {
-        "id": "msg_1", "type": "message", "role": "assistant", "content": [],
-        "model": model or request["model"], "stop_reason": None, "stop_sequence": None, "usage": usage,
-    }  # fmt: skip
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": model or request["model"],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
     yield _event("message_start", {"message": message})
     size = 0
     for index, block in enumerate(blocks):

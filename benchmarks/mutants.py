@@ -234,9 +234,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--honest", type=int, default=0, help="random programs that must pass")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--processes", type=int,
+        "--processes",
+        type=int,
         help=f"judging side by side: {HOST_PROCESSES} unless told, {gpu.PROCESSES} on a GPU",
-    )  # fmt: skip
+    )
     budget.add_option(parser)
     return parser.parse_args()
 

@@ -22,20 +22,22 @@ import ucutlass
 from benchmarks.product_tables import Planned, Row, compiled, finished, planned, table
 from ucutlass.runtime.timing import compare
 
-TEXTS: Mapping[str, str] = MappingProxyType({
-    "int8, scale a column": "kernel k(x: bf16[M, K], w: s8[N, K], s: bf16[N]) -> bf16[M, N] "
-                            "{ return dot[K](x, bf16(w)) * s }",
-    "int8, scales of 128": "kernel k(x: bf16[M, (G J=128)], w: s8[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
-                           "{ return sum[G](dot[J](x, bf16(w)) * s) }",
-    "int4, scale a column": "kernel k(x: bf16[M, K], w: s4[N, K], s: bf16[N]) -> bf16[M, N] "
-                            "{ return dot[K](x, bf16(w)) * s }",
-    "int4, scales of 128": "kernel k(x: bf16[M, (G J=128)], w: s4[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
-                           "{ return sum[G](dot[J](x, bf16(w)) * s) }",
-    "fp8 weights": "kernel k(x: bf16[M, K], w: e4m3[N, K], s: bf16[N]) -> bf16[M, N] "
-                   "{ return dot[K](x, bf16(w)) * s }",
-    "fp8, blocks": "kernel k(x: e4m3[M, (G J=128)], sx: f32[M, G], w: e4m3[(P Q=128), (G J)], sw: f32[P, G]) "
-                   "-> bf16[M, (P Q)] { return sum[G](dot[J](x, w) * sx * sw) }",
-})  # fmt: skip
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "int8, scale a column": "kernel k(x: bf16[M, K], w: s8[N, K], s: bf16[N]) -> bf16[M, N] "
+        "{ return dot[K](x, bf16(w)) * s }",
+        "int8, scales of 128": "kernel k(x: bf16[M, (G J=128)], w: s8[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
+        "{ return sum[G](dot[J](x, bf16(w)) * s) }",
+        "int4, scale a column": "kernel k(x: bf16[M, K], w: s4[N, K], s: bf16[N]) -> bf16[M, N] "
+        "{ return dot[K](x, bf16(w)) * s }",
+        "int4, scales of 128": "kernel k(x: bf16[M, (G J=128)], w: s4[N, (G J)], s: f32[N, G]) -> bf16[M, N] "
+        "{ return sum[G](dot[J](x, bf16(w)) * s) }",
+        "fp8 weights": "kernel k(x: bf16[M, K], w: e4m3[N, K], s: bf16[N]) -> bf16[M, N] "
+        "{ return dot[K](x, bf16(w)) * s }",
+        "fp8, blocks": "kernel k(x: e4m3[M, (G J=128)], sx: f32[M, G], w: e4m3[(P Q=128), (G J)], sw: f32[P, G]) "
+        "-> bf16[M, (P Q)] { return sum[G](dot[J](x, w) * sx * sw) }",
+    }
+)
 
 SHAPES = ((16, 14336, 4096), (128, 4096, 14336), (4096, 4096, 7168), (8192, 8192, 4096))
 """Rows, columns, K."""
@@ -106,8 +108,9 @@ def row(kind: str, shape: tuple[int, int, int], compile_too: bool) -> Row:
 
     out = torch.empty((m, n), device="cuda", dtype=torch.bfloat16)
     candidates: dict[str, Callable[[int], object]] = {
-        "ours": ours, "bf16": lambda i: wide_x @ every[i].wide.t(),
-    }  # fmt: skip
+        "ours": ours,
+        "bf16": lambda i: wide_x @ every[i].wide.t(),
+    }
     candidates |= _of_torch(kind, x, sx, s, stored)
     ours(0)
     wanted = wide_x.float() @ every[0].wide.float().t()

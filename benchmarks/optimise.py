@@ -74,30 +74,43 @@ def items_of(tasks: Sequence[Task], options: argparse.Namespace) -> list[relay.I
     kind = f"x{options.attempts}{'' if options.no_compile else ' compile'}"
     return [
         {
-            "name": f"{task.name} {kind}", "task": task.name, "attempts": options.attempts,
-            "searches": _words(options.searches), "compile": not options.no_compile, "cases": options.cases,
+            "name": f"{task.name} {kind}",
+            "task": task.name,
+            "attempts": options.attempts,
+            "searches": _words(options.searches),
+            "compile": not options.no_compile,
+            "cases": options.cases,
             "full": options.full,
-            "programs": options.programs, "builders": builders, "seed": options.seed, "dry": options.dry,
+            "programs": options.programs,
+            "builders": builders,
+            "seed": options.seed,
+            "dry": options.dry,
             "journals": str(options.out.with_suffix(".sessions")),
         }
         for task in tasks
-    ]  # fmt: skip
+    ]
 
 
 def run(tasks: Sequence[Task], options: argparse.Namespace, deadline: Deadline) -> dict[str, Any]:
     items, rows = items_of(tasks, options), options.out.with_suffix(".jsonl")
     Path(items[0]["journals"]).mkdir(parents=True, exist_ok=True)
     made = relay.run(
-        "benchmarks.optimise_row:rows_here", items, rows, item_seconds=ITEM_SECONDS,
-        processes=options.processes, deadline=deadline,
-    )  # fmt: skip
+        "benchmarks.optimise_row:rows_here",
+        items,
+        rows,
+        item_seconds=ITEM_SECONDS,
+        processes=options.processes,
+        deadline=deadline,
+    )
     known = {row["name"] for row in made}
     every = latest(budget.lines(rows))
     return {
-        "machine": {} if options.dry else machine(), "attempts": options.attempts,
+        "machine": {} if options.dry else machine(),
+        "attempts": options.attempts,
         "left": [item["name"] for item in items if item["name"] not in known],
-        "summary": summary(every), "rows": every,
-    }  # fmt: skip
+        "summary": summary(every),
+        "rows": every,
+    }
 
 
 # --- without a GPU ----------------------------------------------------------------------

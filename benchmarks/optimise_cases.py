@@ -114,9 +114,7 @@ def _matmul(name: str, a: str, b: str, twin: Twin, m: int, n: int, k: int) -> _C
     return _Case(name, "E", text, {"M": m, "N": n, "K": k}, {"M": 5, "N": 7, "K": 11}, twin)
 
 
-def _row(
-    name: str, letter: Letter, head: str, body: str, twin: Twin, sizes: Sizes, small: Sizes
-) -> _Case:
+def _row(name: str, letter: Letter, head: str, body: str, twin: Twin, sizes: Sizes, small: Sizes) -> _Case:
     return _Case(name, letter, f"kernel k({head} {{ {body} }}", sizes, small, twin)
 
 
@@ -136,63 +134,191 @@ _KERNELS: tuple[_Case, ...] = (
     _matmul("l1_16_transposed_a", "K, M", "K, N", lambda a, b: a.T @ b, 2048, 4096, 8192),
     _matmul("l1_17_transposed_b", "M, K", "N, K", lambda a, b: a @ b.T, 2048, 4096, 8192),
     _matmul("l1_18_transposed_both", "K, M", "N, K", lambda a, b: a.T @ b.T, 2048, 4096, 8192),
-    _Case("l1_03_batched_matmul", "E",
-          "kernel k(a: bf16[B, M, K], b: bf16[B, K, N]) -> bf16[B, M, N] { return dot[K](a, b) }",
-          {"B": 128, "M": 512, "N": 2048, "K": 1024}, {"B": 3, "M": 4, "N": 5, "K": 6}, torch.bmm),
-    _Case("l1_04_matrix_vector", "E",
-          "kernel k(a: bf16[M, K], b: bf16[K, 1]) -> bf16[M, 1] { return dot[K](a, b) }",
-          {"M": 2048, "K": 1048576}, {"M": 5, "K": 33}, torch.matmul),
-    _Case("l1_10_tensor_matmul", "E",
-          "kernel k(a: bf16[B, M, K], b: bf16[K, N]) -> bf16[B, M, N] { return dot[K](a, b) }",
-          {"B": 16, "M": 1024, "N": 768, "K": 2048}, {"B": 3, "M": 4, "N": 5, "K": 6}, torch.matmul),
-    _Case("l1_55_conv2d", "E",
-          "kernel k(x: bf16[B, H, W, C], w: bf16[K, R=3, S=3, C]) -> bf16[B, P=H-2, Q=W-2, K] "
-          f"{{ return {_WINDOW} }}",
-          {"B": 8, "H": 512, "W": 1024, "C": 64, "K": 128}, _IMAGE, lambda x, w: _last(_conv(x, w))),
-    _Case("l1_71_conv_transpose2d", "E",
-          "kernel k(x: bf16[B, H, W, C], w: bf16[C, R=3, S=3, K]) -> bf16[B, P=H+2, Q=W+2, K] "
-          "{ return dot[R, S, C](x[H = P - R, W = Q - S], w) }",
-          {"B": 8, "H": 512, "W": 1024, "C": 32, "K": 32}, _IMAGE, _transposed),
-    _Case("l2_57_conv_relu_hardswish", "E",
-          "kernel k(x: bf16[B, H, W, C], w: bf16[K, R=3, S=3, C], b: bf16[K]) -> "
-          f"bf16[B, P=H-2, Q=W-2, K] {{ return hardswish(relu({_WINDOW} + b)) }}",
-          {"B": 128, "H": 128, "W": 128, "C": 8, "K": 64}, _IMAGE,
-          lambda x, w, b: _last(F.hardswish(F.relu(_conv(x, w, b))))),
-    _linear("l2_53_gemm_scaling_hardtanh_gelu", f"gelu(clamp(({_Y}) * 0.5, -2, 2))",
-            lambda x, w, b: F.gelu(F.hardtanh(F.linear(x, w, b) * 0.5, -2.0, 2.0)), 2048, 8192, 8192),
-    _linear("l2_59_matmul_swish_scaling", f"silu({_Y}) * 2",
-            lambda x, w, b: F.silu(F.linear(x, w, b)) * 2.0, 128, 32768, 32768),
-    _linear("l2_63_gemm_relu_divide", f"relu({_Y}) / 2",
-            lambda x, w, b: F.relu(F.linear(x, w, b)) / 2.0, 1024, 8192, 8192),
-    _linear("l2_86_matmul_divide_gelu", f"gelu(({_Y}) / 10)",
-            lambda x, w, b: F.gelu(F.linear(x, w, b) / 10.0), 1024, 8192, 8192),
-    _linear("l2_95_matmul_add_swish_tanh_gelu_hardtanh", f"hardtanh(gelu(tanh(silu({_Y} + add))))",
-            _swishes, 1024, 8192, 8192, ", add: bf16[N]"),
-    _row("l1_23_softmax", "W", _MAP, "return softmax[L](x)", lambda x: torch.softmax(x, 1),
-         {"A": 4096, "L": 393216}, _ODD),
-    _row("l1_36_rms_norm", "W", "x: bf16[B, C, H, W]) -> bf16[B, C, H, W]",
-         "return x * rsqrt(mean[C](x * x) + 1e-5)", _rms,
-         {"B": 112, "C": 64, "H": 512, "W": 512}, {"B": 2, "C": 6, "H": 3, "W": 5}),
-    _row("l1_40_layer_norm", "W",
-         "x: bf16[B, C, H, W], g: bf16[C, H, W], b: bf16[C, H, W]) -> bf16[B, C, H, W]", _LAYER, _norm4,
-         {"B": 16, "C": 64, "H": 256, "W": 256}, {"B": 2, "C": 3, "H": 4, "W": 5}),
-    _row("l1_47_sum_over_middle", "W", "x: bf16[A, L, C]) -> bf16[A, 1, C]", "return sum[L](x)",
-         lambda x: x.sum(1, keepdim=True), {"A": 128, "L": 4096, "C": 4095}, {"A": 3, "L": 9, "C": 5}),
-    _row("l1_51_argmax_over_middle", "W", "x: bf16[A, L, C]) -> i64[A, C]", "return argmax[L](x)",
-         lambda x: x.argmax(1), {"A": 128, "L": 4096, "C": 4095}, {"A": 3, "L": 9, "C": 5}),
-    _row("l1_94_mse_loss", "W", "x: bf16[A, L], y: bf16[A, L]) -> bf16[]",
-         "d = x - y\n return mean[A, L](d * d)", F.mse_loss, _SQUARE, _ODD),
-    _row("l1_12_diagonal_matmul", "M", "a: bf16[A], x: bf16[A, L]) -> bf16[A, L]", "return a * x",
-         lambda a, x: a[:, None] * x, {"A": 4096, "L": 4096}, _ODD),
-    _row("l1_25_swish", "M", _MAP, "return silu(x)", lambda x: x * torch.sigmoid(x),
-         {"A": 4096, "L": 393216}, _ODD),
+    _Case(
+        "l1_03_batched_matmul",
+        "E",
+        "kernel k(a: bf16[B, M, K], b: bf16[B, K, N]) -> bf16[B, M, N] { return dot[K](a, b) }",
+        {"B": 128, "M": 512, "N": 2048, "K": 1024},
+        {"B": 3, "M": 4, "N": 5, "K": 6},
+        torch.bmm,
+    ),
+    _Case(
+        "l1_04_matrix_vector",
+        "E",
+        "kernel k(a: bf16[M, K], b: bf16[K, 1]) -> bf16[M, 1] { return dot[K](a, b) }",
+        {"M": 2048, "K": 1048576},
+        {"M": 5, "K": 33},
+        torch.matmul,
+    ),
+    _Case(
+        "l1_10_tensor_matmul",
+        "E",
+        "kernel k(a: bf16[B, M, K], b: bf16[K, N]) -> bf16[B, M, N] { return dot[K](a, b) }",
+        {"B": 16, "M": 1024, "N": 768, "K": 2048},
+        {"B": 3, "M": 4, "N": 5, "K": 6},
+        torch.matmul,
+    ),
+    _Case(
+        "l1_55_conv2d",
+        "E",
+        "kernel k(x: bf16[B, H, W, C], w: bf16[K, R=3, S=3, C]) -> bf16[B, P=H-2, Q=W-2, K] "
+        f"{{ return {_WINDOW} }}",
+        {"B": 8, "H": 512, "W": 1024, "C": 64, "K": 128},
+        _IMAGE,
+        lambda x, w: _last(_conv(x, w)),
+    ),
+    _Case(
+        "l1_71_conv_transpose2d",
+        "E",
+        "kernel k(x: bf16[B, H, W, C], w: bf16[C, R=3, S=3, K]) -> bf16[B, P=H+2, Q=W+2, K] "
+        "{ return dot[R, S, C](x[H = P - R, W = Q - S], w) }",
+        {"B": 8, "H": 512, "W": 1024, "C": 32, "K": 32},
+        _IMAGE,
+        _transposed,
+    ),
+    _Case(
+        "l2_57_conv_relu_hardswish",
+        "E",
+        "kernel k(x: bf16[B, H, W, C], w: bf16[K, R=3, S=3, C], b: bf16[K]) -> "
+        f"bf16[B, P=H-2, Q=W-2, K] {{ return hardswish(relu({_WINDOW} + b)) }}",
+        {"B": 128, "H": 128, "W": 128, "C": 8, "K": 64},
+        _IMAGE,
+        lambda x, w, b: _last(F.hardswish(F.relu(_conv(x, w, b)))),
+    ),
+    _linear(
+        "l2_53_gemm_scaling_hardtanh_gelu",
+        f"gelu(clamp(({_Y}) * 0.5, -2, 2))",
+        lambda x, w, b: F.gelu(F.hardtanh(F.linear(x, w, b) * 0.5, -2.0, 2.0)),
+        2048,
+        8192,
+        8192,
+    ),
+    _linear(
+        "l2_59_matmul_swish_scaling",
+        f"silu({_Y}) * 2",
+        lambda x, w, b: F.silu(F.linear(x, w, b)) * 2.0,
+        128,
+        32768,
+        32768,
+    ),
+    _linear(
+        "l2_63_gemm_relu_divide",
+        f"relu({_Y}) / 2",
+        lambda x, w, b: F.relu(F.linear(x, w, b)) / 2.0,
+        1024,
+        8192,
+        8192,
+    ),
+    _linear(
+        "l2_86_matmul_divide_gelu",
+        f"gelu(({_Y}) / 10)",
+        lambda x, w, b: F.gelu(F.linear(x, w, b) / 10.0),
+        1024,
+        8192,
+        8192,
+    ),
+    _linear(
+        "l2_95_matmul_add_swish_tanh_gelu_hardtanh",
+        f"hardtanh(gelu(tanh(silu({_Y} + add))))",
+        _swishes,
+        1024,
+        8192,
+        8192,
+        ", add: bf16[N]",
+    ),
+    _row(
+        "l1_23_softmax",
+        "W",
+        _MAP,
+        "return softmax[L](x)",
+        lambda x: torch.softmax(x, 1),
+        {"A": 4096, "L": 393216},
+        _ODD,
+    ),
+    _row(
+        "l1_36_rms_norm",
+        "W",
+        "x: bf16[B, C, H, W]) -> bf16[B, C, H, W]",
+        "return x * rsqrt(mean[C](x * x) + 1e-5)",
+        _rms,
+        {"B": 112, "C": 64, "H": 512, "W": 512},
+        {"B": 2, "C": 6, "H": 3, "W": 5},
+    ),
+    _row(
+        "l1_40_layer_norm",
+        "W",
+        "x: bf16[B, C, H, W], g: bf16[C, H, W], b: bf16[C, H, W]) -> bf16[B, C, H, W]",
+        _LAYER,
+        _norm4,
+        {"B": 16, "C": 64, "H": 256, "W": 256},
+        {"B": 2, "C": 3, "H": 4, "W": 5},
+    ),
+    _row(
+        "l1_47_sum_over_middle",
+        "W",
+        "x: bf16[A, L, C]) -> bf16[A, 1, C]",
+        "return sum[L](x)",
+        lambda x: x.sum(1, keepdim=True),
+        {"A": 128, "L": 4096, "C": 4095},
+        {"A": 3, "L": 9, "C": 5},
+    ),
+    _row(
+        "l1_51_argmax_over_middle",
+        "W",
+        "x: bf16[A, L, C]) -> i64[A, C]",
+        "return argmax[L](x)",
+        lambda x: x.argmax(1),
+        {"A": 128, "L": 4096, "C": 4095},
+        {"A": 3, "L": 9, "C": 5},
+    ),
+    _row(
+        "l1_94_mse_loss",
+        "W",
+        "x: bf16[A, L], y: bf16[A, L]) -> bf16[]",
+        "d = x - y\n return mean[A, L](d * d)",
+        F.mse_loss,
+        _SQUARE,
+        _ODD,
+    ),
+    _row(
+        "l1_12_diagonal_matmul",
+        "M",
+        "a: bf16[A], x: bf16[A, L]) -> bf16[A, L]",
+        "return a * x",
+        lambda a, x: a[:, None] * x,
+        {"A": 4096, "L": 4096},
+        _ODD,
+    ),
+    _row(
+        "l1_25_swish",
+        "M",
+        _MAP,
+        "return silu(x)",
+        lambda x: x * torch.sigmoid(x),
+        {"A": 4096, "L": 393216},
+        _ODD,
+    ),
     _row("l1_88_new_gelu", "M", _MAP, "return gelu_tanh(x)", _new_gelu, {"A": 8192, "L": 8192}, _ODD),
     _row("l1_89_cumsum", "S", _MAP, "return cumsum[L](x)", lambda x: torch.cumsum(x, 1), _SQUARE, _ODD),
-    _row("l1_91_cumsum_reverse", "S", _MAP, "return cumsum[L](x, reverse=true)",
-         lambda x: torch.cumsum(x.flip(1), 1).flip(1), _SQUARE, _ODD),
-    _row("l1_93_masked_cumsum", "S", "x: bf16[A, L], m: bool[A, L]) -> bf16[A, L]",
-         "return cumsum[L](where(m, x, 0))", lambda x, m: torch.cumsum(x * m, 1), _SQUARE, _ODD),
-)  # fmt: skip
+    _row(
+        "l1_91_cumsum_reverse",
+        "S",
+        _MAP,
+        "return cumsum[L](x, reverse=true)",
+        lambda x: torch.cumsum(x.flip(1), 1).flip(1),
+        _SQUARE,
+        _ODD,
+    ),
+    _row(
+        "l1_93_masked_cumsum",
+        "S",
+        "x: bf16[A, L], m: bool[A, L]) -> bf16[A, L]",
+        "return cumsum[L](where(m, x, 0))",
+        lambda x, m: torch.cumsum(x * m, 1),
+        _SQUARE,
+        _ODD,
+    ),
+)
 
 # --- the pipelines ------------------------------------------------------------------------
 
@@ -227,27 +353,57 @@ def _cross_entropy(x: Tensor, t: Tensor) -> Tensor:
 
 
 _PIPELINES: tuple[_Case, ...] = (
-    _Case("l1_97_attention", "A", _ATTENTION, {"B": 32, "H": 32, "L": 512, "S": 512, "D": 1024},
-          {"B": 2, "H": 2, "L": 5, "S": 6, "D": 7}, F.scaled_dot_product_attention),
-    _Case("l1_95_cross_entropy", "W", _CROSS_ENTROPY, {"T": 32768, "V": 4096}, {"T": 7, "V": 9},
-          _cross_entropy),
-    _Case("l1_86_depthwise_separable", "P", _SEPARABLE, {"B": 16, "H": 512, "W": 512, "C": 64, "K": 128},
-          _IMAGE, _separable),
-)  # fmt: skip
+    _Case(
+        "l1_97_attention",
+        "A",
+        _ATTENTION,
+        {"B": 32, "H": 32, "L": 512, "S": 512, "D": 1024},
+        {"B": 2, "H": 2, "L": 5, "S": 6, "D": 7},
+        F.scaled_dot_product_attention,
+    ),
+    _Case(
+        "l1_95_cross_entropy", "W", _CROSS_ENTROPY, {"T": 32768, "V": 4096}, {"T": 7, "V": 9}, _cross_entropy
+    ),
+    _Case(
+        "l1_86_depthwise_separable",
+        "P",
+        _SEPARABLE,
+        {"B": 16, "H": 512, "W": 512, "C": 64, "K": 128},
+        _IMAGE,
+        _separable,
+    ),
+)
 
 _LETTERS: Mapping[str, Letter] = {
-    "l2_17": "R", "l2_22": "R", "l2_30": "R", "l2_33": "R", "l2_37": "R", "l2_62": "R", "l2_64": "R",
-    "l2_88": "R", "l2_91": "R", "l2_99": "R", "l2_45": "P", "l2_46": "P", "l2_84": "P", "l2_85": "P",
-    "l3_01": "P", "l3_03": "P", "l3_43": "P", "l3_44": "P", "l3_50": "P",
-}  # fmt: skip
+    "l2_17": "R",
+    "l2_22": "R",
+    "l2_30": "R",
+    "l2_33": "R",
+    "l2_37": "R",
+    "l2_62": "R",
+    "l2_64": "R",
+    "l2_88": "R",
+    "l2_91": "R",
+    "l2_99": "R",
+    "l2_45": "P",
+    "l2_46": "P",
+    "l2_84": "P",
+    "l2_85": "P",
+    "l3_01": "P",
+    "l3_03": "P",
+    "l3_43": "P",
+    "l3_44": "P",
+    "l3_50": "P",
+}
 """Classes of the pipelines of `benchmarks.pipeline_cases` that are here."""
 
 
 def _known() -> dict[str, _Case]:
     others = (
         _Case(c.name, _LETTERS[c.name[:5]], c.text, c.sizes, c.small, c.twin)
-        for c in pipeline_cases.CASES if c.name[:5] in _LETTERS
-    )  # fmt: skip
+        for c in pipeline_cases.CASES
+        if c.name[:5] in _LETTERS
+    )
     return {c.name[:5]: c for c in (*_KERNELS, *_PIPELINES, *others)}
 
 

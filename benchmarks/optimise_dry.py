@@ -30,17 +30,23 @@ def _micro(text: str) -> float:
     return 100 + int(hashlib.sha256(text.encode()).hexdigest()[:6], 16) / 2**24 * 100
 
 
-def tried(
-    text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int
-) -> dict[str, Any]:  # fmt: skip
+def tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
     time.sleep(ATTEMPT_SECONDS)
     return {"seconds": _micro(text) * 1e-6, "words": "", "spent": ATTEMPT_SECONDS}
 
 
 def timed(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int, counts: list[int], best: float | None,
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    counts: list[int],
+    best: float | None,
+) -> dict[str, Any]:
     time.sleep(ATTEMPT_SECONDS / 3)
     return {"seconds": [_micro(f"{text} {r}") * 1e-6 for r in requests], "words": [""] * len(requests)}
 
@@ -52,6 +58,13 @@ def compared(
     us = {name: _micro(text) for name, text in texts.items()} | {"eager": 200.0, "eager_tf32": 180.0}
     us |= {"compile": 150.0} if compiled else {}
     return {
-        "us": us, "spread": {}, "best": min(texts, key=us.__getitem__), "cases": cases, "verdicts": {},
-        "wrong": [], "uncompiled": "", "ready_seconds": 0.0, "spent": FINAL_SECONDS,
-    }  # fmt: skip
+        "us": us,
+        "spread": {},
+        "best": min(texts, key=us.__getitem__),
+        "cases": cases,
+        "verdicts": {},
+        "wrong": [],
+        "uncompiled": "",
+        "ready_seconds": 0.0,
+        "spent": FINAL_SECONDS,
+    }

@@ -17,10 +17,16 @@ from ucutlass.engine.work import TABLE, Row, Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-IMPORTS = " ".join((
-    "torch", "torch._inductor.compile_fx", "torch._inductor.select_algorithm", "ucutlass.backend",
-    "ucutlass.trials.attempt", "ucutlass.trials.tune",
-))  # fmt: skip
+IMPORTS = " ".join(
+    (
+        "torch",
+        "torch._inductor.compile_fx",
+        "torch._inductor.select_algorithm",
+        "ucutlass.backend",
+        "ucutlass.trials.attempt",
+        "ucutlass.trials.tune",
+    )
+)
 """torch.compile's too: the lane would be held for the seconds that they take."""
 
 GPU: Table = {
@@ -84,10 +90,15 @@ def compared(
     judged = (suite if full else values)(texts[best], one.sizes, cases, seed)
     torch.cuda.empty_cache()
     return {
-        "us": us, "spread": {name: found.spread for name, found in times.items()}, "best": best,
-        "cases": cases, "uncompiled": said, "ready_seconds": round(compiled_in, 1),
-        "spent": round(time.monotonic() - start, 1), **judged,
-    }  # fmt: skip
+        "us": us,
+        "spread": {name: found.spread for name, found in times.items()},
+        "best": best,
+        "cases": cases,
+        "uncompiled": said,
+        "ready_seconds": round(compiled_in, 1),
+        "spent": round(time.monotonic() - start, 1),
+        **judged,
+    }
 
 
 @contextmanager

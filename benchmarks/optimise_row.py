@@ -91,10 +91,14 @@ def row(hall: Hall, item: relay.Item) -> relay.Row:
         states = {name: future.result() for name, future in begun.items()}
     searched_in = time.monotonic() - start
     about: relay.Row = {
-        "task": task.name, "level": task.level, "letter": task.letter, "lane": task.lane,
-        "attempts": item["attempts"], "search_seconds": round(searched_in, 1),
+        "task": task.name,
+        "level": task.level,
+        "letter": task.letter,
+        "lane": task.lane,
+        "attempts": item["attempts"],
+        "search_seconds": round(searched_in, 1),
         "searches": {s: _told(state, counts[s]) for s, state in states.items()},
-    }  # fmt: skip
+    }
     found = {name: state.tree.best() for name, state in states.items()}
     if any(best is None for best in found.values()):
         words = str(next(iter(states.values())).tree[0].outcome)[:400]
@@ -107,17 +111,18 @@ def row(hall: Hall, item: relay.Item) -> relay.Row:
     return about | final | {"ok": not final["wrong"], "texts": texts, "wall_seconds": wall}
 
 
-def _compared(
-    engine: Engine, task: Task, texts: Mapping[str, str], item: relay.Item
-) -> dict[str, Any] | str:
+def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: relay.Item) -> dict[str, Any] | str:
     """Programs that are one text are timed once, by the first of their names."""
     distinct: dict[str, str] = {}
     for name, text in texts.items():
         distinct.setdefault(text, name)
     arguments = {
-        "task": task.name, "texts": {name: text for text, name in distinct.items()},
-        "cases": item["cases"], "full": item["full"], "compiled": item["compile"],
-    }  # fmt: skip
+        "task": task.name,
+        "texts": {name: text for text, name in distinct.items()},
+        "cases": item["cases"],
+        "full": item["full"],
+        "compiled": item["compile"],
+    }
     outcome = engine.submit("compared", arguments, limit_seconds=FINAL_SECONDS, near=task.name).result()
     match outcome:
         case isolate.Returned(dict(final)):
@@ -154,18 +159,24 @@ def proposer_of(name: SearchName, programs: int) -> ProposerOf:
 def _told(state: State, counted: Counted) -> dict[str, Any]:
     best = state.tree.best()
     return {
-        "attempts": state.spend.attempts, "ended": state.ended,
+        "attempts": state.spend.attempts,
+        "ended": state.ended,
         "outcomes": Counter(type(n.outcome).__name__.lower() for n in state.tree.nodes),
-        "own": _micro(state.tree[0].seconds), "best": _micro(best.seconds if best else None),
-        "candidate": best.id if best else None, "bound": _micro(state.scale.bound),
+        "own": _micro(state.tree[0].seconds),
+        "best": _micro(best.seconds if best else None),
+        "candidate": best.id if best else None,
+        "bound": _micro(state.scale.bound),
         "course": [_micro(s) for s in state.tree.best_so_far()],
         "gpu_seconds": round(state.spend.gpu_seconds, 2),
-        "built": counted.built, "cached": counted.cached, "compiler_seconds": round(counted.seconds, 1),
+        "built": counted.built,
+        "cached": counted.cached,
+        "compiler_seconds": round(counted.seconds, 1),
         "failures": [
-            f"{n.id}: {n.outcome}"[:300] for n in state.tree.nodes
+            f"{n.id}: {n.outcome}"[:300]
+            for n in state.tree.nodes
             if type(n.outcome).__name__ in ("Failed", "Wrong", "Rejected")
         ][:5],
-    }  # fmt: skip
+    }
 
 
 def _micro(seconds: float | None) -> float | None:

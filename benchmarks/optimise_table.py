@@ -49,9 +49,9 @@ def means(rows: Sequence[Row]) -> dict[str, Any]:
     found: dict[str, Any] = {"problems": len(rows), "right": sum(r["ok"] for r in rows)}
     for name in AGAINST:
         ratios = [x for r in rows if r["ok"] and (x := ratio(r, name)) is not None]
-        found[name] = None if not ratios else {
-            "geomean": geomean(ratios), "least": min(ratios), "of": len(ratios)
-        }  # fmt: skip
+        found[name] = (
+            None if not ratios else {"geomean": geomean(ratios), "least": min(ratios), "of": len(ratios)}
+        )
     return found
 
 

@@ -247,9 +247,10 @@ def undrawn(space: Space, covered: Cover, judged: Sequence[Judged]) -> list[Pair
     """Pairs that the compiler accepts and no program that was right or undecided has."""
     states = counts(judged)
     return [
-        p for p in space.pairs()
+        p
+        for p in space.pairs()
         if p not in covered.refused and not (states.get(p, Counter()).keys() & {"right", "undecided"})
-    ]  # fmt: skip
+    ]
 
 
 def table(space: Space, covered: Cover, judged: Sequence[Judged], every: bool = False) -> str:
@@ -271,9 +272,7 @@ def table(space: Space, covered: Cover, judged: Sequence[Judged], every: bool = 
     return "\n".join(lines)
 
 
-def _matrix(
-    space: Space, a: str, b: str, covered: Cover, states: Mapping[Pair, Counter[str]]
-) -> list[str]:
+def _matrix(space: Space, a: str, b: str, covered: Cover, states: Mapping[Pair, Counter[str]]) -> list[str]:
     lines = []
     for x in space.axes[a]:
         cells = []
@@ -300,11 +299,17 @@ def as_json(space: Space, covered: Cover, judged: Sequence[Judged]) -> dict[str,
         "undrawn": undrawn(space, covered, judged),
         "mistakes": covered.mistakes,
         "not right": [
-            {"state": j.state, "detail": j.detail[-800:], "text": j.drawn.program.text,
-             "sizes": dict(j.drawn.program.sizes), "choice": dict(j.drawn.choice)}
-            for j in judged if j.state != "right"
+            {
+                "state": j.state,
+                "detail": j.detail[-800:],
+                "text": j.drawn.program.text,
+                "sizes": dict(j.drawn.program.sizes),
+                "choice": dict(j.drawn.choice),
+            }
+            for j in judged
+            if j.state != "right"
         ],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -67,9 +67,7 @@ def _unit(unit: Sequence[Drawn]) -> list[Judged]:
 
 
 def _isolated(unit: Sequence[Drawn]) -> isolate.Outcome:
-    programs = [
-        {"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit
-    ]
+    programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
     return isolate.run(
         "benchmarks.pairs_emulated:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
     )

@@ -68,9 +68,11 @@ def in_lane(text: str, lane: str) -> str:
 
 _ATTENTION_CUTS = (
     ("  s = where(", "  s: bf16[B, H, T, S] = where("),
-    ("  y: bf16[B, T, (H D)] = dot[S](bf16(softmax[S](s)), v)",
-     "  p: bf16[B, H, T, S] = softmax[S](s)\n  y: bf16[B, T, (H D)] = dot[S](p, v)"),
-)  # fmt: skip
+    (
+        "  y: bf16[B, T, (H D)] = dot[S](bf16(softmax[S](s)), v)",
+        "  p: bf16[B, H, T, S] = softmax[S](s)\n  y: bf16[B, T, (H D)] = dot[S](p, v)",
+    ),
+)
 
 
 def _operands(text: str, opening: int) -> tuple[int, int]:
@@ -280,29 +282,65 @@ CASES: tuple[Case, ...] = (
     _grouped("l2_37_matmul_swish_sum_group_norm", _37, 32768, 64, 1024),
     _gemm("l2_40_matmul_scaling_residual", _40, M=16384, N=4096, K=4096),
     _gemm("l2_41_gemm_batch_norm_gelu_relu", _41, M=16384, N=4096, K=4096),
-    Case("l2_45_gemm_sigmoid_logsumexp", {"M": 16384, "K": 2048, "F": 4096, "N": 1024},
-         {"M": 6, "K": 5, "F": 7, "N": 9}, _45),
+    Case(
+        "l2_45_gemm_sigmoid_logsumexp",
+        {"M": 16384, "K": 2048, "F": 4096, "N": 1024},
+        {"M": 6, "K": 5, "F": 7, "N": 9},
+        _45,
+    ),
     _grouped("l2_62_matmul_group_norm_leaky_relu_sum", _62, 1024, 16, 8192),
     _gemm("l2_64_gemm_logsumexp_activations", _64),
     _gemm("l2_84_gemm_batch_norm_scaling_softmax", _84),
     _grouped("l2_88_gemm_group_norm_swish_multiply_swish", _88, 1024, 32, 8192),
-    Case("l2_98_matmul_avg_pool_gelu_scale_max", {"M": 1024, "P": 512, "K": 8192},
-         {"M": 6, "P": 3, "K": 5}, _98),
+    Case(
+        "l2_98_matmul_avg_pool_gelu_scale_max",
+        {"M": 1024, "P": 512, "K": 8192},
+        {"M": 6, "P": 3, "K": 5},
+        _98,
+    ),
     _gemm("l2_99_matmul_gelu_softmax", _99),
-    Case("l2_17_conv_instance_norm_divide", {"B": 128, "H": 128, "W": 128, "C": 64, "K": 128},
-         {"B": 2, "H": 6, "W": 7, "C": 3, "K": 4}, _17),
-    Case("l2_46_conv_subtract_tanh_subtract_avg_pool", {"B": 128, "H": 128, "W": 128, "C": 64, "K": 128},
-         {"B": 2, "H": 7, "W": 8, "C": 3, "K": 4}, _46),
-    Case("l2_85_conv_group_norm_scale_max_pool_clamp", {"B": 128, "H": 128, "W": 128, "C": 8, "E": 4},
-         {"B": 2, "H": 11, "W": 10, "C": 3, "E": 2}, _85),
-    Case("l2_91_conv_transpose_softmax_bias_scaling_sigmoid", {"B": 128, "H": 64, "W": 64, "C": 64, "K": 128},
-         {"B": 2, "H": 4, "W": 3, "C": 3, "K": 5}, _91),
-    Case("l3_01_mlp", {"M": 128, "A": 16384, "F": 16384, "G": 16384, "N": 8192},
-         {"M": 3, "A": 5, "F": 7, "G": 6, "N": 4}, _mlp),
-    Case("l3_03_deep_narrow_mlp", {"M": 1024, "A": 8192, "D": 1024, "N": 8192},
-         {"M": 3, "A": 6, "D": 5, "N": 4}, _mlp),
+    Case(
+        "l2_17_conv_instance_norm_divide",
+        {"B": 128, "H": 128, "W": 128, "C": 64, "K": 128},
+        {"B": 2, "H": 6, "W": 7, "C": 3, "K": 4},
+        _17,
+    ),
+    Case(
+        "l2_46_conv_subtract_tanh_subtract_avg_pool",
+        {"B": 128, "H": 128, "W": 128, "C": 64, "K": 128},
+        {"B": 2, "H": 7, "W": 8, "C": 3, "K": 4},
+        _46,
+    ),
+    Case(
+        "l2_85_conv_group_norm_scale_max_pool_clamp",
+        {"B": 128, "H": 128, "W": 128, "C": 8, "E": 4},
+        {"B": 2, "H": 11, "W": 10, "C": 3, "E": 2},
+        _85,
+    ),
+    Case(
+        "l2_91_conv_transpose_softmax_bias_scaling_sigmoid",
+        {"B": 128, "H": 64, "W": 64, "C": 64, "K": 128},
+        {"B": 2, "H": 4, "W": 3, "C": 3, "K": 5},
+        _91,
+    ),
+    Case(
+        "l3_01_mlp",
+        {"M": 128, "A": 16384, "F": 16384, "G": 16384, "N": 8192},
+        {"M": 3, "A": 5, "F": 7, "G": 6, "N": 4},
+        _mlp,
+    ),
+    Case(
+        "l3_03_deep_narrow_mlp",
+        {"M": 1024, "A": 8192, "D": 1024, "N": 8192},
+        {"M": 3, "A": 6, "D": 5, "N": 4},
+        _mlp,
+    ),
     Case("l3_43_min_gpt_causal_attention", {"B": 128, "T": 512, "C": 768, "D": 96}, _SMALL_BLOCK, _43),
-    Case("l3_44_mini_gpt_block", {"B": 128, "T": 512, "C": 768, "D": 96, "F": 3072},
-         {**_SMALL_BLOCK, "F": 8}, _44),
+    Case(
+        "l3_44_mini_gpt_block",
+        {"B": 128, "T": 512, "C": 768, "D": 96, "F": 3072},
+        {**_SMALL_BLOCK, "F": 8},
+        _44,
+    ),
     Case("l3_50_relu_self_attention", {"B": 16, "T": 1024, "C": 768, "D": 64}, _SMALL_BLOCK, _50),
-)  # fmt: skip
+)

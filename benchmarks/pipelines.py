@@ -119,8 +119,9 @@ def _row(item: relay.Item) -> Row:
     moved = sum(a.numel() * a.element_size() for a in first)
     sets = [[a.clone() for a in first] for _ in range(sets_for(moved))]
     launches: dict[str, Callable[[int], object]] = {
-        "ours": lambda i: ours(*sets[i]), "eager": lambda i: case.twin(*sets[i])
-    }  # fmt: skip
+        "ours": lambda i: ours(*sets[i]),
+        "eager": lambda i: case.twin(*sets[i]),
+    }
     if item["compile"]:
         twin = torch.compile(case.twin, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
         launches["compile"] = lambda i: twin(*sets[i])
@@ -130,13 +131,15 @@ def _row(item: relay.Item) -> Row:
     (built,) = ours.built.values()
     own = times["ours"].median
     return row | {
-        "us": {name: t.median for name, t in times.items()}, "spread": times["ours"].spread,
-        "streams": built.plan.lanes.count, "torch_share": torch_share(stages),
+        "us": {name: t.median for name, t in times.items()},
+        "spread": times["ours"].spread,
+        "streams": built.plan.lanes.count,
+        "torch_share": torch_share(stages),
         "overlap": sum(s.seconds for s in stages) * 1e6 / own,
         "stage_us": {s.name: s.seconds * 1e6 for s in stages},
         "of_best": min(t.median for name, t in times.items() if name != "ours") / own,
         "of_eager": times["eager"].median / own,
-    }  # fmt: skip
+    }
 
 
 def _judged(case: Case, ours: LoadedPipeline, given: Sequence[torch.Tensor]) -> Row:
@@ -157,19 +160,23 @@ def stated(verdict: verify.Verdict) -> Row:
         {"name": s.name, "state": s.state, "torch": s.torch} | _bounded(s.comparisons) for s in verdict.stages
     ]
     return {
-        "ok": verdict.ok, "state": verdict.state, "rests_on_stages": verdict.rests_on_stages,
+        "ok": verdict.ok,
+        "state": verdict.state,
+        "rests_on_stages": verdict.rests_on_stages,
         "judged": str(verdict)[:600],
-        "end_to_end": {"missing": verdict.missing} | _bounded(verdict.comparisons), "stages": stages,
-    }  # fmt: skip
+        "end_to_end": {"missing": verdict.missing} | _bounded(verdict.comparisons),
+        "stages": stages,
+    }
 
 
 def _bounded(compared: Sequence[verify.Comparison]) -> Row:
     worst = max((c.worst for c in compared), default=None)
     return {
         "worst": worst if worst is None or math.isfinite(worst) else str(worst),
-        "useless": sum(c.useless for c in compared), "unbounded": sum(c.unbounded for c in compared),
+        "useless": sum(c.useless for c in compared),
+        "unbounded": sum(c.unbounded for c in compared),
         "elements": sum(c.elements for c in compared),
-    }  # fmt: skip
+    }
 
 
 def norms(case: Case, result: torch.Tensor, given: Sequence[torch.Tensor]) -> Row:
@@ -177,8 +184,9 @@ def norms(case: Case, result: torch.Tensor, given: Sequence[torch.Tensor]) -> Ro
     with torch.no_grad():
         theirs = case.twin(*given)
         wanted = case.twin(*(g.double() for g in given))
-    error, other = (float((y.double().reshape(wanted.shape) - wanted).norm() / wanted.norm())
-                    for y in (result, theirs))
+    error, other = (
+        float((y.double().reshape(wanted.shape) - wanted).norm() / wanted.norm()) for y in (result, theirs)
+    )
     return {"error": error, "theirs": other}
 
 
@@ -202,9 +210,12 @@ def run(wanted: Sequence[Task], journal: Path, compiled: bool, deadline: Deadlin
     found = {row["name"]: row for row in budget.lines(journal)}
     rows = [found[task.name] for task in wanted if task.name in found]
     return {
-        "machine": machine(), "by_lane": summary(rows), "rows": rows, "stopped": stopped,
+        "machine": machine(),
+        "by_lane": summary(rows),
+        "rows": rows,
+        "stopped": stopped,
         "left": [t.name for t in wanted if t.name not in found and t.name not in stopped],
-    }  # fmt: skip
+    }
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
@@ -216,7 +227,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
         timed = [r for r in mine if "us" in r and r["ok"]]
         if mine:
             found[lane] = {
-                "timed": len(timed), "not right": [r["name"] for r in mine if not r["ok"]],
+                "timed": len(timed),
+                "not right": [r["name"] for r in mine if not r["ok"]],
                 "of_eager": _ratios([r["us"]["eager"] / r["us"]["ours"] for r in timed]),
                 "of_compile": _ratios(
                     [r["us"]["compile"] / r["us"]["ours"] for r in timed if "compile" in r["us"]]
@@ -225,7 +237,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Row]:
                 "torch_share": max((r["torch_share"] for r in timed), default=0.0),
                 "rest_on_stages": [r["name"] for r in timed if r["rests_on_stages"]],
                 "error_over_theirs": _ratios([r["error"] / r["theirs"] for r in timed if r["theirs"]]),
-            }  # fmt: skip
+            }
     return found
 
 

@@ -13,28 +13,42 @@ from benchmarks.pairs import Choice, Program, Space
 from ucutlass.plans.products import ProductsPlan
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {
-        "chosen": "", "direct": "warps direct", "cooperative": "warps cooperative",
-        "pingpong": "warps pingpong",
-    }
-)  # fmt: skip
+    {"chosen": "", "direct": "warps direct", "cooperative": "warps cooperative", "pingpong": "warps pingpong"}
+)
 
 FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "none": "{v}", "relu": "relu({v})", "gated": "silu({v}) * {u}", "sum": "{v} + {u}",
-        "greatest": "max({v}, {u} * 0.5)", "compared": "where({v} > {u} * 0.5 + 0.125, {v}, 0.25)",
-        "rounded": "bf16({v}) * 0.5 + 1", "coordinates": "{v} + index({n}) % 5 * 0.5 + index({m}) * 0.125",
+        "none": "{v}",
+        "relu": "relu({v})",
+        "gated": "silu({v}) * {u}",
+        "sum": "{v} + {u}",
+        "greatest": "max({v}, {u} * 0.5)",
+        "compared": "where({v} > {u} * 0.5 + 0.125, {v}, 0.25)",
+        "rounded": "bf16({v}) * 0.5 + 1",
+        "coordinates": "{v} + index({n}) % 5 * 0.5 + index({m}) * 0.125",
     }
-)  # fmt: skip
+)
 """Of the first dot with its operand, and of the second dot or, where there is one alone, of that."""
 
 AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "form": (
-            "pair", "batched pair", "ragged", "ragged pair", "group sums", "narrow s4", "narrow s8",
+            "pair",
+            "batched pair",
+            "ragged",
+            "ragged pair",
+            "group sums",
+            "narrow s4",
+            "narrow s8",
             "narrow u8",
-            "narrow e4m3", "narrow e5m2", "scaled rows", "scaled columns", "scaled both", "scaled blocks",
-            "scaled s4", "scaled s8",
+            "narrow e4m3",
+            "narrow e5m2",
+            "scaled rows",
+            "scaled columns",
+            "scaled both",
+            "scaled blocks",
+            "scaled s4",
+            "scaled s8",
         ),
         "lane": ("bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "s8"),
         "order": ("K last", "rows last", "columns last", "K first"),
@@ -49,7 +63,7 @@ AXES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "extents": ("tiles", "aligned", "odd result", "odd", "one"),
         "schedule": tuple(SCHEDULES),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +181,16 @@ def _epilogue(choice: Choice, form: _Form, parameters: list[Stored], extents: di
     ragged = choice["form"].startswith("ragged")
     groups: tuple[Axis, ...] = ("E", *form.columns) if ragged else (*form.batch, *form.columns)
     axes: tuple[Axis, ...] | None = {
-        "none": None, "host": None, "device": (), "columns": form.columns, "rows": form.rows,
-        "all": (*form.batch, *form.rows, *form.columns), "groups": groups, "shifted": form.columns,
+        "none": None,
+        "host": None,
+        "device": (),
+        "columns": form.columns,
+        "rows": form.rows,
+        "all": (*form.batch, *form.rows, *form.columns),
+        "groups": groups,
+        "shifted": form.columns,
         "gathered": ("V", *form.columns),
-    }[kind]  # fmt: skip
+    }[kind]
     read = "p"
     match kind:
         case "groups" if ragged:
@@ -217,11 +237,15 @@ def _extents(choice: Choice, form: _Form, draw: Random) -> dict[str, int]:
     summed = {"tiles": TILES, "odd": ODD}.get(kind, ALIGNED)
     across = choice["form"] == "group sums"
     extents = {
-        "T": draw.choice(summed if across else sides), "F": draw.choice(sides),
-        "D": draw.choice(sides if across else summed), "B": 3, "P": 1 if kind == "one" else 2,
-        "Q": {"tiles": 64, "odd": 19, "odd result": 19}.get(kind, 48), "G": draw.choice((1, 2, 3)),
+        "T": draw.choice(summed if across else sides),
+        "F": draw.choice(sides),
+        "D": draw.choice(sides if across else summed),
+        "B": 3,
+        "P": 1 if kind == "one" else 2,
+        "Q": {"tiles": 64, "odd": 19, "odd result": 19}.get(kind, 48),
+        "G": draw.choice((1, 2, 3)),
         "J": 21 if kind == "odd" else 128,
-    }  # fmt: skip
+    }
     groups = {"i32, many": 33, "i64, one": 1}.get(choice["offsets"], draw.choice((3, 5)))
     extents |= {"O": groups + 1} if across else {"E": groups}
     if kind == "one":
@@ -249,4 +273,4 @@ REFUSED: tuple[Mapping[str, tuple[str, ...]], ...] = (
 
 PRODUCTS = Space(
     "products", AXES, program, lambda planned: isinstance(planned.plan, ProductsPlan), refused=REFUSED
-)  # fmt: skip
+)

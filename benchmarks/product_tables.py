@@ -40,19 +40,25 @@ def compiled(call: Callable[..., Any], *args: Any) -> Callable[..., Any]:
 
 
 def finished(
-    name: str, error: float, plan: Planned, operations: float, times: Mapping[str, Timing],
+    name: str,
+    error: float,
+    plan: Planned,
+    operations: float,
+    times: Mapping[str, Timing],
     rivals: tuple[str, ...] = (),
-) -> Row:  # fmt: skip
+) -> Row:
     """A row. `rivals` are the candidates that count; without them all but ours."""
     ours = times["ours"].median
     others = [n for n in times if n != "ours" and (not rivals or n in rivals)]
     return {
-        "name": name, "error": error, "schedule": str(plan[2].plan.schedule),
+        "name": name,
+        "error": error,
+        "schedule": str(plan[2].plan.schedule),
         "tflops": operations / ours * 1e-6,
         "over_best": min(times[n].median for n in others) / ours,
         "spread": max(t.spread for t in times.values()),
         "microseconds": {n: t.median for n, t in times.items()},
-    }  # fmt: skip
+    }
 
 
 def table(doc: str | None, plans: Mapping[str, Planned], measure: Callable[[str, bool], Row]) -> None:
@@ -63,7 +69,10 @@ def table(doc: str | None, plans: Mapping[str, Planned], measure: Callable[[str,
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="parts of names, separated by semicolons")
     parser.add_argument(
-        "--compile", nargs="?", const="", metavar="PARTS",
+        "--compile",
+        nargs="?",
+        const="",
+        metavar="PARTS",
         help="torch.compile too, of rows with such a part in their names, or of all: half a minute a row",
     )
     options = parser.parse_args()

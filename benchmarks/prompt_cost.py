@@ -44,8 +44,11 @@ PROBLEMS: Mapping[str, Mapping[str, int]] = {
     "examples/mlp.ucu": {"T": 4096, "D": 1024, "F": 4096},
 }
 SEARCHES: Mapping[str, str] = {
-    "single": "epsilon", "in-prompt": "epsilon", "stark": "epsilon", "mantis": "mantis"
-}  # fmt: skip
+    "single": "epsilon",
+    "in-prompt": "epsilon",
+    "stark": "epsilon",
+    "mantis": "mantis",
+}
 
 
 @dataclass
@@ -102,11 +105,19 @@ class Model:
                 return says("The main loop waits for its operands. " * 12)
             case "nominate":
                 listed = [
-                    {"change": "A wider tile, so that each operand is read less often.", "S": 1.2,
-                     "R_impl": 1, "R_perf": 3},
-                    {"change": "A cluster of two along N, which shares the left operand.", "S": 1.1,
-                     "R_impl": 1, "R_perf": 2},
-                ]  # fmt: skip
+                    {
+                        "change": "A wider tile, so that each operand is read less often.",
+                        "S": 1.2,
+                        "R_impl": 1,
+                        "R_perf": 3,
+                    },
+                    {
+                        "change": "A cluster of two along N, which shares the left operand.",
+                        "S": 1.1,
+                        "R_impl": 1,
+                        "R_perf": 2,
+                    },
+                ]
                 return says(f"```json\n{json.dumps({'hypotheses': listed})}\n```")
             case _:
                 return says(f"A tile that suits the extents better.\n```ucu\n{program}```\n")
@@ -176,9 +187,16 @@ def measured(subject: Subject, file: str, name: dialogue.Name, attempts: int, re
     spend = state.spend
     plain = (spend.input + spend.cached + spend.written) * 4e-6 + spend.output * 20e-6
     return Row(
-        file, name, len(sent), prefix, round(statistics.median(turns)), max(turns),
-        sum(t.cached for t in server.counted) / sum(sent), spend.dollars, plain,
-    )  # fmt: skip
+        file,
+        name,
+        len(sent),
+        prefix,
+        round(statistics.median(turns)),
+        max(turns),
+        sum(t.cached for t in server.counted) / sum(sent),
+        spend.dollars,
+        plain,
+    )
 
 
 class Endless(list[Any]):

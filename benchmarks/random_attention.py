@@ -70,9 +70,12 @@ class Maker:
         of_keys = ("a", "O") if one else ("c", "P")
         row, key = "first[L, O](a)", f"first[S, {of_keys[1]}]({of_keys[0]})"
         limits = [
-            f"{key} <= {row}", f"{row} - {key} < {self.draw.randint(1, 90)}",
-            f"{key} < {row} + {self.draw.randint(-9, 40)}", "index(S) <= index(L)", "index(S) % 3 != 1",
-        ]  # fmt: skip
+            f"{key} <= {row}",
+            f"{row} - {key} < {self.draw.randint(1, 90)}",
+            f"{key} < {row} + {self.draw.randint(-9, 40)}",
+            "index(S) <= index(L)",
+            "index(S) % 3 != 1",
+        ]
         own = self.draw.choice(
             (f"segment(L, a) == segment(S, {of_keys[0]})", f"segment(S, {of_keys[0]}) == segment(L, a)")
         )

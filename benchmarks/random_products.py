@@ -142,8 +142,11 @@ class Maker:
             if self.draw.random() < 0.7
         ] or [self.tensor("a", "f32", ["T", "G"])]
         factors = [f"dot[J]({x}, {w})", *scales]
-        return [f"sum[G]({' * '.join(factors if self.draw.random() < 0.7 else factors[::-1])})"], \
-            self.order("T", "F"), False
+        return (
+            [f"sum[G]({' * '.join(factors if self.draw.random() < 0.7 else factors[::-1])})"],
+            self.order("T", "F"),
+            False,
+        )
 
     def _epilogue(self, dots: list[str], dims: list[str], groups: bool) -> str:
         scaled = f"({dots[0]} * {0.001 if self.lane == 's8' else 0.1})"

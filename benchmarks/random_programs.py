@@ -13,14 +13,52 @@ from dataclasses import dataclass
 
 LANES = ("bf16", "f16", "f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "f32")
 EXTENTS = (
-    1, 2, 3, 7, 8, 16, 17, 31, 32, 40, 64, 100, 127, 128, 129, 192, 200, 256, 264, 384, 509, 512, 520, 768,
+    1,
+    2,
+    3,
+    7,
+    8,
+    16,
+    17,
+    31,
+    32,
+    40,
+    64,
+    100,
+    127,
+    128,
+    129,
+    192,
+    200,
+    256,
+    264,
+    384,
+    509,
+    512,
+    520,
+    768,
     1000,
-)  # fmt: skip
+)
 ALIGNED = (16, 32, 64, 128, 144, 192, 256, 320, 384, 512, 640, 1024)
 UNARY = (
-    "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "elu", "selu", "mish", "hardswish",
-    "hardtanh", "leaky_relu", "abs", "erf", "sign", "floor",
-)  # fmt: skip
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "elu",
+    "selu",
+    "mish",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "abs",
+    "erf",
+    "sign",
+    "floor",
+)
 WARPS = ("pingpong", "cooperative", "multistage", "gemv")
 
 
@@ -101,7 +139,8 @@ class _Draw:
         values = self.epilogue(lines)
         results, returned = self.results(values)
         text = (
-            f"kernel k({', '.join(self.params)}) -> {results} {{\n" + "\n".join(lines)
+            f"kernel k({', '.join(self.params)}) -> {results} {{\n"
+            + "\n".join(lines)
             + f"\n  return {returned}\n{self.schedules()}}}\n"
         )
         free = {d: n for d, n in self.extents.items() if d not in self.fixed and d != "J"}
@@ -164,9 +203,13 @@ class _Draw:
             self.params.append(f"{name}: {number}")
             return name
         dims = {
-            "device": [], "n": self.n, "m": self.m, "full": self.dims, "batch": self.batch[:1],
+            "device": [],
+            "n": self.n,
+            "m": self.m,
+            "full": self.dims,
+            "batch": self.batch[:1],
             "some": [d for d in self.dims if self.r.random() < 0.5],
-        }[shape]  # fmt: skip
+        }[shape]
         if shape in ("n", "m") and self.batch and self.r.random() < 0.3:
             dims = [self.batch[0], *dims]
         if self.gram:
@@ -210,9 +253,22 @@ class _Draw:
 
     def step(self, value: str) -> str:
         kind = self.r.choice(
-            ("unary", "unary", "add", "add", "mul", "minmax", "where", "mask", "cast", "clamp", "exp",
-             "choose", "coordinate")
-        )  # fmt: skip
+            (
+                "unary",
+                "unary",
+                "add",
+                "add",
+                "mul",
+                "minmax",
+                "where",
+                "mask",
+                "cast",
+                "clamp",
+                "exp",
+                "choose",
+                "coordinate",
+            )
+        )
         match kind:
             case "unary":
                 return f"{self.r.choice(UNARY)}({value})"

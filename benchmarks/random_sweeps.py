@@ -158,7 +158,6 @@ class Maker:
             n for n in self.names if n != name
         ]
 
-
     # --- compositions
 
     def _windowed(self) -> tuple[str, str, str, list[str]]:

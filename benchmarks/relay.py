@@ -109,9 +109,12 @@ def _row(one: Callable[[Item], Row], item: Item) -> Row:
         return {"name": item["name"], "ok": True} | one(item)
     except Exception as error:  # the row is the report, whatever went wrong
         return {
-            "name": item["name"], "ok": False, "error": type(error).__name__, "detail": str(error)[:1500],
+            "name": item["name"],
+            "ok": False,
+            "error": type(error).__name__,
+            "detail": str(error)[:1500],
             "sticky": sticky(error),
-        }  # fmt: skip
+        }
 
 
 def sticky(error: Exception) -> bool:

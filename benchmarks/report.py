@@ -19,10 +19,13 @@ def machine() -> dict[str, str]:
     smi = subprocess.run(
         ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
         capture_output=True,
-        encoding="utf-8", errors="replace",
+        encoding="utf-8",
+        errors="replace",
         check=False,
     )
     return {
         "gpu": smi.stdout.strip().splitlines()[0] if smi.stdout else torch.cuda.get_device_name(0),
-        "torch": torch.__version__, "cuda": str(torch.version.cuda), "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "python": platform.python_version(),
     }

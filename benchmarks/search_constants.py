@@ -45,8 +45,9 @@ def mean(tables: Sequence[Table], chosen: Mapping[str, float], seeds: int) -> fl
     with constants(chosen):
         return statistics.fmean(
             course(t, "mcts", seed, "nothing").to(CLOSE) or len(t.space.groups)
-            for t in tables for seed in range(seeds)
-        )  # fmt: skip
+            for t in tables
+            for seed in range(seeds)
+        )
 
 
 def main() -> None:
@@ -65,8 +66,9 @@ def main() -> None:
     print(f"{now}\ttuned on {kept[0]:.2f}\theld out {kept[1]:.2f}\tas the module has them")
     by_value = {
         (name, value): statistics.fmean(s for s, i in found if every[i][name] == value)
-        for name, values in GRID.items() for value in values
-    }  # fmt: skip
+        for name, values in GRID.items()
+        for value in values
+    }
     for (name, value), score in by_value.items():
         print(f"{name} {value:g}\ttuned on {score:.2f}, the mean of the others' values")
 

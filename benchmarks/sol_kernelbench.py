@@ -66,10 +66,18 @@ def compare(problem: Problem, work: ModuleWork, given: dict[str, Any], device: D
     verdict = "DISAGREES" if more != expected else "explained" if any(more) else "agrees"
     their_seconds = max(their_flops / device.peaks["tf32"], given["bytes"] / device.bandwidth)
     return Row(
-        problem.key, given["name"], work.products, given["flops"], work.fused.bytes, given["bytes"],
-        fused_bound(work.fused, device, data_sheet(device)).seconds * 1e3, their_seconds * 1e3,
-        given["sol_ms"], verdict, problem.why,
-    )  # fmt: skip
+        problem.key,
+        given["name"],
+        work.products,
+        given["flops"],
+        work.fused.bytes,
+        given["bytes"],
+        fused_bound(work.fused, device, data_sheet(device)).seconds * 1e3,
+        their_seconds * 1e3,
+        given["sol_ms"],
+        verdict,
+        problem.why,
+    )
 
 
 def _given() -> dict[tuple[int, int], dict[str, Any]]:

@@ -42,9 +42,11 @@ def main() -> None:
     budget.add_option(parser)
     options = parser.parse_args()
     report = campaign(
-        planned(options.seed, options.accepted, options.family), options.out,
-        group=options.group, deadline=budget.after(options.seconds),
-    )  # fmt: skip
+        planned(options.seed, options.accepted, options.family),
+        options.out,
+        group=options.group,
+        deadline=budget.after(options.seconds),
+    )
     print(
         f"accepted {report.accepted} {report.families}, rejected {sum(report.rejected.values())} "
         f"{report.rejected}"

@@ -71,15 +71,19 @@ SPEED: tuple[tuple[str, str, dict[str, int]], ...] = (
 
 SHARED: tuple[tuple[str, str], ...] = (
     ("bf16", "x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w)"),
-    ("bf16, w [K, N], bias, gelu",
-     "x: bf16[M, K], w: bf16[K, N], b: bf16[N]) -> bf16[M, N] { return gelu(dot[K](x, w) + b)"),
-    ("f16, residual, relu",
-     "x: f16[M, K], w: f16[N, K], r: f16[M, N]) -> f16[M, N] { return relu(dot[K](x, w) + r)"),
+    (
+        "bf16, w [K, N], bias, gelu",
+        "x: bf16[M, K], w: bf16[K, N], b: bf16[N]) -> bf16[M, N] { return gelu(dot[K](x, w) + b)",
+    ),
+    (
+        "f16, residual, relu",
+        "x: f16[M, K], w: f16[N, K], r: f16[M, N]) -> f16[M, N] { return relu(dot[K](x, w) + r)",
+    ),
     ("bf16, row sums", "x: bf16[M, K], w: bf16[N, K]) -> f32[M] { return sum[N](dot[K](x, w))"),
     ("tf32", "x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](tf32(x), tf32(w))"),
     ("e4m3", "x: e4m3[M, K], w: e4m3[N, K]) -> bf16[M, N] { return dot[K](x, w)"),
     ("s8", "x: s8[M, K], w: s8[N, K]) -> i32[M, N] { return dot[K](x, w)"),
-)  # fmt: skip
+)
 """Programs whose whole legal schedule space is counted, at 4096 a side."""
 
 
@@ -193,15 +197,22 @@ def gate(accepted: Sequence[Accepted], stage: str, out: Path, deadline: budget.D
     plain.join()
     items = [
         {
-            "name": a.case.name, "text": a.case.text, "shapes": list(a.case.shapes),
-            "distributions": list(a.case.distributions), "stage": stage,
+            "name": a.case.name,
+            "text": a.case.text,
+            "shapes": list(a.case.shapes),
+            "distributions": list(a.case.distributions),
+            "stage": stage,
         }
         for a in accepted
-    ]  # fmt: skip
+    ]
     return relay.run(
-        "benchmarks.stage_gate:judge_here", items, out / "gate.jsonl", item_seconds=ITEM_SECONDS,
-        processes=4, deadline=deadline,
-    )  # fmt: skip
+        "benchmarks.stage_gate:judge_here",
+        items,
+        out / "gate.jsonl",
+        item_seconds=ITEM_SECONDS,
+        processes=4,
+        deadline=deadline,
+    )
 
 
 def report(made: Sequence[object], accepted: Sequence[Accepted]) -> None:
@@ -263,9 +274,12 @@ def speed(stages: Sequence[str], out: Path, deadline: budget.Deadline) -> list[R
         name = f"{kind} {element} {'x'.join(map(str, sizes.values()))}"
         items.append({"name": name, "text": program(kind, element), "sizes": sizes, "stages": fit})
     return relay.run(
-        "benchmarks.stage_gate:speed_here", items, out / "speed.jsonl", item_seconds=ITEM_SECONDS,
+        "benchmarks.stage_gate:speed_here",
+        items,
+        out / "speed.jsonl",
+        item_seconds=ITEM_SECONDS,
         deadline=deadline,
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -316,8 +330,10 @@ def main() -> None:
             row["name"], row.get("error", ""), row.get("detail", ""), *row.get("details", [])[:3], sep=" | "
         )
     total = {key: sum(row.get(key, 0) for row in rows) for key in ("runs", "right", "same")}
-    print(f"{len(rows)} of {len(wanted)} kernels: {total['runs']} runs, {total['right']} right, "
-          f"{total['same']} bit for bit as built plainly; {len(wrong)} kernels not so")  # fmt: skip
+    print(
+        f"{len(rows)} of {len(wanted)} kernels: {total['runs']} runs, {total['right']} right, "
+        f"{total['same']} bit for bit as built plainly; {len(wrong)} kernels not so"
+    )
     sys.exit(bool(wrong))
 
 

@@ -19,9 +19,18 @@ CONFIGS = ((128, 256, 8, 3), (128, 128, 8, 4), (128, 128, 4, 4), (64, 256, 4, 4)
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _grouped(  # type: ignore[no-untyped-def]
-    a_desc, b_desc, c_ptr, offsets_ptr, groups, n_extent, k_extent,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SILU: tl.constexpr,
-):  # fmt: skip
+    a_desc,
+    b_desc,
+    c_ptr,
+    offsets_ptr,
+    groups,
+    n_extent,
+    k_extent,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SILU: tl.constexpr,
+):
     tile = tl.program_id(0)
     before = 0
     tiles_n = tl.cdiv(n_extent, BN)
@@ -69,9 +78,13 @@ def grouped(
 
 
 def _launcher(
-    x: torch.Tensor, w: torch.Tensor, offsets: torch.Tensor, out: torch.Tensor, silu: bool,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    offsets: torch.Tensor,
+    out: torch.Tensor,
+    silu: bool,
     config: tuple[int, int, int, int],
-) -> Callable[[], Any]:  # fmt: skip
+) -> Callable[[], Any]:
     rows, columns, warps, stages = config
     groups, n, k = w.shape
     a = TensorDescriptor.from_tensor(x, [rows, 64])
@@ -80,8 +93,19 @@ def _launcher(
 
     def launch() -> Any:
         return _grouped[(blocks,)](
-            a, b, out, offsets, groups, n, k, BM=rows, BN=columns, BK=64, SILU=silu,
-            num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+            a,
+            b,
+            out,
+            offsets,
+            groups,
+            n,
+            k,
+            BM=rows,
+            BN=columns,
+            BK=64,
+            SILU=silu,
+            num_warps=warps,
+            num_stages=stages,
+        )
 
     return launch

@@ -110,9 +110,16 @@ def itself(text: str, count: int) -> Any:
 
 def fresh(text: str, number: int) -> Any:
     arguments = {
-        "text": text, "file": EXAMPLE.name, "name": None, "sizes": SIZES, "arch": "sm90a", "seed": number,
-        "baselines": [], "protocols": [asdict(FRESH)], "bandwidth": None,
-    }  # fmt: skip
+        "text": text,
+        "file": EXAMPLE.name,
+        "name": None,
+        "sizes": SIZES,
+        "arch": "sm90a",
+        "seed": number,
+        "baselines": [],
+        "protocols": [asdict(FRESH)],
+        "bandwidth": None,
+    }
     return answered("ucutlass.trials.bench:on_gpu", arguments, 120.0)
 
 

@@ -112,7 +112,7 @@ def described(space: Space, tuned: Tuned) -> relay.Row:
             for t in tuned.trials
             if isinstance(t.result, Failed)
         ],
-    }  # fmt: skip
+    }
     if winner is None:
         words = "; ".join(f["words"] for f in row["failures"]) or "no finalist was right"
         return row | {"error": "NothingTuned", "detail": words[:1500]}
@@ -154,13 +154,7 @@ def tune_all(
 
 
 def run(
-    wanted: Sequence[Task],
-    walls: Sequence[Task],
-    means: Means,
-    out: Path,
-    *,
-    deadline: Deadline,
-    builds: int,
+    wanted: Sequence[Task], walls: Sequence[Task], means: Means, out: Path, *, deadline: Deadline, builds: int
 ) -> dict[str, Any]:
     """Tunes, compares, clocks, sorts: the report."""
     journals = {part: journal(out, part) for part in PARTS}
@@ -260,16 +254,25 @@ def dry_row(item: relay.Item) -> relay.Row:
     errors = {"error ours": 1e-6, "error eager": 1e-6} if item["dtype"] == "f32" else {}
     ratios = {name: [1.0, 1.0, 1.0] for name in rivals}
     return {
-        "ours": 1.0, **dict.fromkeys(rivals, 1.0), "best": rivals[0], "taken": item["taken"],
-        "ratio": 1.0, "ratios": ratios,
-        "spread": 0.0, "distance": 0.0, **errors,
-    }  # fmt: skip
+        "ours": 1.0,
+        **dict.fromkeys(rivals, 1.0),
+        "best": rivals[0],
+        "taken": item["taken"],
+        "ratio": 1.0,
+        "ratios": ratios,
+        "spread": 0.0,
+        "distance": 0.0,
+        **errors,
+    }
 
 
 DRY = Means(
-    lambda: nullcontext(lambda task: Dry()), "benchmarks.tuned:dry_rows", tuned_wall.dry,
-    lambda: {"gpu": DRY_GPU}, lambda items: {},
-)  # fmt: skip
+    lambda: nullcontext(lambda task: Dry()),
+    "benchmarks.tuned:dry_rows",
+    tuned_wall.dry,
+    lambda: {"gpu": DRY_GPU},
+    lambda items: {},
+)
 
 
 # --- the command ---------------------------------------------------------------------------
@@ -288,9 +291,10 @@ def main() -> None:
         take_over(options.resume, options.out)
     deadline = budget.after(options.seconds)
     means = replace(
-        DRY if options.dry else on_gpu(deadline), compiled=not options.without_compile,
+        DRY if options.dry else on_gpu(deadline),
+        compiled=not options.without_compile,
         untuned=frozenset(options.take.split(",")) - {""},
-    )  # fmt: skip
+    )
     found = run(wanted, walls, means, options.out, deadline=deadline, builds=options.builds)
     budget.write(options.out, found)
     print(table(found))

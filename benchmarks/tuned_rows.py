@@ -85,9 +85,7 @@ def _residual(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor) -> torch.Tensor
 
 def _scaled(fast: bool) -> Run:
     def run(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch._scaled_mm(
-            x, w.mT, scale_a=a, scale_b=b, out_dtype=torch.bfloat16, use_fast_accum=fast
-        )
+        return torch._scaled_mm(x, w.mT, scale_a=a, scale_b=b, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
     return run
 
@@ -194,7 +192,7 @@ def compared(item: relay.Item) -> relay.Row:
         "spread": max(t.spread for t in times.values()),
         "distance": _distance(outs[0], kind.eager(*sets[0])),
         **(_errors(sets[0], outs[0], kind.eager) if task.dtype == "f32" else {}),
-    }  # fmt: skip
+    }
 
 
 def _sets(program: Kernel, sizes: Mapping[str, int]) -> list[list[Any]]:

@@ -93,9 +93,16 @@ def on_gpu(deadline: Deadline) -> Iterator[Shops]:
 def shop_of(task: Task, engine: Engine, deadline: Deadline) -> Shared:
     checked = frontend.read_text(task.text)
     return Shared(
-        checked, frontend.kernel(checked), task.sizes, ARCH, SEED, PROCESS_SECONDS, WAIT_SECONDS,
-        engine=engine, deadline=deadline,
-    )  # fmt: skip
+        checked,
+        frontend.kernel(checked),
+        task.sizes,
+        ARCH,
+        SEED,
+        PROCESS_SECONDS,
+        WAIT_SECONDS,
+        engine=engine,
+        deadline=deadline,
+    )
 
 
 class Dry:

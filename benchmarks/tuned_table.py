@@ -9,9 +9,11 @@ from benchmarks.report import geomean
 from benchmarks.tuned_rows import KINDS, MAIN, OTHERS
 
 _KINDS = {
-    "plain": ("gemm",), "fused": ("bias+gelu", "residual+relu"), "tf32x3": ("tf32x3",),
+    "plain": ("gemm",),
+    "fused": ("bias+gelu", "residual+relu"),
+    "tf32x3": ("tf32x3",),
     "fp8": ("fp8", "fp8 fast"),
-}  # fmt: skip
+}
 
 
 def table(report: Mapping[str, Any]) -> str:
@@ -61,9 +63,7 @@ def _totals(group: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     yield from (_total(label, mine) for label, mine in _parts(group, rows) if mine)
 
 
-def _parts(
-    group: str, rows: Sequence[Mapping[str, Any]]
-) -> Iterable[tuple[str, list[Mapping[str, Any]]]]:
+def _parts(group: str, rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, list[Mapping[str, Any]]]]:
     for name in dict.fromkeys((row["kind"], row["dtype"]) for row in rows):
         yield " ".join(name), [row for row in rows if (row["kind"], row["dtype"]) == name]
     if group == "plain":

@@ -32,9 +32,15 @@ LEAST_SECONDS = 60.0
 """A pair is not begun with less time left."""
 
 _PAIRS = (
-    ("gemm", "square 4096"), ("bias+gelu", "wide N"), ("gemm", "M 16"), ("gemm", "2048 rows"),
-    ("gemm", "1000 rows"), ("residual+relu", "tall"), ("gemm", "batch 32"), ("gemm", "large K"),
-)  # fmt: skip
+    ("gemm", "square 4096"),
+    ("bias+gelu", "wide N"),
+    ("gemm", "M 16"),
+    ("gemm", "2048 rows"),
+    ("gemm", "1000 rows"),
+    ("residual+relu", "tall"),
+    ("gemm", "batch 32"),
+    ("gemm", "large K"),
+)
 """In the order in which they are taken."""
 
 Clock: TypeAlias = "Callable[[Task, int, bool], Row]"
@@ -47,9 +53,7 @@ def tasks(count: int) -> list[Task]:
     return [Task(kind, shapes[name], "bf16") for kind, name in _PAIRS[:count]]
 
 
-def run(
-    wanted: Sequence[Task], journal: Path, clock: Clock, builds: int, deadline: Deadline
-) -> None:
+def run(wanted: Sequence[Task], journal: Path, clock: Clock, builds: int, deadline: Deadline) -> None:
     """A row for each task that has none, one after another; who goes first takes turns."""
     known = {row["name"] for row in lines(journal)}
     for number, task in enumerate(wanted):
@@ -78,16 +82,30 @@ def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
         put(file, task.text + "\n")
         sizes = ",".join(f"{name}={extent}" for name, extent in task.sizes.items())
         command = [
-            sys.executable, "-m", "ucutlass.cli", "tune", str(file), "-s", sizes, "--json",
-            "--builds", str(builds),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ucutlass.cli",
+            "tune",
+            str(file),
+            "-s",
+            sizes,
+            "--json",
+            "--builds",
+            str(builds),
+        ]
         more = {CACHE_DIR: str(folder / "kernels"), DATA_DIR: str(folder / "data")}
         start = time.monotonic()
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
-                errors="replace", check=False, env=os.environ | more, timeout=LIMIT_SECONDS,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+                env=os.environ | more,
+                timeout=LIMIT_SECONDS,
+            )
         except subprocess.TimeoutExpired:
             return {"ok": False, "error": "TimedOut", "detail": f"ucc tune took over {LIMIT_SECONDS:.0f} s"}
         seconds = time.monotonic() - start
@@ -99,9 +117,14 @@ def _ours(task: Task, builds: int, folder: Path) -> Callable[[], Row]:
             detail = f"ucc tune ended with {done.returncode}: {done.stderr[-1200:]}"
             return {"ok": False, "error": "NothingTuned", "detail": detail}
         return {
-            "ok": True, "ours": seconds, "search": found["seconds"], "us": found["microseconds"],
-            "built": len(found["trials"]), "stopped": found["stopped"], "schedule": found["schedule"],
-        }  # fmt: skip
+            "ok": True,
+            "ours": seconds,
+            "search": found["seconds"],
+            "us": found["microseconds"],
+            "built": len(found["trials"]),
+            "stopped": found["stopped"],
+            "schedule": found["schedule"],
+        }
 
     return part
 
@@ -113,9 +136,11 @@ def _theirs(task: Task, folder: Path) -> Callable[[], Row]:
         }
         start = time.monotonic()
         outcome = isolate.run(
-            "benchmarks.tuned_rows:first_call", {"item": task.item()}, limit_seconds=LIMIT_SECONDS,
+            "benchmarks.tuned_rows:first_call",
+            {"item": task.item()},
+            limit_seconds=LIMIT_SECONDS,
             environ=os.environ | caches,
-        )  # fmt: skip
+        )
         seconds = time.monotonic() - start
         if not isinstance(outcome, isolate.Returned):
             detail = isolate.lost(outcome, "torch.compile")[-1500:]
@@ -128,6 +153,15 @@ def _theirs(task: Task, folder: Path) -> Callable[[], Row]:
 def dry(task: Task, builds: int, torch_first: bool) -> Row:
     """What a machine without a GPU says: nothing of meaning."""
     return {
-        "ok": True, "ours": 1.0, "search": 1.0, "us": 1.0, "built": builds, "stopped": "dry",
-        "schedule": "", "compile": 1.0, "call": 1.0, "ratio": 1.0, "torch_first": torch_first,
-    }  # fmt: skip
+        "ok": True,
+        "ours": 1.0,
+        "search": 1.0,
+        "us": 1.0,
+        "built": builds,
+        "stopped": "dry",
+        "schedule": "",
+        "compile": 1.0,
+        "call": 1.0,
+        "ratio": 1.0,
+        "torch_first": torch_first,
+    }

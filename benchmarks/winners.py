@@ -42,6 +42,7 @@ MARGIN = 1.005
 FEWEST = 3
 """Kernels of a shape, of which one may be called the fastest."""
 
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One problem: seconds of the kernels that were measured on it and are legal today. `best` is the
@@ -108,7 +109,11 @@ def _problems(content: Mapping[str, Any], device: Device) -> Iterator[Measured]:
 
 
 def _measured(
-    text: str, shape: Shape, dtype: str, timed: Sequence[tuple[Mapping[str, Any], float]], device: Device,
+    text: str,
+    shape: Shape,
+    dtype: str,
+    timed: Sequence[tuple[Mapping[str, Any], float]],
+    device: Device,
     confirmed: Mapping[str, Any] | None,
 ) -> Measured:
     checked = frontend.read_text(text)

@@ -93,12 +93,7 @@ class ArithmeticText:
         return f"{self.struct}\n{self.maker}"
 
     def call(
-        self,
-        params: str,
-        coordinates: Sequence[str],
-        acc: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
+        self, params: str, coordinates: Sequence[str], acc: str, inputs: Sequence[str], outputs: Sequence[str]
     ) -> str:
         """A call as an expression; `coordinates` are m, n and every batch coordinate.
 

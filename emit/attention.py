@@ -33,15 +33,7 @@ from ucutlass.plans.attention import (
     Relative,
 )
 
-_INCLUDES = (
-    "<algorithm>",
-    "<atomic>",
-    "<cmath>",
-    "<cstdint>",
-    "<cstring>",
-    "<cuda.h>",
-    "<cuda_runtime.h>",
-)
+_INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>")
 
 _TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}
 
@@ -85,27 +77,49 @@ def render(plan: AttentionPlan) -> str:
     return text.render(
         "attention.cu.j2",
         includes=_includes(score, result),
-        head=head, head_v=head_v, groups=s.groups, keys=s.keys, stages=s.stages,
-        stages_q=max(1, tiles_q), shares_q=tiles_q == 0,
-        boxed=boxed, split=s.split, across=s.across and tiles_q > 1, batch_modes=len(batch), lane=p.lane.name,
+        head=head,
+        head_v=head_v,
+        groups=s.groups,
+        keys=s.keys,
+        stages=s.stages,
+        stages_q=max(1, tiles_q),
+        shares_q=tiles_q == 0,
+        boxed=boxed,
+        split=s.split,
+        across=s.across and tiles_q > 1,
+        batch_modes=len(batch),
+        lane=p.lane.name,
         result_type=p.results.outputs[0].access.elem.name,
-        above=[_extent(e) for e in p.above], below=[_extent(e) for e in p.below],
-        factor=_number(p.factor) if p.factor is not None else "1.0", score=score, result=result,
+        above=[_extent(e) for e in p.above],
+        below=[_extent(e) for e in p.below],
+        factor=_number(p.factor) if p.factor is not None else "1.0",
+        score=score,
+        result=result,
         score_inputs=[_slot(a) for a in p.scores.inputs],
         result_inputs=[_slot(a) for a in p.results.inputs],
         outputs=[_slot(o.access) for o in p.results.outputs],
         score_body=_score_body(p.scores, score) if score else "",
         result_body=_result_body(p.results, result) if result and not s.split else "",
         combine_body=_combine_body(p.results, result) if result and s.split else "",
-        **_positions(p), **_packed(p.packed),
+        **_positions(p),
+        **_packed(p.packed),
         ranks=sorted({2 + len(m.modes) for m in maps if m.name != "o"}),
         o_rank=2 + len(modes.get("o", ())),
-        q_modes=modes["q"], k_modes=modes["k"], v_modes=modes["v"], o_modes=modes.get("o", ()),
+        q_modes=modes["q"],
+        k_modes=modes["k"],
+        v_modes=modes["v"],
+        o_modes=modes.get("o", ()),
         registers=_registers(s.groups, p.packed is not None),
-        rows=product(p.scores.m), key_count=product(p.scores.n), columns=product(p.results.n),
-        batch=batch, maps=maps, dims=p.dims, pointers=p.pointers, scalars=p.scalars,
+        rows=product(p.scores.m),
+        key_count=product(p.scores.n),
+        columns=product(p.results.n),
+        batch=batch,
+        maps=maps,
+        dims=p.dims,
+        pointers=p.pointers,
+        scalars=p.scalars,
         fixed=[(product(p.scores.k[0]), p.head), (product(p.results.n), p.head_v)],
-    )  # fmt: skip
+    )
 
 
 def _registers(groups: int, packed: bool) -> tuple[int, int]:
@@ -164,9 +178,11 @@ def _packed(packed: Packed | None) -> dict[str, Any]:
         "packed": {side: offsets.elem.cpp for side, offsets in sides.items()},
         "starts_at": {side: offsets.pointer for side, offsets in sides.items()},
         "sequences": {side: f"({_extent(offsets.count)} - 1)" for side, offsets in sides.items()},
-        "relative_above": packed.above, "relative_below": packed.below,
-        "starts": _starts, "extent": _extent,
-    }  # fmt: skip
+        "relative_above": packed.above,
+        "relative_below": packed.below,
+        "starts": _starts,
+        "extent": _extent,
+    }
 
 
 def _starts(limit: Relative) -> str:
@@ -219,10 +235,16 @@ def _extent(extent: Extent) -> str:
 
 
 _CALLS = {
-    "add": "({} + {})", "subtract": "({} - {})", "multiply": "({} * {})", "divide": "({} / {})",
-    "negate": "(-{})", "sqrt": "std::sqrt({})", "rsqrt": "(1.0 / std::sqrt({}))", "exp": "std::exp({})",
+    "add": "({} + {})",
+    "subtract": "({} - {})",
+    "multiply": "({} * {})",
+    "divide": "({} / {})",
+    "negate": "(-{})",
+    "sqrt": "std::sqrt({})",
+    "rsqrt": "(1.0 / std::sqrt({}))",
+    "exp": "std::exp({})",
     "log": "std::log({})",
-}  # fmt: skip
+}
 
 
 def _number(number: Number) -> str:

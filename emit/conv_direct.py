@@ -16,21 +16,21 @@ from ucutlass.emit.gemm_sm80 import includes
 from ucutlass.emit.gemm_sm80_epilogue import batch_strides
 from ucutlass.emit.text import product
 from ucutlass.plan import Access, Store
-from ucutlass.plans.convolution import (
-    ConvProblem,
-    DirectSchedule,
-    Walk,
-    across_mode,
-    along,
-    moves,
-    slide,
-)
+from ucutlass.plans.convolution import ConvProblem, DirectSchedule, Walk, across_mode, along, moves, slide
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>",
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<type_traits>",
     "<cuda_runtime.h>",
-    "<cuda/std/limits>", "cutlass/cutlass.h", "cutlass/numeric_types.h", "cutlass/numeric_conversion.h",
-)  # fmt: skip
+    "<cuda/std/limits>",
+    "cutlass/cutlass.h",
+    "cutlass/numeric_types.h",
+    "cutlass/numeric_conversion.h",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,7 @@ def _with_steps(problem: ConvProblem, walk: Walk, made: WalkText, across: int) -
     steps: Mapping[str, Sequence[str]] = {"along": step(len(problem.batch) - 1), "across": step(across)}
     column = [part for part in made.parts if part[0] == "column"]
     return replace(
-        made, parts=(*column, ("along", 0), ("across", 0)),
+        made,
+        parts=(*column, ("along", 0), ("across", 0)),
         sums={**made.sums, **{k: tuple(v) for k, v in steps.items()}},
-    )  # fmt: skip
+    )

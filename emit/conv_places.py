@@ -61,18 +61,26 @@ def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
     )
     return text.render(
         "conv_places.cu.j2",
-        stage_rows=rows_staged(problem, schedule), windows=rooms, registers=schedule.tile[1] // 2,
+        stage_rows=rows_staged(problem, schedule),
+        windows=rooms,
+        registers=schedule.tile[1] // 2,
         first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
         first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
-        channels=conv_sm90.extent_of(problem.a, how.channel), channels_real=f"e[{channel}]",
+        channels=conv_sm90.extent_of(problem.a, how.channel),
+        channels_real=f"e[{channel}]",
         channel_row=_stride(problem, channel),
         columns=_columns(problem, how)
         + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
         images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
         a_dims=_a_dims(problem, how),
-        scattered="row_table", masked=True, finishes=True, groups_at_once=1, halves=1, deep=False,
+        scattered="row_table",
+        masked=True,
+        finishes=True,
+        groups_at_once=1,
+        halves=1,
+        deep=False,
         **values,
-    )  # fmt: skip
+    )
 
 
 def check(problem: ConvProblem, schedule: PlacesSchedule) -> str:
@@ -139,13 +147,17 @@ def _stride(problem: ConvProblem, dim: int | None) -> str:
 def _rooms(problem: ConvProblem, how: Places) -> tuple[RoomText, ...]:
     return tuple(
         RoomText(
-            s.along, s.tap, f"e[{s.place}]", "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
-            conv_sm90.extent_of(problem.a, s.axis), convolution.spelled(s.offset),
+            s.along,
+            s.tap,
+            f"e[{s.place}]",
+            "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            conv_sm90.extent_of(problem.a, s.axis),
+            convolution.spelled(s.offset),
             _stride(problem, s.tap_dim),
             None if s.tap_dim is None or s.tap_dim in problem.m else _batched(problem, s.tap_dim),
         )
         for s in how.space
-    )  # fmt: skip
+    )
 
 
 def _batched(problem: ConvProblem, dim: int) -> str:

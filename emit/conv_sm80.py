@@ -16,10 +16,19 @@ from ucutlass.plan import GemmProblem, Sm80Schedule
 from ucutlass.plans.convolution import ConvProblem, Side, sides
 
 _INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<numeric>", "<type_traits>",
-    "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/atom/copy_atom.hpp",
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<numeric>",
+    "<type_traits>",
+    "<cuda_runtime.h>",
+    "<cuda/std/limits>",
+    "cute/tensor.hpp",
+    "cute/atom/copy_atom.hpp",
     "cute/atom/mma_atom.hpp",
-)  # fmt: skip
+)
 
 
 def render(problem: ConvProblem, schedule: Sm80Schedule) -> str:
@@ -58,9 +67,7 @@ def _listed(value: object) -> list[object]:
 
 def check(problem: ConvProblem, schedule: Sm80Schedule) -> str:
     """Why the template cannot take this schedule, or ""."""
-    threads = (
-        32 * schedule.tile[0] * schedule.tile[1] // (schedule.warp_tile[0] * schedule.warp_tile[1])
-    )
+    threads = 32 * schedule.tile[0] * schedule.tile[1] // (schedule.warp_tile[0] * schedule.warp_tile[1])
     for name, side in zip("AB", sides(problem), strict=True):
         read = side.walk.read
         if read.bytes == 1:
@@ -109,11 +116,7 @@ def _copies(side: Side, name: str, schedule: Sm80Schedule) -> Copies:
 def _checks(problem: ConvProblem) -> list[object]:
     """Alignments of operands that are read as they lie."""
     return [
-        {
-            "data": f"p.{name}.data",
-            "align": side.copy_width,
-            "strides": [f"e[{side.walk.axes[-1].extent}]"],
-        }
+        {"data": f"p.{name}.data", "align": side.copy_width, "strides": [f"e[{side.walk.axes[-1].extent}]"]}
         for name, side in zip("ab", sides(problem), strict=True)
         if side.walk.pack is None and side.copy_width > 1
     ]

@@ -21,10 +21,21 @@ from ucutlass.plans.convolution import ConvProblem, Im2colSchedule, PlacesSchedu
 from ucutlass.plans.im2col import Im2col, im2col
 
 INCLUDES = (
-    "<algorithm>", "<atomic>", "<cstdint>", "<cstring>", "<initializer_list>", "<type_traits>", "<cuda.h>",
-    "<cuda_runtime.h>", "<cuda/std/limits>", "cute/tensor.hpp", "cute/arch/copy_sm90_desc.hpp",
-    "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cutlass/arch/barrier.h",
-)  # fmt: skip
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<type_traits>",
+    "<cuda.h>",
+    "<cuda_runtime.h>",
+    "<cuda/std/limits>",
+    "cute/tensor.hpp",
+    "cute/arch/copy_sm90_desc.hpp",
+    "cute/arch/copy_sm90_tma.hpp",
+    "cute/arch/mma_sm90_gmma.hpp",
+    "cutlass/arch/barrier.h",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +232,16 @@ def extent_of(walk: Walk, axis: int) -> str:
 def _space(problem: ConvProblem, how: Im2col) -> tuple[SpaceText, ...]:
     return tuple(
         SpaceText(
-            s.scale, s.along, s.tap, f"e[{s.result}]", "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
-            extent_of(problem.a, s.axis), convolution.spelled(s.offset),
+            s.scale,
+            s.along,
+            s.tap,
+            f"e[{s.result}]",
+            "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            extent_of(problem.a, s.axis),
+            convolution.spelled(s.offset),
         )
         for s in how.space
-    )  # fmt: skip
+    )
 
 
 def _batch_of(problem: ConvProblem, dim: int) -> str | None:

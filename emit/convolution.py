@@ -86,11 +86,17 @@ def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) ->
     pointer = f"pack_{name.lower()}" if walk.pack is not None else f"tensors[{walk.pointer}]"
     coordinates = {"row": _names(rows), "column": _names(problem.k)}
     return WalkText(
-        name, walk.read.cpp, pointer, len(walk.axes), rows, windows, layout(walk),
+        name,
+        walk.read.cpp,
+        pointer,
+        len(walk.axes),
+        rows,
+        windows,
+        layout(walk),
         tuple((part, max(1, len(names))) for part, names in coordinates.items()),
         {part: sums(walk, names, number) for part, names in coordinates.items()},
         _base(problem, walk, number),
-    )  # fmt: skip
+    )
 
 
 def spelled(extent: Extent) -> str:
@@ -193,9 +199,7 @@ def contracted(problem: ConvProblem) -> tuple[str, ...]:
     return tuple(made)
 
 
-def values(
-    problem: ConvProblem, layout: epilogue.Layout, row: str = epilogue.ROW
-) -> dict[str, object]:
+def values(problem: ConvProblem, layout: epilogue.Layout, row: str = epilogue.ROW) -> dict[str, object]:
     """The variables of the templates that multiply tiles; `row` is the coordinate of a row as C++."""
     gemm = seen(problem)
     return {

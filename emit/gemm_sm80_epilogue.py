@@ -118,9 +118,7 @@ ROW = "int(first_m) + m"
 """A row's coordinate as C++, where a tile's rows are neighbours."""
 
 
-def values(
-    problem: GemmProblem, how: Layout, spell: ArithmeticText, row: str = ROW
-) -> Mapping[str, object]:
+def values(problem: GemmProblem, how: Layout, spell: ArithmeticText, row: str = ROW) -> Mapping[str, object]:
     """The templates' variables that describe the problem and the epilogue. `row` is the coordinate of a row
     as C++."""
     inputs, outputs = slots(problem, how), results(problem, how)

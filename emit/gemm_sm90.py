@@ -12,15 +12,7 @@ from types import MappingProxyType
 from ucutlass.elements import F32, TF32
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
-from ucutlass.emit.gemm_sm90_epilogue import (
-    epilogue,
-    extent,
-    grouped,
-    operands,
-    tensor,
-    through_tma,
-    vectors,
-)
+from ucutlass.emit.gemm_sm90_epilogue import epilogue, extent, grouped, operands, tensor, through_tma, vectors
 from ucutlass.plan import GemmPlan, GemmProblem, Sm90Schedule
 
 ACCUMULATORS: Mapping[str, str] = MappingProxyType(

@@ -318,32 +318,65 @@ def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
         kind = TMA_TF32 if problem.lane in (TF32, F32) else TMA_TYPES[problem.lane.bytes]
         extents = ("K", mode) if along_k else (mode, "K")
         outer = across if along_k else access.k[0]
-        maps.append(tensor_map(
-            f"mainloop.{operand.name}", access, kind, problem.lane.bytes, extents, extent(outer or ()),
-            operand.box, operand.width,
-        ))  # fmt: skip
+        maps.append(
+            tensor_map(
+                f"mainloop.{operand.name}",
+                access,
+                kind,
+                problem.lane.bytes,
+                extents,
+                extent(outer or ()),
+                operand.box,
+                operand.width,
+            )
+        )
     for split, operand in zip(layout.splits, layout.loaded[2:], strict=False):
-        maps.append(replace(
-            tensor_map(f"mainloop.{operand.name}", operand.access, TMA_TF32, 4, ("K", split.rows), "padded",
-                 operand.box, operand.width),
-            pointer=split.small, batch_stride=f"padded * {split.rows}",
-        ))  # fmt: skip
+        maps.append(
+            replace(
+                tensor_map(
+                    f"mainloop.{operand.name}",
+                    operand.access,
+                    TMA_TF32,
+                    4,
+                    ("K", split.rows),
+                    "padded",
+                    operand.box,
+                    operand.width,
+                ),
+                pointer=split.small,
+                batch_stride=f"padded * {split.rows}",
+            )
+        )
     for slot in layout.boxes:
         access, rows = slot.access, slot.rows == "true"
         width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
         box = (layout.columns, 64) if rows else (width // slot.size, layout.columns)
         outer = access.m if rows else access.n
-        maps.append(tensor_map(
-            f"epilogue.{slot.name}_map", access, TMA_TYPES[slot.size], slot.size,
-            ("N", "M") if rows else ("M", "N"), extent(outer or ()), box, width,
-        ))  # fmt: skip
+        maps.append(
+            tensor_map(
+                f"epilogue.{slot.name}_map",
+                access,
+                TMA_TYPES[slot.size],
+                slot.size,
+                ("N", "M") if rows else ("M", "N"),
+                extent(outer or ()),
+                box,
+                width,
+            )
+        )
     return maps
 
 
 def tensor_map(
-    place: str, access: Access, kind: int, size: int, extents: tuple[str, str], outer_stride: str,
-    box: tuple[int, int], width: int,
-) -> Map:  # fmt: skip
+    place: str,
+    access: Access,
+    kind: int,
+    size: int,
+    extents: tuple[str, str],
+    outer_stride: str,
+    box: tuple[int, int],
+    width: int,
+) -> Map:
     batched = access.batch[0] if access.batch else None
     return Map(
         place=place,

@@ -110,9 +110,15 @@ def slots(plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule) -> tuple
 
 
 def steps(
-    schedule: Sm90Schedule, loaded: tuple[Operand, ...], groups: int, atoms: int,
-    stores: list[Slot], loads: list[Slot], staged: list[Slot], widths: tuple[int, ...],
-) -> Steps:  # fmt: skip
+    schedule: Sm90Schedule,
+    loaded: tuple[Operand, ...],
+    groups: int,
+    atoms: int,
+    stores: list[Slot],
+    loads: list[Slot],
+    staged: list[Slot],
+    widths: tuple[int, ...],
+) -> Steps:
     """The first of `widths`, then the most buffers, that shared memory holds beside the main loop's stages.
 
     A stage of loads is written anew at most one tile after it was read (`TensorStorage` has vectors of two
@@ -147,9 +153,9 @@ def call(operation: ArithmeticText, inputs: list[Slot]) -> str:
     coordinates = names if operation.coordinates else ["0"] * len(names)
     values = []
     for slot, kind in zip(inputs, operation.inputs, strict=True):
-        at = {
-            "box": f"{slot.name}.at[j][i][e]", "row": f"{slot.name}[e]", "column": f"{slot.name}[i]",
-        }.get(slot.shape, slot.name)  # fmt: skip
+        at = {"box": f"{slot.name}.at[j][i][e]", "row": f"{slot.name}[e]", "column": f"{slot.name}[i]"}.get(
+            slot.shape, slot.name
+        )
         values.append(f"{at} != 0" if kind == "bool" else f"{CPP[kind]}({at})")
     outs = [f"out{j}" for j in range(len(operation.outputs))]
     return operation.call("params.thread", coordinates, "accumulator", values, outs)

@@ -18,10 +18,16 @@ WIDEST = 128
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "f16": "f16", "bf16": "bf16", "tf32": "tf32", "e4m3": "e4m3", "e5m2": "e5m2", "s8": "s8", "u8": "u8",
+        "f16": "f16",
+        "bf16": "bf16",
+        "tf32": "tf32",
+        "e4m3": "e4m3",
+        "e5m2": "e5m2",
+        "s8": "s8",
+        "u8": "u8",
         "f32": "tf32",
     }
-)  # fmt: skip
+)
 """A lane's name in wgmma; f32 is multiplied as sums of two tf32."""
 
 SMALL = "_small"
@@ -87,19 +93,35 @@ def operands(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> tuple
     cluster_m, cluster_n = schedule.cluster
     lane, k = problem.lane, tile_k
     a = _operand(
-        "a", problem.a, problem.a.k[0] == (), lane, tile_m, k, cluster_n, "y",
-        sum(1 << (y * cluster_m) for y in range(cluster_n)), groups,
-    )  # fmt: skip
+        "a",
+        problem.a,
+        problem.a.k[0] == (),
+        lane,
+        tile_m,
+        k,
+        cluster_n,
+        "y",
+        sum(1 << (y * cluster_m) for y in range(cluster_n)),
+        groups,
+    )
     b = _operand(
         "b", problem.b, problem.b.k[0] == (), lane, tile_n, k, cluster_m, "x", (1 << cluster_m) - 1, groups
-    )  # fmt: skip
+    )
     return a, b
 
 
 def _operand(
-    name: str, access: Access, along_k: bool, lane: Element, rows: int, tile_k: int, slices: int,
-    slice_index: str, mask: int, groups: int,
-) -> Operand:  # fmt: skip
+    name: str,
+    access: Access,
+    along_k: bool,
+    lane: Element,
+    rows: int,
+    tile_k: int,
+    slices: int,
+    slice_index: str,
+    mask: int,
+    groups: int,
+) -> Operand:
     size, first = lane.bytes, "m0" if name == "a" else "n0"
     length = (tile_k if along_k else rows) * size
     width = next((w for w in (WIDEST, 64, 32) if length % w == 0), None)

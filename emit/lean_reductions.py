@@ -24,11 +24,7 @@ _FEW = (32, 16)
 """With results by columns: a thread holds one of each column that it meets in a step."""
 
 _PARTS: Mapping[Removed, str] = MappingProxyType(
-    {
-        "MN": "tiles.tiles_m * tiles.tiles_n * {warps}",
-        "M": "tiles.tiles_m * {warps}",
-        "N": "tiles.tiles_n",
-    }
+    {"MN": "tiles.tiles_m * tiles.tiles_n * {warps}", "M": "tiles.tiles_m * {warps}", "N": "tiles.tiles_n"}
 )
 """Partial results of each element that stays, as C++ over the entry's variables."""
 

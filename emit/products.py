@@ -132,10 +132,15 @@ def _layout(problem: ProductsProblem, schedule: WgmmaSchedule, operation: Arithm
         rights.append(replace(first, name="b1", access=problem.second))
     width, atoms = tile_n * problem.products, tile_m // (64 * groups)
     slots = [
-        Slot(f"out{j}", o.access, element(o.access.elem),
-             "box" if stored_in_boxes(problem, o.access) else "direct", False)
+        Slot(
+            f"out{j}",
+            o.access,
+            element(o.access.elem),
+            "box" if stored_in_boxes(problem, o.access) else "direct",
+            False,
+        )
         for j, o in enumerate(gemm.outputs)
-    ]  # fmt: skip
+    ]
     boxes = tuple(slot for slot in slots if slot.shape == "box")
     every = tuple(instructions(a, first, atoms, width))
     columns, buffers = steps(problem, schedule)
@@ -277,16 +282,29 @@ def _maps(problem: ProductsProblem, layout: Layout) -> list[Map]:
         names = ("K", mode) if along_k else (mode, "K")
         size = max(1, access.elem.bytes)
         map_ = tensor_map(
-            operand.name, access, kind if size == gemm.lane.bytes else TMA_TYPES[size], size, names,
-            extent(outer or ()), operand.box, operand.width,
-        )  # fmt: skip
+            operand.name,
+            access,
+            kind if size == gemm.lane.bytes else TMA_TYPES[size],
+            size,
+            names,
+            extent(outer or ()),
+            operand.box,
+            operand.width,
+        )
         made.append(_in_bytes(map_, access.elem.packed))
     for slot in layout.boxes:
         rows = slot.rows == "true"
         width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
-        made.append(tensor_map(
-            f"{slot.name}_map", slot.access, TMA_TYPES[slot.size], slot.size,
-            ("N", "M") if rows else ("M", "N"), extent((slot.access.m if rows else slot.access.n) or ()),
-            (layout.columns, 64) if rows else (width // slot.size, layout.columns), width,
-        ))  # fmt: skip
+        made.append(
+            tensor_map(
+                f"{slot.name}_map",
+                slot.access,
+                TMA_TYPES[slot.size],
+                slot.size,
+                ("N", "M") if rows else ("M", "N"),
+                extent((slot.access.m if rows else slot.access.n) or ()),
+                (layout.columns, 64) if rows else (width // slot.size, layout.columns),
+                width,
+            )
+        )
     return made

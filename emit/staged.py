@@ -17,9 +17,7 @@ from ucutlass.emit.gemm_sm90 import NotServed
 from ucutlass.emit.text import Source, finish, render
 from ucutlass.plan import GemmPlan, Sm90Schedule
 
-__all__ = [
-    "KERNEL_NAME", "ROUNDED", "NotServed", "Staged", "arithmetic_text", "declaration", "stage",
-]  # fmt: skip
+__all__ = ["KERNEL_NAME", "ROUNDED", "NotServed", "Staged", "arithmetic_text", "declaration", "stage"]
 
 KERNEL_NAME = "ucc_cutlass_kernel"
 """The kernel's symbol in the linked image."""
@@ -50,8 +48,7 @@ def stage(plan: GemmPlan) -> Staged:
         rounded=ROUNDED,
     )
     return Staged(
-        skeleton=finish(code, "", "sm_" + plan.arch.removeprefix("sm")),
-        arithmetic=arithmetic_text(operation),
+        skeleton=finish(code, "", "sm_" + plan.arch.removeprefix("sm")), arithmetic=arithmetic_text(operation)
     )
 
 

@@ -21,14 +21,7 @@ from ucutlass.emit.sweep_loads import Loader
 from ucutlass.emit.sweep_places import Places
 from ucutlass.emit.sweep_reductions import Reducer
 from ucutlass.emit.sweep_splits import Splits
-from ucutlass.emit.sweep_writer import (
-    Fields,
-    Names,
-    Writer,
-    accumulator,
-    stored_cpp,
-    touched,
-)
+from ucutlass.emit.sweep_writer import Fields, Names, Writer, accumulator, stored_cpp, touched
 from ucutlass.emit.tolerance import coarse, tolerant
 from ucutlass.plan import Round
 from ucutlass.plans.sweep import (
@@ -48,14 +41,7 @@ from ucutlass.plans.sweep import (
     scans_of,
 )
 
-_INCLUDES = (
-    "<cmath>",
-    "<cstdint>",
-    "<cstring>",
-    "<limits>",
-    "<type_traits>",
-    "<cuda_runtime.h>",
-)
+_INCLUDES = ("<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>")
 
 
 def render(plan: SweepPlan) -> str:
@@ -84,23 +70,42 @@ def render(plan: SweepPlan) -> str:
     return text.render(
         "sweep.cu.j2",
         includes=(*_INCLUDES, *dict.fromkeys(t.header for t in types)),
-        types=types, bf16=BF16 in elems, tf32=TF32 in elems, rounds="ucc_round<" in body,
-        columns=bool(problem.columns), across=across, reductions=reductions, scans=scans,
-        vector=schedule.vector, threads=schedule.threads, rows=schedule.rows, items=schedule.items,
+        types=types,
+        bf16=BF16 in elems,
+        tf32=TF32 in elems,
+        rounds="ucc_round<" in body,
+        columns=bool(problem.columns),
+        across=across,
+        reductions=reductions,
+        scans=scans,
+        vector=schedule.vector,
+        threads=schedule.threads,
+        rows=schedule.rows,
+        items=schedule.items,
         functions="\n".join([*integers, definitions(tuple(writer.uses))]),
         fields=[{"type": cpp, "name": name, "note": note} for name, (cpp, note) in fields.types.items()],
         floors=any("floor_" in line for line in fields.host),
-        host=fields.host, body=body, dims=problem.dims,
-        launches=made.launches, splits=schedule.splits, whole=any(o.whole for o in problem.outputs),
+        host=fields.host,
+        body=body,
+        dims=problem.dims,
+        launches=made.launches,
+        splits=schedule.splits,
+        whole=any(o.whole for o in problem.outputs),
         block=", ".join(map(str, block if across else reversed(block))),
         block_threads=schedule.threads * schedule.rows,
         resident=chains.blocks(loads[k] for k in pen.fetched(o.value for o in problem.outputs)),
         rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
-        turned=bool(schedule.turned), tile=TILE, cluster=schedule.cluster, chained=schedule.chained,
-        workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(), radix=chains.radix,
-        full=filled(problem, schedule), retained="load_retained<" in body,
-        aligned=aligned(problem, schedule), multiples=multiples(problem, schedule),
-    )  # fmt: skip
+        turned=bool(schedule.turned),
+        tile=TILE,
+        cluster=schedule.cluster,
+        chained=schedule.chained,
+        workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(),
+        radix=chains.radix,
+        full=filled(problem, schedule),
+        retained="load_retained<" in body,
+        aligned=aligned(problem, schedule),
+        multiples=multiples(problem, schedule),
+    )
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:
@@ -243,7 +248,11 @@ class _Body:
         return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
 
     def _each(
-        self, targets: Sequence[int], work: list[str], names: Names, before: Sequence[str] = (),
+        self,
+        targets: Sequence[int],
+        work: list[str],
+        names: Names,
+        before: Sequence[str] = (),
         backwards: bool = False,
     ) -> list[str]:
         """Over the elements of all items that are there: the targets, then the work on them. `backwards`:
@@ -252,10 +261,21 @@ class _Body:
         vector = "int v = kVector - 1; v >= 0; --v" if backwards else "int v = 0; v < kVector; ++v"
         items = down if backwards and not self.places.reversed() else up
         return [
-            "#pragma unroll", f"for ({items}) {{", *self.places.item(), "if (ok) {", *before,
-            *self._item_loads(targets, names), "#pragma unroll", f"for ({vector}) {{",
-            self.loader.element(), *self.writer.statements(targets, names), *work, "}", "}", "}",
-        ]  # fmt: skip
+            "#pragma unroll",
+            f"for ({items}) {{",
+            *self.places.item(),
+            "if (ok) {",
+            *before,
+            *self._item_loads(targets, names),
+            "#pragma unroll",
+            f"for ({vector}) {{",
+            self.loader.element(),
+            *self.writer.statements(targets, names),
+            *work,
+            "}",
+            "}",
+            "}",
+        ]
 
     def _once(self, targets: Sequence[int], names: Names) -> tuple[list[str], Names]:
         """The lines that compute once a row what of the targets is the same for all of it."""
@@ -295,7 +315,7 @@ class _Body:
             f"{CPP[s.kind]} carry{i}[{self._lanes}]; for (int l = 0; l < {self._lanes}; ++l) "
             f"carry{i}[l] = {'0' if s.op == 'sum' else '1'};"
             for i, s in scans
-        ]  # fmt: skip
+        ]
         if scans and self.plan.schedule.keep == "reread":
             early, lines = self._following([*targets, *scanned], loaded, names)
         else:
@@ -320,10 +340,14 @@ class _Body:
         """The launch that leaves each part's total of every scan, and what the next begins with."""
         splits, scans = Splits(self.plan), self._scans
         return [
-            f"if constexpr (kLaunch == {phases(self.problem)}) {{", *scanned,
-            *(line for i, s in scans for line in splits.leave(i, s)), "return;", "} else {",
-            *(line for i, s in scans for line in splits.carry(i, s)), "}",
-        ]  # fmt: skip
+            f"if constexpr (kLaunch == {phases(self.problem)}) {{",
+            *scanned,
+            *(line for i, s in scans for line in splits.leave(i, s)),
+            "return;",
+            "} else {",
+            *(line for i, s in scans for line in splits.carry(i, s)),
+            "}",
+        ]
 
     def _following(
         self, targets: Sequence[int], loaded: set[int], names: Names
@@ -351,11 +375,13 @@ class _Body:
         op = "Add" if s.op == "sum" else "Multiply"
         return [
             f"{cpp} s{i}[kItems][kVector];",
-            "#pragma unroll", "for (int i = 0; i < kItems; ++i)",
-            "#pragma unroll", f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
+            "#pragma unroll",
+            "for (int i = 0; i < kItems; ++i)",
+            "#pragma unroll",
+            f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
             *self._each([s.arg], [f"s{i}[i][{at}] = {self.writer.operand(s.arg, names)};"], names),
             f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i}{self._chain(i, s)});",
-        ]  # fmt: skip
+        ]
 
     def _chain(self, i: int, s: ScanAlong) -> str:
         """Through which the parts of a row learn what stands before them, as a further argument."""
@@ -380,9 +406,14 @@ class _Body:
             return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
         inner = self.writer.address(o.axes, (), Names(vector))
         return [
-            *lines, "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element(), *inner,
-            f"p.t{o.pointer}[o] = out{j}.value[v];", "}",
-        ]  # fmt: skip
+            *lines,
+            "#pragma unroll",
+            "for (int v = 0; v < kVector; ++v) {",
+            self.loader.element(),
+            *inner,
+            f"p.t{o.pointer}[o] = out{j}.value[v];",
+            "}",
+        ]
 
     def _row_results(self) -> list[str]:
         """Results of one value a row, by one thread of each row."""

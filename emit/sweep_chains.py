@@ -75,8 +75,9 @@ class Chains:
         return [
             "uint32_t const ticket = take(reinterpret_cast<uint32_t*>(p.partial));",
             "uint32_t const row_blocks = gridDim.x / uint32_t(p.parts);",
-            "int64_t const block = ticket % row_blocks;", "int const part = int(ticket / row_blocks);",
-        ]  # fmt: skip
+            "int64_t const block = ticket % row_blocks;",
+            "int const part = int(ticket / row_blocks);",
+        ]
 
     def of(self, i: int, scan: ScanAlong) -> str:
         """The chain of scan i, for the library's `scan`."""

@@ -10,15 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from ucutlass.emit.sweep_writer import (
-    Names,
-    Writer,
-    fill,
-    moves,
-    stored_cpp,
-    touched,
-    window_accumulator,
-)
+from ucutlass.emit.sweep_writer import Names, Writer, fill, moves, stored_cpp, touched, window_accumulator
 from ucutlass.extents import Fixed
 from ucutlass.plans.sweep import (
     Along,
@@ -82,16 +74,23 @@ class Loader:
             if cpp != stored_cpp(one.elem):
                 read = f"widen<{cpp}>({read})"
             return [
-                "{", *self._ids(ids, here), *self.writer.address(one.axes, one.guards, here),
-                f"{pack} = in && {valid} ? {read} : splat<{count}>({outside});", "}",
-            ]  # fmt: skip
+                "{",
+                *self._ids(ids, here),
+                *self.writer.address(one.axes, one.guards, here),
+                f"{pack} = in && {valid} ? {read} : splat<{count}>({outside});",
+                "}",
+            ]
         here = replace(names, vector=vector)
         read = f"{cpp}(load<1, 1>(p.t{one.pointer} + o).value[0])"
         return [
-            "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.element(), *self._ids(ids, here),
+            "#pragma unroll",
+            "for (int v = 0; v < kVector; ++v) {",
+            self.element(),
+            *self._ids(ids, here),
             *self.writer.address(one.axes, one.guards, here),
-            f"{pack}.value[v] = in && {valid} ? {read} : {outside};", "}",
-        ]  # fmt: skip
+            f"{pack}.value[v] = in && {valid} ? {read} : {outside};",
+            "}",
+        ]
 
     def _retained(self, k: int) -> bool:
         """Whether no two rows share an element of a load, and its lines are to leave the L2 last."""
@@ -137,21 +136,34 @@ class Loader:
         return [
             f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
             f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
-            "{", f"constexpr int kSide = TILE / {word}, kSlots = kSide * kSide / kRows;",
+            "{",
+            f"constexpr int kSide = TILE / {word}, kSlots = kSide * kSide / kRows;",
             f"Pack<{cpp}, {word}> in_lines[kSlots][{word}];",
-            "#pragma unroll", "for (int j = 0; j < kSlots; ++j) {", *slot,
-            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) {{",
+            "#pragma unroll",
+            "for (int j = 0; j < kSlots; ++j) {",
+            *slot,
+            "#pragma unroll",
+            f"for (int a = 0; a < {word}; ++a) {{",
             f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
             "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
             *self.writer.address(one.axes, (), names),
-            f"in_lines[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);", "}", "}", "}",
-            "#pragma unroll", "for (int j = 0; j < kSlots; ++j) {", *slot,
-            "#pragma unroll", f"for (int b = 0; b < {word}; ++b) {{",
+            f"in_lines[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);",
+            "}",
+            "}",
+            "}",
+            "#pragma unroll",
+            "for (int j = 0; j < kSlots; ++j) {",
+            *slot,
+            "#pragma unroll",
+            f"for (int b = 0; b < {word}; ++b) {{",
             f"Pack<{cpp}, {word}> column;",
-            "#pragma unroll", f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[j][a].value[b];",
+            "#pragma unroll",
+            f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[j][a].value[b];",
             f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
-            "}", "}", "}",
-        ]  # fmt: skip
+            "}",
+            "}",
+            "}",
+        ]
 
     # --- windows
 
@@ -178,9 +190,10 @@ class Loader:
             lines += self._span(span, here)
         lines += [line for m in window.modes if m in inside for line in self._loop(m)]
         here = replace(
-            here, windows=names.windows | set(window.modes),
+            here,
+            windows=names.windows | set(window.modes),
             spans={span.load: _tap(span) for span in spans} | dict(names.spans),
-        )  # fmt: skip
+        )
         loads = [o.load for j in window.body if isinstance(o := problem.instructions[j], Fetch)]
         single = [k for k in dict.fromkeys(loads) if k not in here.spans]
         here = replace(here, local=here.local | set(single))
@@ -197,9 +210,14 @@ class Loader:
         value = self.writer.operand(window.arg, here)
         at = f", w{window.modes[0]}" if window.op in ("argmax", "argmin") else ""
         lines += [
-            "#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.element(), *start, *work,
-            f"a{i}[v].add({value}{at});", "}",
-        ]  # fmt: skip
+            "#pragma unroll",
+            "for (int v = 0; v < kVector; ++v) {",
+            self.element(),
+            *start,
+            *work,
+            f"a{i}[v].add({value}{at});",
+            "}",
+        ]
         return [*lines, *("}" for _ in window.modes), "}"]
 
     def _loop(self, mode: int) -> list[str]:
@@ -257,18 +275,22 @@ class Loader:
         bound = self.writer.fields.number(span.along.extent)
         k = span.load
         return [
-            f"Pack<{cpp}, {span.packs * span.align}> span{k};", "{",
-            *self._ids(self.writer.ids(k), here), *self.writer.address(others, one.guards, here),
+            f"Pack<{cpp}, {span.packs * span.align}> span{k};",
+            "{",
+            *self._ids(self.writer.ids(k), here),
+            *self.writer.address(others, one.guards, here),
             f"int64_t const start = {start};",
-            "#pragma unroll", f"for (int j = 0; j < {span.packs}; ++j) {{",
+            "#pragma unroll",
+            f"for (int j = 0; j < {span.packs}; ++j) {{",
             f"int64_t const x = start + j * {span.align};",
             f"auto const pack = in && x >= 0 && x < {bound}"
             f" ? widen<{cpp}>(load<{span.align}, {span.align}>(p.t{one.pointer} + o + x))"
             f" : splat<{span.align}>({cpp}({fill(one)}));",
             "#pragma unroll",
             f"for (int b = 0; b < {span.align}; ++b) span{k}.value[j * {span.align} + b] = pack.value[b];",
-            "}", "}",
-        ]  # fmt: skip
+            "}",
+            "}",
+        ]
 
 
 MOST_TAPS = 32

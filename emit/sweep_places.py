@@ -31,8 +31,11 @@ class Places:
         """Rows and columns in the units that threads count: vectors along the vector mode."""
         problem, fields = self.problem, self.writer.fields
         for load in problem.loads:
-            fields.add(f"t{load.pointer}", f"{stored_cpp(load.elem)} const*",
-                       f"static_cast<{stored_cpp(load.elem)} const*>(tensors[{load.pointer}])")  # fmt: skip
+            fields.add(
+                f"t{load.pointer}",
+                f"{stored_cpp(load.elem)} const*",
+                f"static_cast<{stored_cpp(load.elem)} const*>(tensors[{load.pointer}])",
+            )
         for output in problem.outputs:
             cpp = stored_cpp(output.elem)
             fields.add(f"t{output.pointer}", f"{cpp}*", f"static_cast<{cpp}*>(tensors[{output.pointer}])")
@@ -152,8 +155,9 @@ class Places:
                 "int const slot = i * kRows + threadIdx.x;",
                 f"int const along = slot % ({TILE} / kVector) * kVector, side = slot / ({TILE} / kVector);",
                 f"int64_t const q{vector} = first_{vector} + along, q{across} = first_{across} + side;",
-                "constexpr bool ok = true;" if self.plan.schedule.full else
-                f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
+                "constexpr bool ok = true;"
+                if self.plan.schedule.full
+                else f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
                 f" && q{across} < {fields.mode(across, problem.modes[across])};",
             ]
         if not problem.columns:

@@ -45,16 +45,20 @@ class Reducer:
                 return Passes(
                     (f"{part}.largest = extreme<true>({part}.largest, {x});",),
                     (f"Exponentials part{i}[{count}];",),
-                    second=(f"{part}.about += exponential({x}, pivot({part}.largest));",), ends=merged,
-                )  # fmt: skip
+                    second=(f"{part}.about += exponential({x}, pivot({part}.largest));",),
+                    ends=merged,
+                )
             case "moments":
                 apart = f"float const apart{i} = {x} - {part}.mean;"
                 each = f"{lanes} part{i}[l].count += {'float(kVector)' if across else '1.0f'};"
                 return Passes(
-                    (f"{part}.mean += {x};",), (f"Moments part{i}[{count}];",), (each,),
+                    (f"{part}.mean += {x};",),
+                    (f"Moments part{i}[{count}];",),
+                    (each,),
                     (f"{lanes} part{i}[l].mean /= fmaxf(part{i}[l].count, 1.0f);",),
-                    (apart, f"{part}.squares = fmaf(apart{i}, apart{i}, {part}.squares);"), merged,
-                )  # fmt: skip
+                    (apart, f"{part}.squares = fmaf(apart{i}, apart{i}, {part}.squares);"),
+                    merged,
+                )
             case "argmax" | "argmin":
                 # The extreme first, then where it stands: the last that is met, backwards, is the first.
                 code = "i * kVector + v" if across else "i"
@@ -62,14 +66,24 @@ class Reducer:
                 kind = CPP[one.kind]
                 return Passes(
                     (f"{part}.add({x});",),
-                    (f"Extreme<{kind}, {largest}> part{i}[{count}];", f"int seen{i}[{count}];",
-                     f"{lanes} seen{i}[l] = -1;"),
-                    second=(f"if (meets({x}, {part}.value)) seen{i}[{lane}] = {code};",), backwards=True,
-                    ends=(f"{lanes} {{", f"if (seen{i}[l] >= 0) {{", *self._place(f"seen{i}[l]"),
-                          f"Where<{kind}, {largest}> here;",
-                          f"here.best = part{i}[l].value, here.value = {self._count()};",
-                          f"r{i}[l].merge(here);", "}", "}"),
-                )  # fmt: skip
+                    (
+                        f"Extreme<{kind}, {largest}> part{i}[{count}];",
+                        f"int seen{i}[{count}];",
+                        f"{lanes} seen{i}[l] = -1;",
+                    ),
+                    second=(f"if (meets({x}, {part}.value)) seen{i}[{lane}] = {code};",),
+                    backwards=True,
+                    ends=(
+                        f"{lanes} {{",
+                        f"if (seen{i}[l] >= 0) {{",
+                        *self._place(f"seen{i}[l]"),
+                        f"Where<{kind}, {largest}> here;",
+                        f"here.best = part{i}[l].value, here.value = {self._count()};",
+                        f"r{i}[l].merge(here);",
+                        "}",
+                        "}",
+                    ),
+                )
             case _:
                 return Passes((f"r{i}[{lane}].add({x});",))
 

@@ -49,30 +49,38 @@ class Splits:
         leader = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
         name = f"r{i}" if isinstance(one, RowReduce) else f"carry{i}"
         return [
-            f"if (mine && {leader} == 0) {{", f"auto* const left = {self._at(i, one)};",
-            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = {name}[l];", "}",
-        ]  # fmt: skip
+            f"if (mine && {leader} == 0) {{",
+            f"auto* const left = {self._at(i, one)};",
+            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = {name}[l];",
+            "}",
+        ]
 
     def gather(self, i: int, one: RowReduce) -> list[str]:
         thread = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
         return [
-            "if (mine) {", f"auto const* const left = {self._at(i, one)};",
+            "if (mine) {",
+            f"auto const* const left = {self._at(i, one)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
             f"for (int part = {thread}; part < kSplits; part += kThreads) "
             f"r{i}[l].merge(left[l * kSplits + part]);",
-            "}", "}", f"reduce(r{i}, turn);",
-        ]  # fmt: skip
+            "}",
+            "}",
+            f"reduce(r{i}, turn);",
+        ]
 
     def carry(self, i: int, one: ScanAlong) -> list[str]:
         """The scan of the parts before this block's."""
         op = "Add" if one.op == "sum" else "Multiply"
         return [
-            "if (mine) {", f"auto const* const left = {self._at(i, one)};",
+            "if (mine) {",
+            f"auto const* const left = {self._at(i, one)};",
             f"for (int l = 0; l < {self._lanes}; ++l) {{",
-            "#pragma unroll 16", "for (int part = 0; part < int(blockIdx.y); ++part) "
+            "#pragma unroll 16",
+            "for (int part = 0; part < int(blockIdx.y); ++part) "
             f"carry{i}[l] = {op}::apply(carry{i}[l], left[l * kSplits + part]);",
-            "}", "}",
-        ]  # fmt: skip
+            "}",
+            "}",
+        ]
 
 
 def _part(one: RowReduce | ScanAlong) -> str:

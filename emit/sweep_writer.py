@@ -290,11 +290,16 @@ _PART = MappingProxyType(
 
 _ACCUMULATOR = MappingProxyType(
     {
-        "sum": "Sum<{t}>", "prod": "Product<{t}>", "max": "Extreme<{t}, true>", "min": "Extreme<{t}, false>",
-        "argmax": "Where<{t}, true>", "argmin": "Where<{t}, false>", "logsumexp": "Exponentials",
+        "sum": "Sum<{t}>",
+        "prod": "Product<{t}>",
+        "max": "Extreme<{t}, true>",
+        "min": "Extreme<{t}, false>",
+        "argmax": "Where<{t}, true>",
+        "argmin": "Where<{t}, false>",
+        "logsumexp": "Exponentials",
         "moments": "Moments",
     }
-)  # fmt: skip
+)
 """The library's type that accumulates a reduction, of values of type t."""
 
 

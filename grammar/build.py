@@ -139,9 +139,7 @@ class Build(Transformer[Token, File]):
     def _function(self, c: Children, body: tuple[Statement, ...], is_block: bool) -> Function:
         name = c[1]
         dims, params = _only(_Dims, c), _only(_Names, c)
-        return Function(
-            name.value, dims, params, body, is_block, name_span=span_of(name), span=_across(c)
-        )
+        return Function(name.value, dims, params, body, is_block, name_span=span_of(name), span=_across(c))
 
     def dims(self, c: Children) -> _Dims:
         return _Dims(x.value for x in c if x.type == "NAME")
@@ -340,7 +338,9 @@ def _consumed(item: _BracketItem) -> BracketName:
         case Name(name):
             return BracketName(name, item.right, item.span)
     raise _problem(
-        problems.MALFORMED_CONSUMED, "brackets before `(` name dimensions", item.left.span,
+        problems.MALFORMED_CONSUMED,
+        "brackets before `(` name dimensions",
+        item.left.span,
         "write names, as in `sum[K](x)`, with an extent where one is new, as in `max[R=3](x)`",
     )
 

@@ -224,8 +224,21 @@ class _Spacing(Enum):
 _LOWEST, _NOT, _COMPARISON, _SUM, _FACTOR, _POWER, _PRIMARY = 1, 3, 4, 5, 7, 8, 9
 
 _LEVELS: Mapping[str, int] = {
-    "or": 1, "and": 2, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4,
-    "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6, "**": 8,
+    "or": 1,
+    "and": 2,
+    "<": 4,
+    "<=": 4,
+    ">": 4,
+    ">=": 4,
+    "==": 4,
+    "!=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "//": 6,
+    "%": 6,
+    "**": 8,
 }
 """Binding strength of the operators between two operands."""
 

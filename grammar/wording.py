@@ -140,76 +140,128 @@ Slip: TypeAlias = tuple[Callable[[Site], bool], str]
 
 _SLIPS: tuple[Slip, ...] = (
     # schedules
-    (lambda s: _wants_value(s) and s.text in (":", "="),
-     "leave it out: a field is its name, then its value, as in `stages 4`"),
+    (
+        lambda s: _wants_value(s) and s.text in (":", "="),
+        "leave it out: a field is its name, then its value, as in `stages 4`",
+    ),
     (lambda s: _wants_value(s) and s.text == "}", "give the field a value; `auto` is always legal"),
     (lambda s: _wants_value(s) and s.text == "(", "write a shape as `128x256x64`"),
     (_wants_value, "write a shape, a whole number or a word; `auto` is always legal"),
-    (lambda s: _after_value(s) and s.text in (",", ":"),
-     "leave it out: fields need no separator, alternatives are written `or`"),
+    (
+        lambda s: _after_value(s) and s.text in (",", ":"),
+        "leave it out: fields need no separator, alternatives are written `or`",
+    ),
     (lambda s: s.last == "schedule", "say which architecture it is for, as in `schedule sm90a { .. }`"),
-    (lambda s: s.last == "for" and s.accepts == {"NAME", "RETURN"},
-     "name a stage of the pipeline: what a binding stores, as in `for h`, or `for return`"),
-    (lambda s: s.text == "for" and s.began_with("when"),
-     "the stage stands before the condition: `schedule sm90a for h when T <= 64 { .. }`"),
-    (lambda s: s.accepts == {"FOR", "WHEN", "LBRACE"} and s.last_type == "NAME",
-     "a stage stands behind `for`, a condition behind `when`"),
-    (lambda s: s.text == "=" and _after_operand(s) and s.began_with("require", "when"),
-     "write `==` to compare"),
+    (
+        lambda s: s.last == "for" and s.accepts == {"NAME", "RETURN"},
+        "name a stage of the pipeline: what a binding stores, as in `for h`, or `for return`",
+    ),
+    (
+        lambda s: s.text == "for" and s.began_with("when"),
+        "the stage stands before the condition: `schedule sm90a for h when T <= 64 { .. }`",
+    ),
+    (
+        lambda s: s.accepts == {"FOR", "WHEN", "LBRACE"} and s.last_type == "NAME",
+        "a stage stands behind `for`, a condition behind `when`",
+    ),
+    (
+        lambda s: s.text == "=" and _after_operand(s) and s.began_with("require", "when"),
+        "write `==` to compare",
+    ),
     # heads
     (lambda s: s.accepts == {"ARROW"}, "say what it gives, as in `-> f32[M, N]`"),
-    (lambda s: s.text == "where" and s.accepts >= {"LBRACE"},
-     "give an extent where its name is new, as in `-> f32[B, P=2*H]`; state a condition as `require "
-     "K % 8 == 0`"),
-    (lambda s: s.text == ":" and s.began_with("fn") and s.open == "(" and "RPAR" in s.accepts,
-     "the parameters of a `fn` have no types"),
-    (lambda s: s.text == "->" and s.began_with("fn"),
-     "a `fn` has no result type: write `= expression` or a block"),
-    (lambda s: s.accepts == {"COLON"} and "->" in s.before,
-     "several results are named: `-> (y: f32[M], peak: f32[N])`"),
+    (
+        lambda s: s.text == "where" and s.accepts >= {"LBRACE"},
+        "give an extent where its name is new, as in `-> f32[B, P=2*H]`; state a condition as `require "
+        "K % 8 == 0`",
+    ),
+    (
+        lambda s: s.text == ":" and s.began_with("fn") and s.open == "(" and "RPAR" in s.accepts,
+        "the parameters of a `fn` have no types",
+    ),
+    (
+        lambda s: s.text == "->" and s.began_with("fn"),
+        "a `fn` has no result type: write `= expression` or a block",
+    ),
+    (
+        lambda s: s.accepts == {"COLON"} and "->" in s.before,
+        "several results are named: `-> (y: f32[M], peak: f32[N])`",
+    ),
     (lambda s: s.accepts == {"COLON"} and _in_head(s), "give the parameter a type, as in `x: bf16[M, K]`"),
-    (lambda s: s.text == "[" and s.accepts == {"LPAR"},
-     "dimensions are named in the parameters' types; only a `fn` lists them"),
-    (lambda s: s.text == "[" and s.last in (":", "->"),
-     "an element type stands before the brackets, as in `bf16[M, K]`"),
-    (lambda s: s.text == "=" and s.open == "(" and "RPAR" in s.accepts and _in_head(s),
-     "parameters have no defaults"),
-    (lambda s: s.text == "," and _in_composite(s),
-     "the names of a composite axis stand side by side, as in `(H G)`"),
+    (
+        lambda s: s.text == "[" and s.accepts == {"LPAR"},
+        "dimensions are named in the parameters' types; only a `fn` lists them",
+    ),
+    (
+        lambda s: s.text == "[" and s.last in (":", "->"),
+        "an element type stands before the brackets, as in `bf16[M, K]`",
+    ),
+    (
+        lambda s: s.text == "=" and s.open == "(" and "RPAR" in s.accepts and _in_head(s),
+        "parameters have no defaults",
+    ),
+    (
+        lambda s: s.text == "," and _in_composite(s),
+        "the names of a composite axis stand side by side, as in `(H G)`",
+    ),
     (lambda s: s.text == ")" and _in_composite(s), "a composite axis has two names or more, as in `(H G)`"),
     # statements
-    (lambda s: s.text == "," and _after_operand(s) and s.open == "{" and s.began_with("return"),
-     "several results are named: `return y = e1, peak = e2`"),
-    (lambda s: s.text == "," and _after_operand(s) and s.open == "{",
-     "one value a binding; only a call of a program with several results gives several: `a, b = "
-     "two_results(x)`"),
-    (lambda s: s.last == "if" or s.text in ("if", "else"),
-     "there is no `if`: select by `where(condition, a, b)`"),
-    (lambda s: s.last == "while" or (s.text == "for" and (_wants_statement(s) or _after_operand(s))),
-     "there are no loops: name what is reduced, as in `sum[K](x)`"),
+    (
+        lambda s: s.text == "," and _after_operand(s) and s.open == "{" and s.began_with("return"),
+        "several results are named: `return y = e1, peak = e2`",
+    ),
+    (
+        lambda s: s.text == "," and _after_operand(s) and s.open == "{",
+        "one value a binding; only a call of a program with several results gives several: `a, b = "
+        "two_results(x)`",
+    ),
+    (
+        lambda s: s.last == "if" or s.text in ("if", "else"),
+        "there is no `if`: select by `where(condition, a, b)`",
+    ),
+    (
+        lambda s: s.last == "while" or (s.text == "for" and (_wants_statement(s) or _after_operand(s))),
+        "there are no loops: name what is reduced, as in `sum[K](x)`",
+    ),
     (lambda s: s.last in _FOREIGN_BINDS, "leave it out: bind as `name = expression`"),
     (lambda s: s.text in ("//", "/") and (_wants_item(s) or _wants_statement(s)), "comments start with `#`"),
     (lambda s: _after_first_name(s) and "//" in s.before[-4:], "comments start with `#`"),
-    (lambda s: _after_first_name(s) and s.text in ("+", "-", "*", "/") and s.last_type == "NAME",
-     "values are bound once: write `y = x + ..` with a new name"),
-    (lambda s: s.text in ("schedule", "require") and s.in_function,
-     "a `fn` holds bindings and `return`; schedules and conditions belong to kernels"),
+    (
+        lambda s: _after_first_name(s) and s.text in ("+", "-", "*", "/") and s.last_type == "NAME",
+        "values are bound once: write `y = x + ..` with a new name",
+    ),
+    (
+        lambda s: s.text in ("schedule", "require") and s.in_function,
+        "a `fn` holds bindings and `return`; schedules and conditions belong to kernels",
+    ),
     (lambda s: _wants_item(s) and s.text in _FOREIGN_ITEMS, "write `kernel`, `pipeline` or `fn`"),
     # expressions
-    (lambda s: s.text in _COMPARISONS and _after_operand(s),
-     "comparisons do not chain: write `a < b and b < c`"),
-    (lambda s: s.text == "(" and s.last in (")", "]"),
-     "only a name can be called, as in `f(x)` or `f[K](x)`"),
+    (
+        lambda s: s.text in _COMPARISONS and _after_operand(s),
+        "comparisons do not chain: write `a < b and b < c`",
+    ),
+    (
+        lambda s: s.text == "(" and s.last in (")", "]"),
+        "only a name can be called, as in `f(x)` or `f[K](x)`",
+    ),
     (lambda s: s.text == "[" and s.last_type in ("INT", "FLOAT"), "a number has no dimensions to index"),
-    (lambda s: s.text == ":" and s.open == "[",
-     "there are no slices: write an index as an equation, as in `x[L = L + 1]`"),
-    (lambda s: s.text == "]" and s.last == "[",
-     "name what is consumed, as in `sum[K](x)`, or leave the brackets out"),
+    (
+        lambda s: s.text == ":" and s.open == "[",
+        "there are no slices: write an index as an equation, as in `x[L = L + 1]`",
+    ),
+    (
+        lambda s: s.text == "]" and s.last == "[",
+        "name what is consumed, as in `sum[K](x)`, or leave the brackets out",
+    ),
     (lambda s: s.text == "+" and _wants_expression(s), "there is no sign `+`: leave it out"),
-    (lambda s: _reserved(s) and "NAME" in s.accepts and not _wants_expression(s) and not _after_operand(s),
-     "this word is reserved; choose another name"),
-    (_after_first_name,
-     "a statement is `name = expression`, or starts with `return`, `require` or `schedule`"),
+    (
+        lambda s: _reserved(s) and "NAME" in s.accepts and not _wants_expression(s) and not _after_operand(s),
+        "this word is reserved; choose another name",
+    ),
+    (
+        _after_first_name,
+        "a statement is `name = expression`, or starts with `return`, `require` or `schedule`",
+    ),
 )
 """The first that holds gives the hint."""
 

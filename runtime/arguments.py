@@ -107,9 +107,7 @@ def bind(spec: LaunchSpec, shapes: Shapes) -> tuple[int, ...]:
                 f"{spec.name}: {label} has {len(shape)} axes, shape {_shape(shape)}, but is declared "
                 f"with {len(slot.axes)}: {_axes(spec, slot)}"
             )
-        axes += inference.places(
-            label, [_named(spec, axis) for axis in slot.axes], shape, slot.elem.packed
-        )
+        axes += inference.places(label, [_named(spec, axis) for axis in slot.axes], shape, slot.elem.packed)
     found = inference.infer(dict(spec.dims), axes, least=1)
     if not isinstance(found, inference.Inferred):
         raise _mistake(spec, found)
@@ -152,9 +150,7 @@ def _mistake(spec: LaunchSpec, problem: inference.Problem) -> ArgumentError | Un
 def _apart(spec: LaunchSpec, place: Place, length: int, known: Inferred) -> str:
     axis = place.declared
     if not axis.dims:
-        because = show(axis.extent) + (
-            f", {_given(spec, axis.extent, known)}" if names(axis.extent) else ""
-        )
+        because = show(axis.extent) + (f", {_given(spec, axis.extent, known)}" if names(axis.extent) else "")
         return f"{_where(place)} has {place.size} elements, but is declared as {because}: {length}"
     reasons = ", ".join(f"{n} is {known.sizes[n]} by {_origin(spec, n, known)}" for n in axis.dims)
     has = f"{_where(place)} is {_declared(axis)} and has {place.size} elements"

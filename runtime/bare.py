@@ -55,10 +55,14 @@ def rebound(spec: LaunchSpec, bound: Bound, extents: Sequence[int], device: torc
     size = ctypes.c_uint64(0)
     with current(device):
         code = ENTRY(bound.entry)(
-            (ctypes.c_void_p * tensors)(), (ctypes.c_int64 * len(extents))(*extents),
-            (ctypes.c_double * max(1, scalars))(), (ctypes.c_int64 * len(bound.knobs))(*bound.knobs),
-            None, ctypes.byref(size), None,
-        )  # fmt: skip
+            (ctypes.c_void_p * tensors)(),
+            (ctypes.c_int64 * len(extents))(*extents),
+            (ctypes.c_double * max(1, scalars))(),
+            (ctypes.c_int64 * len(bound.knobs))(*bound.knobs),
+            None,
+            ctypes.byref(size),
+            None,
+        )
     if code != 0:
         raise LaunchError(spec.name, code)
     return replace(bound, workspace=size.value)

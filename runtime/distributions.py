@@ -13,8 +13,22 @@ from ucutlass.elements import F32, TF32, Element
 from ucutlass.reference.rounding import FORMATS, RANGES
 
 Distribution: TypeAlias = Literal[
-    "integer", "residue", "residue_rows", "residue_columns", "normal", "uniform", "large", "small",
-    "positive", "negated", "zeros", "one_hot", "powers", "wide", "denormal", "special",
+    "integer",
+    "residue",
+    "residue_rows",
+    "residue_columns",
+    "normal",
+    "uniform",
+    "large",
+    "small",
+    "positive",
+    "negated",
+    "zeros",
+    "one_hot",
+    "powers",
+    "wide",
+    "denormal",
+    "special",
 ]
 
 MEANINGS: Mapping[Distribution, str] = MappingProxyType(

@@ -39,18 +39,28 @@ CUTLASS_STATUS: tuple[str, ...] = (
 
 _CUDA_WORDS: Mapping[int, str] = MappingProxyType(
     {
-        1: "invalid argument", 2: "out of memory", 35: "the driver is older than the CUDA runtime needs",
-        98: "invalid device function", 100: "no CUDA-capable device", 101: "invalid device ordinal",
-        200: "the device kernel image is invalid", 201: "invalid device context",
-        209: "no kernel image for this device", 218: "a PTX compilation failed",
+        1: "invalid argument",
+        2: "out of memory",
+        35: "the driver is older than the CUDA runtime needs",
+        98: "invalid device function",
+        100: "no CUDA-capable device",
+        101: "invalid device ordinal",
+        200: "the device kernel image is invalid",
+        201: "invalid device context",
+        209: "no kernel image for this device",
+        218: "a PTX compilation failed",
         500: "the driver lacks a function that the kernel needs",
-        700: "an illegal memory access was encountered", 701: "too many resources requested for launch",
-        702: "the launch timed out", 715: "an illegal instruction was encountered", 716: "misaligned address",
-        719: "unspecified launch failure", 720: "cooperative launch too large",
+        700: "an illegal memory access was encountered",
+        701: "too many resources requested for launch",
+        702: "the launch timed out",
+        715: "an illegal instruction was encountered",
+        716: "misaligned address",
+        719: "unspecified launch failure",
+        720: "cooperative launch too large",
         900: "the operation is not permitted while the stream is capturing",
         901: "a previous error invalidated the stream's capture",
     }
-)  # fmt: skip
+)
 """cudaError_t of driver_types.h, for a torch without CUDA's own words."""
 
 

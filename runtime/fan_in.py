@@ -66,9 +66,14 @@ def _parameter(value: Value) -> int | None:
 
 
 def _length(
-    program: Pipeline, stage: Stage, kernel: Kernel, index: int, outer: TensorType, over: tuple[str, ...],
+    program: Pipeline,
+    stage: Stage,
+    kernel: Kernel,
+    index: int,
+    outer: TensorType,
+    over: tuple[str, ...],
     sizes: Mapping[str, int],
-) -> int:  # fmt: skip
+) -> int:
     """Products of a sum: the extents of the parameter's summed axes, as the pipeline has them."""
     inner = kernel.params[index].type
     assert isinstance(inner, TensorType)

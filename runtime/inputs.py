@@ -53,6 +53,7 @@ from ucutlass.walks import walk
 
 __all__ = ["DISTRIBUTIONS", "MEANINGS", "Distribution", "Role", "generate", "roles_of"]
 
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """What the program does with a parameter. `below`: its values are coordinates along that
@@ -104,8 +105,11 @@ def generate(
     full = dict(zip(program.dims, complete(program, sizes), strict=True))
     roles = roles_of(program)
     draw = _Draw(
-        full, distribution, torch.Generator(drawn or _where(program, full, device)).manual_seed(seed),
-        _starts(program, full, distribution, tile or {}), _headroom(program, full),
+        full,
+        distribution,
+        torch.Generator(drawn or _where(program, full, device)).manual_seed(seed),
+        _starts(program, full, distribution, tile or {}),
+        _headroom(program, full),
         fan_in(program, full) if distribution in FAN_IN else {},
     )
     dots = any(role.over for role in roles.values())

@@ -168,8 +168,12 @@ def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) 
     # -I: the folder of the script, this package's, must not become a place to import from.
     return Supervised(
         [sys.executable, "-I", str(_CHILD), *map(str, pipes)],
-        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=pipes, env=passed(environ),
-    )  # fmt: skip
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=pipes,
+        env=passed(environ),
+    )
 
 
 def _outcome(status: int, result: bytes, said: str) -> Outcome:
@@ -199,9 +203,7 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-def _watch(
-    process: Supervised, deadline: float, memory_bytes: int | None
-) -> int | Literal["time", "memory"]:
+def _watch(process: Supervised, deadline: float, memory_bytes: int | None) -> int | Literal["time", "memory"]:
     while True:
         try:
             return process.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -268,9 +270,13 @@ class Warm:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ucutlass-warm")
 
     def call(
-        self, target: str, arguments: Mapping[str, Any], *, limit_seconds: float,
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
         memory_bytes: int | None = None,
-    ) -> Outcome:  # fmt: skip
+    ) -> Outcome:
         """As `run`; the limits are of this call. Raises RuntimeError once this is closed."""
         request = _asked(target, arguments)
         json.dumps(request)  # the caller's mistake is the caller's to hear of

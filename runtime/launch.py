@@ -150,14 +150,23 @@ class _Core:
     def _native_config(self) -> tuple[Any, ...]:
         """In the order that native/launcher.c `ucutlass_launcher_new` reads."""
         return (
-            *_PLAIN, float, int, bool, self.slow, self.fail, self._allocate, torch.is_grad_enabled,
-            torch.autograd.graph.increment_version, exchange_device(self.spec.device),
-            self._result_type, torch.Tensor.is_neg,
+            *_PLAIN,
+            float,
+            int,
+            bool,
+            self.slow,
+            self.fail,
+            self._allocate,
+            torch.is_grad_enabled,
+            torch.autograd.graph.increment_version,
+            exchange_device(self.spec.device),
+            self._result_type,
+            torch.Tensor.is_neg,
             torch.Tensor.__dlpack_c_exchange_api__,
             _DLPACK_DEVICES[self.spec.device],
             len(self.spec.results),
             tuple(_native_kind(p) for p in self.spec.params),
-        )  # fmt: skip
+        )
 
     def fail(self, code: int, step: int, runner: Runner) -> None:
         raise LaunchError(runner.named(step) if step >= 0 else self.spec.name, code)
@@ -346,9 +355,15 @@ def alone(spec: LaunchSpec, extents: tuple[int, ...], bound: Bound) -> Series:
     tensors = sum(isinstance(p, TensorSlot) for p in spec.params) + len(spec.results)
     scalars = len(spec.params) + len(spec.results) - tensors
     step = Launch(
-        spec.name, bound.entry, extents, bound.knobs, tuple(range(tensors)),
-        tuple(Scalar(i) for i in range(scalars)), 0 if bound.workspace else None, keep=bound.keep,
-    )  # fmt: skip
+        spec.name,
+        bound.entry,
+        extents,
+        bound.knobs,
+        tuple(range(tensors)),
+        tuple(Scalar(i) for i in range(scalars)),
+        0 if bound.workspace else None,
+        keep=bound.keep,
+    )
     return Series((step,), bound.workspace)
 
 

@@ -75,13 +75,20 @@ OWN_SYMBOLS = "-Xlinker=-Bsymbolic"
 _FLAGS = (*LANGUAGE, "-shared", HOST, OWN_SYMBOLS, "-Xptxas=-v")
 
 _STRIPPED = (
-    "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH",
-    "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "GCC_EXEC_PREFIX", "COMPILER_PATH",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_CCBIN",
+    "CPATH",
+    "C_INCLUDE_PATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+    "GCC_EXEC_PREFIX",
+    "COMPILER_PATH",
 )
 """Variables that would change what is built without being in its key."""
 
 CUTLASS_FOLDER = (
-    "CUTLASS=$(python3 -c \"import importlib.util as u; "
+    'CUTLASS=$(python3 -c "import importlib.util as u; '
     "print(u.find_spec('cutlass_library').submodule_search_locations[0])\")/source"
 )
 """Shell line that sets the variable which `command_line` uses."""
@@ -191,8 +198,12 @@ def _command(arch: str, toolchain: Toolchain) -> list[str]:
         f"-I{home / 'include'}",
         f"-I{home / 'tools/util/include'}",
         *(f"-L{folder}" for folder in toolchain.nvcc.library_folders),
-        "-keep", f"-keep-dir={_SCRATCH}", f"--time={_PHASES}",
-        "-o", LIBRARY, SOURCE,
+        "-keep",
+        f"-keep-dir={_SCRATCH}",
+        f"--time={_PHASES}",
+        "-o",
+        LIBRARY,
+        SOURCE,
     ]
 
 
@@ -232,9 +243,14 @@ _WIDTH = 300
 
 
 def refusal(
-    entry: str, status: int, log: str, keep: Callable[[], Path], command: str,
-    compiler: str = "nvcc", source: str = SOURCE,
-) -> BuildError | MachineError:  # fmt: skip
+    entry: str,
+    status: int,
+    log: str,
+    keep: Callable[[], Path],
+    command: str,
+    compiler: str = "nvcc",
+    source: str = SOURCE,
+) -> BuildError | MachineError:
     """What a compiler's failure is, by its status and words; `command` repeats it beside `source`."""
     for pattern, fault, mend in _MACHINE_FAULTS:
         if m := pattern.search(log):

@@ -103,9 +103,7 @@ def make_many(
     return tuple(futures[recipe.key].result() for recipe in recipes)
 
 
-def _units(
-    distinct: Mapping[str, Member], cache: Cache, group: int, workers: int
-) -> tuple[Unit, ...]:
+def _units(distinct: Mapping[str, Member], cache: Cache, group: int, workers: int) -> tuple[Unit, ...]:
     if group <= 1:
         return tuple((member,) for member in distinct.values())
     there = {key for key in distinct if isinstance(cache.load(key), Entry)}
@@ -127,9 +125,13 @@ class _Work:
         if len(unit) > 1 and not self.stop.is_set():
             try:
                 return build_unit(
-                    unit, self.toolchain, self.cache, on_progress=self.report, cancel=self.stop,
+                    unit,
+                    self.toolchain,
+                    self.cache,
+                    on_progress=self.report,
+                    cancel=self.stop,
                     limit_seconds=self.limit_seconds,
-                )  # fmt: skip
+                )
             except BuildCancelled:
                 pass  # so is each of them, below
             except (BuildError, BuildTimedOut, MachineError) as failure:

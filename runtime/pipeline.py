@@ -44,15 +44,19 @@ def series_of(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Se
             maker.launch(i, step, bound) if bound is not None else maker.foreign(i, step)
             for i, (step, bound) in enumerate(zip(found.steps, bounds, strict=True))
         ),
-        memory.bytes, lanes.count, first_join + len(lanes.joins), len(events) if forked else None,
+        memory.bytes,
+        lanes.count,
+        first_join + len(lanes.joins),
+        len(events) if forked else None,
         tuple((lane, first_join + i) for i, lane in enumerate(lanes.joins)),
-    )  # fmt: skip
+    )
 
 
 def staged(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Staged:
     """The pipeline's launch on its one workspace, and each step's alone, for the judge."""
     apart = [
-        None if bound is None or step.kernel is None
+        None
+        if bound is None or step.kernel is None
         else exposed(spec_of(step.kernel), alone(spec_of(step.kernel), step.sizes, bound))
         for step, bound in zip(found.steps, bounds, strict=True)
     ]
@@ -67,7 +71,8 @@ def rebound_all(
     `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at launch."""
     found = layout(pipeline, extents)
     again = [
-        None if bound is None or step.kernel is None
+        None
+        if bound is None or step.kernel is None
         else rebound(spec_of(step.kernel), bound, step.sizes, device)
         for step, bound in zip(found.steps, bounds, strict=True)
     ]
@@ -93,11 +98,16 @@ class _Maker:
         assert kernel is not None
         pairs = zip(kernel.params, step.stage.arguments, strict=True)
         return Launch(
-            step.name, bound.entry, step.sizes, bound.knobs,
+            step.name,
+            bound.entry,
+            step.sizes,
+            bound.knobs,
             tuple(self._where(name) for name in workspace.pointers(step)),
             tuple(self._scalar(a) for decl, a in pairs if not isinstance(decl.type, TensorType)),
-            self.memory.offsets.get(workspace.scratch(number)), self._turn(number), bound.keep,
-        )  # fmt: skip
+            self.memory.offsets.get(workspace.scratch(number)),
+            self._turn(number),
+            bound.keep,
+        )
 
     def foreign(self, number: int, step: Step) -> Foreign:
         call = step.stage.call

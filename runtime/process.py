@@ -43,9 +43,13 @@ def run(
     with log.open("wb") as out:
         try:
             process = Supervised(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=out.fileno(), stderr=subprocess.STDOUT,
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out.fileno(),
+                stderr=subprocess.STDOUT,
                 folder=folder,
-            )  # fmt: skip
+            )
         except OSError as error:
             raise CompilerUnusable(f"{command[0]} cannot be started: {error}", "ucc doctor") from error
         try:
@@ -74,9 +78,13 @@ def output(command: Sequence[str], limit_seconds: float) -> Output:
         tempfile.TemporaryFile() as err,
     ):
         process = Supervised(
-            command, env=os.environ, stdin=subprocess.DEVNULL, stdout=out.fileno(), stderr=err.fileno(),
+            command,
+            env=os.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=out.fileno(),
+            stderr=err.fileno(),
             folder=Path(folder),
-        )  # fmt: skip
+        )
         try:
             status = _wait(process, time.monotonic() + limit_seconds, None)
         finally:

@@ -62,9 +62,7 @@ class Report:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Report:
         """Raises KeyError or TypeError where `data` is not what to_json wrote."""
-        return Report(
-            tuple(Usage(**u) for u in data["usage"]), tuple(Finding(**f) for f in data["findings"])
-        )
+        return Report(tuple(Usage(**u) for u in data["usage"]), tuple(Finding(**f) for f in data["findings"]))
 
 
 _COMPILING = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
@@ -107,8 +105,12 @@ def _usage(log: str) -> list[Usage]:
             shared, barriers = _SHARED.search(line), _BARRIERS.search(line)
             found.append(
                 Usage(
-                    kernel, arch, int(m[1]), *frame,
-                    int(shared[1]) if shared else 0, int(barriers[1]) if barriers else 0,
+                    kernel,
+                    arch,
+                    int(m[1]),
+                    *frame,
+                    int(shared[1]) if shared else 0,
+                    int(barriers[1]) if barriers else 0,
                 )
             )
             kernel = ""

@@ -32,7 +32,7 @@ _PRINT_LIMIT = 1000
 
 _MORE: Mapping[Tool, tuple[str, ...]] = {
     # torch asks the driver for entry points that it may lack; a failed launch is seen by the child.
-    "memcheck": ("--report-api-errors", "no"),
+    "memcheck": ("--report-api-errors", "no")
 }
 
 ENVIRONMENT: Mapping[str, str] = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
@@ -126,8 +126,12 @@ def check(
     try:
         status = process.run(
             [str(sanitizer), *options, *_MORE.get(tool, ()), *command],
-            folder=folder, env=env, log=log, limit_seconds=limit_seconds, cancel=None,
-        )  # fmt: skip
+            folder=folder,
+            env=env,
+            log=log,
+            limit_seconds=limit_seconds,
+            cancel=None,
+        )
     except CompilerUnusable as error:
         return Report(tool, "not available", error.what)
     if not isinstance(status, int):

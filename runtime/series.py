@@ -145,9 +145,12 @@ class Runner:
         self._ready = [_ready(s) if isinstance(s, Launch) else None for s in series.steps]
 
     def run(
-        self, tensors: Sequence[torch.Tensor], scalars: Sequence[float], workspace: torch.Tensor | None,
+        self,
+        tensors: Sequence[torch.Tensor],
+        scalars: Sequence[float],
+        workspace: torch.Tensor | None,
         on_step: OnStep | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Launches every step on the current device; `tensors` are parameters, then results.
 
         Raises LaunchError naming the step whose entry failed, and TorchResultMismatch.
@@ -265,17 +268,24 @@ class _Ready:
         scalars = [call.scalar(s) for s in step.scalars]
         own = None if step.workspace is None else call.pointer(Inside(step.workspace))
         code: int = self.function(
-            (ctypes.c_void_p * max(1, len(pointers)))(*pointers), self.extents,
-            (ctypes.c_double * max(1, len(scalars)))(*scalars), self.knobs, own, None, on,
-        )  # fmt: skip
+            (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
+            self.extents,
+            (ctypes.c_double * max(1, len(scalars)))(*scalars),
+            self.knobs,
+            own,
+            None,
+            on,
+        )
         return code
 
 
 def _ready(step: Launch) -> _Ready:
     return _Ready(
-        step, ENTRY(step.entry), (ctypes.c_int64 * len(step.extents))(*step.extents),
+        step,
+        ENTRY(step.entry),
+        (ctypes.c_int64 * len(step.extents))(*step.extents),
         (ctypes.c_int64 * max(1, len(step.knobs)))(*step.knobs),
-    )  # fmt: skip
+    )
 
 
 def native_steps(series: Series) -> tuple[tuple[Any, ...], ...]:
@@ -286,16 +296,20 @@ def native_steps(series: Series) -> tuple[tuple[Any, ...], ...]:
     """
     return tuple(
         (
-            s.entry, s.extents, s.knobs,
+            s.entry,
+            s.extents,
+            s.knobs,
             tuple(w if isinstance(w, int) else -1 - w.offset for w in s.tensors if not isinstance(w, Held)),
             tuple(v.index if isinstance(v, Scalar) else -1 for v in s.scalars),
             tuple(0.0 if isinstance(v, Scalar) else float(v) for v in s.scalars),
             -1 if s.workspace is None else s.workspace,
-            s.turn.lane, s.turn.waits, -1 if s.turn.records is None else s.turn.records,
+            s.turn.lane,
+            s.turn.waits,
+            -1 if s.turn.records is None else s.turn.records,
         )
         for s in series.steps
         if isinstance(s, Launch)
-    )  # fmt: skip
+    )
 
 
 def torch_function(

@@ -29,9 +29,13 @@ class StageTime:
 
 
 def stage_times(
-    spec: LaunchSpec, series: Series, request: Request, tensors: Sequence[torch.Tensor],
-    scalars: Sequence[float], repeats: int,
-) -> tuple[StageTime, ...]:  # fmt: skip
+    spec: LaunchSpec,
+    series: Series,
+    request: Request,
+    tensors: Sequence[torch.Tensor],
+    scalars: Sequence[float],
+    repeats: int,
+) -> tuple[StageTime, ...]:
     """Each step of a series on one lane, between CUDA events around it."""
     runner = Runner(spec.name, series, request.device)
     times: list[list[float]] = [[] for _ in series.steps]

@@ -174,8 +174,15 @@ def _type(kind: ir.ParamType, place: _Places) -> list[Any]:
 
 
 def subject_of(
-    program: ir.Program, text: str, sizes: Sequence[int], *,
-    arch: str, lane: str, schedule: str, code: str = "", library: Path | Sequence[Path] | None = None,
+    program: ir.Program,
+    text: str,
+    sizes: Sequence[int],
+    *,
+    arch: str,
+    lane: str,
+    schedule: str,
+    code: str = "",
+    library: Path | Sequence[Path] | None = None,
 ) -> Subject:
     """The subject that a checked program at these extents is, `sizes` in the order of its dims.
 

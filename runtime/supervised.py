@@ -48,9 +48,16 @@ class Supervised:
     """
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str], stdin: int, stdout: int, stderr: int,
-        pass_fds: Sequence[int] = (), folder: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        pass_fds: Sequence[int] = (),
+        folder: Path | None = None,
+    ) -> None:
         if not command:
             raise ValueError("an empty command")
         self._line, theirs = socket.socketpair()
@@ -60,9 +67,14 @@ class Supervised:
             # -I: the folder of the script, this package's, must not become a place to import from.
             self._supervisor = subprocess.Popen(
                 [_PYTHON, "-I", "-S", str(_SUPERVISOR), str(theirs.fileno()), *command],
-                stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=(*pass_fds, theirs.fileno()),
-                start_new_session=True, env=dict(env), cwd=folder,
-            )  # fmt: skip
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=(*pass_fds, theirs.fileno()),
+                start_new_session=True,
+                env=dict(env),
+                cwd=folder,
+            )
         except BaseException:
             self._line.close()
             raise

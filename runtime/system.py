@@ -167,6 +167,9 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
         return value.value
 
     return Gpu(
-        index, name.value.decode(errors="replace"), (attribute(_MAJOR), attribute(_MINOR)),
-        memory.value, attribute(_SM_COUNT),
+        index,
+        name.value.decode(errors="replace"),
+        (attribute(_MAJOR), attribute(_MINOR)),
+        memory.value,
+        attribute(_SM_COUNT),
     )

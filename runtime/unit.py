@@ -48,9 +48,7 @@ def units(members: Sequence[Member], most: int, workers: int) -> tuple[Unit, ...
     alike: dict[tuple[str, str], list[Member]] = {}
     for member in members:
         alike.setdefault((member.source.arch, member.source.preamble), []).append(member)
-    return tuple(
-        tuple(group[i : i + size]) for group in alike.values() for i in range(0, len(group), size)
-    )
+    return tuple(tuple(group[i : i + size]) for group in alike.values() for i in range(0, len(group), size))
 
 
 def build_unit(
@@ -70,14 +68,15 @@ def build_unit(
     key = hashlib.sha256(" ".join(member.recipe.key for member in unit).encode()).hexdigest()
     for member in unit:
         on_progress(Progress("compiling", member.source.entry, f"in one unit with {len(unit) - 1} others"))
-    with (
-        cache.locked(key, timeout_seconds=limit_seconds + 60.0, cancel=cancel),
-        cache.staging(key) as folder,
-    ):
+    with cache.locked(key, timeout_seconds=limit_seconds + 60.0, cancel=cancel), cache.staging(key) as folder:
         compiled = nvcc.compile_unit(
-            [member.source for member in unit], toolchain, folder,
-            lambda: cache.keep_failure(key, folder), cancel, limit_seconds,
-        )  # fmt: skip
+            [member.source for member in unit],
+            toolchain,
+            folder,
+            lambda: cache.keep_failure(key, folder),
+            cancel,
+            limit_seconds,
+        )
         return {
             member.recipe.key: _publish(member, folder, compiled, entries, cache, on_progress)
             for member in unit
@@ -85,7 +84,11 @@ def build_unit(
 
 
 def _publish(
-    member: Member, made: Path, compiled: nvcc.Compiled, unit: tuple[str, ...], cache: Cache,
+    member: Member,
+    made: Path,
+    compiled: nvcc.Compiled,
+    unit: tuple[str, ...],
+    cache: Cache,
     on_progress: OnProgress,
 ) -> Artifact:
     def produce(folder: Path, _keep: object, _cancel: object) -> Produced:

@@ -62,8 +62,14 @@ class Case:
 
 
 def gemm(
-    fields: str, sizes: str = "M=1024,N=1024,K=1024", *, arch: str = "sm90a", x: str = "bf16[M, K]",
-    w: str = "bf16[N, K]", out: str = "bf16[M, N]", over: str = "K",
+    fields: str,
+    sizes: str = "M=1024,N=1024,K=1024",
+    *,
+    arch: str = "sm90a",
+    x: str = "bf16[M, K]",
+    w: str = "bf16[N, K]",
+    out: str = "bf16[M, N]",
+    over: str = "K",
 ) -> Case:
     """A plain product with one schedule block."""
     body = f"  return dot[{over}](x, w)\n  schedule {arch} {{ {fields} }}\n"
@@ -75,16 +81,22 @@ _VECTOR = "M=1024,N=1,K=1024"
 RULED = {
     "UC0410": gemm("warps pingpong", arch="sm80"),
     "UC0411": gemm(
-        "warps pingpong", "M=256,N=256,K=256,A=4,B=4",
-        x="f32[A, M, B, K]", w="f32[A, N, B, K]", out="f32[A, B, M, N]",
+        "warps pingpong",
+        "M=256,N=256,K=256,A=4,B=4",
+        x="f32[A, M, B, K]",
+        w="f32[A, N, B, K]",
+        out="f32[A, B, M, N]",
     ),
     "UC0412": gemm("warps multistage  math simt"),
     "UC0413": gemm(
         "warps pingpong", "M=1024,N=1024,K=64,L=64", x="bf16[M, K, L]", w="bf16[K, N, L]", over="K, L"
     ),
     "UC0415": gemm(
-        "warps pingpong", "M=1024,N=1024,K=1024,B=8",
-        x="bf16[M, K, B]", w="bf16[B, N, K]", out="bf16[B, M, N]",
+        "warps pingpong",
+        "M=1024,N=1024,K=1024,B=8",
+        x="bf16[M, K, B]",
+        w="bf16[B, N, K]",
+        out="bf16[B, M, N]",
     ),
     "UC0416": gemm("warps pingpong", x="e4m3[K, M]", w="e4m3[N, K]"),
     "UC0417": Case(
@@ -153,6 +165,7 @@ def _convolution(fields: str, x: str = "f16[N, L, C]", w: str = "f16[K, R=3, C]"
     sizes = "N=32,L=1024,C=64" + (",K=64" if "K" in w else "")
     return Case(f"kernel k(x: {x}, w: {w}) -> {result} {{\n{body}}}\n", sizes)
 
+
 SHAPES = {
     "UC0332": Case(_PAIR, "T=1024,D=1024,F=1024"),
     "UC0333": Case(
@@ -208,15 +221,18 @@ _SECTIONS = (
     ("Syntax", "UC00", "The text is not a program. Found by `ucutlass.grammar.parse`."),
     ("Names", "UC01", "A name is unknown, taken or misused. Found by `ucutlass.check`."),
     (
-        "Types and dimensions", "UC02",
+        "Types and dimensions",
+        "UC02",
         "A value does not fit. Found by `ucutlass.check`, UC0220 by `ucutlass.families`.",
     ),
     (
-        "What one kernel can do", "UC03",
+        "What one kernel can do",
+        "UC03",
         "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`.",
     ),
     (
-        "Schedules", "UC04",
+        "Schedules",
+        "UC04",
         "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
         "convolutions, UC0465 to UC0468 are of attention. Schedules are judged by rules, asked for given "
         "extents: UC0410 to UC0454 of one product (`ucutlass.rules`; some of convolutions too), UC0332 of "
@@ -226,13 +242,18 @@ _SECTIONS = (
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),
     (
-        "Limits of the compiler", "UC07",
+        "Limits of the compiler",
+        "UC07",
         "The text asks for more than the compiler does: `ucutlass.limits` has the numbers. They keep every "
         "text that is read within two seconds and 500 MB for each of `check`, `fmt`, `explain`, `emit` and "
         "`sol`. UC0107 and UC0006 are such limits too.",
     ),
-    ("Warnings", "UC08", "The program is legal, and something in it cannot be meant. Found by "
-     "`ucutlass.check` in files without errors; the exit status is 0 but for `ucc check --strict`."),
+    (
+        "Warnings",
+        "UC08",
+        "The program is legal, and something in it cannot be meant. Found by "
+        "`ucutlass.check` in files without errors; the exit status is 0 but for `ucc check --strict`.",
+    ),
 )
 
 

@@ -22,9 +22,14 @@ def _made(
 
 
 def _packed(
-    mask: str, key: str = "k: {t}[S, H, D]", starts: str = "q_starts: {w}[O], k_starts: {w}[P=O]",
-    which: str = "", wide: str = "i32", step: str = "", bias: str = "",
-) -> str:  # fmt: skip
+    mask: str,
+    key: str = "k: {t}[S, H, D]",
+    starts: str = "q_starts: {w}[O], k_starts: {w}[P=O]",
+    which: str = "",
+    wide: str = "i32",
+    step: str = "",
+    bias: str = "",
+) -> str:
     """Sequences one after another; `first` is a token's place counted from its sequence's first, or, with a
     `step`, from the next sequence's."""
     q, k = (which or name for name in ("q_starts", "k_starts"))

@@ -29,11 +29,30 @@ ROOT = Path(__file__).parent.parent
 
 LANGUAGE = frozenset(
     {
-        *BUILTINS, *FUNCTIONS, *ELEMENTS, *ARCHES, *FIELDS, *(w for f in FIELDS.values() for w in f.words),
-        *re.findall(r'"([a-z_]+)"', grammar_text()), "auto", "acc", "fast", "s32", "exclusive", "reverse",
-        "alpha", "slope", "lo", "hi", "dim", "shifts", "dims", "diagonal", "descending",
+        *BUILTINS,
+        *FUNCTIONS,
+        *ELEMENTS,
+        *ARCHES,
+        *FIELDS,
+        *(w for f in FIELDS.values() for w in f.words),
+        *re.findall(r'"([a-z_]+)"', grammar_text()),
+        "auto",
+        "acc",
+        "fast",
+        "s32",
+        "exclusive",
+        "reverse",
+        "alpha",
+        "slope",
+        "lo",
+        "hi",
+        "dim",
+        "shifts",
+        "dims",
+        "diagonal",
+        "descending",
     }
-)  # fmt: skip
+)
 """Words that mean something by themselves."""
 
 _WORD = re.compile(r"#[^\n]*|torch\.\w+|(?<![\w.])[A-Za-z_]\w*")
@@ -76,9 +95,12 @@ def decided(text: str, name: str, sizes: Mapping[str, int] | None, arch: str) ->
 
 def _launched(checked: frontend.Checked, kernel: ir.Kernel, planned: Any) -> tuple[Any, ...]:
     return (
-        source_of(checked, kernel, planned).code, show(planned.request), planned.sizes, planned.seconds,
+        source_of(checked, kernel, planned).code,
+        show(planned.request),
+        planned.sizes,
+        planned.seconds,
         getattr(planned, "knobs", None),
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -97,5 +119,6 @@ def _corpus() -> Iterator[tuple[str, str]]:
     yield from ((f"convolution {name}", text) for name, (text, _) in CONVOLUTIONS.items())
     yield from ((f"product {name}", case.text) for name, case in PRODUCTS.items())
     yield from ((f"reduction {name}", sweep.text) for name, sweep in SWEEPS.items())
-    yield from ((f"attention {name}", programs_attention.text(name, "bf16")) for name in
-                programs_attention.PROGRAMS)
+    yield from (
+        (f"attention {name}", programs_attention.text(name, "bf16")) for name in programs_attention.PROGRAMS
+    )

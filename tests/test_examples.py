@@ -22,15 +22,22 @@ from ucutlass.shapes import complete, free_dims, parse_sizes
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.ucu"))
 
 SIZES = {
-    "batched": "S=512,B=4,K=128,N=256,H=2,L=512,D=64", "cross_entropy": "T=4096,V=32000",
-    "cumsum": "A=128,L=4096,C=512", "embedding": "V=50257,D=1024,B=8,L=512",
-    "fp8_amax": "M=512,N=1024,K=256", "layer_norm": "T=16384,D=4096",
-    "linear_gelu": "M=4096,N=4096,K=4096", "matvec": "M=4096,K=8192",
-    "mlp": "T=4096,D=1024,F=4096", "pooling": "N=16,C=64,H=112,W=112",
-    "precision": "M=256,N=256,K=256", "project_heads": "B=2,L=512,K=1024",
-    "residual_relu": "M=2048,N=1024,K=512", "softmax": "T=4096,D=4096,N=16,C=64,H=56,W=56",
+    "batched": "S=512,B=4,K=128,N=256,H=2,L=512,D=64",
+    "cross_entropy": "T=4096,V=32000",
+    "cumsum": "A=128,L=4096,C=512",
+    "embedding": "V=50257,D=1024,B=8,L=512",
+    "fp8_amax": "M=512,N=1024,K=256",
+    "layer_norm": "T=16384,D=4096",
+    "linear_gelu": "M=4096,N=4096,K=4096",
+    "matvec": "M=4096,K=8192",
+    "mlp": "T=4096,D=1024,F=4096",
+    "pooling": "N=16,C=64,H=112,W=112",
+    "precision": "M=256,N=256,K=256",
+    "project_heads": "B=2,L=512,K=1024",
+    "residual_relu": "M=2048,N=1024,K=512",
+    "softmax": "T=4096,D=4096,N=16,C=64,H=56,W=56",
     "statistics": "M=512,N=512,K=512",
-}  # fmt: skip
+}
 """Extents of the free dimensions; every kernel of a file takes its own of them."""
 
 
@@ -38,9 +45,12 @@ def test_the_session_by_hand_runs_without_a_gpu(tmp_path: Path) -> None:
     script = EXAMPLES[0].with_name("ask_tell.py")
     journal = tmp_path / "sessions.sqlite"
     ran = subprocess.run(
-        [sys.executable, str(script), str(journal)], capture_output=True, text=True, check=False,
+        [sys.executable, str(script), str(journal)],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, ran.stderr
     (id,) = Journal(journal).sessions()
     state = replayed(Journal(journal).events(id))

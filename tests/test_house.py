@@ -36,11 +36,20 @@ MAY_IMPORT = {
     "top": {"grammar", "meaning", "emit", "runtime"},
     "agent": {"grammar", "meaning", "emit", "runtime", "top"},
     COMMAND: {"grammar", "meaning", "emit", "runtime", "top", "agent"},
-}  # fmt: skip
+}
 
 MEANING_OF_EMIT = {
-    "ir", "plan", "plans", "elements", "functions", "lanes", "extents", "hardware", "spans", "neutral",
-}  # fmt: skip
+    "ir",
+    "plan",
+    "plans",
+    "elements",
+    "functions",
+    "lanes",
+    "extents",
+    "hardware",
+    "spans",
+    "neutral",
+}
 """What an emitter reads: typed programs, plans and the tables; no checker, planner or rule. `spans` only
 measures it."""
 
@@ -272,17 +281,25 @@ def test_files_are_written_whole_and_read_as_utf8() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "open(p, 'w')", "p.open('ab')", "open(p)", "p.open()", "p.write_text(x)", "p.read_text()",
-        "p.read_text(errors='replace')", "os.fdopen(f)", "subprocess.run(c, text=True)",
+        "open(p, 'w')",
+        "p.open('ab')",
+        "open(p)",
+        "p.open()",
+        "p.write_text(x)",
+        "p.read_text()",
+        "p.read_text(errors='replace')",
+        "os.fdopen(f)",
+        "subprocess.run(c, text=True)",
     ],
-)  # fmt: skip
+)
 def test_a_bare_way_to_a_file_is_seen(text: str) -> None:
     assert _file_faults(ast.parse(text), may_write=False)
 
 
 def test_what_may_write_itself_does() -> None:
     idle = [
-        name for name in WRITES_ITSELF
+        name
+        for name in WRITES_ITSELF
         if not _file_faults(ast.parse((ROOT / name).read_text(encoding="utf-8")), may_write=False)
-    ]  # fmt: skip
+    ]
     assert set(idle) <= {"ucutlass/files.py"}

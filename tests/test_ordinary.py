@@ -13,17 +13,25 @@ from ucutlass.ordinary import MOST_WORK, typical_sizes
 PROGRAMS = Path(__file__).parent.parent / "benchmarks" / "programs"
 
 TEXTS = {
-    "a product": ("kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }",
-                  {"M": 4096, "N": 4096, "K": 4096}),
-    "a batch": ("kernel k(x: bf16[B, H, M, K], w: bf16[B, H, N, K]) -> bf16[B, H, M, N] "
-                "{ return dot[K](x, w) }", {"B": 16, "H": 16, "M": 4096, "K": 4096}),
-    "attention": ("kernel k(q: bf16[B, H, L, D], k: bf16[B, H, S, D], v: bf16[B, H, S, E]) -> "
-                  "bf16[B, H, L, E] { return dot[S](bf16(softmax[S](dot[D](q, k))), v) }",
-                  {"B": 16, "H": 16, "D": 128, "E": 128, "L": 4096, "S": 4096}),
-    "a convolution": ("kernel k(x: bf16[N, H, W, C], w: bf16[K, R, S, C]) -> bf16[N, P=H, Q=W, K] "
-                      "{ return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) }",
-                      {"H": 64, "W": 64, "R": 3, "S": 3, "C": 64, "N": 64, "K": 4096}),
-}  # fmt: skip
+    "a product": (
+        "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }",
+        {"M": 4096, "N": 4096, "K": 4096},
+    ),
+    "a batch": (
+        "kernel k(x: bf16[B, H, M, K], w: bf16[B, H, N, K]) -> bf16[B, H, M, N] { return dot[K](x, w) }",
+        {"B": 16, "H": 16, "M": 4096, "K": 4096},
+    ),
+    "attention": (
+        "kernel k(q: bf16[B, H, L, D], k: bf16[B, H, S, D], v: bf16[B, H, S, E]) -> "
+        "bf16[B, H, L, E] { return dot[S](bf16(softmax[S](dot[D](q, k))), v) }",
+        {"B": 16, "H": 16, "D": 128, "E": 128, "L": 4096, "S": 4096},
+    ),
+    "a convolution": (
+        "kernel k(x: bf16[N, H, W, C], w: bf16[K, R, S, C]) -> bf16[N, P=H, Q=W, K] "
+        "{ return dot[R, S, C](x[H = P + R - 1, W = Q + S - 1], w) }",
+        {"H": 64, "W": 64, "R": 3, "S": 3, "C": 64, "N": 64, "K": 4096},
+    ),
+}
 
 
 @pytest.mark.parametrize("what", TEXTS)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from ucutlass.reference.packing import pack_s4, unpack_s4
     from ucutlass.tune.call import tune, tune_shapes
 
-__all__ = [
-    "LoadedKernel", "LoadedPipeline", "load", "loads", "pack_s4", "tune", "tune_shapes", "unpack_s4"
-]  # fmt: skip
+__all__ = ["LoadedKernel", "LoadedPipeline", "load", "loads", "pack_s4", "tune", "tune_shapes", "unpack_s4"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,9 +36,13 @@ class NoKernelsHere(Exception):
 
 
 def load(
-    path: str | os.PathLike[str], name: str | None = None, *, arch: str | None = None, tuned: bool = False,
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    arch: str | None = None,
+    tuned: bool = False,
     check_offsets: bool = False,
-) -> Loaded:  # fmt: skip
+) -> Loaded:
     """The kernel or pipeline of a file as a callable; `name` where the file has several kernels, or
     several pipelines.
 
@@ -54,18 +58,25 @@ def load(
 
 
 def loads(
-    text: str, name: str | None = None, *, arch: str | None = None, tuned: bool = False,
+    text: str,
+    name: str | None = None,
+    *,
+    arch: str | None = None,
+    tuned: bool = False,
     check_offsets: bool = False,
-) -> Loaded:  # fmt: skip
+) -> Loaded:
     """As `load`, from a text. Raises ProgramError and ValueError."""
     checked = read_text(text)
     return loaded(checked, program(checked, name), arch, tuned, check_offsets)
 
 
 def loaded(
-    checked: Checked, program: ir.Program, arch: str | None = None, tuned: bool = False,
+    checked: Checked,
+    program: ir.Program,
+    arch: str | None = None,
+    tuned: bool = False,
     check_offsets: bool = False,
-) -> LoadedKernel | LoadedPipeline:  # fmt: skip
+) -> LoadedKernel | LoadedPipeline:
     """A checked file's program as a callable; the switches are those of `load`."""
     if isinstance(program, ir.Pipeline):
         return LoadedPipeline(checked, program, arch, tuned, check_offsets)
@@ -99,9 +110,13 @@ class Loaded:
 
     @classmethod
     def _of(
-        cls: type[L], checked: Checked, program: ir.Program, requires: Sequence[Requirement],
-        choose: Choose, check_offsets: bool,
-    ) -> L:  # fmt: skip
+        cls: type[L],
+        checked: Checked,
+        program: ir.Program,
+        requires: Sequence[Requirement],
+        choose: Choose,
+        check_offsets: bool,
+    ) -> L:
         from ucutlass.runtime.declaration import spec_of
         from ucutlass.runtime.launch import Launcher
         from ucutlass.runtime.offsets import offsets_of
@@ -159,9 +174,13 @@ class LoadedKernel(Loaded):
     origins: Mapping[Request, Origin]
 
     def __new__(
-        cls, checked: Checked, program: ir.Kernel, arch: str | None, tuned: bool = False,
+        cls,
+        checked: Checked,
+        program: ir.Kernel,
+        arch: str | None,
+        tuned: bool = False,
         check_offsets: bool = False,
-    ) -> LoadedKernel:  # fmt: skip
+    ) -> LoadedKernel:
         from ucutlass.runtime.declaration import Requirement
 
         requires = [
@@ -191,16 +210,23 @@ class LoadedPipeline(Loaded):
     built: Mapping[Request, BuiltPipeline]
 
     def __new__(
-        cls, checked: Checked, program: ir.Pipeline, arch: str | None, tuned: bool = False,
+        cls,
+        checked: Checked,
+        program: ir.Pipeline,
+        arch: str | None,
+        tuned: bool = False,
         check_offsets: bool = False,
-    ) -> LoadedPipeline:  # fmt: skip
+    ) -> LoadedPipeline:
         from ucutlass.runtime.declaration import Requirement
 
         built: dict[Request, BuiltPipeline] = {}
         self = cls._of(
-            checked, program, [Requirement("extents that fit every stage", partial(_fits, program))],
-            partial(_choose_all, checked, program, arch, tuned, built), check_offsets,
-        )  # fmt: skip
+            checked,
+            program,
+            [Requirement("extents that fit every stage", partial(_fits, program))],
+            partial(_choose_all, checked, program, arch, tuned, built),
+            check_offsets,
+        )
         self.built = MappingProxyType(built)
         return self
 
@@ -239,9 +265,13 @@ def _fits(program: ir.Pipeline, sizes: Mapping[str, int]) -> bool:
 
 
 def _choose_all(
-    checked: Checked, program: ir.Pipeline, arch_name: str | None, tuned: bool,
-    built: dict[Request, BuiltPipeline], request: Request,
-) -> Series:  # fmt: skip
+    checked: Checked,
+    program: ir.Pipeline,
+    arch_name: str | None,
+    tuned: bool,
+    built: dict[Request, BuiltPipeline],
+    request: Request,
+) -> Series:
     import torch
 
     from ucutlass.assembly import bind_pipeline, build_pipeline
@@ -268,9 +298,13 @@ def _recorded(
 
 
 def _choose(
-    checked: Checked, program: ir.Kernel, arch_name: str | None, tuned: bool,
-    origins: dict[Request, Origin], request: Request,
-) -> Bound:  # fmt: skip
+    checked: Checked,
+    program: ir.Kernel,
+    arch_name: str | None,
+    tuned: bool,
+    origins: dict[Request, Origin],
+    request: Request,
+) -> Bound:
     import torch
 
     from ucutlass.backend import bind, build_kernel

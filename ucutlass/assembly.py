@@ -37,9 +37,15 @@ AnyBuilt: TypeAlias = Built | BuiltPipeline
 
 
 def build_program(
-    checked: Checked, program: ir.Program, sizes: Sequence[int], arch: str, *, device: Device | None = None,
-    on_progress: OnProgress = ignore, stage: HowBuilt | None = None,
-) -> AnyBuilt:  # fmt: skip
+    checked: Checked,
+    program: ir.Program,
+    sizes: Sequence[int],
+    arch: str,
+    *,
+    device: Device | None = None,
+    on_progress: OnProgress = ignore,
+    stage: HowBuilt | None = None,
+) -> AnyBuilt:
     """A kernel or a pipeline. Raises as `build_kernel` and `build_pipeline`."""
     if isinstance(program, ir.Pipeline):
         return build_pipeline(
@@ -75,10 +81,18 @@ def versions_of(built: AnyBuilt) -> dict[str, str]:
 
 
 def build_pipeline(
-    checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str, *,
-    device: Device | None = None, aligned: Sequence[bool] | None = None, on_progress: OnProgress = ignore,
-    stage: HowBuilt | None = None, most_lanes: int = MOST_LANES, draw: Draw = as_written,
-) -> BuiltPipeline:  # fmt: skip
+    checked: Checked,
+    pipeline: ir.Pipeline,
+    sizes: Sequence[int],
+    arch: str,
+    *,
+    device: Device | None = None,
+    aligned: Sequence[bool] | None = None,
+    on_progress: OnProgress = ignore,
+    stage: HowBuilt | None = None,
+    most_lanes: int = MOST_LANES,
+    draw: Draw = as_written,
+) -> BuiltPipeline:
     """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes.
     Raises ShapeError and ProgramError as `plan_pipeline`, the first build's failure, and as `build_sources`.
     """

@@ -48,9 +48,15 @@ def source_of(checked: Checked, program: ir.Kernel, planned: AnyPlanned) -> Sour
 
 
 def build_planned(
-    checked: Checked, program: ir.Kernel, planned: Sequence[AnyPlanned], *,
-    stage: Stage | None = None, on_progress: OnProgress = ignore, cancel: Event | None = None,
-    max_jobs: int | None = None, group: int = 1,
+    checked: Checked,
+    program: ir.Kernel,
+    planned: Sequence[AnyPlanned],
+    *,
+    stage: Stage | None = None,
+    on_progress: OnProgress = ignore,
+    cancel: Event | None = None,
+    max_jobs: int | None = None,
+    group: int = 1,
 ) -> tuple[Artifact | Failure, ...]:
     """Plans of one program, built as many at once as the machine takes, or `max_jobs`; a build that
     fails takes its place and stops no other. Raises as `build_sources`."""
@@ -61,17 +67,27 @@ def build_planned(
 
 
 def build_sources(
-    pairs: Sequence[tuple[Source, Plan]], *, stage: Stage | None = None, on_progress: OnProgress = ignore,
-    cancel: Event | None = None, max_jobs: int | None = None, group: int = 1,
+    pairs: Sequence[tuple[Source, Plan]],
+    *,
+    stage: Stage | None = None,
+    on_progress: OnProgress = ignore,
+    cancel: Event | None = None,
+    max_jobs: int | None = None,
+    group: int = 1,
 ) -> tuple[Artifact | Failure, ...]:
     """As `build_planned`, of sources with their plans; `group` is of plain builds alone. Raises
     ToolchainError, and NotServed where one stage was asked for and does not serve a plan."""
     cache, how = Cache.from_switches(), stage_here(stage)
     if how == "plain":
         return build_many(
-            [source for source, _ in pairs], toolchain(), cache, on_progress=on_progress, cancel=cancel,
-            max_jobs=max_jobs, group=group,
-        )  # fmt: skip
+            [source for source, _ in pairs],
+            toolchain(),
+            cache,
+            on_progress=on_progress,
+            cancel=cancel,
+            max_jobs=max_jobs,
+            group=group,
+        )
     from ucutlass.runtime.staged import known
 
     found = [known.artifact(source, how, toolchain(), cache) for source, _ in pairs]
@@ -79,9 +95,13 @@ def build_sources(
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
     lean = all(recipe.builder == BUILDERS["b"] for recipe in recipes)
     results = make_many(
-        recipes, cache, on_progress=on_progress, cancel=cancel, max_jobs=max_jobs,
+        recipes,
+        cache,
+        on_progress=on_progress,
+        cancel=cancel,
+        max_jobs=max_jobs,
         compiler_bytes=LEAN_BYTES if lean else COMPILER_BYTES,
-    )  # fmt: skip
+    )
     for (source, _), result in zip(absent, results, strict=True):
         if isinstance(result, Artifact):
             known.keep(source, how, toolchain(), cache, result.key)
@@ -173,8 +193,14 @@ class Built:
 
 
 def build_kernel(
-    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str, *,
-    device: Device | None = None, aligned: Sequence[bool] | None = None, on_progress: OnProgress = ignore,
+    checked: Checked,
+    program: ir.Kernel,
+    sizes: Sequence[int],
+    arch: str,
+    *,
+    device: Device | None = None,
+    aligned: Sequence[bool] | None = None,
+    on_progress: OnProgress = ignore,
     stage: Stage | None = None,
 ) -> Built:
     """Plans, emits and builds (or finds in the cache) the kernel for these extents.
@@ -274,7 +300,9 @@ def _workspace(entry: Entry, planned: AnyPlanned, knobs: tuple[int, ...], name: 
         (ctypes.c_int64 * len(planned.sizes))(*planned.sizes),
         (ctypes.c_double * max(1, problem.scalars))(),
         (ctypes.c_int64 * max(1, len(knobs)))(*knobs),
-        None, ctypes.byref(size), None,
+        None,
+        ctypes.byref(size),
+        None,
     )
     if code != 0:
         raise LaunchError(name, code)

@@ -116,14 +116,22 @@ def to_json(diagnostics: tuple[Diagnostic, ...], source: str, file: str) -> list
     def place(span: Span) -> dict[str, int]:
         start, end = lines.position(span.start), lines.position(span.end)
         return {
-            "start": span.start, "end": span.end, "line": start.line, "column": start.column,
-            "end_line": end.line, "end_column": end.column,
+            "start": span.start,
+            "end": span.end,
+            "line": start.line,
+            "column": start.column,
+            "end_line": end.line,
+            "end_column": end.column,
         }
 
     return [
         {
-            "file": file, "code": d.code, "severity": d.severity, "message": cut(d.message),
-            "hint": None if d.hint is None else cut(d.hint), "span": place(d.span),
+            "file": file,
+            "code": d.code,
+            "severity": d.severity,
+            "message": cut(d.message),
+            "hint": None if d.hint is None else cut(d.hint),
+            "span": place(d.span),
             "notes": [{"message": cut(m), "span": place(s)} for m, s in d.notes],
         }
         for d in diagnostics

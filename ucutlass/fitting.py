@@ -14,7 +14,11 @@ Tile: TypeAlias = tuple[Warps, tuple[int, int]]
 """Warps, and the elements of a tile along M and N."""
 
 _ROWS: tuple[tuple[Warps, int], ...] = (
-    ("cooperative", 128), ("cooperative", 256), ("pingpong", 64), ("pingpong", 128), ("pingpong", 192),
+    ("cooperative", 128),
+    ("cooperative", 256),
+    ("pingpong", 64),
+    ("pingpong", 128),
+    ("pingpong", 192),
 )
 _WORTH = 1.1
 """Share of the least work of the tiles that are tried anyway, up to which another width is worth a price."""

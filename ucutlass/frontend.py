@@ -133,8 +133,12 @@ class Chosen:
 
 @span("planning")
 def plan_kernel(
-    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str,
-    device: Device | None = None, aligned: Sequence[bool] | None = None,
+    checked: Checked,
+    program: ir.Kernel,
+    sizes: Sequence[int],
+    arch: str,
+    device: Device | None = None,
+    aligned: Sequence[bool] | None = None,
 ) -> Chosen:
     """The plan for concrete extents (in the order of `program.dims`): the first guarded schedule
     that holds, the cheapest of its alternatives by estimate.
@@ -165,7 +169,12 @@ def gemm_form(checked: Checked, program: ir.Kernel) -> GemmForm:
 
 
 def _planned(
-    checked: Checked, found: Form, sizes: Sequence[int], arch: str, device: Device | None, request: Request,
+    checked: Checked,
+    found: Form,
+    sizes: Sequence[int],
+    arch: str,
+    device: Device | None,
+    request: Request,
     aligned: Sequence[bool] | None = None,
 ) -> AnyPlanned | tuple[Violation, ...]:
     try:

@@ -85,11 +85,27 @@ _INSTRUCTIONS: Mapping[str, float] = MappingProxyType(
     {
         "gelu": 28.0,
         **dict.fromkeys(
-            ("exp", "log", "tanh", "sigmoid", "silu", "gelu_tanh", "erf", "pow", "softplus", "elu", "selu",
-             "mish", "sqrt", "rsqrt", "div"), _SLOW,
+            (
+                "exp",
+                "log",
+                "tanh",
+                "sigmoid",
+                "silu",
+                "gelu_tanh",
+                "erf",
+                "pow",
+                "softplus",
+                "elu",
+                "selu",
+                "mish",
+                "sqrt",
+                "rsqrt",
+                "div",
+            ),
+            _SLOW,
         ),
     }
-)  # fmt: skip
+)
 """That a function is worth, where it is more than one. gelu as an H200 was seen to run it: 8192 x 8192 x 256
 by cooperative 128x128 tiles in 142 us (benchmarks.advice)."""
 

@@ -94,10 +94,7 @@ def places(
 
 
 def infer(
-    dims: Dimensions,
-    axes: Sequence[Place],
-    around: Mapping[str, int] = MappingProxyType({}),
-    least: int = 0,
+    dims: Dimensions, axes: Sequence[Place], around: Mapping[str, int] = MappingProxyType({}), least: int = 0
 ) -> Inferred | Problem:
     """Every dimension's extent, or the first thing that is wrong.
 
@@ -130,11 +127,7 @@ def length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
 
 
 def _completed(
-    dims: Dimensions,
-    axes: Sequence[Place],
-    free: Mapping[str, int],
-    origin: Mapping[str, Place],
-    least: int,
+    dims: Dimensions, axes: Sequence[Place], free: Mapping[str, int], origin: Mapping[str, Place], least: int
 ) -> Inferred | Problem:
     """What the text computes, then every axis held against the result."""
     full: dict[str, int] = {}

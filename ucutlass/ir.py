@@ -113,9 +113,7 @@ class Dot:
     span: Span = _span()
 
 
-ReduceOp: TypeAlias = Literal[
-    "sum", "mean", "max", "min", "prod", "var", "argmax", "argmin", "logsumexp"
-]
+ReduceOp: TypeAlias = Literal["sum", "mean", "max", "min", "prod", "var", "argmax", "argmin", "logsumexp"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,8 +211,19 @@ class Segment:
 
 
 Value: TypeAlias = (
-    ParamValue | Constant | Size | Coordinate | Apply | Cast | Dot | Reduce | Softmax
-    | Scan | Read | Gather | Segment
+    ParamValue
+    | Constant
+    | Size
+    | Coordinate
+    | Apply
+    | Cast
+    | Dot
+    | Reduce
+    | Softmax
+    | Scan
+    | Read
+    | Gather
+    | Segment
 )
 
 

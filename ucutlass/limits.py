@@ -58,35 +58,42 @@ class Effort:
 _SPLIT = "bind results that are used again, or split the kernel"
 
 NODES = Limit(
-    "UC0107", 5_000,
-    "the program is too large once functions are expanded: more than {most} distinct values", _SPLIT,
-)  # fmt: skip
+    "UC0107",
+    5_000,
+    "the program is too large once functions are expanded: more than {most} distinct values",
+    _SPLIT,
+)
 DEPTH = Limit(
-    "UC0107", 200,
+    "UC0107",
+    200,
     "the program is too large once functions are expanded: a value is computed in {number} steps, at most "
-    "{most}", _SPLIT,
-)  # fmt: skip
+    "{most}",
+    _SPLIT,
+)
 """Later passes recurse over the graph of values."""
 
 LEVELS = Limit(
-    "UC0107", 128, "expressions nest {number} deep once functions are expanded; at most {most} are followed",
+    "UC0107",
+    128,
+    "expressions nest {number} deep once functions are expanded; at most {most} are followed",
     "bind the inner parts to names",
-)  # fmt: skip
+)
 
 EXPRESSIONS = Limit(
-    "UC0107", 100_000,
+    "UC0107",
+    100_000,
     "the file is too large once functions are expanded: more than {most} expressions",
     "call fewer functions from functions, or split the file",
 )
 
-ERRORS = Limit(
-    "UC0701", 100, "more than {most} errors: the others are not listed", "mend those above first"
-)
+ERRORS = Limit("UC0701", 100, "more than {most} errors: the others are not listed", "mend those above first")
 
 PROGRAMS = Limit(
-    "UC0702", 256, "the file has {number} kernels and pipelines; at most {most} are compiled",
+    "UC0702",
+    256,
+    "the file has {number} kernels and pipelines; at most {most} are compiled",
     "split the file",
-)  # fmt: skip
+)
 
 _PACK = "store what belongs together as one tensor"
 PARAMETERS = Limit("UC0703", 512, "the program has {number} parameters; at most {most} are passed", _PACK)
@@ -96,50 +103,67 @@ DIMENSIONS = Limit(
 )
 
 TERMS = Limit(
-    "UC0704", 64, "an extent has {number} terms once names are replaced; at most {most} are followed",
+    "UC0704",
+    64,
+    "an extent has {number} terms once names are replaced; at most {most} are followed",
     "make the extent free, or give a number",
-)  # fmt: skip
+)
 MAGNITUDE = Limit(
-    "UC0704", 2**63 - 1, "an extent is computed by way of {number}; at most {most} fits 64 bits",
+    "UC0704",
+    2**63 - 1,
+    "an extent is computed by way of {number}; at most {most} fits 64 bits",
     "give smaller numbers",
-)  # fmt: skip
+)
 
 FACTOR = Limit(
-    "UC0705", 2**31 - 1, "a position has the factor or offset {number}; at most {most} is followed",
+    "UC0705",
+    2**31 - 1,
+    "a position has the factor or offset {number}; at most {most} is followed",
     "no tensor has so many elements along an axis",
-)  # fmt: skip
+)
 
 BLOCKS = Limit(
-    "UC0706", 64, "the program has {number} schedule blocks; at most {most} are tried",
+    "UC0706",
+    64,
+    "the program has {number} schedule blocks; at most {most} are tried",
     "join blocks whose choices agree",
-)  # fmt: skip
+)
 ALTERNATIVES = Limit(
-    "UC0707", 256, "the schedules of the file stand for {number} alternatives; at most {most} are planned",
+    "UC0707",
+    256,
+    "the schedules of the file stand for {number} alternatives; at most {most} are planned",
     "write fewer: `ucc tune` searches the fields that are left out",
-)  # fmt: skip
+)
 
 STAGES = Limit(
     "UC0708", 128, "the pipeline has {number} stages; at most {most} are planned as one", "split the pipeline"
 )
 
 CONDITIONS = Limit(
-    "UC0709", 20_000,
+    "UC0709",
+    20_000,
     "where values are masked takes more than {most} conditions to follow through the program",
     "mask once, with fewer comparisons, or store what is masked",
-)  # fmt: skip
+)
 
 READINGS = Limit(
-    "UC0711", 5_000, "values are read at more than {most} places, each computed there anew",
+    "UC0711",
+    5_000,
+    "values are read at more than {most} places, each computed there anew",
     "store what is read at several places, in a pipeline: h: f32[..] = ..",
-)  # fmt: skip
+)
 
 ELEMENTS = Limit(
-    "UC0710", 2**62, "a tensor has {number} elements at these extents; at most {most} are numbered",
+    "UC0710",
+    2**62,
+    "a tensor has {number} elements at these extents; at most {most} are numbered",
     "give smaller extents",
-)  # fmt: skip
+)
 
 PROCESSOR_SECONDS = Limit(
-    "UC0719", 10, "the compiler took more than {most} s of processor time and was stopped",
+    "UC0719",
+    10,
+    "the compiler took more than {most} s of processor time and was stopped",
     "make the program smaller: fewer schedules, stages, or conditions",
-)  # fmt: skip
+)
 """A net below the others: none of them is meant to let a text through that gets here."""

@@ -14,9 +14,17 @@ from ucutlass.elements import E4M3, E5M2, Element
 
 NEUTRAL: Mapping[str, float] = MappingProxyType(
     {
-        "sum": 0.0, "mean": 0.0, "var": 0.0, "prod": 1.0, "cumsum": 0.0, "cumprod": 1.0,
-        "max": -math.inf, "argmax": -math.inf, "logsumexp": -math.inf,
-        "min": math.inf, "argmin": math.inf,
+        "sum": 0.0,
+        "mean": 0.0,
+        "var": 0.0,
+        "prod": 1.0,
+        "cumsum": 0.0,
+        "cumprod": 1.0,
+        "max": -math.inf,
+        "argmax": -math.inf,
+        "logsumexp": -math.inf,
+        "min": math.inf,
+        "argmin": math.inf,
     }
 )
 """By reduction or scan. -inf stands for the least value of a type and inf for the largest."""

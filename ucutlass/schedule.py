@@ -25,12 +25,18 @@ Warps: TypeAlias = Literal["pingpong", "cooperative", "multistage", "gemv", "dir
 
 WORDS: Mapping[Family, tuple[Warps, ...]] = MappingProxyType(
     {
-        "sm90": ("pingpong", "cooperative"), "sm80": ("multistage",), "gemv": ("gemv",),
-        "products": ("pingpong", "cooperative"), "simt": ("direct",),
-        "im2col": ("cooperative",), "gather": ("multistage",), "direct": ("direct",),
-        "attention": (), "sweep": (),
+        "sm90": ("pingpong", "cooperative"),
+        "sm80": ("multistage",),
+        "gemv": ("gemv",),
+        "products": ("pingpong", "cooperative"),
+        "simt": ("direct",),
+        "im2col": ("cooperative",),
+        "gather": ("multistage",),
+        "direct": ("direct",),
+        "attention": (),
+        "sweep": (),
     }
-)  # fmt: skip
+)
 """The words of the field `warps` that mean each kernel."""
 
 GEMM: tuple[Family, ...] = ("sm90", "gemv", "sm80")
@@ -75,31 +81,62 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         f.name: f
         for f in (
-            Field("warps", _CHOSEN, 0, tuple(dict.fromkeys(w for f in WORDS for w in WORDS[f])), None,
-                  "two TMA kernels, multistage, matrix-vector, plain threads"),
-            Field("tile", _TILED | {"attention"}, 3, (), None,
-                  "elements of a thread block; attention: rows x keys x head"),
-            Field("cluster", _TMA | _SWEEP, 2, (), None,
-                  "blocks that share loads; without dot 1xN share a row", True),
+            Field(
+                "warps",
+                _CHOSEN,
+                0,
+                tuple(dict.fromkeys(w for f in WORDS for w in WORDS[f])),
+                None,
+                "two TMA kernels, multistage, matrix-vector, plain threads",
+            ),
+            Field(
+                "tile",
+                _TILED | {"attention"},
+                3,
+                (),
+                None,
+                "elements of a thread block; attention: rows x keys x head",
+            ),
+            Field(
+                "cluster",
+                _TMA | _SWEEP,
+                2,
+                (),
+                None,
+                "blocks that share loads; without dot 1xN share a row",
+                True,
+            ),
             Field("stages", _TILED | {"attention"}, 0, (), (2, 32), "tiles of K (keys) in flight"),
             Field("warp_tile", _MULTISTAGE, 2, (), None, "elements of a warp"),
-            Field("math", frozenset({"sm90", "sm80", "gather"}), 0, ("tf32x3", "simt"), None,
-                  "lane f32: three tf32 passes, or FFMA (`multistage`)"),
-            Field("swap", _GEMM, 0, ("no", "yes"), None,
-                  "yes computes the transpose: N takes the tile's M side"),
-            Field("split_k", frozenset({"sm90", "sm80", "gather", "sweep", "attention"}), 0, ("stream",),
-                  (1, 1024),
-                  "parts of K, or of a row, added; `stream`: stream-K"),
+            Field(
+                "math",
+                frozenset({"sm90", "sm80", "gather"}),
+                0,
+                ("tf32x3", "simt"),
+                None,
+                "lane f32: three tf32 passes, or FFMA (`multistage`)",
+            ),
+            Field(
+                "swap", _GEMM, 0, ("no", "yes"), None, "yes computes the transpose: N takes the tile's M side"
+            ),
+            Field(
+                "split_k",
+                frozenset({"sm90", "sm80", "gather", "sweep", "attention"}),
+                0,
+                ("stream",),
+                (1, 1024),
+                "parts of K, or of a row, added; `stream`: stream-K",
+            ),
             Field("raster", _TILED, 0, tuple(RASTERS), None, "order of tiles; no build"),
             Field("swizzle", _TILED, 0, (), (1, 8), "tiles side by side; no build"),
-            Field("rows", _THREADS, 0, (), (1, 1024),
-                  "rows, or vectors of rows, of a block"),
+            Field("rows", _THREADS, 0, (), (1, 1024), "rows, or vectors of rows, of a block"),
             Field("columns", frozenset({"gemv"}), 0, (), (1, 8), "vectors at a time"),
             Field("threads", _THREADS, 0, (), (1, 1024), "threads that share K, or a row"),
             Field("vector", _VECTORS, 0, (), (1, 16), "elements a thread takes at a time"),
             Field("items", _SWEEP, 0, (), (1, 64), "vectors a thread holds"),
-            Field("keep", _SWEEP, 0, ("registers", "reread", "shared"), None,
-                  "where a row lies between passes"),
+            Field(
+                "keep", _SWEEP, 0, ("registers", "reread", "shared"), None, "where a row lies between passes"
+            ),
             Field("blocks", frozenset({"im2col"}), 0, (), (1, 8), "thread blocks an SM holds", True),
         )
     }
@@ -219,10 +256,11 @@ def served(request: Request, among: Iterable[Family]) -> tuple[Family, ...]:
     """Those of some kernels that have every fixed field and are what `warps` means."""
     given = request.given()
     return tuple(
-        family for family in among
+        family
+        for family in among
         if (request.warps is None or request.warps in WORDS[family])
         and all(family in FIELDS[name].families for name in given)
-    )  # fmt: skip
+    )
 
 
 def families(request: Request) -> tuple[Family, ...]:

@@ -19,14 +19,25 @@ from ucutlass.schedule import Family, Request, SplitK, Warps, families
 Tile: TypeAlias = tuple[int, int, int]
 
 _LARGE: tuple[tuple[Warps, tuple[int, int]], ...] = (
-    ("cooperative", (128, 256)), ("cooperative", (256, 128)), ("cooperative", (128, 128)),
-    ("pingpong", (128, 128)), ("pingpong", (64, 256)), ("pingpong", (64, 128)), ("pingpong", (128, 64)),
-    ("cooperative", (256, 192)), ("cooperative", (128, 192)), ("cooperative", (256, 96)),
+    ("cooperative", (128, 256)),
+    ("cooperative", (256, 128)),
+    ("cooperative", (128, 128)),
+    ("pingpong", (128, 128)),
+    ("pingpong", (64, 256)),
+    ("pingpong", (64, 128)),
+    ("pingpong", (128, 64)),
+    ("cooperative", (256, 192)),
+    ("cooperative", (128, 192)),
+    ("cooperative", (256, 96)),
     ("pingpong", (64, 192)),
 )
 _SMALL: tuple[tuple[Warps, tuple[int, int]], ...] = (
-    ("pingpong", (64, 64)), ("pingpong", (64, 32)), ("pingpong", (64, 16)),
-    ("cooperative", (128, 64)), ("cooperative", (128, 32)), ("cooperative", (128, 16)),
+    ("pingpong", (64, 64)),
+    ("pingpong", (64, 32)),
+    ("pingpong", (64, 16)),
+    ("cooperative", (128, 64)),
+    ("cooperative", (128, 32)),
+    ("cooperative", (128, 16)),
 )
 """Tiles of the Hopper kernels that are tried for every shape; `ucutlass.fitting` has the others."""
 
@@ -44,7 +55,15 @@ _WIDE_CLUSTERS = ((2, 2), (4, 1), (1, 4))
 """For tiles that were fitted to one wave, which loads bind: so many SMs read the same rows at once."""
 
 _MULTISTAGE = (
-    (128, 128), (128, 256), (256, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (256, 64),
+    (128, 128),
+    (128, 256),
+    (256, 128),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+    (64, 32),
+    (32, 64),
+    (256, 64),
     (32, 32),
 )
 _MULTISTAGE_F32 = 128 * 128
@@ -121,7 +140,12 @@ def _sm90(case: Case, request: Request) -> Iterator[Request]:
             for cluster in _clusters(case, side.shape, tile, request, (warps, tile[:2]) in fits):
                 for split in _splits(case, side.shape, tile, warps, request):
                     yield replace(
-                        request, warps=warps, tile=tile, cluster=cluster, split_k=split, swap=swap,
+                        request,
+                        warps=warps,
+                        tile=tile,
+                        cluster=cluster,
+                        split_k=split,
+                        swap=swap,
                         swizzle=request.swizzle or _swizzle(case, side, tile, cluster),
                     )
 
@@ -197,7 +221,8 @@ def _clusters(
     rows, columns = ceil_div(shape.m, tile[0]), ceil_div(shape.n, tile[1])
     alone = fits and rows * columns * shape.batch <= case.device.sms
     return tuple(
-        (m, n) for m, n in _CLUSTERS + (_WIDE_CLUSTERS if alone else ())
+        (m, n)
+        for m, n in _CLUSTERS + (_WIDE_CLUSTERS if alone else ())
         if m <= rows and n <= columns and (m == 1 or tile[1] % 16 == 0)
     )
 
@@ -239,7 +264,11 @@ def _sm80(case: Case, request: Request) -> Iterator[Request]:
         for tile in _sm80_tiles(side, math, request):
             for split in _splits(case, side.shape, tile, "multistage", request):
                 yield replace(
-                    request, warps="multistage", tile=tile, math=math, split_k=split,
+                    request,
+                    warps="multistage",
+                    tile=tile,
+                    math=math,
+                    split_k=split,
                     swap=request.swap or "no",
                 )
 

@@ -96,9 +96,7 @@ def kind_of(problem: GemmProblem) -> str:
         if isinstance(i, Compute) and heuristic.is_slow(i.function)
     }
     reads = sorted(f"{access.shape}{access.elem.bits}" for access in problem.inputs)
-    writes = [
-        f"{'store' if isinstance(o, Store) else o.op}{o.access.elem.bits}" for o in problem.outputs
-    ]
+    writes = [f"{'store' if isinstance(o, Store) else o.op}{o.access.elem.bits}" for o in problem.outputs]
     return " ".join([lane, problem.accumulate, orders, *reads, *sorted(slow), *writes])
 
 
@@ -142,7 +140,10 @@ def proposals(
 
 
 def better(
-    case: Case, asked: Request, choice: tuple[heuristic.Estimate, Candidate], known: Sequence[Winner],
+    case: Case,
+    asked: Request,
+    choice: tuple[heuristic.Estimate, Candidate],
+    known: Sequence[Winner],
     trust: Trust = DEFAULT,
 ) -> Proposed | None:
     """The proposal to take in place of the cost model's choice, its price and itself; None for none."""
@@ -193,11 +194,14 @@ def to_json(known: Sequence[Winner]) -> dict[str, list[Any]]:
     at = {form: i for i, form in enumerate(forms)}
     rows = [
         {
-            "sizes": list(w.sizes), "kind": w.kind, "dtype": w.dtype, "request": w.request.given(),
+            "sizes": list(w.sizes),
+            "kind": w.kind,
+            "dtype": w.dtype,
+            "request": w.request.given(),
             "beaten": sorted(at[form] for form in w.beaten),
         }
         for w in known
-    ]  # fmt: skip
+    ]
     return {"forms": [form.given() for form in forms], "winners": rows}
 
 

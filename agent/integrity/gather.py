@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.integrity.bundle import (
-    Artefact,
-    Bundle,
-    InputProbe,
-    Limits,
-    Missing,
-    Probe,
-    ResultProbe,
-)
+from ucutlass.agent.integrity.bundle import Artefact, Bundle, InputProbe, Limits, Missing, Probe, ResultProbe
 from ucutlass.agent.integrity.limits import calibrated_limits, limits_of, stage_works
 from ucutlass.agent.integrity.precision import Declared
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
@@ -60,8 +52,10 @@ def matches(candidate: Candidate, record: Record) -> bool:
     subject = record.subject
     text = program_digest(candidate.checked.source)
     return (subject.kernel, subject.program, dict(subject.sizes)) == (
-        candidate.program.name, text, dict(candidate.sizes)
-    )  # fmt: skip
+        candidate.program.name,
+        text,
+        dict(candidate.sizes),
+    )
 
 
 def gather(
@@ -90,13 +84,11 @@ def gather(
         limits=_limits(candidate, device),
         calibrated=_calibrated(candidate, device, bench),
         probe=_probe(candidate, seed),
-        stages=() if isinstance(device, Missing) else stage_works(
-            candidate.program, candidate.sizes, device
-        ),
+        stages=() if isinstance(device, Missing) else stage_works(candidate.program, candidate.sizes, device),
         ancestors=[ancestor_of(r) for r in ancestors],
         kept=_kept(candidate, mine, device, library),
         records=[*records, *ancestors],
-    )  # fmt: skip
+    )
 
 
 def _no(kind: str, strange: Iterable[Record]) -> str:
@@ -159,11 +151,14 @@ def _probe(candidate: Candidate, seed: int) -> Probe | Missing:
     outcome = isolate.run(
         "ucutlass.trials.audit:probe",
         {
-            "text": candidate.checked.source, "file": candidate.checked.file,
-            "name": candidate.program.name, "sizes": free, "seed": seed,
+            "text": candidate.checked.source,
+            "file": candidate.checked.file,
+            "name": candidate.program.name,
+            "sizes": free,
+            "seed": seed,
         },
         limit_seconds=PROBE_SECONDS,
-    )  # fmt: skip
+    )
     match outcome:
         case isolate.Returned(dict(found)):
             return probe_of(found)

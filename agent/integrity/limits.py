@@ -38,9 +38,7 @@ def calibrated_limits(
     return _limits("calibration", work, device, rates, ceilings.clock, ceilings.l2 is None)
 
 
-def _limits(
-    what: str, work: Work, device: Device, rates: Rates, clock: float, estimated: bool
-) -> Limits:
+def _limits(what: str, work: Work, device: Device, rates: Rates, clock: float, estimated: bool) -> Limits:
     def terms(regime: Regime) -> dict[str, float]:
         return {t.name: t.seconds for t in fused_bound(work, device, rates, regime).limits}
 

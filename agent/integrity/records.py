@@ -41,9 +41,7 @@ def artefact_of(record: Record) -> Artefact:
 def timing_of(record: Record) -> Timing | Untimed | Missing:
     """What a bench record says of its candidate."""
     match {**record.protocol, **record.result}:
-        case {
-            "regime": "cold" | "warm" as regime, "outcomes": [dict(first), *_], "findings": list(general)
-        }:  # fmt: skip
+        case {"regime": "cold" | "warm" as regime, "outcomes": [dict(first), *_], "findings": list(general)}:
             pass
         case _:
             return _lacks(record, "a regime, a first outcome and findings")
@@ -118,9 +116,13 @@ def _clock_findings(given: Sequence[Any]) -> tuple[ClockFinding, ...] | None:
 def _case(given: Any) -> Case | None:
     match given:
         case {
-            "name": str(name), "ok": bool(ok), "worst": worst, "rms": rms,
-            "varies": bool(varies), "reference_varies": bool(reference),
-        }:  # fmt: skip
+            "name": str(name),
+            "ok": bool(ok),
+            "worst": worst,
+            "rms": rms,
+            "varies": bool(varies),
+            "reference_varies": bool(reference),
+        }:
             try:
                 largest, mean = _number(worst), _number(rms)
             except ValueError:

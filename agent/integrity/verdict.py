@@ -11,7 +11,13 @@ Verdict: TypeAlias = Literal[
 ]
 
 PRECEDENCE: tuple[Verdict, ...] = (
-    "gaming", "flawed-problem", "below-sol", "library-only", "unproven", "minor", "ok",
+    "gaming",
+    "flawed-problem",
+    "below-sol",
+    "library-only",
+    "unproven",
+    "minor",
+    "ok",
 )
 """The worst first; the worst finding names the report.
 

@@ -41,9 +41,13 @@ MOST_ANSWER = 4_000_000
 
 
 def open_service(
-    key: str | None = None, *, base_url: str | None = None, tries: int = TRIES, timeout: float = TIMEOUT,
+    key: str | None = None,
+    *,
+    base_url: str | None = None,
+    tries: int = TRIES,
+    timeout: float = TIMEOUT,
     sleep: Callable[[float], None] = time.sleep,
-) -> AnthropicService:  # fmt: skip
+) -> AnthropicService:
     """The service with this key, or the one in ANTHROPIC_API_KEY; nothing else is looked for. Raises
     ProposerFailed without a key or the SDK."""
     sdk = _sdk()
@@ -99,7 +103,7 @@ class AnthropicService:
                 continue
             return Reply(
                 reply.content, reply.stop, reply.model, reply.usage, reply.seconds, reply.detail, tuple(said)
-            )  # fmt: skip
+            )
         raise ProposerFailed(
             f"the Messages API gave no answer: {'; '.join(said)}", "resume the session later"
         )
@@ -268,9 +272,10 @@ def _usage(usage: Any, before: Usage) -> Usage:
     return Usage(
         _number(usage, "input_tokens", before.input),
         _number(usage, "cache_read_input_tokens", before.cached),
-        max(0, written - hour), hour,
+        max(0, written - hour),
+        hour,
         _number(usage, "output_tokens", before.output),
-    )  # fmt: skip
+    )
 
 
 def _number(value: Any, name: str, otherwise: int) -> int:

@@ -89,23 +89,34 @@ def request(ask: Ask, state: State, subject: Subject) -> dict[str, Any]:
     """What the program is told."""
     parent = state.tree[ask.pick.parent]
     return {
-        "version": VERSION, "call": ask.call, "role": ask.role, "writes": ask.role in WRITERS,
+        "version": VERSION,
+        "call": ask.call,
+        "role": ask.role,
+        "writes": ask.role in WRITERS,
         "keep": state.settings.keep,
         "problem": {
-            "text": subject.text, "program": subject.program, "sizes": dict(subject.sizes),
-            "arch": subject.arch, "device": subject.device, "lane": subject.lane,
+            "text": subject.text,
+            "program": subject.program,
+            "sizes": dict(subject.sizes),
+            "arch": subject.arch,
+            "device": subject.device,
+            "lane": subject.lane,
             "module": None if subject.module is None else subject.module.source,
         },
         "system": [prompt.prefix(), prompt.problem(subject)],
         "turn": prompt.turn(ask, state, subject),
         "parent": {"id": parent.id, "text": parent.text},
         "window": [
-            {"id": n.id, "parent": n.parent, "outcome": outcome_to_json(n.outcome),
-             "text": "" if isinstance(n.outcome, Rejected) else n.text}
+            {
+                "id": n.id,
+                "parent": n.parent,
+                "outcome": outcome_to_json(n.outcome),
+                "text": "" if isinstance(n.outcome, Rejected) else n.text,
+            }
             for n in prompt.window(ask, state.tree)
         ],
         "grammar": grammar_text(),
-    }  # fmt: skip
+    }
 
 
 # --- the answer ------------------------------------------------------------------

@@ -102,11 +102,12 @@ class ModelProposer:
         kept: dict[str, Any] = {"type": "ephemeral", **({"ttl": "1h"} if self.chosen.hour else {})}
         system = [prompt.prefix(), prompt.problem(self.subject)]
         request: dict[str, Any] = {
-            "model": self.chosen.model, "max_tokens": self.chosen.most_tokens,
+            "model": self.chosen.model,
+            "max_tokens": self.chosen.most_tokens,
             "system": [{**_text(text), "cache_control": kept} for text in system],
             # Without tools a conversation has one turn, and nothing to find in a cache.
             "messages": _marked(messages, kept) if self.tools else list(messages),
-        }  # fmt: skip
+        }
         if self.tools:
             request["tools"] = [_offered(t) for t in self.tools]
             request |= {"tool_choice": {"type": "none"}} if last else {}
@@ -144,9 +145,10 @@ class ModelProposer:
             said, wrong = str(failure), True
         what = f"output of {tool.name}" if tool is not None else "output of no tool"
         result = {
-            "type": "tool_result", "tool_use_id": str(call.get("id")),
+            "type": "tool_result",
+            "tool_use_id": str(call.get("id")),
             "content": [_text(quoted(what, said))],
-        }  # fmt: skip
+        }
         return {**result, "is_error": True} if wrong else result
 
 

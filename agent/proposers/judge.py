@@ -77,10 +77,11 @@ class ModelJudge:
     def _request(self, node: Node, state: State) -> Request:
         kept = {"type": "ephemeral"}
         request: dict[str, Any] = {
-            "model": self.chosen.model, "max_tokens": MOST_TOKENS,
+            "model": self.chosen.model,
+            "max_tokens": MOST_TOKENS,
             "system": [{"type": "text", "text": RULES, "cache_control": kept}],
             "messages": [{"role": "user", "content": [{"type": "text", "text": turn(node, state)}]}],
-        }  # fmt: skip
+        }
         if self.chosen.effort is not None:
             request["output_config"] = {"effort": self.chosen.effort}
         return request

@@ -114,9 +114,7 @@ def _shares(here: Looked, seconds: float) -> tuple[float, ...]:
     return tuple(seconds * one / whole for one in here.estimates)
 
 
-def _moved(
-    before: Looked, times: tuple[float, ...], here: Looked, change: float
-) -> tuple[float, ...] | None:
+def _moved(before: Looked, times: tuple[float, ...], here: Looked, change: float) -> tuple[float, ...] | None:
     """The parent's times with the change where the two differ; None where that is not one place."""
     if before.places != here.places:
         return None

@@ -35,19 +35,36 @@ def subject(
     known = device or default_device(ARCHES[problem.arch])
     if problem.module is not None:
         return subject_of_module(
-            problem.module, problem.text, problem.program, problem.arch, known.name, lane=problem.lane,
-            baseline=baseline, memory=memory,
-        )  # fmt: skip
+            problem.module,
+            problem.text,
+            problem.program,
+            problem.arch,
+            known.name,
+            lane=problem.lane,
+            baseline=baseline,
+            memory=memory,
+        )
     return subject_of(
-        problem.text, problem.program, problem.sizes, problem.arch, known.name, lane=problem.lane,
-        baseline=baseline, memory=memory,
-    )  # fmt: skip
+        problem.text,
+        problem.program,
+        problem.sizes,
+        problem.arch,
+        known.name,
+        lane=problem.lane,
+        baseline=baseline,
+        memory=memory,
+    )
 
 
 def model(
-    chosen: Chosen, *, key: str | None = None, base_url: str | None = None, record: Path | None = None,
-    baseline: str = "", memory: Sequence[str] = (),
-) -> Model:  # fmt: skip
+    chosen: Chosen,
+    *,
+    key: str | None = None,
+    base_url: str | None = None,
+    record: Path | None = None,
+    baseline: str = "",
+    memory: Sequence[str] = (),
+) -> Model:
     """A model over the Messages API; `record` is a file for its traffic. Raises ProposerFailed."""
     service: Service = open_service(key, base_url=base_url)
     if record is not None:
@@ -55,9 +72,7 @@ def model(
     return _of(service, chosen, baseline, memory)
 
 
-def recorded(
-    path: Path, chosen: Chosen, *, baseline: str = "", memory: Sequence[str] = ()
-) -> Model:
+def recorded(path: Path, chosen: Chosen, *, baseline: str = "", memory: Sequence[str] = ()) -> Model:
     """A model's recorded traffic, for a session with the same problem and settings. Raises ProposerFailed."""
     try:
         service = Replaying.open(path)
@@ -80,9 +95,13 @@ def judge(name: str, *, key: str | None = None, base_url: str | None = None) -> 
 
 
 def command(
-    words: Sequence[str], limit_seconds: float = 600.0, *, baseline: str = "", memory: Sequence[str] = (),
+    words: Sequence[str],
+    limit_seconds: float = 600.0,
+    *,
+    baseline: str = "",
+    memory: Sequence[str] = (),
     pass_env: Sequence[str] = (),
-) -> Command:  # fmt: skip
+) -> Command:
     """A program and its arguments; `pass_env` as of CommandProposer."""
 
     def make(problem: Problem, device: Device | None, seed: int = 0) -> CommandProposer:

@@ -80,8 +80,9 @@ def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count:
     here = space.groups[parent].request
     weights = {
         at: math.exp(-STEEP * distance(here, group.request))
-        for at, group in enumerate(space.groups) if at not in seen
-    }  # fmt: skip
+        for at, group in enumerate(space.groups)
+        if at not in seen
+    }
     found: list[int] = []
     while weights and len(found) < count:
         (drawn,) = chance.choices(list(weights), list(weights.values()))

@@ -72,6 +72,9 @@ def dollars(price: Price, usage: Usage) -> float:
     if price.above is not None and price.long is not None and usage.prompt > price.above:
         return dollars(price.long, usage)
     return (
-        usage.input * price.input + usage.cached * price.cached + usage.written * price.written
-        + usage.written_hour * price.written_hour + usage.output * price.output
-    ) / 1e6  # fmt: skip
+        usage.input * price.input
+        + usage.cached * price.cached
+        + usage.written * price.written
+        + usage.written_hour * price.written_hour
+        + usage.output * price.output
+    ) / 1e6

@@ -72,19 +72,21 @@ def module(given: Module, program: str) -> str:
     gives = [f"- {one}" for one in given.facts.results]
     mode = "train() mode" if given.facts.training else "eval() mode"
     statistics = ": its norms take the statistics of the batch" if given.facts.batch_statistics else ""
-    return "\n\n".join([
-        f"What is computed, a PyTorch module says, not a program: forward of `Model` in {mode}{statistics}. "
-        f"A candidate is a kernel or pipeline named `{program}` that computes the same. Its parameters are "
-        "among the names below, with these element types and shapes in memory; order and dimension names are "
-        "yours, and extents follow from the shapes. A name that the module lacks is refused; what is not "
-        "needed may be left out. Numbers that the constructor was given stand in the program as numbers. The "
-        "results are the module's, in order. Before anything is built both are evaluated in float64, without "
-        "roundings, on other inputs and weights of these shapes: a constant that only fits the module's own "
-        "is refused.",
-        quoted("the PyTorch module", given.source, MOST_PROBLEM),
-        quoted("names, element types and shapes", "\n".join(names_), 8_000),
-        "Results:\n" + "\n".join(gives),
-    ])  # fmt: skip
+    return "\n\n".join(
+        [
+            f"What is computed, a PyTorch module says, not a program: forward of `Model` in {mode}{statistics}. "
+            f"A candidate is a kernel or pipeline named `{program}` that computes the same. Its parameters are "
+            "among the names below, with these element types and shapes in memory; order and dimension names are "
+            "yours, and extents follow from the shapes. A name that the module lacks is refused; what is not "
+            "needed may be left out. Numbers that the constructor was given stand in the program as numbers. The "
+            "results are the module's, in order. Before anything is built both are evaluated in float64, without "
+            "roundings, on other inputs and weights of these shapes: a constant that only fits the module's own "
+            "is refused.",
+            quoted("the PyTorch module", given.source, MOST_PROBLEM),
+            quoted("names, element types and shapes", "\n".join(names_), 8_000),
+            "Results:\n" + "\n".join(gives),
+        ]
+    )
 
 
 def _precision(subject: Subject) -> str:

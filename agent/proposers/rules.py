@@ -22,6 +22,7 @@ from ucutlass.tune.space import Space, explore
 
 __all__ = ["PROGRAMS", "Draw", "Schedules", "Stages", "rules"]
 
+
 @dataclass(slots=True)
 class Schedules:
     """Proposes schedules of a kernel. Every group of the space is proposed at most once."""

@@ -61,7 +61,7 @@ class Stages:
         tried = {one.point for one in known.values()}
         programs = _Turn(
             self, parent, here, known, stage_times(state.tree, self.look), chance, tried
-        ).programs()  # fmt: skip
+        ).programs()
         return Answer(programs, exhausted=not programs)
 
     def look(self, text: str) -> Looked | None:

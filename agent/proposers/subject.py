@@ -50,9 +50,16 @@ class Subject:
 
 
 def subject_of_module(
-    module: Module, text: str, program: str, arch: str, device: str, *,
-    lane: str = "", baseline: str = "", memory: Sequence[str] = (),
-) -> Subject:  # fmt: skip
+    module: Module,
+    text: str,
+    program: str,
+    arch: str,
+    device: str,
+    *,
+    lane: str = "",
+    baseline: str = "",
+    memory: Sequence[str] = (),
+) -> Subject:
     """As `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
     first program."""
     made = Subject(text, program, {}, arch, device, lane, (), (), baseline, tuple(memory), module)
@@ -66,9 +73,16 @@ def subject_of_module(
 
 
 def subject_of(
-    text: str, program: str | None, sizes: Mapping[str, int], arch: str, device: str, *,
-    lane: str = "", baseline: str = "", memory: Sequence[str] = (),
-) -> Subject:  # fmt: skip
+    text: str,
+    program: str | None,
+    sizes: Mapping[str, int],
+    arch: str,
+    device: str,
+    *,
+    lane: str = "",
+    baseline: str = "",
+    memory: Sequence[str] = (),
+) -> Subject:
     """With what the compiler knows of it. `device` is a name in `ucutlass.hardware.DEVICES`. Raises
     ProgramError, ShapeError, and KeyError for a device or target that is not there."""
     checked = frontend.read_text(text, "problem")
@@ -76,9 +90,17 @@ def subject_of(
     extents = dict(zip(found.dims, complete(found, sizes), strict=True))
     lines = bound_lines(checked, found, extents, ARCHES[arch].name, DEVICES[device])
     return Subject(
-        text, found.name, dict(sizes), arch, device, lane, tuple(_facts(found, extents)), tuple(lines),
-        baseline, tuple(memory),
-    )  # fmt: skip
+        text,
+        found.name,
+        dict(sizes),
+        arch,
+        device,
+        lane,
+        tuple(_facts(found, extents)),
+        tuple(lines),
+        baseline,
+        tuple(memory),
+    )
 
 
 def bound_lines(
@@ -116,4 +138,3 @@ def _shape(type_: ir.ParamType, extents: Mapping[str, int]) -> str:
             return f"{elem.name} of {' x '.join(map(str, shape)) or 'one element'}"
         case _:
             return "a number"
-

@@ -56,18 +56,30 @@ def toolbox(subject: Subject, measure: Measure | None = None) -> tuple[Tool, ...
     """In the order in which they are offered, which must stay: an API caches by it."""
     of = partial(_of_program, Front(subject))
     found = [
-        of("check", "Checks a program and its schedules for the problem's extents, as the judge will: every "
-           "error with its place, the numbers and a mend. Free.",
-           lambda text: check(subject, text)),
-        of("explain", "Says how the compiler would run a program at the problem's extents: what it chose and "
-           "why, waves, registers, shared memory, estimate, advice. Free.",
-           lambda text: described(subject, text)),
-        of("sol", "The speed-of-light bounds of a program at the problem's extents, with the terms of each. "
-           "Free.",
-           lambda text: speed_of_light(subject, text)),
-        Tool("guide", "Looks up the language guide: a diagnostic code (UC0404), a schedule field (cluster), "
-             "or words.", _object("about", "what to look up"), lambda v: look_up(_text(v, "about"))),
-    ]  # fmt: skip
+        of(
+            "check",
+            "Checks a program and its schedules for the problem's extents, as the judge will: every "
+            "error with its place, the numbers and a mend. Free.",
+            lambda text: check(subject, text),
+        ),
+        of(
+            "explain",
+            "Says how the compiler would run a program at the problem's extents: what it chose and "
+            "why, waves, registers, shared memory, estimate, advice. Free.",
+            lambda text: described(subject, text),
+        ),
+        of(
+            "sol",
+            "The speed-of-light bounds of a program at the problem's extents, with the terms of each. Free.",
+            lambda text: speed_of_light(subject, text),
+        ),
+        Tool(
+            "guide",
+            "Looks up the language guide: a diagnostic code (UC0404), a schedule field (cluster), or words.",
+            _object("about", "what to look up"),
+            lambda v: look_up(_text(v, "about")),
+        ),
+    ]
     if measure is not None:
         words = "Builds a program, verifies, times and audits it now. Costs an attempt: call it for what you "
         found.append(of("measure", words + "would propose.", measure))
@@ -90,9 +102,12 @@ class Front:
     def _read(self, text: str, sizes: Mapping[str, int]) -> None:
         subject = self._subject
         told = {
-            "text": text, "program": subject.program, "sizes": dict(sizes), "arch": subject.arch,
+            "text": text,
+            "program": subject.program,
+            "sizes": dict(sizes),
+            "arch": subject.arch,
             "device": subject.device,
-        }  # fmt: skip
+        }
         outcome = self._process.call(
             "ucutlass.trials.front:read", told, limit_seconds=SECONDS, memory_bytes=BYTES
         )

@@ -60,9 +60,12 @@ class Recording:
 
         reply = self.service.send(request, tell)
         row = {
-            "version": VERSION, "digest": digest(request), "request": dict(request),
-            "reply": reply_to_json(reply), "told": [[m, asdict(u)] for m, u in told],
-        }  # fmt: skip
+            "version": VERSION,
+            "digest": digest(request),
+            "request": dict(request),
+            "reply": reply_to_json(reply),
+            "told": [[m, asdict(u)] for m, u in told],
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as out:
             out.truncate(_whole(self.path))

@@ -88,9 +88,14 @@ def saved(sessions: Sequence[Recorded], stop: Stop) -> Saved:
     retained = math.exp(statistics.fmean(math.log(k) for k in kept))
     share = spent / whole if whole else made / all_made
     return Saved(
-        stop, len(sessions), 1 - made / all_made, 1 - spent / whole if whole else None, retained, min(kept),
+        stop,
+        len(sessions),
+        1 - made / all_made,
+        1 - spent / whole if whole else None,
+        retained,
+        min(kept),
         retained / share,
-    )  # fmt: skip
+    )
 
 
 def _kept(session: Recorded, made: int) -> float:

@@ -134,9 +134,12 @@ class Compared:
 
 
 def compare(
-    tables: Sequence[Table], searches: Sequence[Name], seeds: int = SEEDS, knows: Knows = "ranking",
+    tables: Sequence[Table],
+    searches: Sequence[Name],
+    seeds: int = SEEDS,
+    knows: Knows = "ranking",
     on_course: Callable[[], None] = lambda: None,
-) -> list[Compared]:  # fmt: skip
+) -> list[Compared]:
     """Every search on every table with every seed; `on_course` hears when one is over. Raises ValueError
     without tables."""
     if not tables:
@@ -152,10 +155,14 @@ def compare(
         counts = sorted(float(c) for row in rows for c in row)
         found.append(
             Compared(
-                name, statistics.fmean(counts), statistics.median(counts), _quantile(counts, 0.1),
-                _quantile(counts, 0.9), tuple(statistics.fmean(row) for row in rows),
+                name,
+                statistics.fmean(counts),
+                statistics.median(counts),
+                _quantile(counts, 0.1),
+                _quantile(counts, 0.9),
+                tuple(statistics.fmean(row) for row in rows),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -37,8 +37,9 @@ KINDS: Mapping[Kind, str] = {
 
 
 OBJECTIVES: Mapping[Objective, str] = {
-    "time": "the fastest", "energy-tie": "the one with the least energy of those that are as fast",
-}  # fmt: skip
+    "time": "the fastest",
+    "energy-tie": "the one with the least energy of those that are as fast",
+}
 
 PAGE, FEWEST = 20_000, 20
 """Lines of all differences together that a page shows, and at least of each: a page stays one that a
@@ -184,13 +185,31 @@ def facts(session: str, events: Sequence[Event]) -> Facts:
     file, lane, arch = (one_line(str(problem.get(name, ""))) for name in ("file", "lane", "arch"))
     ended = None if state.ended is None else one_line(state.ended)
     return Facts(
-        one_line(session), _name(problem), file, lane, arch, _settings(state), one_line(events[0].at),
-        one_line(events[-1].at), ended, state.scale.bound, state.scale.baseline, _gain(state),
-        _roofline(opened), made, tuple(state.tree.best_so_far()), _counts(made), _purse(state), state.spend,
-        state.calls, int(state.asked is not None), _failures(events),
-        tuple(one_line(w, 600) for w in state.said), excerpt(state.text),
+        one_line(session),
+        _name(problem),
+        file,
+        lane,
+        arch,
+        _settings(state),
+        one_line(events[0].at),
+        one_line(events[-1].at),
+        ended,
+        state.scale.bound,
+        state.scale.baseline,
+        _gain(state),
+        _roofline(opened),
+        made,
+        tuple(state.tree.best_so_far()),
+        _counts(made),
+        _purse(state),
+        state.spend,
+        state.calls,
+        int(state.asked is not None),
+        _failures(events),
+        tuple(one_line(w, 600) for w in state.said),
+        excerpt(state.text),
         _winner_text(state),
-    )  # fmt: skip
+    )
 
 
 def winner(state: State) -> Node | None:
@@ -211,10 +230,13 @@ def _settings(state: State) -> tuple[tuple[str, str], ...]:
     near = "never" if stop.eps is None else f"within {stop.eps:.0%} of it"
     idle = "never" if stop.patience is None else f"after {stop.patience} of no more than {stop.progress:.0%}"
     return (
-        ("search", s.search), ("dialogue", s.dialogue), ("seed", str(s.seed)),
+        ("search", s.search),
+        ("dialogue", s.dialogue),
+        ("seed", str(s.seed)),
         ("the best is", OBJECTIVES[s.objective]),
-        ("stops at the bound", near), ("stops for idle attempts", idle),
-    )  # fmt: skip
+        ("stops at the bound", near),
+        ("stops for idle attempts", idle),
+    )
 
 
 # --- candidates ------------------------------------------------------------------
@@ -255,12 +277,27 @@ def _candidate(
     records = node.outcome.records if isinstance(node.outcome, Timed | Rejected) else ()
     change = excerpt(node.text, lines) if node.parent is None else difference(parent, node.text, lines)
     return Candidate(
-        node.id, node.parent, depth, _kind(node.outcome), one_line(words(node.outcome), 600),
-        one_line(node.why, 400), role, node.seconds, _share(state.scale.bound, node.seconds),
-        timed.gain if timed else None, timed.low if timed else None, timed.high if timed else None,
-        timed.joules if timed else None, tuple(one_line(r, 80) for r in records),
-        one_line(timed.advice, 2000) if timed else "", _opinion(state, node), change, at, cost, path,
-    )  # fmt: skip
+        node.id,
+        node.parent,
+        depth,
+        _kind(node.outcome),
+        one_line(words(node.outcome), 600),
+        one_line(node.why, 400),
+        role,
+        node.seconds,
+        _share(state.scale.bound, node.seconds),
+        timed.gain if timed else None,
+        timed.low if timed else None,
+        timed.high if timed else None,
+        timed.joules if timed else None,
+        tuple(one_line(r, 80) for r in records),
+        one_line(timed.advice, 2000) if timed else "",
+        _opinion(state, node),
+        change,
+        at,
+        cost,
+        path,
+    )
 
 
 def _opinion(state: State, node: Node) -> str:
@@ -313,9 +350,18 @@ def _gain(state: State) -> Gain | None:
     shrinkage = None if found.first is None else 1 - found.first / found.seconds
     of = sum(n.seconds is not None for n in state.tree.nodes)
     return Gain(
-        best.id, found.seconds, _share(state.scale.bound, found.seconds), found.gain, found.low, found.high,
-        first / found.seconds if first else None, shrinkage, found.joules, _over(state, best), of,
-    )  # fmt: skip
+        best.id,
+        found.seconds,
+        _share(state.scale.bound, found.seconds),
+        found.gain,
+        found.low,
+        found.high,
+        first / found.seconds if first else None,
+        shrinkage,
+        found.joules,
+        _over(state, best),
+        of,
+    )
 
 
 def _over(state: State, best: Node) -> int | None:
@@ -350,11 +396,12 @@ def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
 def _purse(state: State) -> tuple[Purse, ...]:
     spend, most = state.spend, state.settings.budget
     return (
-        Purse("attempts", spend.attempts, most.attempts), Purse("tokens", spend.tokens, most.tokens),
+        Purse("attempts", spend.attempts, most.attempts),
+        Purse("tokens", spend.tokens, most.tokens),
         Purse("dollars", spend.dollars, most.dollars),
         Purse("seconds of GPU", spend.gpu_seconds, most.gpu_seconds),
         Purse("seconds of work", spend.seconds, most.seconds),
-    )  # fmt: skip
+    )
 
 
 def _failures(events: Sequence[Event]) -> tuple[Failure, ...]:

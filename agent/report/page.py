@@ -30,12 +30,24 @@ def page(facts: Facts) -> str:
     """The whole HTML document."""
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return _environment().get_template("page.html.j2").render(
-        facts=facts, style=style, digest=digest, progress=pictures.progress(facts),
-        roofline=pictures.roofline(facts), tree=pictures.tree(facts), walk=walk(facts.candidates),
-        best=pictures.best_id(facts), kinds=KINDS, evidence=evidence(facts), indent=INDENT,
-        plot={"left": LEFT, "right": RIGHT, "top": TOP, "width": WIDTH},
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            facts=facts,
+            style=style,
+            digest=digest,
+            progress=pictures.progress(facts),
+            roofline=pictures.roofline(facts),
+            tree=pictures.tree(facts),
+            walk=walk(facts.candidates),
+            best=pictures.best_id(facts),
+            kinds=KINDS,
+            evidence=evidence(facts),
+            indent=INDENT,
+            plot={"left": LEFT, "right": RIGHT, "top": TOP, "width": WIDTH},
+        )
+    )
 
 
 def walk(made: Sequence[Candidate]) -> list[Candidate]:
@@ -59,9 +71,12 @@ def evidence(facts: Facts) -> list[Candidate]:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     made.filters |= {"us": micro, "share": share, "times": times, "amount": amount, "moment": moment}
     return made
 

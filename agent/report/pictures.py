@@ -72,20 +72,31 @@ def _progress(facts: Facts, id: str, across: str, spent: Callable[[Candidate], f
     chosen = best_id(facts)
     marks = [
         Mark(
-            x.at(spent(c)), floor - 4 if c.seconds is None else y.at(c.seconds), shape(c, chosen), c.kind,
-            f"#{c.id}: {c.words}", f"c{c.id}",
+            x.at(spent(c)),
+            floor - 4 if c.seconds is None else y.at(c.seconds),
+            shape(c, chosen),
+            c.kind,
+            f"#{c.id}: {c.words}",
+            f"c{c.id}",
         )
         for c in sorted(made, key=lambda c: c.id == chosen)
-    ]  # fmt: skip
+    ]
     curves = [Curve(tuple(points), "best", "the best so far")] if len(points) > 1 else []
     level, words = _levels(facts, y)
     ends = f"{_us(next(b for b in facts.best if b is not None))} at first, {_us(facts.best[-1])} in the end"
     return Chart(
-        f"best-{id}", f"Best so far over {id}", f"Microseconds of one call: {ends}.", HEIGHT,
+        f"best-{id}",
+        f"Best so far over {id}",
+        f"Microseconds of one call: {ends}.",
+        HEIGHT,
         tuple(Tick(x.at(v), number(v)) for v in round_values(x)),
         tuple(Tick(y.at(v), f"{v * 1e6:.4g}") for v in round_values(y)),
-        across, "microseconds", (*level, *curves), tuple(marks), words,
-    )  # fmt: skip
+        across,
+        "microseconds",
+        (*level, *curves),
+        tuple(marks),
+        words,
+    )
 
 
 def _levels(facts: Facts, y: Axis) -> tuple[tuple[Curve, ...], tuple[Label, ...]]:
@@ -137,12 +148,16 @@ def _roofline(facts: Facts, work: Roofline, timed: Sequence[Candidate]) -> Chart
     chosen = best_id(facts)
     marks = tuple(
         Mark(
-            x.at(work.intensity), y.at(work.operations / c.seconds), shape(c, chosen), c.kind,
+            x.at(work.intensity),
+            y.at(work.operations / c.seconds),
+            shape(c, chosen),
+            c.kind,
             f"#{c.id}: {number(work.operations / c.seconds)} operations per second, {_us(c.seconds)}",
             f"c{c.id}",
         )
-        for c in sorted(timed, key=lambda c: c.id == chosen) if c.seconds
-    )  # fmt: skip
+        for c in sorted(timed, key=lambda c: c.id == chosen)
+        if c.seconds
+    )
     labels = (
         Label(RIGHT, y.at(flat.rate) - 6, f"{flat.name}: {number(flat.rate)}op/s", "roof", "end"),
         Label(LEFT + 8, TOP + 12, f"slope, {slope.name}: {number(slope.rate)}B/s", "roof"),
@@ -153,12 +168,18 @@ def _roofline(facts: Facts, work: Roofline, timed: Sequence[Candidate]) -> Chart
         f"{number(best)}op/s of {number(over)} that {work.device} allows there, {best / over:.0%}."
     )
     return Chart(
-        "roofline", f"Roofline on {work.device}", says, height,
+        "roofline",
+        f"Roofline on {work.device}",
+        says,
+        height,
         tuple(Tick(x.at(v), number(v)) for v in round_values(x)),
         tuple(Tick(y.at(v), number(v)) for v in round_values(y)),
-        "operations per byte of compulsory traffic", f"{work.lane} operations per second", curves, marks,
+        "operations per byte of compulsory traffic",
+        f"{work.lane} operations per second",
+        curves,
+        marks,
         labels,
-    )  # fmt: skip
+    )
 
 
 def _placed(x: Axis, y: Axis, *points: tuple[float, float]) -> tuple[tuple[float, float], ...]:
@@ -173,19 +194,29 @@ def _shares(facts: Facts, timed: Sequence[Candidate]) -> Chart:
     chosen = best_id(facts)
     marks = tuple(
         Mark(
-            x.at(c.id), y.at(c.share), shape(c, chosen), c.kind, f"#{c.id}: {c.share:.1%} of the bound",
+            x.at(c.id),
+            y.at(c.share),
+            shape(c, chosen),
+            c.kind,
+            f"#{c.id}: {c.share:.1%} of the bound",
             f"c{c.id}",
         )
-        for c in sorted(timed, key=lambda c: c.id == chosen) if c.share is not None
-    )  # fmt: skip
+        for c in sorted(timed, key=lambda c: c.id == chosen)
+        if c.share is not None
+    )
     return Chart(
-        "roofline", "Results against the bound",
+        "roofline",
+        "Results against the bound",
         f"The journal says nothing of the program's work. The fastest has {max(shares):.1%} of the bound.",
-        HEIGHT, tuple(Tick(x.at(v), number(v)) for v in round_values(x)),
-        tuple(Tick(y.at(v), f"{v:.0%}") for v in round_values(y, 6)), "candidate", "share of the bound",
-        (Curve(((LEFT, y.at(1)), (RIGHT, y.at(1))), "bound", "the bound"),), marks,
+        HEIGHT,
+        tuple(Tick(x.at(v), number(v)) for v in round_values(x)),
+        tuple(Tick(y.at(v), f"{v:.0%}") for v in round_values(y, 6)),
+        "candidate",
+        "share of the bound",
+        (Curve(((LEFT, y.at(1)), (RIGHT, y.at(1))), "bound", "the bound"),),
+        marks,
         (Label(RIGHT, y.at(1) + 14, f"bound: {_us(facts.bound)}", "bound", "end"),),
-    )  # fmt: skip
+    )
 
 
 # --- the tree --------------------------------------------------------------------
@@ -211,34 +242,47 @@ def tree(facts: Facts) -> Chart | None:
     chosen = best_id(facts)
     curves = tuple(
         Curve(
-            ((across[c.parent], down[c.parent]), (across[c.id], down[c.id])), "path" if c.path else "edge",
+            ((across[c.parent], down[c.parent]), (across[c.id], down[c.id])),
+            "path" if c.path else "edge",
             f"#{c.id} from #{c.parent}",
         )
-        for c in sorted(made, key=lambda c: c.path) if c.parent is not None
-    )  # fmt: skip
+        for c in sorted(made, key=lambda c: c.path)
+        if c.parent is not None
+    )
     marks = tuple(
         Mark(
-            across[c.id], down[c.id], shape(c, chosen), c.kind, f"#{c.id}: {one_line(c.words, 120)}",
+            across[c.id],
+            down[c.id],
+            shape(c, chosen),
+            c.kind,
+            f"#{c.id}: {one_line(c.words, 120)}",
             f"c{c.id}",
         )
         for c in sorted(made, key=lambda c: c.id == chosen)
-    )  # fmt: skip
+    )
     named = [c for c in made if c.id == chosen or c.id == 0]
     labels = tuple(
         Label(
-            across[c.id] + (8 if across[c.id] < RIGHT - 80 else -8), down[c.id] - 7,
+            across[c.id] + (8 if across[c.id] < RIGHT - 80 else -8),
+            down[c.id] - 7,
             f"#{c.id}" + (f" {_us(c.seconds)}" if c.seconds else ""),
             anchor="start" if across[c.id] < RIGHT - 80 else "end",
         )
         for c in named
-    )  # fmt: skip
+    )
     depth = max(c.depth for c in made)
     says = f"{len(made)} candidates in {depth + 1} generations; the winner's line is drawn bold."
     return Chart(
-        "tree", "The search tree", says, TOP + 12 + depth * step + BOTTOM / 2,
+        "tree",
+        "The search tree",
+        says,
+        TOP + 12 + depth * step + BOTTOM / 2,
         y_ticks=tuple(Tick(TOP + 12 + d * step, str(d)) for d in range(0, depth + 1, max(1, depth // 12))),
-        up="generation" if depth * step > 80 else "", curves=curves, marks=marks, labels=labels,
-    )  # fmt: skip
+        up="generation" if depth * step > 80 else "",
+        curves=curves,
+        marks=marks,
+        labels=labels,
+    )
 
 
 def _places(made: Sequence[Candidate]) -> tuple[dict[int, float], int]:

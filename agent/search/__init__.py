@@ -40,9 +40,10 @@ SEARCHES: Mapping[Name, Described] = MappingProxyType(
         "flat": Described(flat.pick, "always from the fastest", "arXiv 2603.29010, MI"),
         "epsilon": Described(epsilon.pick, "the fastest, or by chance any open leaf", "arXiv 2510.16996"),
         "mcts": Described(mcts.pick, "Monte Carlo tree search with widening", "arXiv 2606.26453"),
-        "mantis": Described(mantis.pick, "rounds of hypotheses, each with attempts of its own",
-                            "arXiv 2603.29010, MANTIS"),
+        "mantis": Described(
+            mantis.pick, "rounds of hypotheses, each with attempts of its own", "arXiv 2603.29010, MANTIS"
+        ),
     }
-)  # fmt: skip
+)
 
 __all__ = ["SEARCHES", "Described", "Name", "Pick", "Scale", "Search"]

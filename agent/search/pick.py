@@ -57,7 +57,9 @@ def open_nodes(tree: Tree, most_children: int | None = None) -> list[Node]:
     """Nodes from which a child may still be made: usable, not exhausted, with fewer children than the
     most."""
     return [
-        n for n in tree.nodes
-        if usable(n) and n.id not in tree.spent
+        n
+        for n in tree.nodes
+        if usable(n)
+        and n.id not in tree.spent
         and (most_children is None or len(tree.children(n.id)) < most_children)
-    ]  # fmt: skip
+    ]

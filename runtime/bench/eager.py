@@ -67,9 +67,11 @@ def eager(program: ir.Program, sizes: Mapping[str, int], device: str = "cuda") -
 
 def lanes(program: ir.Program) -> frozenset[str]:
     """The names of the lanes of all dots."""
-    kernels = [program] if isinstance(program, ir.Kernel) else [
-        s.call for s in program.stages if isinstance(s.call, ir.Kernel)
-    ]  # fmt: skip
+    kernels = (
+        [program]
+        if isinstance(program, ir.Kernel)
+        else [s.call for s in program.stages if isinstance(s.call, ir.Kernel)]
+    )
     return frozenset(d.lane.name for k in kernels for d in dots(k))
 
 
@@ -131,28 +133,60 @@ def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 
 FORMS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
-        "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
-        "floor_divide": operator.floordiv, "modulo": operator.mod, "power": operator.pow,
-        "pow": operator.pow, "negate": operator.neg, "less": operator.lt, "less_equal": operator.le,
-        "greater": operator.gt, "greater_equal": operator.ge, "equal": operator.eq,
-        "not_equal": operator.ne, "and": operator.and_, "or": operator.or_, "not": torch.logical_not,
-        "where": torch.where, "min": torch.minimum, "max": torch.maximum, "abs": torch.abs,
-        "clamp": torch.clamp, "hardtanh": F.hardtanh, "relu": F.relu, "leaky_relu": F.leaky_relu,
-        "gelu": F.gelu, "gelu_tanh": _gelu_tanh, "silu": F.silu, "sigmoid": torch.sigmoid,
-        "tanh": torch.tanh, "softplus": F.softplus, "elu": F.elu, "selu": F.selu, "mish": F.mish,
-        "hardswish": F.hardswish, "exp": torch.exp, "log": torch.log, "log1p": torch.log1p,
-        "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "erf": torch.erf, "sin": torch.sin, "cos": torch.cos,
-        "floor": torch.floor, "round": torch.round, "sign": torch.sign,
+        "add": operator.add,
+        "subtract": operator.sub,
+        "multiply": operator.mul,
+        "divide": operator.truediv,
+        "floor_divide": operator.floordiv,
+        "modulo": operator.mod,
+        "power": operator.pow,
+        "pow": operator.pow,
+        "negate": operator.neg,
+        "less": operator.lt,
+        "less_equal": operator.le,
+        "greater": operator.gt,
+        "greater_equal": operator.ge,
+        "equal": operator.eq,
+        "not_equal": operator.ne,
+        "and": operator.and_,
+        "or": operator.or_,
+        "not": torch.logical_not,
+        "where": torch.where,
+        "min": torch.minimum,
+        "max": torch.maximum,
+        "abs": torch.abs,
+        "clamp": torch.clamp,
+        "hardtanh": F.hardtanh,
+        "relu": F.relu,
+        "leaky_relu": F.leaky_relu,
+        "gelu": F.gelu,
+        "gelu_tanh": _gelu_tanh,
+        "silu": F.silu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "softplus": F.softplus,
+        "elu": F.elu,
+        "selu": F.selu,
+        "mish": F.mish,
+        "hardswish": F.hardswish,
+        "exp": torch.exp,
+        "log": torch.log,
+        "log1p": torch.log1p,
+        "sqrt": torch.sqrt,
+        "rsqrt": torch.rsqrt,
+        "erf": torch.erf,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "floor": torch.floor,
+        "round": torch.round,
+        "sign": torch.sign,
     }
-)  # fmt: skip
+)
 """torch's own form of each of `ucutlass.functions.FUNCTIONS`."""
 
 _REDUCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        "sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin,
-        "logsumexp": torch.logsumexp,
-    }
-)  # fmt: skip
+    {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}
+)
 
 
 # --- a kernel ------------------------------------------------------------------------

@@ -179,9 +179,7 @@ def _spans(session: Session, place: int, blocks: int, turn: Turn) -> tuple[list[
     if outside:
         raise AttributionError("escaped", f"{outside[0].name[:80]} began outside of every block")
     try:
-        each = iterations(
-            found[place].events, turn.period, turn.replay.launches, turn.candidate.branches
-        )
+        each = iterations(found[place].events, turn.period, turn.replay.launches, turn.candidate.branches)
     except AttributionError as error:
         raise AttributionError(error.finding, str(error), place) from error
     return [i.span / 1000.0 for i in each], [i.total / 1000.0 for i in each]
@@ -194,9 +192,12 @@ def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> T
     span, passed, wall = summary(turn.spans), summary(turn.events), summary(turn.walls)
     watched = not gpu.no_profiler()
     readings = clocks.Readings(
-        span.median if watched else None, passed.median, wall.median, max(1, len(turn.period)),
+        span.median if watched else None,
+        passed.median,
+        wall.median,
+        max(1, len(turn.period)),
         max(chosen.launches, turn.replay.launches),
-    )  # fmt: skip
+    )
     findings = [*turn.findings, *clocks.disagreements(readings), *persisting(gpu)]
     if bandwidth is not None and turn.candidate.moved is not None and chosen.regime == "cold":
         findings += clocks.beyond_bound(span.median, turn.candidate.moved, bandwidth)
@@ -209,10 +210,18 @@ def _timed(turn: Turn, gpu: Gpu, chosen: Protocol, bandwidth: float | None) -> T
             Finding("noisy", f"{loud} of {len(turn.blocks)} blocks spread by more than {chosen.spread:.0%}")
         )
     return Timed(
-        turn.name, "cupti" if watched else "events", span,
-        summary(turn.totals) if turn.totals else None, passed, wall, turn.period, turn.replay.launches,
-        tuple(turn.blocks), summary(known).median if known else None, tuple(findings),
-    )  # fmt: skip
+        turn.name,
+        "cupti" if watched else "events",
+        span,
+        summary(turn.totals) if turn.totals else None,
+        passed,
+        wall,
+        turn.period,
+        turn.replay.launches,
+        tuple(turn.blocks),
+        summary(known).median if known else None,
+        tuple(findings),
+    )
 
 
 def _general(

@@ -88,8 +88,7 @@ def iterations(
         names = [e.name for e in part]
         if sorted(names) != sorted(period) if branches else names != list(period):
             raise AttributionError(
-                "names-changed",
-                f"iteration {i} ran {_counted(names)}, the ones before it {_counted(period)}",
+                "names-changed", f"iteration {i} ran {_counted(names)}, the ones before it {_counted(period)}"
             )
         begun, last = max(ended, min(e.start for e in part)), max(e.end for e in part)
         total = sum(max(0, e.end - max(ended, e.start)) for e in part)

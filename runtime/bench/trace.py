@@ -54,9 +54,14 @@ def _event(row: Mapping[str, Any]) -> DeviceEvent:
     start = _nanoseconds(row["ts"])
     args = row["args"]
     return DeviceEvent(
-        str(row["name"]), _KINDS[row["cat"]], start, start + _nanoseconds(row["dur"]),
-        int(args["stream"]), int(args.get("correlation", 0)), int(args.get("graph id", 0)),
-    )  # fmt: skip
+        str(row["name"]),
+        _KINDS[row["cat"]],
+        start,
+        start + _nanoseconds(row["dur"]),
+        int(args["stream"]),
+        int(args.get("correlation", 0)),
+        int(args.get("graph id", 0)),
+    )
 
 
 def _nanoseconds(microseconds: Decimal | int) -> int:

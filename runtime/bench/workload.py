@@ -30,9 +30,14 @@ class Buffers:
     no candidate sees."""
 
     def __init__(
-        self, program: ir.Program, sizes: Mapping[str, int], sets: int, device: str, seed: int,
+        self,
+        program: ir.Program,
+        sizes: Mapping[str, int],
+        sets: int,
+        device: str,
+        seed: int,
         chance: random.Random,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`sizes` has the free dimensions."""
         first = generate(program, sizes, "normal", seed=seed, device=device)
         self.program = program

@@ -24,7 +24,24 @@ from ucutlass.runtime.calibrate.ceilings import (
 )
 
 __all__ = [
-    "FOLDER", "RATES", "Calibration", "CalibrationFailed", "Method", "Probe", "Reading", "Refused", "Ruler",
-    "Timed", "best", "calibration", "ceilings", "kept", "load", "measure", "path", "save", "to_file",
+    "FOLDER",
+    "RATES",
+    "Calibration",
+    "CalibrationFailed",
+    "Method",
+    "Probe",
+    "Reading",
+    "Refused",
+    "Ruler",
+    "Timed",
+    "best",
+    "calibration",
+    "ceilings",
+    "kept",
+    "load",
+    "measure",
+    "path",
+    "save",
+    "to_file",
     "warm",
 ]

@@ -115,9 +115,7 @@ def measure(probe: Probe, ruler: Ruler, method: Method) -> Reading | Refused:
         return Refused(probe.quantity, probe.name, f"{type(error).__name__}: {first}")
     of = summary(timed.seconds)
     rate = of.median if probe.quantity == "launch_floor" else probe.amount / of.median
-    return Reading(
-        probe.quantity, probe.name, probe.amount, launches, of.median, of.mad, rate, timed.clock
-    )
+    return Reading(probe.quantity, probe.name, probe.amount, launches, of.median, of.mad, rate, timed.clock)
 
 
 def _is_of_torch(where: object) -> bool:
@@ -165,9 +163,17 @@ def ceilings(
         )
     l2 = reached["l2"].rate if "l2" in reached else None
     return Ceilings(
-        device, uuid, lanes, reached["copy"].rate, reached["read"].rate, l2,
-        reached["launch_floor"].rate, sorted(clocks)[len(clocks) // 2], evidence, created,
-    )  # fmt: skip
+        device,
+        uuid,
+        lanes,
+        reached["copy"].rate,
+        reached["read"].rate,
+        l2,
+        reached["launch_floor"].rate,
+        sorted(clocks)[len(clocks) // 2],
+        evidence,
+        created,
+    )
 
 
 # --- the file ---------------------------------------------------------------------

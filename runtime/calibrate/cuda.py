@@ -84,22 +84,28 @@ class Kernels:
             Probe("launch_floor", "an empty kernel", 0.0, lambda: self._launcher("ucc_empty", 1, 32, ())),
             Probe("read", "16-byte loads", float(memory), lambda: self._reader(memory, 1)),
             Probe(
-                "l2", f"16-byte loads, {passes} times", float(near) * passes,
+                "l2",
+                f"16-byte loads, {passes} times",
+                float(near) * passes,
                 lambda: self._reader(near, passes),
             ),
             Probe(
-                "f32", "a chain of FFMA", float(_FMA_FLOPS) * iterations * threads,
+                "f32",
+                "a chain of FFMA",
+                float(_FMA_FLOPS) * iterations * threads,
                 lambda: self._fma(iterations),
             ),
-        ]  # fmt: skip
+        ]
 
     def _reader(self, size: int, passes: int) -> Callable[[], object]:
         data = torch.randint(0, 2**31 - 1, (size // 4,), dtype=torch.int32, device=self._device)
         sink = torch.zeros(1, dtype=torch.int32, device=self._device)
         arguments = (
-            ctypes.c_uint64(data.data_ptr()), ctypes.c_uint64(size // 16), ctypes.c_uint32(passes),
+            ctypes.c_uint64(data.data_ptr()),
+            ctypes.c_uint64(size // 16),
+            ctypes.c_uint32(passes),
             ctypes.c_uint64(sink.data_ptr()),
-        )  # fmt: skip
+        )
         return self._launcher("ucc_read", 8 * self._sms, 256, arguments, keep=(data, sink))
 
     def _fma(self, iterations: int) -> Callable[[], object]:

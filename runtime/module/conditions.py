@@ -14,9 +14,17 @@ from ucutlass.runtime.module.regions import Region, reads, union
 
 _LINEAR = frozenset(f"aten.{n}" for n in ("add", "sub", "mul", "div", "neg", "clone", "_to_copy", "rsub"))
 _SUMS = frozenset(
-    f"aten.{n}" for n in ("sum", "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d",
-                          "_adaptive_avg_pool3d")
-)  # fmt: skip
+    f"aten.{n}"
+    for n in (
+        "sum",
+        "mean",
+        "avg_pool1d",
+        "avg_pool2d",
+        "avg_pool3d",
+        "_adaptive_avg_pool2d",
+        "_adaptive_avg_pool3d",
+    )
+)
 _MASKS = frozenset(f"aten.{n}" for n in ("masked_fill", "where", "triu", "tril"))
 
 
@@ -47,9 +55,13 @@ def conditions(
 
 
 def _of_a_product(
-    node: Node, count: Counted, users: Mapping[Ref, list[Node]], tensors: Mapping[Ref, Tensor],
-    shown: Mapping[Ref, Region], given: frozenset[Ref],
-) -> Iterable[str]:  # fmt: skip
+    node: Node,
+    count: Counted,
+    users: Mapping[Ref, list[Node]],
+    tensors: Mapping[Ref, Tensor],
+    shown: Mapping[Ref, Region],
+    given: frozenset[Ref],
+) -> Iterable[str]:
     what = f"{node.op} {tensors[Ref(node.name)]}"
     if count.kind == "convolution" and any(extent > 1 for extent in _filter(node, tensors)):
         yield "convolutions count as direct sums: Winograd and FFT forms do fewer multiplications"
@@ -96,9 +108,12 @@ def _of_one(node: Node, through: Ref, shown: Mapping[Ref, Region], given: frozen
 
 
 def _of_a_part(
-    node: Node, graph: Graph, users: Mapping[Ref, list[Node]], tensors: Mapping[Ref, Tensor],
+    node: Node,
+    graph: Graph,
+    users: Mapping[Ref, list[Node]],
+    tensors: Mapping[Ref, Tensor],
     shown: Mapping[Ref, Region],
-) -> Iterable[str]:  # fmt: skip
+) -> Iterable[str]:
     ref = Ref(node.name)
     if ref not in tensors:
         return

@@ -80,10 +80,14 @@ _VALUE_DEPENDENT = (
 """What torch raises where only a value could say how to go on."""
 _ORIGINS: Mapping[str, Origin] = MappingProxyType(
     {
-        "PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant", "CUSTOM_OBJ": "constant",
-        "TOKEN": "constant", "USER_INPUT": "input",
+        "PARAMETER": "parameter",
+        "BUFFER": "buffer",
+        "CONSTANT_TENSOR": "constant",
+        "CUSTOM_OBJ": "constant",
+        "TOKEN": "constant",
+        "USER_INPUT": "input",
     }
-)  # fmt: skip
+)
 """torch.export.graph_signature.InputKind, by its name."""
 
 
@@ -285,7 +289,9 @@ def _node(node: Any, refs: Mapping[str, Ref]) -> Node:
     value = node.meta.get("val")
     outputs = list(value) if isinstance(value, tuple | list) else [value]
     return Node(
-        node.name, str(node.target), {name: _plain(v, refs) for name, v in named.items()},
+        node.name,
+        str(node.target),
+        {name: _plain(v, refs) for name, v in named.items()},
         tuple(_tensor(v) if isinstance(v, torch.Tensor) else None for v in outputs),
     )
 

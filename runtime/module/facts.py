@@ -115,18 +115,35 @@ def facts_of_json(value: Mapping[str, Any]) -> Facts:
         return Number(str(one["name"]), one["value"])
 
     return Facts(
-        tuple(map(given, value["inputs"])), tensors(value["parameters"]), tensors(value["buffers"]),
-        tensors(value["results"]), bool(value["training"]), bool(value["batch_statistics"]),
-    )  # fmt: skip
+        tuple(map(given, value["inputs"])),
+        tensors(value["parameters"]),
+        tensors(value["buffers"]),
+        tensors(value["results"]),
+        bool(value["training"]),
+        bool(value["batch_statistics"]),
+    )
 
 
 # --- names -----------------------------------------------------------------------
 
 
 KEYWORDS = frozenset(
-    {"kernel", "pipeline", "fn", "return", "require", "schedule", "when", "or", "and", "not", "true", "false",
-     "inf"}
-)  # fmt: skip
+    {
+        "kernel",
+        "pipeline",
+        "fn",
+        "return",
+        "require",
+        "schedule",
+        "when",
+        "or",
+        "and",
+        "not",
+        "true",
+        "false",
+        "inf",
+    }
+)
 
 
 def names(facts: Facts) -> dict[str, Tensor | Number]:

@@ -12,10 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 ITEM_BYTES: Mapping[str, int] = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1,
-    "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
 """Bytes of an element by the name of torch's dtype."""
 
 Origin: TypeAlias = Literal["parameter", "buffer", "constant", "input"]
@@ -139,7 +153,9 @@ def to_json(graph: Graph) -> dict[str, Any]:
         ],
         "nodes": [
             {
-                "name": n.name, "op": n.op, "arguments": {k: _value_out(v) for k, v in n.arguments.items()},
+                "name": n.name,
+                "op": n.op,
+                "arguments": {k: _value_out(v) for k, v in n.arguments.items()},
                 "outputs": [None if t is None else _tensor_out(t) for t in n.outputs],
             }
             for n in graph.nodes
@@ -147,18 +163,24 @@ def to_json(graph: Graph) -> dict[str, Any]:
         "results": [{"ref": _value_out(r.ref), "fate": r.fate} for r in graph.results],
         "method": graph.method,
         "attempts": list(graph.attempts),
-    }  # fmt: skip
+    }
 
 
 def from_json(value: Any) -> Graph:
     """The graph of a JSON value. Raises GraphUnreadable for anything else."""
     match value:
         case {
-            "sources": list(sources), "nodes": list(nodes), "results": list(results), "method": str(method),
+            "sources": list(sources),
+            "nodes": list(nodes),
+            "results": list(results),
+            "method": str(method),
             "attempts": list(attempts),
-        }:  # fmt: skip
+        }:
             graph = Graph(
-                tuple(map(_source, sources)), tuple(map(_node, nodes)), tuple(map(_result, results)), method,
+                tuple(map(_source, sources)),
+                tuple(map(_node, nodes)),
+                tuple(map(_result, results)),
+                method,
                 tuple(map(str, attempts)),
             )
         case _:

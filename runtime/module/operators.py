@@ -118,12 +118,7 @@ _REDUCTIONS: Mapping[str, Count] = (
 a value of the row or channel may fold into their neighbours and cost nothing."""
 
 OPERATORS: Mapping[str, Count] = MappingProxyType(
-    {
-        **dict.fromkeys(VIEWS | MOVES | CREATES | SCATTERS, free),
-        **_PRODUCTS,
-        **_POINTWISE,
-        **_REDUCTIONS,
-    }
+    {**dict.fromkeys(VIEWS | MOVES | CREATES | SCATTERS, free), **_PRODUCTS, **_POINTWISE, **_REDUCTIONS}
 )
 """By operator, `aten.NAME` or with its overload; the more exact entry counts."""
 

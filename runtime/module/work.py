@@ -30,10 +30,14 @@ POLICIES: tuple[str, ...] = get_args(LanePolicy)
 
 _LANES: Mapping[str, str] = MappingProxyType(
     {
-        "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "s8",
+        "float16": "f16",
+        "bfloat16": "bf16",
+        "float8_e4m3fn": "e4m3",
+        "float8_e5m2": "e5m2",
+        "int8": "s8",
         "uint8": "s8",
     }
-)  # fmt: skip
+)
 """Element type to the entry of `Device.peaks` that its products are done in."""
 
 _PACKED: Mapping[str, tuple[int, int]] = MappingProxyType(
@@ -83,15 +87,23 @@ def count(graph: Graph, policy: LanePolicy = "pytorch", label: str = "module") -
             written = _written(node, wanted, tensors)
             works.append(Work(_label(node, tensors), operations or {}, moved, written))
     fused = Work(
-        label, dict(total(label, works).operations), _compulsory_reads(graph, nodes, tensors, shown),
+        label,
+        dict(total(label, works).operations),
+        _compulsory_reads(graph, nodes, tensors, shown),
         _results(graph, nodes, tensors, shown),
-    )  # fmt: skip
+    )
     found = conditions(graph, nodes, tensors, shown, dict(zip((n.name for n in nodes), counts, strict=True)))
     products = sum(c.products for c in counts if c is not None)
     return ModuleWork(
-        fused, tuple(w for w in works if w.operations or w.bytes), products, found,
-        MappingProxyType(dict(sorted(missing.items()))), policy, graph.method, graph.attempts,
-    )  # fmt: skip
+        fused,
+        tuple(w for w in works if w.operations or w.bytes),
+        products,
+        found,
+        MappingProxyType(dict(sorted(missing.items()))),
+        policy,
+        graph.method,
+        graph.attempts,
+    )
 
 
 def _live(graph: Graph) -> list[Node]:

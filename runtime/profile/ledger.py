@@ -60,10 +60,14 @@ def entry_of(record: Record) -> Entry | None:
         return None
     match record.result:
         case {
-            "rule": int(rule), "class": str(bottleneck), "schedule": str(schedule), "edit": str(edit),
+            "rule": int(rule),
+            "class": str(bottleneck),
+            "schedule": str(schedule),
+            "edit": str(edit),
             "predicted": [float() | int() as first, float() | int() as last],
-            "ratio": float() | int() as ratio, "interval": [float() | int() as low, float() | int() as high],
-        }:  # fmt: skip
+            "ratio": float() | int() as ratio,
+            "interval": [float() | int() as low, float() | int() as high],
+        }:
             return Entry(rule, bottleneck, schedule, edit, (first, last), ratio, low, high)
     return None
 

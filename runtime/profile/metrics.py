@@ -60,10 +60,7 @@ _COMMON: Mapping[str, Names] = {
     "seconds": ("gpu__time_duration.sum",),
 }
 
-_SASS_LOCAL: Names = (
-    "smsp__sass_inst_executed_op_local_ld.sum",
-    "smsp__sass_inst_executed_op_local_st.sum",
-)
+_SASS_LOCAL: Names = ("smsp__sass_inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_st.sum")
 
 _CLUSTERS: Mapping[str, Names] = {
     "local_accesses": _SASS_LOCAL,

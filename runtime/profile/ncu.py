@@ -71,11 +71,31 @@ def command(
     pattern = "|".join(re.escape(k) for k in kernels)
     which = ("--kernel-name-base", "mangled", "--kernel-name", f"regex:^({pattern})$") if kernels else ()
     return (
-        str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(names), *which,
-        "--profile-from-start", "off", "--launch-skip", "0", "--launch-count", str(max(1, len(kernels))),
-        "--clock-control", "none", "--cache-control", cache, "--target-processes", "all",
-        "--log-file", str(log), *target,
-    )  # fmt: skip
+        str(ncu),
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--metrics",
+        ",".join(names),
+        *which,
+        "--profile-from-start",
+        "off",
+        "--launch-skip",
+        "0",
+        "--launch-count",
+        str(max(1, len(kernels))),
+        "--clock-control",
+        "none",
+        "--cache-control",
+        cache,
+        "--target-processes",
+        "all",
+        "--log-file",
+        str(log),
+        *target,
+    )
 
 
 Run: TypeAlias = Callable[[Sequence[str], Path], tuple[str, str]]
@@ -148,11 +168,31 @@ def _unknown(errors: Sequence[str], names: Sequence[str]) -> list[str]:
 _MARK = re.compile(r"^==(ERROR|WARNING)==\s*(.*)")
 
 _UNITS: Mapping[str, float] = {
-    "": 1.0, "%": 0.01, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12,
-    "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
-    "s": 1.0, "second": 1.0, "inst": 1.0, "sector": 1.0, "request": 1.0, "cycle": 1.0, "warp": 1.0,
-    "cluster": 1.0, "block": 1.0, "inst/inst": 1.0, "cycle/inst": 1.0,
-}  # fmt: skip
+    "": 1.0,
+    "%": 0.01,
+    "byte": 1.0,
+    "Kbyte": 1e3,
+    "Mbyte": 1e6,
+    "Gbyte": 1e9,
+    "Tbyte": 1e12,
+    "ns": 1e-9,
+    "nsecond": 1e-9,
+    "us": 1e-6,
+    "usecond": 1e-6,
+    "ms": 1e-3,
+    "msecond": 1e-3,
+    "s": 1.0,
+    "second": 1.0,
+    "inst": 1.0,
+    "sector": 1.0,
+    "request": 1.0,
+    "cycle": 1.0,
+    "warp": 1.0,
+    "cluster": 1.0,
+    "block": 1.0,
+    "inst/inst": 1.0,
+    "cycle/inst": 1.0,
+}
 """What a value in that unit is multiplied by. A unit that is not here makes a value unknown."""
 
 _NUMBER = re.compile(r"[-+]?(\d[\d,]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?")

@@ -25,10 +25,9 @@ _DEPTH = worker.__name__.count(".")
 
 _JOB, _SECONDS = "device.json", "device_seconds.json"
 
-_FULL: Mapping[int, str] = MappingProxyType({
-    worker.FULL[errno.ENOSPC]: "No space left on device",
-    worker.FULL[errno.EDQUOT]: "Disk quota exceeded",
-})  # fmt: skip
+_FULL: Mapping[int, str] = MappingProxyType(
+    {worker.FULL[errno.ENOSPC]: "No space left on device", worker.FULL[errno.EDQUOT]: "Disk quota exceeded"}
+)
 """What a compiler would have said, by the worker's exit status."""
 
 

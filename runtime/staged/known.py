@@ -55,9 +55,16 @@ def keep(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache, key: 
 
 def _file(source: Source, stage: Stage, toolchain: Toolchain, cache: Cache) -> Path:
     material = [
-        source.code, source.arch, stage, toolchain.nvcc.version, toolchain.host.version,
-        toolchain.cutlass.digest, nvrtc.version(), nvjitlink.version(), _makers(),
-    ]  # fmt: skip
+        source.code,
+        source.arch,
+        stage,
+        toolchain.nvcc.version,
+        toolchain.host.version,
+        toolchain.cutlass.digest,
+        nvrtc.version(),
+        nvjitlink.version(),
+        _makers(),
+    ]
     return cache.root / KNOWN / hashlib.sha256(json.dumps(material).encode()).hexdigest()
 
 

@@ -33,8 +33,15 @@ DRIVER_BUILDER = "lean-driver"
 _HOST_SOURCE = "host.cpp"
 _HOST_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fno-exceptions", "-fvisibility=hidden")
 _DRIVER_FLAGS = (
-    "-std=c++17", "-O2", "-fPIC", "-DNDEBUG", "-w", "-fvisibility=hidden", "-include", "cuda_runtime.h",
-)  # fmt: skip
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-DNDEBUG",
+    "-w",
+    "-fvisibility=hidden",
+    "-include",
+    "cuda_runtime.h",
+)
 _DEVICE_FLAGS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true", "-default-device", "-DNDEBUG", "-w")
 
 _DEVICE_COMMAND = (
@@ -96,9 +103,16 @@ def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: floa
 
             try:
                 done = device.run(
-                    kernel.device.entry, folder, (one,), None, log=nvcc.LOG, command=_DEVICE_COMMAND,
-                    keep=keep_alone, cancel=cancel, limit_seconds=limit_seconds,
-                )  # fmt: skip
+                    kernel.device.entry,
+                    folder,
+                    (one,),
+                    None,
+                    log=nvcc.LOG,
+                    command=_DEVICE_COMMAND,
+                    keep=keep_alone,
+                    cancel=cancel,
+                    limit_seconds=limit_seconds,
+                )
                 ended = awaited(host, stop, cancel)
             except BaseException:
                 stop.set()
@@ -184,9 +198,14 @@ def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit
 
 
 def gxx(
-    entry: str, one: Gxx, toolchain: Toolchain, folder: Path, keep: Callable[[], Path],
-    cancel: Event | None, limit_seconds: float,
-) -> float:  # fmt: skip
+    entry: str,
+    one: Gxx,
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> float:
     """Runs the host's compiler in `folder`; the seconds that it took.
 
     Raises BuildCancelled, BuildTimedOut, and what nvcc's refusals raise.

@@ -86,11 +86,7 @@ def recipe(
     compiler, linker = nvrtc.version(), nvjitlink.version()
     _check(toolchain, compiler, linker)
     how, base, beside = _skeleton(staged, toolchain, cache, limit_seconds)
-    versions = {
-        **base.versions,
-        "nvrtc": "{}.{}".format(*compiler),
-        "nvjitlink": "{}.{}".format(*linker),
-    }
+    versions = {**base.versions, "nvrtc": "{}.{}".format(*compiler), "nvjitlink": "{}.{}".format(*linker)}
 
     def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
         start = time.monotonic()
@@ -107,9 +103,10 @@ def recipe(
             _lean_library(source.entry, made, toolchain, cache, folder, keep, cancel, limit_seconds)
         ended = time.monotonic()
         phases = (
-            ("skeleton", round(skeleton_seconds, 3)), *said.phases,
+            ("skeleton", round(skeleton_seconds, 3)),
+            *said.phases,
             ("library", round(ended - library_start, 3)),
-        )  # fmt: skip
+        )
         return Produced(round(ended - start, 3), ptxas.parse(said.log), phases=phases)
 
     return Recipe(
@@ -144,16 +141,25 @@ def _skeleton(
 
 
 def _image(
-    entry: str, made: Artifact, folder: Path, keep: Callable[[], Path], cancel: Event | None,
+    entry: str,
+    made: Artifact,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
     limit_seconds: float,
-) -> device.Said:  # fmt: skip
+) -> device.Said:
     """Compiles the arithmetic and links it with the skeleton."""
     said = device.run(
-        entry, folder,
+        entry,
+        folder,
         (device.Compile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
         device.Link((str(made.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS),
-        log=nvcc.LOG, command=_ARITHMETIC_COMMAND, keep=keep, cancel=cancel, limit_seconds=limit_seconds,
-    )  # fmt: skip
+        log=nvcc.LOG,
+        command=_ARITHMETIC_COMMAND,
+        keep=keep,
+        cancel=cancel,
+        limit_seconds=limit_seconds,
+    )
     (folder / _ARITHMETIC_PART).unlink()
     return said
 
@@ -178,14 +184,26 @@ def _library_flags(entry: str, other: str) -> tuple[str, ...]:
 
 
 def _lean_library(
-    entry: str, made: Artifact, toolchain: Toolchain, cache: Cache, folder: Path, keep: Callable[[], Path],
-    cancel: Event | None, limit_seconds: float,
-) -> None:  # fmt: skip
+    entry: str,
+    made: Artifact,
+    toolchain: Toolchain,
+    cache: Cache,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> None:
     shared = lean_parts.driver(toolchain, cache, cancel)
     arguments = (
-        "-shared", "-Wl,-Bsymbolic", f"-Wl,--defsym={entry}={made.entry}", "-o", nvcc.LIBRARY,
-        str(made.folder / skeleton.HOST_PART), str(shared.folder / lean_parts.DRIVER_PART), _DATA,
-    )  # fmt: skip
+        "-shared",
+        "-Wl,-Bsymbolic",
+        f"-Wl,--defsym={entry}={made.entry}",
+        "-o",
+        nvcc.LIBRARY,
+        str(made.folder / skeleton.HOST_PART),
+        str(shared.folder / lean_parts.DRIVER_PART),
+        _DATA,
+    )
     shown = f"g++ {' '.join(arguments[:5])} {skeleton.HOST_PART} {lean_parts.DRIVER_PART} {_DATA}"
     one = lean_parts.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
     lean_parts.gxx(entry, one, toolchain, folder, keep, cancel, limit_seconds)
@@ -208,8 +226,11 @@ def _library(
         *flags,
         f"-ccbin={toolchain.host.path}",
         *(f"-L{place}" for place in toolchain.nvcc.library_folders),
-        "-o", nvcc.LIBRARY, str(made.folder / skeleton.HOST_PART), _DATA,
-    ]  # fmt: skip
+        "-o",
+        nvcc.LIBRARY,
+        str(made.folder / skeleton.HOST_PART),
+        _DATA,
+    ]
     ended = process.run(
         command,
         folder=folder,
@@ -227,6 +248,4 @@ def _library(
         raise nvcc.refusal(entry, status, words, keep, shown)
 
 
-__all__ = [
-    "ARITHMETIC", "IMAGE", "STAGES", "CompilersDiffer", "InParts", "NotServed", "parts", "recipe",
-]  # fmt: skip
+__all__ = ["ARITHMETIC", "IMAGE", "STAGES", "CompilersDiffer", "InParts", "NotServed", "parts", "recipe"]

@@ -19,12 +19,23 @@ _LTOIR = 3
 
 _RESULTS: Mapping[int, str] = MappingProxyType(
     {
-        1: "unrecognised option", 2: "missing -arch", 3: "invalid input", 4: "PTX compilation failed",
-        5: "NVVM compilation failed", 6: "internal error", 7: "out of threads", 8: "unrecognised input",
-        9: "finalisation failed", 10: "null input", 11: "incompatible options", 12: "wrong input type",
-        13: "architecture mismatch", 14: "outdated library", 15: "missing fatbin",
+        1: "unrecognised option",
+        2: "missing -arch",
+        3: "invalid input",
+        4: "PTX compilation failed",
+        5: "NVVM compilation failed",
+        6: "internal error",
+        7: "out of threads",
+        8: "unrecognised input",
+        9: "finalisation failed",
+        10: "null input",
+        11: "incompatible options",
+        12: "wrong input type",
+        13: "architecture mismatch",
+        14: "outdated library",
+        15: "missing fatbin",
     }
-)  # fmt: skip
+)
 """nvJitLinkResult in words."""
 
 

@@ -64,9 +64,15 @@ def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) ->
     the file in messages. Raises NvrtcRefused, NvrtcFailed."""
     library, program = nvrtc.library, ctypes.c_void_p()
     _call(
-        library, "nvrtcCreateProgram",
-        ctypes.byref(program), source.encode(), name.encode(), ctypes.c_int(0), None, None,
-    )  # fmt: skip
+        library,
+        "nvrtcCreateProgram",
+        ctypes.byref(program),
+        source.encode(),
+        name.encode(),
+        ctypes.c_int(0),
+        None,
+        None,
+    )
     try:
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = library.nvrtcCompileProgram(program, ctypes.c_int(len(options)), given)

@@ -50,12 +50,18 @@ class _Pass:
 
 _DEVICE = _Pass(
     (*nvcc.LANGUAGE, "-rdc=true", "-ltoir", "-gencode=arch=compute_90a,code=lto_90a"),
-    nvcc.SOURCE, DEVICE_PART, nvcc.LOG, "tmp",
-)  # fmt: skip
+    nvcc.SOURCE,
+    DEVICE_PART,
+    nvcc.LOG,
+    "tmp",
+)
 _HOST = _Pass(
     (*nvcc.LANGUAGE, "-c", nvcc.HOST, "-gencode=arch=compute_90a,code=sm_90a"),
-    _HOST_SOURCE, HOST_PART, "host.log", "tmp_host",
-)  # fmt: skip
+    _HOST_SOURCE,
+    HOST_PART,
+    "host.log",
+    "tmp_host",
+)
 
 
 def recipe(skeleton: Source, toolchain: Toolchain, limit_seconds: float = BUILD_SECONDS) -> Recipe:
@@ -153,9 +159,12 @@ def _run(
         f"-ccbin={toolchain.host.path}",
         f"-I{home / 'include'}",
         f"-I{home / 'tools/util/include'}",
-        "-keep", f"-keep-dir={one.scratch}",
-        "-o", one.part, one.source,
-    ]  # fmt: skip
+        "-keep",
+        f"-keep-dir={one.scratch}",
+        "-o",
+        one.part,
+        one.source,
+    ]
     status = process.run(
         command,
         folder=folder,

@@ -76,9 +76,9 @@ def _blocks(listed: Any) -> tuple[Block, ...] | None:
     found: list[Block] = []
     for value in listed if isinstance(listed, list | tuple) else [None]:
         match value:
-            case {"median": median, "spread": int() | float() as spread, "clock": clock} if (
-                _is_time(median) and (clock is None or _is_time(clock))
-            ):
+            case {"median": median, "spread": int() | float() as spread, "clock": clock} if _is_time(
+                median
+            ) and (clock is None or _is_time(clock)):
                 found.append(Block(median, spread, clock))
             case _:
                 return None
@@ -142,8 +142,10 @@ def _protocol(record: Record) -> Protocol | None:
     """What a verdict needs of the protocol, None where some of it is missing."""
     match record.protocol:
         case {
-            "seed": int(seed), "resolution": int() | float() as resolution,
-            "drift": int() | float() as drift, "spread": int() | float() as spread,
+            "seed": int(seed),
+            "resolution": int() | float() as resolution,
+            "drift": int() | float() as drift,
+            "spread": int() | float() as spread,
         }:
             return Protocol(seed=seed, resolution=resolution, drift=drift, spread=spread)
     return None

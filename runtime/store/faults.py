@@ -30,9 +30,12 @@ _WORDS: Mapping[str, type[StoreError]] = {
 DAMAGED = ("file is not a database", "database disk image is malformed")
 
 _CODES: Mapping[int, type[StoreError]] = {
-    errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly, errno.EPERM: StoreReadOnly,
-    errno.ENOSPC: StoreFull, errno.EDQUOT: StoreFull,
-}  # fmt: skip
+    errno.EROFS: StoreReadOnly,
+    errno.EACCES: StoreReadOnly,
+    errno.EPERM: StoreReadOnly,
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+}
 
 
 def damaged(error: sqlite3.Error) -> bool:
@@ -81,8 +84,9 @@ def used(path: Path, what: str, broken: type[StoreError], mend: str) -> Iterator
 
 def _fault(kind: type[StoreError], path: Path, error: Exception, name: str) -> StoreError:
     if kind is StoreBusy:
-        return StoreBusy(f"{name} {path} is held by another process ({error})",
-                         "let that process end, or end it")  # fmt: skip
+        return StoreBusy(
+            f"{name} {path} is held by another process ({error})", "let that process end, or end it"
+        )
     what = {
         StoreFull: f"no space left for {name} {path}",
         StoreReadOnly: f"{name} {path} cannot be written",

@@ -66,8 +66,12 @@ class Imported:
 
 
 def record(
-    kind: Kind, subject: Subject, machine: Machine,
-    protocol: Mapping[str, Any], result: Mapping[str, Any], parents: Sequence[str] = (),
+    kind: Kind,
+    subject: Subject,
+    machine: Machine,
+    protocol: Mapping[str, Any],
+    result: Mapping[str, Any],
+    parents: Sequence[str] = (),
 ) -> Record:
     """A sealed record of now, by this package as it lies on disk. Raises as `evidence.seal`."""
     now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
@@ -138,8 +142,14 @@ class Store:
         return rows[0].record()
 
     def find(
-        self, *, kind: Kind | None = None, kernel: str | None = None, algorithm: str | None = None,
-        device: str | None = None, since: datetime | None = None, limit: int | None = None,
+        self,
+        *,
+        kind: Kind | None = None,
+        kernel: str | None = None,
+        algorithm: str | None = None,
+        device: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
     ) -> tuple[Record, ...]:
         """The records that answer to all that is given, the latest first, `limit` at most.
 
@@ -162,7 +172,11 @@ class Store:
         return tuple(found)
 
     def latest(
-        self, kind: Kind, *, kernel: str | None = None, algorithm: str | None = None,
+        self,
+        kind: Kind,
+        *,
+        kernel: str | None = None,
+        algorithm: str | None = None,
         device: str | None = None,
     ) -> Record | None:
         """The last record that answers to all that is given."""
@@ -244,9 +258,7 @@ class _Row:
             return str(error)
         if again.id != self.id:
             return f"it goes by the id {str(self.id)[:16]}, but is record {again.id[:16]}"
-        mine, theirs = (
-            (r.kind, r.kernel, r.algorithm, r.device, r.uuid, r.seconds) for r in (self, again)
-        )
+        mine, theirs = ((r.kind, r.kernel, r.algorithm, r.device, r.uuid, r.seconds) for r in (self, again))
         return "" if mine == theirs else "its search columns are not what its content says"
 
 
@@ -257,9 +269,17 @@ def _row(record: Record) -> _Row:
         )
     s, m = record.subject, record.machine
     return _Row(
-        0, record.id, "", to_json(record), record.kind, s.kernel, s.algorithm, m.device, m.uuid,
+        0,
+        record.id,
+        "",
+        to_json(record),
+        record.kind,
+        s.kernel,
+        s.algorithm,
+        m.device,
+        m.uuid,
         _seconds(record.created),
-    )  # fmt: skip
+    )
 
 
 _TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3}|\.\d{6})?(Z|[+-]\d\d:\d\d)"

@@ -57,9 +57,11 @@ def judge_case(program: Program, make: Make, case: Case, tile: Mapping[str, int]
                     old.copy_(new)
             again = check(program, launch, arguments, tile=tile, repeats=case.repeats)
             return Verdict(
-                first.comparisons + again.comparisons, first.problems + again.problems,
-                first.stages + again.stages, first.missing or again.missing,
-            )  # fmt: skip
+                first.comparisons + again.comparisons,
+                first.problems + again.problems,
+                first.stages + again.stages,
+                first.missing or again.missing,
+            )
         case "shifted":
             moved = [shifted(a, _SHIFT) if isinstance(a, Tensor) else a for a in arguments]
             return check(program, make(extents), moved, tile=tile, repeats=case.repeats, offset=_SHIFT)
@@ -80,7 +82,10 @@ def _arguments(program: Program, case: Case, seed: int, tile: Mapping[str, int],
 
 _REFUSALS = frozenset(
     {
-        "kErrorMisalignedOperand", "kErrorInvalidDataType", "kErrorInvalidLayout", "kErrorInvalidProblem",
+        "kErrorMisalignedOperand",
+        "kErrorInvalidDataType",
+        "kErrorInvalidLayout",
+        "kErrorInvalidProblem",
         "kErrorNotSupported",
     }
 )

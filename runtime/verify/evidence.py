@@ -129,9 +129,7 @@ def _words(verdict: Verdict | None) -> str:
     return str(verdict).replace("\n", "; ")
 
 
-def evidence_of(
-    suite: Suite, results: Sequence[CaseResult], sanitizers: Sequence[Report] = ()
-) -> Evidence:
+def evidence_of(suite: Suite, results: Sequence[CaseResult], sanitizers: Sequence[Report] = ()) -> Evidence:
     """Joins a suite with what was seen; cases without a result did not run."""
     known = {r.case.name: r for r in results}
     every = (known.get(c.name) or CaseResult(c, "not run", None, "it has no result") for c in suite.cases)

@@ -38,8 +38,10 @@ def _convolution(plan: ConvPlan, dims: Sequence[str]) -> Grain:
     """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides
     of results, keep their alignment."""
     problem, schedule = plan.problem, plan.schedule
-    tiled = () if isinstance(schedule, DirectSchedule) else zip(
-        (problem.m, problem.n, problem.k), schedule.tile, strict=True
+    tiled = (
+        ()
+        if isinstance(schedule, DirectSchedule)
+        else zip((problem.m, problem.n, problem.k), schedule.tile, strict=True)
     )
     tile = {dims[names[-1]]: extent for names, extent in tiled if names}
     step: dict[int, int] = {}
@@ -76,7 +78,6 @@ def _products(plan: ProductsPlan, dims: Sequence[str]) -> Grain:
     stages = schedule.stages if isinstance(schedule, WgmmaSchedule) else 1
     depth = {dims[gemm.k[0][-1]]: schedule.tile[2] * stages} if gemm.k[0] else {}
     return Grain(tile, {dims[i]: n for i, n in step.items()}, depth)
-
 
 
 def _attention(plan: AttentionPlan, dims: Sequence[str]) -> Grain:

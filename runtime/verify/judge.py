@@ -111,10 +111,17 @@ def against(
         for number, (e, out, tile) in enumerate(zip(part.expected, outputs, tiles, strict=True)):
             slices[number].append(
                 compare(
-                    part.of(number, out), e.reference, e.bound, tile=tile, name=e.name, overflows=e.overflows,
-                    free=e.free, scale=scale, origin=part.origin(number),
+                    part.of(number, out),
+                    e.reference,
+                    e.bound,
+                    tile=tile,
+                    name=e.name,
+                    overflows=e.overflows,
+                    free=e.free,
+                    scale=scale,
+                    origin=part.origin(number),
                 )
-            )  # fmt: skip
+            )
     return [merged(one) for one in slices]
 
 

@@ -54,13 +54,15 @@ def run(
             outcome = isolate.run(
                 target,
                 {
-                    **shared, "cases": [as_json(c) for c in rest], "journal": str(journal),
+                    **shared,
+                    "cases": [as_json(c) for c in rest],
+                    "journal": str(journal),
                     "case_seconds": case_seconds,
                 },
                 limit_seconds=start_seconds + case_seconds * len(rest),
                 memory_bytes=memory_bytes,
                 environ=environ,
-            )  # fmt: skip
+            )
             ended, begun = read_journal(journal, rest)
             seen = next(number for number in count() if number not in ended)
             for number in range(seen):

@@ -61,9 +61,16 @@ def check(
     """
     if not isinstance(launch, Staged):
         return judged(
-            program, launch, arguments, tile=tile, deterministic=deterministic, expected=expected,
-            repeats=repeats, jitter=jitter, offset=offset,
-        )[0]  # fmt: skip
+            program,
+            launch,
+            arguments,
+            tile=tile,
+            deterministic=deterministic,
+            expected=expected,
+            repeats=repeats,
+            jitter=jitter,
+            offset=offset,
+        )[0]
     stages, stored, cut = _each(launch, arguments, tile, deterministic, offset)
     if cut:
         return Verdict((), (), tuple(stages), cut)
@@ -75,9 +82,16 @@ def check(
         missing = f"{type(problem).__name__}: {problem}"[:200]
         wanted = tuple(exactly(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     found, results = judged(
-        program, launch.whole, arguments, tile=tile, deterministic=deterministic,
-        expected=wanted, repeats=repeats, jitter=jitter, offset=offset,
-    )  # fmt: skip
+        program,
+        launch.whole,
+        arguments,
+        tile=tile,
+        deterministic=deterministic,
+        expected=wanted,
+        repeats=repeats,
+        jitter=jitter,
+        offset=offset,
+    )
     problems = list(found.problems)
     if deterministic:
         for (name, _), mine, its in zip(kinds, stored, results, strict=True):
@@ -96,8 +110,9 @@ MOST = 4 * VALUES
 def _whole(program: Program, found: Layout, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
     count = sum(
         values(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
-        for step in found.steps if step.kernel
-    )  # fmt: skip
+        for step in found.steps
+        if step.kernel
+    )
     if count > MOST:
         raise TooLarge(f"its reference has {count:.2g} values, of at most {MOST:.2g} that are made at once")
     return expect(program, arguments)
@@ -128,9 +143,14 @@ def _each(
 
 
 def _one(
-    found: Layout, step: Step, launch: Launch | Exposed | None, given: Sequence[Argument], tile: Tile,
-    deterministic: bool, offset: int,
-) -> tuple[StageVerdict, Sequence[Tensor]]:  # fmt: skip
+    found: Layout,
+    step: Step,
+    launch: Launch | Exposed | None,
+    given: Sequence[Argument],
+    tile: Tile,
+    deterministic: bool,
+    offset: int,
+) -> tuple[StageVerdict, Sequence[Tensor]]:
     if launch is None:
         # As the series stores it.
         outputs = [r.contiguous() for r in run_stage(step.stage, given, found.sizes)]
@@ -142,7 +162,7 @@ def _one(
         own = {d: tile[outer] for d, outer in outer_names(found, step).items() if outer in tile}
     verdict, results = judged(
         kernel, launch, given, tile=own, deterministic=deterministic, offset=offset, around=found.sizes
-    )  # fmt: skip
+    )
     return StageVerdict(step.name, verdict.comparisons, verdict.problems), results
 
 

@@ -227,9 +227,7 @@ def _neighbours(
                 yield _draft("edge", sizes, residue, why)
 
 
-def _shapes(
-    program: Program, asked: Mapping[str, int], grain: Grain
-) -> Iterator[tuple[str, dict[str, int]]]:
+def _shapes(program: Program, asked: Mapping[str, int], grain: Grain) -> Iterator[tuple[str, dict[str, int]]]:
     """Extents with what they are for. The dimensions that are not varied take little more than a
     tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
     summed = {d for over in summed_dims(program, Dot) for d in over}

@@ -55,11 +55,15 @@ EXTENTS = (1, 8, 16, 64, 100, 128, 512, 1024, 2304, 4096, 8192, 16384)
 
 @settings(max_examples=60)
 @given(
-    st.sampled_from(EXTENTS), st.sampled_from(EXTENTS), st.sampled_from((64, 128, 512, 4096, 16384)),
+    st.sampled_from(EXTENTS),
+    st.sampled_from(EXTENTS),
+    st.sampled_from((64, 128, 512, 4096, 16384)),
     st.sampled_from(("warps cooperative", "warps pingpong", "warps multistage", "")),
-    st.sampled_from((*TILES, "")), st.sampled_from(("cluster 1x1", "cluster 4x2", "cluster 1x2", "")),
-    st.sampled_from(("swap yes", "swap no", "")), st.sampled_from(("split_k 4", "split_k stream", "")),
-)  # fmt: skip
+    st.sampled_from((*TILES, "")),
+    st.sampled_from(("cluster 1x1", "cluster 4x2", "cluster 1x2", "")),
+    st.sampled_from(("swap yes", "swap no", "")),
+    st.sampled_from(("split_k 4", "split_k stream", "")),
+)
 def test_edits_are_legal(
     m: int, n: int, k: int, warps: str, tile: str, cluster: str, swap: str, split: str
 ) -> None:
@@ -99,11 +103,12 @@ def finding_of(number: int, schedule: str) -> select.Finding:
 @pytest.mark.parametrize(
     ("shape", "schedule", "bottleneck"),
     [
-        ((8192, 8192, 8192), "", "multiplications"), ((8192, 8192, 128), "", "memory"),
+        ((8192, 8192, 8192), "", "multiplications"),
+        ((8192, 8192, 128), "", "memory"),
         ((128, 4096, 4096), "warps cooperative tile 128x256x64 split_k 1", "latency"),
         ((64, 64, 64), "", "launch"),
     ],
-)  # fmt: skip
+)
 def test_class_by_theory(shape: tuple[int, int, int], schedule: str, bottleneck: str) -> None:
     f = facts(PLAIN, *shape, schedule)
     assert classify(f, f.bound).bottleneck == bottleneck

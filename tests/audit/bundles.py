@@ -42,9 +42,14 @@ TIMING = Timing("bench0", THIS, 100e-6, "cold", 1.83e9, ())
 CASE = Case("normal M=64", True, 0.3, 0.05, True, True)
 PROOF = Proof("verify0", THIS, True, (CASE,), ())
 LIMITS = Limits(
-    "data sheet of the H200", compute=60e-6, memory=80e-6, cache=30e-6, clock=1.83e9, boost=1.98e9,
+    "data sheet of the H200",
+    compute=60e-6,
+    memory=80e-6,
+    cache=30e-6,
+    clock=1.83e9,
+    boost=1.98e9,
     estimated=False,
-)  # fmt: skip
+)
 PROBE = Probe(
     (("M", 64),),
     (ResultProbe("", False, False, False),),

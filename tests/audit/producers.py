@@ -77,9 +77,14 @@ def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) ->
     extents = [sizes[d] for d in kernel.dims]
     planned = frontend.plan_kernel(checked, kernel, extents, "sm90a", DEVICES["H200"]).planned
     made = subject_of(
-        kernel, checked.source, extents, arch="sm90a", lane="bf16", schedule="auto",
+        kernel,
+        checked.source,
+        extents,
+        arch="sm90a",
+        lane="bf16",
+        schedule="auto",
         code=source_of(checked, kernel, planned).code,
-    )  # fmt: skip
+    )
     return replace(made, binary="b" * 64, **changes)
 
 

@@ -27,13 +27,16 @@ def only(found: dict[str, Any]) -> tuple[bool, bool, bool]:
     [
         ("return x - x", "x: f32[M, N]) -> f32[M, N]", (True, True, True)),
         ("return mean[N](softmax[N](x))", "x: f32[M, N]) -> f32[M]", (True, True, True)),
-        ("return where(index(N) <= index(M), 1.0, 0.0) + 0.0 * x", "x: f32[M, N]) -> f32[M, N]",
-         (False, True, False)),
+        (
+            "return where(index(N) <= index(M), 1.0, 0.0) + 0.0 * x",
+            "x: f32[M, N]) -> f32[M, N]",
+            (False, True, False),
+        ),
         ("return 1.0 + 1e-4 * tanh(x)", "x: f32[M, N]) -> f32[M, N]", (False, False, True)),
         ("return relu(x)", "x: f32[M, N]) -> f32[M, N]", (False, False, False)),
         ("return sum[M, N](x)", "x: f32[M, N]) -> f32[]", (False, False, False)),
     ],
-)  # fmt: skip
+)
 def test_what_results_depend_on(body: str, signature: str, wanted: tuple[bool, bool, bool]) -> None:
     assert only(probed(body, signature)) == wanted
 

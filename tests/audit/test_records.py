@@ -57,9 +57,15 @@ def test_a_refusal_is_read_with_its_findings(of: Subject) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [("outcomes",), ("findings",), ("outcomes", "0", "span"), ("outcomes", "0", "sm_clock"),
-             ("outcomes", "0", "findings")],
-)  # fmt: skip
+    "path",
+    [
+        ("outcomes",),
+        ("findings",),
+        ("outcomes", "0", "span"),
+        ("outcomes", "0", "sm_clock"),
+        ("outcomes", "0", "findings"),
+    ],
+)
 def test_a_time_without_a_field_is_no_evidence(time: Record, path: tuple[str, ...]) -> None:
     found = timing_of(without(time, *path))
     assert isinstance(found, Missing) and "counts as no evidence" in found.why
@@ -106,9 +112,17 @@ def test_a_failed_proof_is_read(of: Subject) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [("ok",), ("cases",), ("failures",), ("cases", "0", "ok"), ("cases", "0", "rms"),
-             ("cases", "0", "varies"), ("cases", "0", "worst")],
-)  # fmt: skip
+    "path",
+    [
+        ("ok",),
+        ("cases",),
+        ("failures",),
+        ("cases", "0", "ok"),
+        ("cases", "0", "rms"),
+        ("cases", "0", "varies"),
+        ("cases", "0", "worst"),
+    ],
+)
 def test_a_proof_without_a_field_is_no_evidence(proof: Record, path: tuple[str, ...]) -> None:
     assert isinstance(proof_of(without(proof, *path)), Missing)
 

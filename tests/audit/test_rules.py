@@ -99,8 +99,9 @@ def test_a_failed_verification_proves_nothing() -> None:
 def test_a_records_word_is_not_taken_for_its_cases() -> None:
     bad = replace(CASE, name="wide M=64", ok=False)
     assert one(honest(proof=replace(PROOF, cases=(CASE, bad))), "correct") == (
-        "unproven", "verification failed, so nothing is proven: wide M=64: not right"
-    )  # fmt: skip
+        "unproven",
+        "verification failed, so nothing is proven: wide M=64: not right",
+    )
     assert one(honest(proof=replace(PROOF, failures=("memcheck: 3 errors",))), "correct")[0] == "unproven"
     verdict, words = one(honest(proof=replace(PROOF, cases=(replace(CASE, worst=7.0),))), "correct")
     assert verdict == "gaming" and "7 times its bound" in words

@@ -170,14 +170,16 @@ def test_the_loose_check_refuses_what_is_no_rounding() -> None:
 PRODUCTS = {
     "mm": ("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return relu(dot[K](x, w)) }", "aten.mm.out"),
     "other way": ("kernel k(x: f32[K, M], w: f32[K, N]) -> f32[N, M] { return dot[K](x, w) }", "aten.mm.out"),
-    "bmm": ("kernel k(x: f32[B, M, K], w: f32[B, N, K]) -> f32[B, M, N] { return dot[K](x, w) }",
-            "aten.bmm.out"),
+    "bmm": (
+        "kernel k(x: f32[B, M, K], w: f32[B, N, K]) -> f32[B, M, N] { return dot[K](x, w) }",
+        "aten.bmm.out",
+    ),
     "mv": ("kernel k(a: f32[M, K], x: f32[K]) -> f32[M] { return silu(dot[K](a, x)) }", "aten.mv.out"),
     "shared weight": (
         "kernel k(x: f32[B, M, K], w: f32[K, (A=2 D=4)]) -> f32[B, A, M, D] { return dot[K](x, w) }",
         "aten.mm.out",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

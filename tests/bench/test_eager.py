@@ -20,9 +20,11 @@ TOLERANCE = {"f32": 1e-4, "tf32": 2e-3, "f16": 1e-2, "bf16": 6e-2, "s8": 0.0}
 NEEDS_GPU = {"e4m3", "e5m2"}
 NO_EAGER = {
     "cross_entropy_rows": "a gather by several dimensions",
-    "masked_exclusive_cumsum": "an exclusive scan", "embedding": "a gather by several dimensions",
-    "average_pool": "read has no one torch function", "max_pool": "read has no one torch function",
-}  # fmt: skip
+    "masked_exclusive_cumsum": "an exclusive scan",
+    "embedding": "a gather by several dimensions",
+    "average_pool": "read has no one torch function",
+    "max_pool": "read has no one torch function",
+}
 """Examples that no one torch function says, and why."""
 
 
@@ -90,10 +92,7 @@ def test_a_linear_layer_is_written_as_one_would() -> None:
         ),
         ("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return max(dot[K](x, w), 0.25) }", (8, 4, 8)),
         ("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return softmax[N](dot[K](x, w)) }", (8, 4, 8)),
-        (
-            "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return cumsum[N](dot[K](x, w)) }",
-            (8, 4, 8),
-        ),
+        ("kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return cumsum[N](dot[K](x, w)) }", (8, 4, 8)),
         ("kernel k(x: f32[M, K], w: f32[N, K], a: f32) -> f32[M, N] { return a * dot[K](x, w) }", (8, 4, 8)),
         (
             "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] "

@@ -291,9 +291,12 @@ def test_a_carve_out_is_not_left_to_the_next() -> None:
         gpu.run("product", 30.0, lambda: cell.__setitem__(0, cells.held[at]))
 
     ours, bad, other = timed(
-        gpu, cells, cells.honest(gpu, "ours", 25.0), cells.candidate("bad", carves),
+        gpu,
+        cells,
+        cells.honest(gpu, "ours", 25.0),
+        cells.candidate("bad", carves),
         cells.honest(gpu, "other", 25.0),
-    ).outcomes  # fmt: skip
+    ).outcomes
     assert isinstance(bad, Failed) and isinstance(ours, Timed) and isinstance(other, Timed)
     assert names(ours) == names(other) == set()
 

@@ -33,8 +33,12 @@ def stamp(start: int) -> DeviceEvent:
 def test_device_events_are_read_to_the_nanosecond() -> None:
     found = parse(WRITTEN.read_text())
     assert [(e.kind, e.stream, e.graph) for e in found] == [
-        ("memset", 7, 0), ("kernel", 7, 0), ("kernel", 7, 2), ("kernel", 7, 2), ("memcpy", 13, 0),
-    ]  # fmt: skip
+        ("memset", 7, 0),
+        ("kernel", 7, 0),
+        ("kernel", 7, 2),
+        ("kernel", 7, 2),
+        ("memcpy", 13, 0),
+    ]
     product = found[2]
     assert product.name.startswith("nvjet_tst_128x256")
     assert product.start == 4309239589176313 and product.end - product.start == 20481
@@ -159,9 +163,11 @@ def forked(second_ends: int, order: str = "ab") -> list[DeviceEvent]:
     """A launch whose root is followed by two kernels on two streams and a last one on the first."""
     first, second = order
     return [
-        event("root", 1, 10), event(first, 12, 20, stream=7 if first == "a" else 9),
-        event(second, 13, second_ends - 13, stream=7 if second == "a" else 9), event("join", 40, 10),
-    ]  # fmt: skip
+        event("root", 1, 10),
+        event(first, 12, 20, stream=7 if first == "a" else 9),
+        event(second, 13, second_ends - 13, stream=7 if second == "a" else 9),
+        event("join", 40, 10),
+    ]
 
 
 def test_a_launch_that_forks_and_joins_may_be_audited_as_one_that_does() -> None:

@@ -129,9 +129,7 @@ def test_time_that_ends_leaves_the_rest(tmp_path: Path, items: list[exhaustive.I
     assert not made["complete"] and len(made["rows"]) == 4
 
 
-def test_a_table_without_the_compiler_s_choice_is_none(
-    tmp_path: Path, items: list[exhaustive.Item]
-) -> None:
+def test_a_table_without_the_compiler_s_choice_is_none(tmp_path: Path, items: list[exhaustive.Item]) -> None:
     path = saved(tmp_path / "t.json", items, [])
     with pytest.raises(NotATable):
         read(path)

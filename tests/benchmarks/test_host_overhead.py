@@ -83,8 +83,9 @@ def test_batches_take_turns_and_calls_go_round() -> None:
     }
     times = measure(variants, "cpu", rounds=2, batch=3)
     assert log[2 * host_overhead.WARMUP_CALLS :] == [
-        *("a0", "a1", "a0", "b0", "b1", "b2"), *("b0", "b1", "b2", "a0", "a1", "a0"),
-    ]  # fmt: skip
+        *("a0", "a1", "a0", "b0", "b1", "b2"),
+        *("b0", "b1", "b2", "a0", "a1", "a0"),
+    ]
     assert [len(values) for values in times.values()] == [2, 2]
 
 

@@ -302,8 +302,10 @@ def test_lost_processes_cost_one_kernel_each(monkeypatch: pytest.MonkeyPatch, tm
     assert (status, made["left"]) == (1, [])
     assert {r["name"]: r["killed_by"] for r in made["results"]}[TMA[0]] == ["crashed"]
     assert {h["name"]: h["verdict"] for h in made["honest"]} == {
-        seeds[0]: "ok", seeds[1]: "unproven", seeds[2]: "ok",
-    }  # fmt: skip
+        seeds[0]: "ok",
+        seeds[1]: "unproven",
+        seeds[2]: "ok",
+    }
 
 
 def test_a_failure_of_the_campaign_itself_is_told_and_tried_again(

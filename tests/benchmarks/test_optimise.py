@@ -67,9 +67,17 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
 
 def options(tmp_path: Path, *words: str) -> argparse.Namespace:
     given = argparse.Namespace(
-        out=tmp_path / "o.json", attempts=10, searches="rules,random", no_compile=True, cases=3, full=False,
-        programs=4, processes=1, seed=0, dry=True,
-    )  # fmt: skip
+        out=tmp_path / "o.json",
+        attempts=10,
+        searches="rules,random",
+        no_compile=True,
+        cases=3,
+        full=False,
+        programs=4,
+        processes=1,
+        seed=0,
+        dry=True,
+    )
     return argparse.Namespace(**{**vars(given), **dict(w.split("=") for w in words)})
 
 
@@ -79,9 +87,7 @@ def item(tmp_path: Path, attempts: int = 10, name: str = NAME) -> relay.Item:
     return {**json.loads(json.dumps(made)), "attempts": attempts}
 
 
-def test_both_searches_have_equal_attempts_and_are_compared(
-    tmp_path: Path, pool: ThreadPoolExecutor
-) -> None:
+def test_both_searches_have_equal_attempts_and_are_compared(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     engine = Engine()
     found = row(Hall(engine, optimise_dry.H200, pool), item(tmp_path))
     rules, random = found["searches"]["rules"], found["searches"]["random"]
@@ -163,10 +169,17 @@ def test_what_was_not_made_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # --- the table ----------------------------------------------------------------------------
 
 MADE: dict[str, Any] = {
-    "ok": True, "lane": "tf32", "letter": "E", "level": 2, "attempts": 10, "wrong": [], "spent": 2.0,
+    "ok": True,
+    "lane": "tf32",
+    "letter": "E",
+    "level": 2,
+    "attempts": 10,
+    "wrong": [],
+    "spent": 2.0,
     "us": {"default": 120.0, "rules": 100.0, "random": 130.0, "eager": 200.0, "eager_tf32": 150.0},
-    "searches": {"rules": {"bound": 80.0, "gpu_seconds": 3.0}}, "wall_seconds": 9.0,
-}  # fmt: skip
+    "searches": {"rules": {"bound": 80.0, "gpu_seconds": 3.0}},
+    "wall_seconds": 9.0,
+}
 
 
 def made(name: str, **more: Any) -> dict[str, Any]:

@@ -88,9 +88,11 @@ def _rows(choice: Mapping[str, str], draw: Random) -> Program:
 
 
 ROWS = Space(
-    "rows", {"elem": ("f32", "f16", "i32", "f64"), "along": ("rows", "columns"), "rest": ("a", "b")}, _rows,
+    "rows",
+    {"elem": ("f32", "f16", "i32", "f64"), "along": ("rows", "columns"), "rest": ("a", "b")},
+    _rows,
     lambda planned: isinstance(planned.plan, SweepPlan),
-)  # fmt: skip
+)
 
 
 def test_what_no_program_can_be_is_a_mistake_and_what_a_rule_refuses_is_not() -> None:

@@ -93,10 +93,16 @@ def test_a_report_sorts_what_was_made_lost_stopped_and_left(
 ) -> None:
     wanted = [pipelines.Task(case, lane) for lane in ("bf16", "f32") for case in CASES[:2]]
     made = {
-        "us": {"ours": 10.0, "eager": 20.0}, "ok": True, "judged": "", "of_eager": 2.0, "of_best": 2.0,
-        "torch_share": 0.25, "error": 2e-3, "theirs": 3e-3,
+        "us": {"ours": 10.0, "eager": 20.0},
+        "ok": True,
+        "judged": "",
+        "of_eager": 2.0,
+        "of_best": 2.0,
+        "torch_share": 0.25,
+        "error": 2e-3,
+        "theirs": 3e-3,
         "rests_on_stages": True,
-    }  # fmt: skip
+    }
 
     def rows(target: str, items: list[dict[str, str]], journal: Path, **limits: object) -> None:
         assert [i["lane"] for i in items] == ["bf16", "bf16", "f32"]

@@ -52,10 +52,17 @@ def reading(quantity: str, rate: float, clock: float | None = 1.7e9) -> Reading:
 
 def complete() -> list[Reading]:
     return [
-        reading("copy", 4.0e12), reading("copy", 4.2e12), reading("read", 4.4e12), reading("l2", 7e12),
-        reading("launch_floor", 3e-6), reading("launch_floor", 2e-6), reading("f16", 700e12, 1.4e9),
-        reading("f16", 650e12, 1.9e9), reading("tf32", 400e12, 1.6e9), reading("f32", 60e12, None),
-    ]  # fmt: skip
+        reading("copy", 4.0e12),
+        reading("copy", 4.2e12),
+        reading("read", 4.4e12),
+        reading("l2", 7e12),
+        reading("launch_floor", 3e-6),
+        reading("launch_floor", 2e-6),
+        reading("f16", 700e12, 1.4e9),
+        reading("f16", 650e12, 1.9e9),
+        reading("tf32", 400e12, 1.6e9),
+        reading("f32", 60e12, None),
+    ]
 
 
 # --- measuring --------------------------------------------------------------------
@@ -266,12 +273,14 @@ GPU = system.Driver((13, 0), (system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 
 def answer() -> dict[str, Any]:
     return {
         "machine": {
-            "device": "NVIDIA H200", "uuid": "GPU-1", "versions": {"torch": "2.11", "driver": "570.1"},
+            "device": "NVIDIA H200",
+            "uuid": "GPU-1",
+            "versions": {"torch": "2.11", "driver": "570.1"},
         },
         "method": {"repeats": 15},
         "readings": [vars_of(r) for r in complete()],
         "refused": [{"quantity": "s8", "name": "torch._int_mm", "why": "RuntimeError: not on this one"}],
-    }  # fmt: skip
+    }
 
 
 def vars_of(found: Reading) -> dict[str, Any]:

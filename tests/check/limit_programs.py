@@ -45,7 +45,7 @@ LIMITS: dict[str, tuple[str, str]] = {
         + f"  return h{limits.STAGES.most - 1} * 2\n}}\n",
         f"`h0: f32[M] = x + 1  h1: f32[M] = h0 + 1  ..` with {limits.STAGES.most + 1} stages.",
     ),
-}  # fmt: skip
+}
 """Programs that the checker refuses: text, and the words for one too long to print."""
 
 MANY_ERRORS = (

@@ -134,7 +134,7 @@ REFUSED: dict[str, str] = {
         params="x: bf16[M, K], y: bf16[M, K], w: bf16[N, K], u: bf16[N, K]",
     ),
     "UC0331": "kernel k(y: bf16[T, F], x: bf16[T, D], o: i32[O]) -> f32[E=O-1, F, D] {\n"
-              "  return dot[T](bf16(where(segment(T, o) == index(E), y, 0)), x)\n}\n",
+    "  return dot[T](bf16(where(segment(T, o) == index(E), y, 0)), x)\n}\n",
 }
 
 WARNED: dict[str, str] = {
@@ -155,11 +155,34 @@ SIZED = {"UC0305", "UC0314"}
 """Codes of recognition that come once extents are there."""
 
 ELSEWHERE = {
-    "UC0332", "UC0333", "UC0334", "UC0460", "UC0465", "UC0466", "UC0467", "UC0468", "UC0470", "UC0471",
-    "UC0472", "UC0473", "UC0475", "UC0476", "UC0477", "UC0480", "UC0481", "UC0482", "UC0483", "UC0601",
+    "UC0332",
+    "UC0333",
+    "UC0334",
+    "UC0460",
+    "UC0465",
+    "UC0466",
+    "UC0467",
+    "UC0468",
+    "UC0470",
+    "UC0471",
+    "UC0472",
+    "UC0473",
+    "UC0475",
+    "UC0476",
+    "UC0477",
+    "UC0480",
+    "UC0481",
+    "UC0482",
+    "UC0483",
+    "UC0601",
     "UC0602",
-    "UC0603", "UC0701", "UC0709", "UC0710", "UC0711", "UC0719",
-}  # fmt: skip
+    "UC0603",
+    "UC0701",
+    "UC0709",
+    "UC0710",
+    "UC0711",
+    "UC0719",
+}
 """Codes that need more than a text; their own tests have them."""
 
 

@@ -132,7 +132,8 @@ def k(body: str, params: str = ROWS, result: str = "f32[M, N]") -> str:
 APPLIED: dict[str, tuple[str, str, str]] = {
     "relu6": (k("return relu6(x)"), "clamp(x, 0, 6)", k("return clamp(x, 0, 6)")),
     "another name for an axis": (
-        k("return x + r", "x: f32[M, K], r: f32[M, C]", "f32[M, K]"), "r[C = K]",
+        k("return x + r", "x: f32[M, K], r: f32[M, C]", "f32[M, K]"),
+        "r[C = K]",
         k("return x + r[C = K]", "x: f32[M, K], r: f32[M, C]", "f32[M, K]"),
     ),
     "max as a function": (k("return x - max(x)"), "max[N](x)", k("return x - max[N](x)")),
@@ -143,69 +144,98 @@ APPLIED: dict[str, tuple[str, str, str]] = {
     "softmax along an axis": (k("return softmax(x, 1)"), "softmax[N](x)", k("return softmax[N](x)")),
     "dot as a function": (k("return dot(x, w)", MM), "dot[K](x, w)", k("return dot[K](x, w)", MM)),
     "in a fn": (
-        "fn f[D](x) = x - max(x)\n" + k("return f[N](x)"), "max[D](x)",
+        "fn f[D](x) = x - max(x)\n" + k("return f[N](x)"),
+        "max[D](x)",
         "fn f[D](x) = x - max[D](x)\n" + k("return f[N](x)"),
     ),
     "clamp by name": (k("return clamp(x, lo=0, hi=1)"), "clamp(x, lo, hi)", k("return clamp(x, 0, 1)")),
     "clamp by torch's names": (
-        k("return clamp(x, min=0, max=1)"), "clamp(x, lo, hi)", k("return clamp(x, 0, 1)")
+        k("return clamp(x, min=0, max=1)"),
+        "clamp(x, lo, hi)",
+        k("return clamp(x, 0, 1)"),
     ),
     "leaky_relu by another name": (
-        k("return leaky_relu(x, alpha=0.1)"), "leaky_relu(x, slope=0.01)",
+        k("return leaky_relu(x, alpha=0.1)"),
+        "leaky_relu(x, slope=0.01)",
         k("return leaky_relu(x, slope=0.1)"),
     ),
     "leaky_relu of nothing": (
-        k("return leaky_relu(alpha=0.1)"), "leaky_relu(x, slope=0.01)", k("return leaky_relu(x, slope=0.1)")
+        k("return leaky_relu(alpha=0.1)"),
+        "leaky_relu(x, slope=0.01)",
+        k("return leaky_relu(x, slope=0.1)"),
     ),
     "a position that divides": (
-        k("return x[N = P // 2]", result="f32[M, P=2*N]"), "i64(index(P) // 2)",
+        k("return x[N = P // 2]", result="f32[M, P=2*N]"),
+        "i64(index(P) // 2)",
         k("return x[N = i64(index(P) // 2)]", result="f32[M, P=2*N]"),
     ),
     "a position that multiplies": (
-        k("return x[N = N * N % size(N)]"), "i64(index(N) * index(N) % size(N))",
+        k("return x[N = N * N % size(N)]"),
+        "i64(index(N) * index(N) % size(N))",
         k("return x[N = i64(index(N) * index(N) % size(N))]"),
     ),
     "a gather by floats": (
-        k("return x[N = y]", "x: f32[M, N], y: f32[L]", "f32[M, L]"), "N = i64(y)",
+        k("return x[N = y]", "x: f32[M, N], y: f32[L]", "f32[M, L]"),
+        "N = i64(y)",
         k("return x[N = i64(y)]", "x: f32[M, N], y: f32[L]", "f32[M, L]"),
     ),
     "std": (k("return x / std[N](x)"), "sqrt(var[N](x))", k("return x / sqrt(var[N](x))")),
     "any": (
-        k("return any[N](x > 0)", result="bool[M]"), "max[N](where(c, 1, 0)) == 1",
+        k("return any[N](x > 0)", result="bool[M]"),
+        "max[N](where(c, 1, 0)) == 1",
         k("return max[N](where(x > 0, 1, 0)) == 1", result="bool[M]"),
     ),
     "torch in a kernel": (k("return torch.relu6(x)"), "clamp(x, 0, 6)", k("return clamp(x, 0, 6)")),
     "used before it is bound": (
-        k("a = b + 1  b = x  return a"), "write the binding of b first", k("b = x  a = b + 1  return a")
+        k("a = b + 1  b = x  return a"),
+        "write the binding of b first",
+        k("b = x  a = b + 1  return a"),
     ),
     "used before it is bound, in a fn": (
-        "fn f(x) { a = b + 1  b = x  return a }\n" + k("return f(x)"), "write the binding of b first",
+        "fn f(x) { a = b + 1  b = x  return a }\n" + k("return f(x)"),
+        "write the binding of b first",
         "fn f(x) { b = x  a = b + 1  return a }\n" + k("return f(x)"),
     ),
     "a value in a guard": (
-        k("return x  schedule sm90a when x > 0 { vector 4 }"), "where(c, a, b)",
+        k("return x  schedule sm90a when x > 0 { vector 4 }"),
+        "where(c, a, b)",
         k("return where(x > 0, x, 0)"),
     ),
     "a value in a requirement": (
-        k("require x > 0  return x"), "where(c, a, b)", k("return where(x > 0, x, 0)")
+        k("require x > 0  return x"),
+        "where(c, a, b)",
+        k("return where(x > 0, x, 0)"),
     ),
-    "a dimension in lower case": (k("return sum[n](x)", result="f32[M]"), "did you mean N?",
-                                  k("return sum[N](x)", result="f32[M]")),
-    "a dimension in lower case, of a size": (k("return x * size(m)"), "did you mean M?",
-                                             k("return x * size(M)")),
+    "a dimension in lower case": (
+        k("return sum[n](x)", result="f32[M]"),
+        "did you mean N?",
+        k("return sum[N](x)", result="f32[M]"),
+    ),
+    "a dimension in lower case, of a size": (
+        k("return x * size(m)"),
+        "did you mean M?",
+        k("return x * size(M)"),
+    ),
     "a value in upper case": (k("return X"), "did you mean x?", k("return x")),
     "a letter too many": (k("bias = x  return biass"), "did you mean bias?", k("bias = x  return bias")),
     "a function as a value": (k("return x + relu"), "relu(..)", k("return x + relu(x)")),
     "a name like none": (k("return zebra"), "values here: x", k("return x")),
-    "a dimension like none": (k("return sum[Q9](x)", result="f32[M]"), "dimensions here: M, N",
-                              k("return sum[N](x)", result="f32[M]")),
+    "a dimension like none": (
+        k("return sum[Q9](x)", result="f32[M]"),
+        "dimensions here: M, N",
+        k("return sum[N](x)", result="f32[M]"),
+    ),
     "a negative position": (
-        k("return x[N = -1]", result="f32[M]"), "x[N = size(N) - 1]",
+        k("return x[N = -1]", result="f32[M]"),
+        "x[N = size(N) - 1]",
         k("return x[N = size(N) - 1]", result="f32[M]"),
     ),
-    "reduced twice": (k("return sum[N](max[N](x))", result="f32[M]"), "sum[M](..)",
-                      k("return sum[M](max[N](x))", result="f32[]")),
-}  # fmt: skip
+    "reduced twice": (
+        k("return sum[N](max[N](x))", result="f32[M]"),
+        "sum[M](..)",
+        k("return sum[M](max[N](x))", result="f32[]"),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", APPLIED)
@@ -245,9 +275,7 @@ MENDED: dict[str, tuple[str, str]] = {
     "UC0209": ("P=3", kernel("return dot[K](x, w) + index(P)", result="f32[M, N, P=3]")),
     "UC0211": ("max[N](..)", kernel("return max[N](dot[K](x, w))", result="f32[M]")),
     "UC0212": ("where(c, 1, 0)", kernel("return relu(where(dot[K](x, w) > 0, 1, 0))")),
-    "UC0213": (
-        "(M1=8 ..)", kernel(PLAIN, "x: bf16[(M1=8 M2), K], w: bf16[N, K]", "f32[M1, M2, N]")
-    ),
+    "UC0213": ("(M1=8 ..)", kernel(PLAIN, "x: bf16[(M1=8 M2), K], w: bf16[N, K]", "f32[M1, M2, N]")),
     "UC0214": ("i64(index(K) * index(K))", kernel("return dot[K](x[K = i64(index(K) * index(K))], w)")),
     "UC0216": ("tf32(x)", kernel("return dot[K](tf32(x), tf32(w))", "x: f32[M, K], w: f32[N, K]")),
     "UC0217": ("acc=f32", kernel("return dot[K](x, w, acc=f32)")),
@@ -256,19 +284,25 @@ MENDED: dict[str, tuple[str, str]] = {
     "UC0221": ("//", kernel(PLAIN, "x: bf16[M, K=6//2], w: bf16[N, K]")),
     "UC0222": ("relu(..)", kernel("return relu(dot[K](x, w))")),
     "UC0223": ("return e", kernel("a = dot[K](x, w)  return a")),
-    "UC0224": ("b[N = N - 1]".replace("b", "x"), kernel(
-        "return dot[K](x, w) + b[N = N - 1]", "x: bf16[M, K], w: bf16[N, K], b: f32[N]")),
+    "UC0224": (
+        "b[N = N - 1]".replace("b", "x"),
+        kernel("return dot[K](x, w) + b[N = N - 1]", "x: bf16[M, K], w: bf16[N, K], b: f32[N]"),
+    ),
     "UC0402": ("tile", kernel(PLAIN + "  schedule sm90a { tile 128x128x64 }")),
     "UC0403": ("MxNxK", kernel(PLAIN + "  schedule sm90a { tile 128x128x64 }")),
     "UC0405": ("M <= 64", kernel(PLAIN + "  schedule sm90a when M <= 64 { stages 3 }")),
     "UC0503": ("h = bf16(..)", kernel("h = bf16(dot[K](x, w))  return h")),
-    "UC0504": ("h: f32[B, C] = torch.NAME(x)",
-               "pipeline p(x: f32[M]) -> f32[M] { h: f32[M] = torch.sort(x)  return h }\n"),
+    "UC0504": (
+        "h: f32[B, C] = torch.NAME(x)",
+        "pipeline p(x: f32[M]) -> f32[M] { h: f32[M] = torch.sort(x)  return h }\n",
+    ),
     "UC0505": ("schedule sm90a for h", STAGES % "schedule sm90a for h { vector 4 }"),
-    "UC0508": ("dot[N](x, w)",
-               "pipeline p(x: f32[M, N], w: f32[N]) -> f32[M] { h: f32[M] = dot[N](x, w)  return h }\n"),
+    "UC0508": (
+        "dot[N](x, w)",
+        "pipeline p(x: f32[M, N], w: f32[N]) -> f32[M] { h: f32[M] = dot[N](x, w)  return h }\n",
+    ),
     "UC0509": ("torch.softmax(x, dim=0)", TORCH_STAGE % ("f32[M, N]", "softmax(x, dim=0)")),
-}  # fmt: skip
+}
 """Of the smallest program of a code: what its hint says to write, and that program with it."""
 
 

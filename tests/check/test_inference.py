@@ -24,9 +24,12 @@ from ucutlass.ir import MemoryAxis
 
 A, B = Free("A"), Free("B")
 DIMS: Mapping[str, Extent] = {
-    "A": A, "B": B, "G": Fixed(4), "P": Combined("+", Combined("*", Fixed(2), A), Fixed(1)),
+    "A": A,
+    "B": B,
+    "G": Fixed(4),
+    "P": Combined("+", Combined("*", Fixed(2), A), Fixed(1)),
     "Q": Combined("//", B, Fixed(2)),
-}  # fmt: skip
+}
 
 
 ONE = Fixed(1)

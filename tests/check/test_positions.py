@@ -27,9 +27,7 @@ def codes(text: str) -> set[str]:
 def reads(scale: int, p: int, r: int, size: int, offset: int, extents: tuple[int, int, int]) -> bool:
     """Whether `x[scale*H = p*P + r*R + size*size(H) + offset]` reads an element for some P and R."""
     h, over, along = extents
-    positions = {
-        p * i + r * j + size * h + offset for i, j in itertools.product(range(over), range(along))
-    }
+    positions = {p * i + r * j + size * h + offset for i, j in itertools.product(range(over), range(along))}
     return any(at % scale == 0 and 0 <= at // scale < h for at in positions)
 
 
@@ -38,9 +36,13 @@ SMALL = st.integers(-3, 3)
 
 @settings(max_examples=300)
 @given(
-    st.integers(1, 3), SMALL, SMALL, st.integers(-1, 1), st.integers(-12, 12),
+    st.integers(1, 3),
+    SMALL,
+    SMALL,
+    st.integers(-1, 1),
+    st.integers(-12, 12),
     st.lists(st.one_of(st.none(), st.integers(1, 4)), min_size=3, max_size=3),
-)  # fmt: skip
+)
 def test_what_is_refused_reads_nothing(
     scale: int, p: int, r: int, size: int, offset: int, given_: list[int | None]
 ) -> None:
@@ -59,10 +61,19 @@ def test_what_is_refused_reads_nothing(
         assert bool(found) is not some, text
 
 
-@pytest.mark.parametrize("value", [
-    "x[L = -1] + x", "x[L = L + size(L)]", "x[L = size(L)] + x", "x[L = L - 9 - size(L)]",
-    "x[2*L = 2*L + 1]", "x[L = i64(-1)] + x", "max[R=3](x[L = R - 5]) + x", "f(x)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x[L = -1] + x",
+        "x[L = L + size(L)]",
+        "x[L = size(L)] + x",
+        "x[L = L - 9 - size(L)]",
+        "x[2*L = 2*L + 1]",
+        "x[L = i64(-1)] + x",
+        "max[R=3](x[L = R - 5]) + x",
+        "f(x)",
+    ],
+)
 def test_an_index_that_reads_nothing_is_refused(value: str) -> None:
     text = "fn f(x) = x + x[L = -2]\n".replace("L", "L") if value == "f(x)" else ""
     text = text.replace("fn f(", "fn f[L](")

@@ -23,9 +23,7 @@ pipeline p(x: bf16[T, D], w: bf16[F, D], v: bf16[D, F]) -> (y: bf16[T, D], m: f3
 
 def stages(blocks: str) -> dict[str, tuple[ir.ScheduleBlock, ...]]:
     (pipeline,) = (p for p in check(PIPELINE % blocks).programs if isinstance(p, ir.Pipeline))
-    return {
-        " ".join(s.outputs): s.call.schedules for s in pipeline.stages if isinstance(s.call, ir.Kernel)
-    }  # fmt: skip
+    return {" ".join(s.outputs): s.call.schedules for s in pipeline.stages if isinstance(s.call, ir.Kernel)}
 
 
 def found(blocks: str) -> list[Diagnostic]:
@@ -79,7 +77,7 @@ def test_a_stage_may_stand_behind_its_schedule() -> None:
         ("UC0401", "schedule sm42 for h { }", "sm42", "sm42", None),
         ("UC0406", "schedule sm90a for h { vector 4 vector 8 }", "vector", "twice", None),
     ],
-)  # fmt: skip
+)
 def test_refused(code: str, block: str, at: str, message: str, hint: str | None) -> None:
     (one,) = found(block)
     source = PIPELINE % block

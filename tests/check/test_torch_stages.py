@@ -39,9 +39,11 @@ def performed(name: str, tensors: list[Any], keywords: dict[str, Any]) -> Any:
 
 @settings(max_examples=800)
 @given(
-    st.sampled_from(sorted(TORCH_SIGNATURES)), st.lists(SHAPES, min_size=1, max_size=2),
-    st.sampled_from((F32, F32, F64, F16, S8, I32, I64, BOOL)), KEYWORDS,
-)  # fmt: skip
+    st.sampled_from(sorted(TORCH_SIGNATURES)),
+    st.lists(SHAPES, min_size=1, max_size=2),
+    st.sampled_from((F32, F32, F64, F16, S8, I32, I64, BOOL)),
+    KEYWORDS,
+)
 def test_the_table_says_what_torch_does(
     name: str, shapes: list[list[int]], elem: Element, keywords: dict[str, Any]
 ) -> None:
@@ -68,19 +70,31 @@ def stage(type_: str, call: str, params: str = "x: f32[M, N], z: f32[4, A=8]") -
     return f"pipeline p({params}) -> {type_} {{\n  h: {type_} = torch.{call}\n  return h\n}}\n"
 
 
-@pytest.mark.parametrize(("type_", "call", "code"), [
-    ("f32[M, N]", "einsum(x)", "UC0508"), ("f32[M, N]", "sofmax(x, dim=1)", "UC0508"),
-    ("f32[M, N]", "load(x)", "UC0508"),
-    ("f32[M, N]", "softmax(x, axis_of=1)", "UC0509"), ("f32[M, N]", "relu()", "UC0509"),
-    ("f32[M, N]", "relu(x, x)", "UC0509"), ("f32[M, N]", "softmax(x)", "UC0509"),
-    ("f32[M, N]", "softmax(x, dim=2)", "UC0509"), ("f32[M, N]", "softmax(x, dim=-3)", "UC0509"),
-    ("f32[M, N]", "softmax(x, dim=1.0)", "UC0509"), ("f32[M, N]", "sort(x, descending=1)", "UC0509"),
-    ("f32[A]", "matmul(z, z)", "UC0509"), ("f32[A]", "inverse(z)", "UC0509"),
-    ("f32[M]", "softmax(x, dim=1)", "UC0510"), ("f32[N, M]", "softmax(x, dim=1)", "UC0510"),
-    ("f32[M, N, O=1]", "relu(x)", "UC0510"), ("i32[M, N]", "relu(x)", "UC0510"),
-    ("f32[M, N]", "argsort(x, dim=1)", "UC0510"), ("f32[4, B=9]", "relu(z)", "UC0510"),
-    ("f32[B=5]", "diag(z)", "UC0510"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type_", "call", "code"),
+    [
+        ("f32[M, N]", "einsum(x)", "UC0508"),
+        ("f32[M, N]", "sofmax(x, dim=1)", "UC0508"),
+        ("f32[M, N]", "load(x)", "UC0508"),
+        ("f32[M, N]", "softmax(x, axis_of=1)", "UC0509"),
+        ("f32[M, N]", "relu()", "UC0509"),
+        ("f32[M, N]", "relu(x, x)", "UC0509"),
+        ("f32[M, N]", "softmax(x)", "UC0509"),
+        ("f32[M, N]", "softmax(x, dim=2)", "UC0509"),
+        ("f32[M, N]", "softmax(x, dim=-3)", "UC0509"),
+        ("f32[M, N]", "softmax(x, dim=1.0)", "UC0509"),
+        ("f32[M, N]", "sort(x, descending=1)", "UC0509"),
+        ("f32[A]", "matmul(z, z)", "UC0509"),
+        ("f32[A]", "inverse(z)", "UC0509"),
+        ("f32[M]", "softmax(x, dim=1)", "UC0510"),
+        ("f32[N, M]", "softmax(x, dim=1)", "UC0510"),
+        ("f32[M, N, O=1]", "relu(x)", "UC0510"),
+        ("i32[M, N]", "relu(x)", "UC0510"),
+        ("f32[M, N]", "argsort(x, dim=1)", "UC0510"),
+        ("f32[4, B=9]", "relu(z)", "UC0510"),
+        ("f32[B=5]", "diag(z)", "UC0510"),
+    ],
+)
 def test_a_stage_that_is_never_right_is_refused(type_: str, call: str, code: str) -> None:
     with pytest.raises(ProgramError) as caught:
         check(stage(type_, call))
@@ -88,11 +102,20 @@ def test_a_stage_that_is_never_right_is_refused(type_: str, call: str, code: str
     assert all(d.hint for d in caught.value.diagnostics)
 
 
-@pytest.mark.parametrize(("type_", "call"), [
-    ("f32[M, N]", "softmax(x, dim=1)"), ("bf16[M, N]", "softmax(x, dim=-1)"), ("i64[M, N]", "argsort(x)"),
-    ("i32[M, N]", "argsort(x, dim=0, descending=true)"), ("f32[M, B]", "relu(x)"), ("f32[4, B]", "relu(z)"),
-    ("f32[D]", "diag(x, diagonal=1)"), ("f32[4]", "diag(z)"), ("f32[M, N]", "inverse(x)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type_", "call"),
+    [
+        ("f32[M, N]", "softmax(x, dim=1)"),
+        ("bf16[M, N]", "softmax(x, dim=-1)"),
+        ("i64[M, N]", "argsort(x)"),
+        ("i32[M, N]", "argsort(x, dim=0, descending=true)"),
+        ("f32[M, B]", "relu(x)"),
+        ("f32[4, B]", "relu(z)"),
+        ("f32[D]", "diag(x, diagonal=1)"),
+        ("f32[4]", "diag(z)"),
+        ("f32[M, N]", "inverse(x)"),
+    ],
+)
 def test_a_stage_that_may_be_right_is_not(type_: str, call: str) -> None:
     if "D]" in type_:
         type_ = type_.replace("D]", "D=M]")
@@ -109,7 +132,7 @@ EXTENTS = st.recursive(
     st.one_of(st.integers(-3, 9).map(Fixed), st.sampled_from("MNK").map(Free)),
     lambda inner: st.builds(Combined, st.sampled_from(("+", "-", "*", "//", "%")), inner, inner),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=300)

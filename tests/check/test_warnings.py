@@ -55,8 +55,10 @@ ALSO = {
     ),
     "two that leave nothing": (
         "UC0805",
-        kernel(MM + " schedule sm90a when M < 64 { stages 3 } schedule sm90a when M >= 64 { stages 4 }"
-        " schedule sm90a { stages 5 }"),
+        kernel(
+            MM + " schedule sm90a when M < 64 { stages 3 } schedule sm90a when M >= 64 { stages 4 }"
+            " schedule sm90a { stages 5 }"
+        ),
     ),
     "of a stage": (
         "UC0804",
@@ -67,7 +69,7 @@ ALSO = {
     "requirements that exclude": ("UC0807", kernel("require M > 64 require M < 8 " + MM)),
     "a division by zero": ("UC0807", kernel("require not M % 0 == 0 " + MM)),
     "a block twice": ("UC0808", kernel(MM + " schedule sm90a { stages 3 } schedule sm90a { stages 3 }")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ALSO)
@@ -100,9 +102,7 @@ TERMS = st.recursive(
     lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from(("+", "-", "*", "//", "%")), inner),
     max_leaves=3,
 )
-COMPARED = st.builds(
-    "{} {} {}".format, TERMS, st.sampled_from(("<", "<=", ">", ">=", "==", "!=")), TERMS
-)
+COMPARED = st.builds("{} {} {}".format, TERMS, st.sampled_from(("<", "<=", ">", ">=", "==", "!=")), TERMS)
 CONDITIONS = st.recursive(
     COMPARED,
     lambda inner: st.one_of(

@@ -80,7 +80,7 @@ def test_version(ucc: Ucc) -> None:
         (("explain", LINEAR, *SIZES, "--device", "abacus"), "abacus"),
         (("fmt", "--frob", LINEAR), "frob"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_call_is_status_2_and_says_what(ucc: Ucc, arguments: tuple[str, ...], words: str) -> None:
     result = ucc(*arguments)
     assert result.status == 2
@@ -99,8 +99,7 @@ def test_a_switch_that_cannot_be_read_is_a_wrong_call(ucc: Ucc) -> None:
     result = ucc("cache", "stats", environ={"UCUTLASS_CACHE_SIZE": "much"})
     assert result.status == 2
     assert (
-        result.err
-        == "ucc: environment variable UCUTLASS_CACHE_SIZE is 'much', "
+        result.err == "ucc: environment variable UCUTLASS_CACHE_SIZE is 'much', "
         "but it takes a number of bytes with an optional K, M, G or T, such as 20G\n"
     )
 
@@ -226,8 +225,9 @@ def test_fmt_in_json(ucc: Ucc, write: Write) -> None:
     assert again == row and path.read_text() == row["text"]
     rows = ucc("fmt", path, "-", "--json", stdin=UNFORMATTED.encode()).json
     assert [(r["file"], r["changed"], r["text"]) for r in rows] == [
-        (str(path), False, row["text"]), ("<stdin>", True, row["text"]),
-    ]  # fmt: skip
+        (str(path), False, row["text"]),
+        ("<stdin>", True, row["text"]),
+    ]
     refused = ucc("fmt", "-", "--json", stdin=b"kernel (")
     assert refused.status == 1 and refused.json["diagnostics"]
 
@@ -257,8 +257,8 @@ def test_emit_in_json(ucc: Ucc, tmp_path: Path) -> None:
     assert row["source"] == ucc("emit", LINEAR, *SIZES).out
     assert (row["kernel"], row["arch"]) == ("linear_gelu", "sm_90a")
     assert row["sizes"] == {"M": 256, "K": 256, "N": 256}
-    assert f'int32_t {row["entry"]}(' in row["source"]
-    assert f'schedule sm90a {{ {row["schedule"]} }}' in row["source"]
+    assert f"int32_t {row['entry']}(" in row["source"]
+    assert f"schedule sm90a {{ {row['schedule']} }}" in row["source"]
     assert row["knobs"].keys() == {"raster", "swizzle", "splits"}
     output = tmp_path / "out.cu"
     assert ucc("emit", LINEAR, *SIZES, "--json", "-o", output).json == row | {"output": str(output)}
@@ -299,11 +299,15 @@ def test_guide_prints_the_guide(ucc: Ucc) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("check", LINEAR), ("explain", LINEAR, *SIZES), ("build", LINEAR, *SIZES), ("doctor",), ("--help",),
+        ("check", LINEAR),
+        ("explain", LINEAR, *SIZES),
+        ("build", LINEAR, *SIZES),
+        ("doctor",),
+        ("--help",),
         ("cache", "list"),
     ],
     ids=lambda a: a[0],
-)  # fmt: skip
+)
 def test_no_colour_and_no_progress_off_a_terminal(machine: Machine, arguments: tuple[str, ...]) -> None:
     result = machine.ucc(*arguments, environ={"TERM": "xterm-256color"})
     assert "\x1b" not in result.out + result.err

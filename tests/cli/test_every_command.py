@@ -140,9 +140,12 @@ Ucc: TypeAlias = Callable[..., Result]
 def server() -> Iterator[subprocess.Popen[str]]:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, fork_server.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, fork_server.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=environ,
-    )  # fmt: skip
+    )
     yield process
     process.kill()
     process.wait()
@@ -163,28 +166,43 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def environ(home: Path) -> dict[str, str]:
     return {
-        "PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8",
-        "UCUTLASS_CACHE_DIR": str(home / "cache"), "UCUTLASS_DATA_DIR": str(home / "data"),
-        "UCUTLASS_CUDA_HOME": str(home / "toolkit"), "UCUTLASS_BUILD_STAGE": "plain",
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        "LANG": "C.UTF-8",
+        "UCUTLASS_CACHE_DIR": str(home / "cache"),
+        "UCUTLASS_DATA_DIR": str(home / "data"),
+        "UCUTLASS_CUDA_HOME": str(home / "toolkit"),
+        "UCUTLASS_BUILD_STAGE": "plain",
         "CUDA_VISIBLE_DEVICES": "",
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
 def ucc(server: subprocess.Popen[str], home: Path, environ: dict[str, str]) -> Ucc:
     def run(
-        *arguments: str, stdin: str = "", environ: Mapping[str, str] = environ, stdout: str | None = "",
-        stderr: str | None = "", number: int | None = None, when: str = fork_server.HANDLED,
-    ) -> Result:  # fmt: skip
+        *arguments: str,
+        stdin: str = "",
+        environ: Mapping[str, str] = environ,
+        stdout: str | None = "",
+        stderr: str | None = "",
+        number: int | None = None,
+        when: str = fork_server.HANDLED,
+    ) -> Result:
         given, out, err = home / "stdin", home / "stdout", home / "stderr"
         given.write_text(stdin)
         out.write_text("")
         err.write_text("")
         asked = {
-            "arguments": arguments, "environ": dict(environ), "folder": str(home), "stdin": str(given),
-            "stdout": str(out) if stdout == "" else stdout, "stderr": str(err) if stderr == "" else stderr,
-            "signal": number, "when": when,
-        }  # fmt: skip
+            "arguments": arguments,
+            "environ": dict(environ),
+            "folder": str(home),
+            "stdin": str(given),
+            "stdout": str(out) if stdout == "" else stdout,
+            "stderr": str(err) if stderr == "" else stderr,
+            "signal": number,
+            "when": when,
+        }
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
@@ -302,10 +320,23 @@ def test_what_does_not_end_is_not_read_for_ever(ucc: Ucc) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "M=4,M=5", "M=\u0663", "M=1_000", "M=+4", "M= 4", "M =4", "M=0x10", "M=4k", "M=1e3", "M=\uff14",
-        "M=4.0", "M=", "=4", "M==4", "M",
+        "M=4,M=5",
+        "M=\u0663",
+        "M=1_000",
+        "M=+4",
+        "M= 4",
+        "M =4",
+        "M=0x10",
+        "M=4k",
+        "M=1e3",
+        "M=\uff14",
+        "M=4.0",
+        "M=",
+        "=4",
+        "M==4",
+        "M",
     ],
-)  # fmt: skip
+)
 def test_extents_are_digits_given_once(text: str, ucc: Ucc) -> None:
     result = ucc("emit", "program.ucu", "-s", text)
     assert result.status == 2 and "UC0601" in result.err
@@ -435,9 +466,12 @@ entry.main()
 def started(*arguments: str, environ: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", STARTED, *arguments],
-        env=dict(environ), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        env=dict(environ),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", ["explain", "optimize"])
@@ -468,9 +502,13 @@ def test_a_foreign_locale(name: str, locale: Mapping[str, str], environ: dict[st
     stdin = (home / "größe.ucu").open("rb") if name == "fmt" else subprocess.DEVNULL
     arguments = ("fmt", "-") if name == "fmt" else call(name, "größe.ucu")
     done = subprocess.run(
-        [sys.executable, "-m", "ucutlass.cli", *arguments], env={**environ, **locale}, cwd=home, stdin=stdin,
-        capture_output=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "ucutlass.cli", *arguments],
+        env={**environ, **locale},
+        cwd=home,
+        stdin=stdin,
+        capture_output=True,
+        check=False,
+    )
     result = sound(Result(done.returncode, done.stdout.decode(), done.stderr.decode()))
     assert result.status == 0
     if name == "fmt":

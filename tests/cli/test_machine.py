@@ -32,8 +32,16 @@ def test_build_again_takes_the_cache(machine: Machine) -> None:
     assert machine.builds == 1
     assert first == again
     assert first.keys() == {
-        "kernel", "sizes", "entry", "seconds", "library", "built", "schedule", "from", "findings"
-    }  # fmt: skip
+        "kernel",
+        "sizes",
+        "entry",
+        "seconds",
+        "library",
+        "built",
+        "schedule",
+        "from",
+        "findings",
+    }
     assert Path(first["library"]).is_file()
 
 
@@ -68,8 +76,9 @@ def test_every_kernel_of_a_file_at_once(machine: Machine, write: Write) -> None:
     path = write(text)
     rows = machine.ucc("build", path, "--all", "-s", "M=256,N=256,K=256,P=128", "--json").json
     assert [(row["kernel"], row["sizes"]) for row in rows] == [
-        ("a", {"M": 256, "K": 256, "N": 256}), ("b", {"M": 256, "K": 256, "P": 128}),
-    ]  # fmt: skip
+        ("a", {"M": 256, "K": 256, "N": 256}),
+        ("b", {"M": 256, "K": 256, "P": 128}),
+    ]
     assert machine.builds == 2
     unknown = machine.ucc("build", path, "--all", "-s", "M=256,N=256,K=256,P=128,Z=1")
     assert (unknown.status, unknown.err) == (2, "ucc: no kernel of the file has a dimension Z [UC0601]\n")
@@ -234,11 +243,18 @@ def test_timings_look_at_one_kernel(machine: Machine, several: tuple[str, ...]) 
 @pytest.mark.parametrize(
     "command",
     [
-        ("cache", "list"), ("cache", "stats"), ("cache", "verify"), ("cache", "clear"), ("results", "list"),
-        ("results", "check"), ("results", "show", "0000"), ("sessions",), ("memory", "list"),
+        ("cache", "list"),
+        ("cache", "stats"),
+        ("cache", "verify"),
+        ("cache", "clear"),
+        ("results", "list"),
+        ("results", "check"),
+        ("results", "show", "0000"),
+        ("sessions",),
+        ("memory", "list"),
         ("profile", "--ledger"),
     ],
-)  # fmt: skip
+)
 def test_a_file_in_place_of_a_folder(machine: Machine, command: tuple[str, ...]) -> None:
     for name in ("cache", "data"):
         (machine.home / name).write_text("in the way")

@@ -130,13 +130,20 @@ def test_a_model_measures_and_another_gives_its_opinion(
     machine: Machine, engine: Engine, server: Server
 ) -> None:
     label = json.dumps({"label": "ok", "words": "nothing to object to"})
-    server.scripts += [
-        says(calls("measure", {"program": FASTER})), says(f"```ucu\n{FASTER}```"), says(label),
-    ]  # fmt: skip
+    server.scripts += [says(calls("measure", {"program": FASTER})), says(f"```ucu\n{FASTER}```"), says(label)]
     found = machine.ucc(
-        "optimize", LINEAR, *SIZES, "--model", "claude-opus-5-5", "--judge", "claude-sonnet-5-5",
-        "--attempts", "1", "--advice", "none",
-    )  # fmt: skip
+        "optimize",
+        LINEAR,
+        *SIZES,
+        "--model",
+        "claude-opus-5-5",
+        "--judge",
+        "claude-sonnet-5-5",
+        "--attempts",
+        "1",
+        "--advice",
+        "none",
+    )
     assert found.status == 0, found.err
     assert "claude-sonnet-5-5 of 1, deciding nothing: ok: nothing to object to" in found.err
     state = state_of(machine)
@@ -149,9 +156,7 @@ def test_a_model_measures_nothing_where_that_is_not_wanted(
     machine: Machine, engine: Engine, server: Server
 ) -> None:
     server.scripts += [says(f"```ucu\n{FASTER}```")]
-    machine.ucc(
-        "optimize", LINEAR, *SIZES, "--model", "claude-opus-5-5", "--attempts", "1", "--no-measure"
-    )  # fmt: skip
+    machine.ucc("optimize", LINEAR, *SIZES, "--model", "claude-opus-5-5", "--attempts", "1", "--no-measure")
     assert "measure" not in [t["name"] for t in server.requests[0]["tools"]]
 
 

@@ -31,9 +31,12 @@ PTXAS = (
 MACHINE = {"device": "NVIDIA H200", "uuid": "GPU-1", "versions": {"driver": "580"}}
 
 TIMED = {
-    "machine": MACHINE, "microseconds": 500.0, "spread": 0.002, "wall_microseconds": 505.0,
+    "machine": MACHINE,
+    "microseconds": 500.0,
+    "spread": 0.002,
+    "wall_microseconds": 505.0,
     "copy_bandwidth": 4.2e12,
-}  # fmt: skip
+}
 
 NCU = """#!/bin/sh
 while [ $# -gt 0 ]; do case "$1" in --log-file) log=$2;; esac; shift; done
@@ -96,8 +99,9 @@ def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pa
     monkeypatch.setattr("ucutlass.runtime.isolate.run", answers(TIMED))
     own = f"GPU-{uuid.uuid4()}"  # another run of the suite on this machine must not hold its lane
     monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: own)
-    machine.behave(PTXAS.replace("24 bytes spill", "0 bytes spill").replace("40 bytes", "0 bytes")
-                   + ": > kernel.so\n")  # fmt: skip
+    machine.behave(
+        PTXAS.replace("24 bytes spill", "0 bytes spill").replace("40 bytes", "0 bytes") + ": > kernel.so\n"
+    )
     return tmp_path / "toolkit" / "bin"
 
 
@@ -133,11 +137,13 @@ def test_all_tiers(machine: Machine, program: Path, gpu: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ('echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission" > $log; exit 1',
-         "ERR_NVGPUCTRPERM"),
+        (
+            'echo "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission" > $log; exit 1',
+            "ERR_NVGPUCTRPERM",
+        ),
         ('echo "==ERROR== Failed to initialize the profiler: LibraryNotLoaded"; exit 1', "LibraryNotLoaded"),
     ],
-)  # fmt: skip
+)
 def test_no_permission_says_so_and_goes_on(
     machine: Machine, program: Path, gpu: Path, body: str, words: str
 ) -> None:
@@ -187,13 +193,16 @@ def test_energy_without_a_counter_is_said(
     assert found["no energy"].startswith("no NVML")
 
 
-def test_energy_is_shown(
-    machine: Machine, program: Path, gpu: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_energy_is_shown(machine: Machine, program: Path, gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     energy = {
-        "joules": 0.25, "watts": 640.0, "seconds": 2.1, "launches": 100, "clock": 1.5e9,
-        "start_clock": 1.98e9, "throttled": ["software power cap"],
-    }  # fmt: skip
+        "joules": 0.25,
+        "watts": 640.0,
+        "seconds": 2.1,
+        "launches": 100,
+        "clock": 1.5e9,
+        "start_clock": 1.98e9,
+        "throttled": ["software power cap"],
+    }
     monkeypatch.setattr("ucutlass.runtime.isolate.run", answers(TIMED | {"energy": energy}))
     found = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
     assert found["energy"] == "250 mJ a launch at 640 W, idle not subtracted; software power cap"

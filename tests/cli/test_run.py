@@ -115,5 +115,3 @@ def test_without_a_gpu_the_json_says_where_it_ran(machine: Machine) -> None:
     assert row["results"][0]["shape"] == [256, 256]
     assert row["results"][0]["finite"] is True
     assert "microseconds" not in row
-
-

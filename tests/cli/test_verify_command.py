@@ -92,15 +92,30 @@ def test_a_wrong_kernel(verify: Verify) -> None:
 
 def test_what_is_left_open_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     case = {
-        "kind": "values", "distribution": "large", "sizes": {"M": 64}, "stages": [], "comparisons": [],
-        "ok": True, "outcome": "undecided", "rests_on_stages": False,
-    }  # fmt: skip
+        "kind": "values",
+        "distribution": "large",
+        "sizes": {"M": 64},
+        "stages": [],
+        "comparisons": [],
+        "ok": True,
+        "outcome": "undecided",
+        "rests_on_stages": False,
+    }
     right = case | {"distribution": "normal", "outcome": "right"}
     row = {
-        "cases": [right, case], "sanitizers": [], "left_out": [], "failures": [], "ok": True, "seed": 7,
-        "open": ["large M=64: undecided: its bound says nothing"], "kernel": "k", "arch": "sm90a",
-        "schedule": "", "device": "NVIDIA H200", "record": "0" * 64,
-    }  # fmt: skip
+        "cases": [right, case],
+        "sanitizers": [],
+        "left_out": [],
+        "failures": [],
+        "ok": True,
+        "seed": 7,
+        "open": ["large M=64: undecided: its bound says nothing"],
+        "kernel": "k",
+        "arch": "sm90a",
+        "schedule": "",
+        "device": "NVIDIA H200",
+        "record": "0" * 64,
+    }
     command._report(row, False)
     said = capsys.readouterr().out
     assert "left open\tlarge M=64: undecided" in said and "against it" not in said

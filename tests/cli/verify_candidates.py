@@ -59,6 +59,11 @@ def _judge(given: dict[str, Any], fill: Any) -> str:
         return Exposed(run, 0)
 
     return judge_all(
-        program, make, given["cases"], given["journal"], tile=given["tile"], device="cpu",
+        program,
+        make,
+        given["cases"],
+        given["journal"],
+        tile=given["tile"],
+        device="cpu",
         case_seconds=given["case_seconds"],
-    )  # fmt: skip
+    )

@@ -106,9 +106,7 @@ def translated(text: str) -> str:
     text = text.replace(
         "extern __shared__ __align__(128) uint8_t shared[];", "uint8_t* const shared = emu::shared();"
     )
-    text = _SHARED.sub(
-        r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text
-    )
+    text = _SHARED.sub(r"\1 { static EMULATED_LOCAL unsigned long block = 0; emu::begin(\2, block); }", text)
     text = _ON_DEVICE.sub(r"\1", text)
     assert "asm" not in re.sub(r"//.*", "", text), "inline PTX that the emulator does not know"
     assert "__cluster" not in text, "a cluster of blocks, which the emulator does not know"
@@ -123,9 +121,12 @@ def _hopper(found: re.Match[str]) -> str:
     """The device functions of `emulator_hopper.h`, told the elements of operands and of results."""
     lane, out = re.findall(r"cvt\.rn\.(\w+)x2\.f32", found[0]), "EMU_OUT_BF16"
     lines = [
-        f"#define EMU_BF16 {int(lane[0] == 'bf16')}", f"#define {out} {int(lane[-1] == 'bf16')}",
-        '#include "emulator_hopper.h"', "#undef EMU_BF16", f"#undef {out}\n\n",
-    ]  # fmt: skip
+        f"#define EMU_BF16 {int(lane[0] == 'bf16')}",
+        f"#define {out} {int(lane[-1] == 'bf16')}",
+        '#include "emulator_hopper.h"',
+        "#undef EMU_BF16",
+        f"#undef {out}\n\n",
+    ]
     return "\n".join(lines)
 
 
@@ -133,9 +134,11 @@ def _windows(found: re.Match[str]) -> str:
     """The device functions of `emulator_im2col.h`, told the elements and which way operands lie."""
     lane, after = re.findall(r"\.f32\.(\w+)\.\w+ .*?p(, 1, 1[, 01]*);", found[0], re.DOTALL)[0]
     defines = {
-        "EMU_BF16": lane == "bf16", "EMU_ELEMENT": 4 if lane == "tf32" else 2,
-        "EMU_ACROSS": after in (", 1, 1, 0, 1", ", 1, 1, 1, 1"), "EMU_ACROSS_A": after == ", 1, 1, 1, 1",
-    }  # fmt: skip
+        "EMU_BF16": lane == "bf16",
+        "EMU_ELEMENT": 4 if lane == "tf32" else 2,
+        "EMU_ACROSS": after in (", 1, 1, 0, 1", ", 1, 1, 1, 1"),
+        "EMU_ACROSS_A": after == ", 1, 1, 1, 1",
+    }
     lines = [f"#define {name} {int(value)}" for name, value in defines.items()]
     lines += ['#include "emulator_im2col.h"', *(f"#undef {name}" for name in defines), "\n"]
     return "\n".join(lines)

@@ -22,16 +22,7 @@ from ucutlass.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF
 from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText
 from ucutlass.emit.functions import CPP
 from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
-    Access,
-    Arithmetic,
-    Compute,
-    GemmProblem,
-    Instruction,
-    LoadSlot,
-    ScalarKind,
-    Store,
-)
+from ucutlass.plan import Access, Arithmetic, Compute, GemmProblem, Instruction, LoadSlot, ScalarKind, Store
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -196,10 +187,21 @@ def problem(  # noqa: PLR0913, PLR0917
     """Extents: 0 and 3 along M, 1 along N, 2 along K."""
     operand = Access(0, lane, (2,), None, ((),), (), 8)
     return GemmProblem(
-        lane, "f32", (0, 3), (1,), ((2,),), batch, operand, operand,
-        tuple(access(elem) for elem in inputs), tuple(Store(access(elem)) for elem in outputs),
-        Arithmetic(tuple(instructions), tuple(results)), 6, 6, 2,
-    )  # fmt: skip
+        lane,
+        "f32",
+        (0, 3),
+        (1,),
+        ((2,),),
+        batch,
+        operand,
+        operand,
+        tuple(access(elem) for elem in inputs),
+        tuple(Store(access(elem)) for elem in outputs),
+        Arithmetic(tuple(instructions), tuple(results)),
+        6,
+        6,
+        2,
+    )
 
 
 def one_function(name: str, kind: ScalarKind = "f32", output: Element = F32) -> GemmProblem:

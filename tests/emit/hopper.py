@@ -149,10 +149,14 @@ def judge_here(text: str, sizes: dict[str, int], seed: int) -> str:
             addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
             scalars = [float(a) for a in given if not isinstance(a, Tensor)]
             code = entry(
-                (ctypes.c_void_p * len(addresses))(*addresses), (ctypes.c_int64 * len(extents))(*extents),
+                (ctypes.c_void_p * len(addresses))(*addresses),
+                (ctypes.c_int64 * len(extents))(*extents),
                 (ctypes.c_double * max(1, len(scalars)))(*scalars),
-                (ctypes.c_int64 * 3)(*planned.knob_values), None, None, None,
-            )  # fmt: skip
+                (ctypes.c_int64 * 3)(*planned.knob_values),
+                None,
+                None,
+                None,
+            )
             if code:
                 raise RuntimeError(f"the entry returned {code}")
 

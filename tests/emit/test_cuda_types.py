@@ -52,9 +52,11 @@ def test_a_cluster_and_a_rounding_need_no_header_of_their_own() -> None:
     rows = emitted("kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x) }", T=70, D=262_144)
     assert "__cluster_map_shared_rank" in rows.code
     lane = emitted("kernel k(x: f32[L]) -> f32[L] { return f32(tf32(x)) }", L=512)
-    assert included(rows) == included(lane) == {
-        "<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>",
-    }  # fmt: skip
+    assert (
+        included(rows)
+        == included(lane)
+        == {"<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>"}
+    )
 
 
 def test_every_narrow_float_has_a_type_of_cuda() -> None:
@@ -102,8 +104,10 @@ def test_every_element_builds_on_every_target(arch: str, tmp_path: Path) -> None
     source = emitted(
         "kernel k(x: e4m3[A, L], y: f16[A, L]) -> (a: e5m2[A, L], b: bf16[A, L], c: f32[A, L], d: u8[A, L])"
         "{\nm = max(f32(x), f32(y))\nreturn a = e5m2(m), b = bf16(m), c = f32(tf32(m)), d = u8(m)\n}",
-        arch, A=64, L=512,
-    )  # fmt: skip
+        arch,
+        A=64,
+        L=512,
+    )
     assert build(source, toolchain(), Cache(tmp_path, 2**30)).library.is_file()
 
 

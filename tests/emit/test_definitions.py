@@ -34,17 +34,36 @@ def test_what_is_defined_first_passes(statements: tuple[str, ...]) -> None:
         (("float s2[kItems][kVector];", "float const v3 = s2[i][v];"), "s2"),
         (("float const v3 = a2[v].value;", "Sum<float> a2[kVector];"), "a2"),
         # A declaration in a block hides the array around it, which stays as it was.
-        (("Pack<int, 1> raw0[4];", "{", "Pack<int, 1> raw0[1];", "raw0[0] = load(p.t0);", "}",
-          "int const v0 = raw0[0].value[0];"), "raw0"),
+        (
+            (
+                "Pack<int, 1> raw0[4];",
+                "{",
+                "Pack<int, 1> raw0[1];",
+                "raw0[0] = load(p.t0);",
+                "}",
+                "int const v0 = raw0[0].value[0];",
+            ),
+            "raw0",
+        ),
         # A launch that returns leaves nothing to the next.
-        (("Pack<int, 1> raw0[4];", "if constexpr (kLaunch == 0) {", "raw0[0] = load(p.t0);", "return;",
-          "} else {", "int const v0 = raw0[0].value[0];", "}"), "raw0"),
+        (
+            (
+                "Pack<int, 1> raw0[4];",
+                "if constexpr (kLaunch == 0) {",
+                "raw0[0] = load(p.t0);",
+                "return;",
+                "} else {",
+                "int const v0 = raw0[0].value[0];",
+                "}",
+            ),
+            "raw0",
+        ),
         (("float const v1 = v0 + 1.0f;",), "v0"),
         # What the arithmetic fills is read before the call, or is none of its results.
         (("float out0;", "to[n] = half_t(out0);", "ucc_arithmetic(p, s[at], out0);"), "out0"),
         (("float out0;", "float out1;", "ucc_arithmetic(p, s[at], out0);", "to[n] = out1;"), "out1"),
     ],
-)  # fmt: skip
+)
 def test_what_is_read_first_is_refused(statements: tuple[str, ...], name: str) -> None:
     with pytest.raises(UndefinedRead, match=rf"reads {name}, which no statement before it defines"):
         require_definitions(statements)

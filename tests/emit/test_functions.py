@@ -32,15 +32,7 @@ from ucutlass.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of
 from ucutlass.emit.function_forms import FORMS
 from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
-    Accumulator,
-    Compute,
-    HostScalar,
-    Instruction,
-    LoadSlot,
-    Round,
-    ScalarKind,
-)
+from ucutlass.plan import Accumulator, Compute, HostScalar, Instruction, LoadSlot, Round, ScalarKind
 
 # --- functions against their references ------------------------------------------
 

@@ -70,9 +70,7 @@ def test_what_was_built_is_moved_and_not_rebuilt(shared: tuple[DaskEngine, Path]
     made = value(engine.submit("make", {"name": "moved", "log": str(log)}).result())
     key = key_of("moved")
     # Both workers read it, each in its own cache: one of them did not make it.
-    asked = [
-        engine.submit("read", {"key": key}, artifacts=[key], near=f"m{i}") for i in range(2)
-    ]  # fmt: skip
+    asked = [engine.submit("read", {"key": key}, artifacts=[key], near=f"m{i}") for i in range(2)]
     read = [value(t.result()) for t in asked]
     for i in range(2):
         engine.leave(f"m{i}")
@@ -230,9 +228,7 @@ def test_a_scheduler_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     log = tmp_path / "log"
     with local_cluster(GPUS[:1], 1) as spec:
         engine = DaskEngine(spec.replace("dask", "tcp"), table=table())
-        asked = [
-            engine.submit("wait", {"log": str(log), "until": str(tmp_path / "never")}) for _ in range(2)
-        ]  # fmt: skip
+        asked = [engine.submit("wait", {"log": str(log), "until": str(tmp_path / "never")}) for _ in range(2)]
         until(log, 1)
     for task in asked:
         with pytest.raises(EngineUnreachable):

@@ -89,9 +89,11 @@ def test_a_cluster_without_a_gpu_stops_the_session_and_spends_nothing(tmp_path: 
     sink = Mortal()
     with local_cluster(GPUS[:0], 2) as spec:
         engine = DaskEngine(
-            spec.replace("dask", "tcp"), table=TABLE, cache=Cache(tmp_path / "own", 1 << 30),
+            spec.replace("dask", "tcp"),
+            table=TABLE,
+            cache=Cache(tmp_path / "own", 1 << 30),
             patience_seconds=0.0,
-        )  # fmt: skip
+        )
         session = begin(sink, problem("one"), SETTINGS, H200)  # type: ignore[arg-type]
         with pytest.raises(NoWorkers, match="no worker with the resource GPU"):
             go_on(session, Where(engine, H200), lambda *_: Proposer())

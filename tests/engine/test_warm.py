@@ -12,16 +12,7 @@ from threading import Thread
 import pytest
 from runtime_fakes import alive, all_ended
 
-from ucutlass.runtime.isolate import (
-    Crashed,
-    Exited,
-    Outcome,
-    Raised,
-    Returned,
-    TimedOut,
-    TooMuchMemory,
-    Warm,
-)
+from ucutlass.runtime.isolate import Crashed, Exited, Outcome, Raised, Returned, TimedOut, TooMuchMemory, Warm
 
 
 @pytest.fixture
@@ -56,9 +47,15 @@ def test_what_it_prints_is_no_answer(warm: Warm) -> None:
 
 @pytest.mark.parametrize(
     ("function", "kind"),
-    [("segfault", Crashed), ("aborts", Crashed), ("leaves", Exited), ("leaves_politely", Exited),
-     ("not_json", Raised), ("no_such_function", Raised)],
-)  # fmt: skip
+    [
+        ("segfault", Crashed),
+        ("aborts", Crashed),
+        ("leaves", Exited),
+        ("leaves_politely", Exited),
+        ("not_json", Raised),
+        ("no_such_function", Raised),
+    ],
+)
 def test_whoever_fails_is_alone_with_it(warm: Warm, function: str, kind: type) -> None:
     first = pid(warm)
     assert isinstance(call(warm, function), kind)

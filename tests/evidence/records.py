@@ -22,9 +22,14 @@ MACHINE = Machine("NVIDIA H200", "GPU-0f1e", {"torch": "2.11.0", "driver": "570.
 def made(number: int = 0, **changes: Any) -> Record:
     """A sealed record, unlike those of other numbers."""
     plain = Record(
-        "bench", SUBJECT, MACHINE, "e" * 64, {"clock": "events", "seed": number}, {"median": 1.5},
+        "bench",
+        SUBJECT,
+        MACHINE,
+        "e" * 64,
+        {"clock": "events", "seed": number},
+        {"median": 1.5},
         f"2026-03-01T12:{number // 60 % 60:02}:{number % 60:02}.000000+00:00",
-    )  # fmt: skip
+    )
     return sealed(replace(plain, **changes))
 
 
@@ -37,6 +42,9 @@ def python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     """Code in a process of its own that finds the package and this module."""
     paths = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]\n"
     return subprocess.Popen(
-        [sys.executable, "-c", paths + code, *arguments], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
-    )  # fmt: skip
+        [sys.executable, "-c", paths + code, *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )

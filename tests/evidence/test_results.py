@@ -27,8 +27,14 @@ def outcome(median: float, seed: int = 0, *, count: int = 24, **more: Any) -> di
     rng = random.Random(seed)
     times = [median * (1 + rng.gauss(0, 0.002)) for _ in range(count)]
     measured = [{"median": t, "spread": 0.01, "clock": 1.7e9} for t in times]
-    span = {"count": 9, "min": 0.9 * median, "p10": 0.98 * median, "median": median, "p90": 1.1 * median,
-            "mad": 0.01}  # fmt: skip
+    span = {
+        "count": 9,
+        "min": 0.9 * median,
+        "p10": 0.98 * median,
+        "median": median,
+        "p90": 1.1 * median,
+        "mad": 0.01,
+    }
     return {"name": "candidate", "clock": "span", "span": span, "trusted": True, "blocks": measured, **more}
 
 
@@ -36,13 +42,21 @@ Facts = dict[str, Any]
 
 
 def bench(
-    median: float, seed: int = 0, *, subject: Facts | None = None, machine: Facts | None = None,
-    protocol: Facts | None = None, **more: Any,
-) -> Record:  # fmt: skip
+    median: float,
+    seed: int = 0,
+    *,
+    subject: Facts | None = None,
+    machine: Facts | None = None,
+    protocol: Facts | None = None,
+    **more: Any,
+) -> Record:
     return made(
-        seed, result={"outcomes": [outcome(median, seed, **more)]}, protocol={**PROTOCOL, **(protocol or {})},
-        subject=replace(SUBJECT, **subject or {}), machine=replace(MACHINE, **machine or {}),
-    )  # fmt: skip
+        seed,
+        result={"outcomes": [outcome(median, seed, **more)]},
+        protocol={**PROTOCOL, **(protocol or {})},
+        subject=replace(SUBJECT, **subject or {}),
+        machine=replace(MACHINE, **machine or {}),
+    )
 
 
 # --- comparing -------------------------------------------------------------------
@@ -109,9 +123,7 @@ def test_another_gpu_of_the_kind_has_no_verdict() -> None:
 
 
 def test_what_else_differs_is_told() -> None:
-    changed = bench(
-        90, 1, subject={"algorithm": "9" * 64}, machine={"versions": {"driver": "1"}}
-    )
+    changed = bench(90, 1, subject={"algorithm": "9" * 64}, machine={"versions": {"driver": "1"}})
     made = compare(replace(changed, harness="7" * 64), bench(100, 2))
     assert made.verdict == "faster"
     assert [c.split()[1] for c in made.cautions] == ["computations", "harnesses", "versions"]
@@ -185,18 +197,25 @@ def test_an_empty_store(mine: Store, tmp_path: Path) -> None:
 def test_the_list_and_its_filters(mine: Store) -> None:
     now = datetime.now(timezone.utc)
     records = [
-        bench(12.345, 1), made(2, kind="verify", result={"ok": False}),
+        bench(12.345, 1),
+        made(2, kind="verify", result={"ok": False}),
         made(3, kind="audit", result={"verdict": "gaming"}),
         about(4, {"kernel": "norm"}, device="", uuid=""),
         made(5, created=now.isoformat(), kind="profile", result={}),
-    ]  # fmt: skip
+    ]
     for one in records:
         mine.add(one)
     rows = lines(results("list"))
     assert [row[0] for row in rows] == [r.id[:16] for r in reversed(records)]
     assert rows[-1][1:] == [
-        "2026-03-01 12:00:01", "bench", "linear", "M=64,N=128", "bf16", "NVIDIA H200", "12.35 us"
-    ]  # fmt: skip
+        "2026-03-01 12:00:01",
+        "bench",
+        "linear",
+        "M=64,N=128",
+        "bf16",
+        "NVIDIA H200",
+        "12.35 us",
+    ]
     assert [row[-1] for row in rows[:-1]] == ["", "no time", "gaming", "failed"]
     assert rows[1][6] == "CPU"
 
@@ -216,7 +235,10 @@ def test_the_list_and_its_filters(mine: Store) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("list", "--kind", "hope"), ("list", "--since", "soon"), ("list", "--limit", "0"), ("show",),
+        ("list", "--kind", "hope"),
+        ("list", "--since", "soon"),
+        ("list", "--limit", "0"),
+        ("show",),
         ("remove", "a"),
     ],
 )

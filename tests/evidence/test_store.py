@@ -19,13 +19,7 @@ from records import MACHINE, SUBJECT, about, made
 
 from ucutlass.runtime import errors
 from ucutlass.runtime.evidence import from_json, intact, seal, to_json
-from ucutlass.runtime.store import (
-    BrokenRecordWarning,
-    NoSuchRecord,
-    NotIntact,
-    Store,
-    record,
-)
+from ucutlass.runtime.store import BrokenRecordWarning, NoSuchRecord, NotIntact, Store, record
 from ucutlass.runtime.store import file as store_file
 
 
@@ -61,9 +55,13 @@ def test_a_record_survives_text(result: dict[str, Any], sizes: dict[str, int], n
 def test_every_field_is_under_the_seal(field: str) -> None:
     one = made()
     other: dict[str, Any] = {
-        "kind": "verify", "harness": "f" * 64, "protocol": {}, "result": {"median": 1.4},
-        "created": "2026-03-01T12:00:01+00:00", "parents": ("0" * 64,),
-    }  # fmt: skip
+        "kind": "verify",
+        "harness": "f" * 64,
+        "protocol": {},
+        "result": {"median": 1.4},
+        "created": "2026-03-01T12:00:01+00:00",
+        "parents": ("0" * 64,),
+    }
     assert seal(replace(one, **{field: other[field]})) != one.id
     assert not intact(replace(one, **{field: other[field]}))
 
@@ -87,12 +85,19 @@ def _without(field: str) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     "change",
     [
-        _without("id"), _without("subject"), lambda r: r.update(more=1), lambda r: r.update(kind="hope"),
-        lambda r: r.update(result=[1]), lambda r: r.update(created=5), lambda r: r.update(parents="x"),
-        lambda r: r["subject"].update(sizes={"M": 1.5}), lambda r: r["subject"].update(sizes={"M": True}),
-        lambda r: r["machine"].pop("uuid"), lambda r: r.update(machine=None),
+        _without("id"),
+        _without("subject"),
+        lambda r: r.update(more=1),
+        lambda r: r.update(kind="hope"),
+        lambda r: r.update(result=[1]),
+        lambda r: r.update(created=5),
+        lambda r: r.update(parents="x"),
+        lambda r: r["subject"].update(sizes={"M": 1.5}),
+        lambda r: r["subject"].update(sizes={"M": True}),
+        lambda r: r["machine"].pop("uuid"),
+        lambda r: r.update(machine=None),
     ],
-)  # fmt: skip
+)
 def test_text_that_is_no_record(change: Callable[[dict[str, Any]], object]) -> None:
     value = json.loads(to_json(made()))
     change(value)
@@ -174,9 +179,12 @@ def test_times_compare_across_zones_and_forms(store: Store) -> None:
 
 def test_what_is_found(store: Store) -> None:
     plain, verified, other, elsewhere, on_cpu = (
-        made(1), made(2, kind="verify"), about(3, {"kernel": "norm", "algorithm": "0" * 64}),
-        about(4, device="NVIDIA A100-SXM4-80GB", uuid="GPU-77"), about(5, device="", uuid=""),
-    )  # fmt: skip
+        made(1),
+        made(2, kind="verify"),
+        about(3, {"kernel": "norm", "algorithm": "0" * 64}),
+        about(4, device="NVIDIA A100-SXM4-80GB", uuid="GPU-77"),
+        about(5, device="", uuid=""),
+    )
     for one in (plain, verified, other, elsewhere, on_cpu):
         store.add(one)
     assert store.find() == (on_cpu, elsewhere, other, verified, plain)
@@ -191,7 +199,7 @@ def test_what_is_found(store: Store) -> None:
     assert store.latest("profile") is None
 
 
-HOSTILE = ["' OR 1=1 --", "'; DROP TABLE record; --", "%", "?1", ":kind", "\x00", "a\"b", "\U0001f600"]
+HOSTILE = ["' OR 1=1 --", "'; DROP TABLE record; --", "%", "?1", ":kind", "\x00", 'a"b', "\U0001f600"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -363,8 +363,11 @@ def test_two_who_meet_the_same_damage(store: Store) -> None:
 
 def test_a_log_that_was_left_behind_is_read(store: Store) -> None:
     """A writer that was killed leaves its log; the next reader finds the records in it."""
-    leave = ADDS.replace("store.add", "keep.append(__import__('sqlite3').connect(sys.argv[1]).execute("
-                         "'SELECT 1 FROM sqlite_master') if store.path.exists() else 0) or store.add")
+    leave = ADDS.replace(
+        "store.add",
+        "keep.append(__import__('sqlite3').connect(sys.argv[1]).execute("
+        "'SELECT 1 FROM sqlite_master') if store.path.exists() else 0) or store.add",
+    )
     writer = python("import os\nkeep = []\n" + leave + "os.kill(os.getpid(), 9)\n", str(store.path), "0", "3")
     writer.communicate()
     assert Path(f"{store.path}-wal").stat().st_size > 0

@@ -96,12 +96,10 @@ OTHER = {
     "other fixed extent": LINEAR.replace("x: bf16[M, K]", "x: bf16[M, K=128]"),
     "requirement": LINEAR.replace("  a = dot", "  require K % 8 == 0\n  a = dot"),
     "other requirement": LINEAR.replace("  a = dot", "  require K % 16 == 0\n  a = dot"),
-    "parameter order": LINEAR.replace(
-        "w: bf16[N, K], bias: bf16[N]", "bias: bf16[N], w: bf16[N, K]"
-    ),
+    "parameter order": LINEAR.replace("w: bf16[N, K], bias: bf16[N]", "bias: bf16[N], w: bf16[N, K]"),
     "an unused parameter": LINEAR.replace("bias: bf16[N])", "bias: bf16[N], s: f32)"),
     "lane": LINEAR.replace("dot[K](x, w)", "dot[K](f16(x), f16(w))"),
-}  # fmt: skip
+}
 
 
 def test_other_computations_are_all_apart() -> None:
@@ -123,9 +121,10 @@ def test_all_programs_of_the_project_are_apart() -> None:
     every = [f"{path.name}:{p.name}" for path in PROGRAMS for p in read(path).module.programs]
     # `three_pass` is `accurate` with another schedule; two tasks are examples under other names.
     assert set(every) - set(found.values()) == {
-        "precision.ucu:three_pass", "task_r_embedding_scaled.ucu:embed",
+        "precision.ucu:three_pass",
+        "task_r_embedding_scaled.ucu:embed",
         "task_t_avgpool_hardswish.ucu:avgpool_hardswish",
-    }  # fmt: skip
+    }
 
 
 # --- every attribute of every value ----------------------------------------------
@@ -155,9 +154,13 @@ def kernel_of(value: ir.Value, **changes: Any) -> ir.Kernel:
     tensor = ir.TensorType(elements.BF16, (rows, columns))
     ids = ir.TensorType(elements.I64, (rows,))
     plain = ir.Kernel(
-        "k", {"M": Free("M"), "K": Free("K")}, (ir.ParamDecl("x", tensor), ir.ParamDecl("ids", ids)),
-        (ir.ResultDecl("", tensor, value),), (), (),
-    )  # fmt: skip
+        "k",
+        {"M": Free("M"), "K": Free("K")},
+        (ir.ParamDecl("x", tensor), ir.ParamDecl("ids", ids)),
+        (ir.ResultDecl("", tensor, value),),
+        (),
+        (),
+    )
     return replace(plain, **changes)
 
 
@@ -174,10 +177,11 @@ def others(value: Any) -> list[Any]:
             return [Combined("+", value, Fixed(1)), Free("K"), Fixed(8)]
         case ir.Position():
             return [
-                replace(value, dim="M"), replace(value, scale=2),
+                replace(value, dim="M"),
+                replace(value, scale=2),
                 replace(value, at=replace(AFFINE, terms=(("M", 1), ("K", 3)))),
                 replace(value, at=replace(AFFINE, offset=Fixed(4))),
-            ]  # fmt: skip
+            ]
         case "M" | "K":
             return ["K" if value == "M" else "M"]
         case str():
@@ -232,8 +236,9 @@ def test_sharing_takes_no_part_and_costs_nothing() -> None:
     for _ in range(4000):
         shared = ir.Apply("add", (shared, shared), elements.F32, ("M", "K"))
     assert len(algorithm_digest(kernel_of(shared))) == 64
-    twice = ir.Apply("mul", (ir.Cast(X, elements.F32, X.dims), ir.Cast(X, elements.F32, X.dims)),
-                     elements.F32, X.dims)  # fmt: skip
+    twice = ir.Apply(
+        "mul", (ir.Cast(X, elements.F32, X.dims), ir.Cast(X, elements.F32, X.dims)), elements.F32, X.dims
+    )
     cast = ir.Cast(X, elements.F32, X.dims)
     once = ir.Apply("mul", (cast, cast), elements.F32, X.dims)
     assert algorithm_digest(kernel_of(twice)) == algorithm_digest(kernel_of(once))
@@ -261,8 +266,10 @@ def test_extents_and_layouts_take_part() -> None:
 leaves = st.sampled_from(["x", "y", "1.0", "0.5", "x", "y"])
 expressions = st.recursive(
     leaves,
-    lambda inner: st.builds("({} {} {})".format, inner, st.sampled_from("+-*/"), inner)
-    | st.builds("{}({})".format, st.sampled_from(["relu", "exp", "tanh", "abs"]), inner),
+    lambda inner: (
+        st.builds("({} {} {})".format, inner, st.sampled_from("+-*/"), inner)
+        | st.builds("{}({})".format, st.sampled_from(["relu", "exp", "tanh", "abs"]), inner)
+    ),
     max_leaves=8,
 )
 
@@ -323,10 +330,13 @@ def test_the_harness_is_the_code_wherever_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "runtime/statistics.py", "emit/templates/gemv.cu.j2", "runtime/native/launcher.c",
-        "grammar/ucutlass.lark", "grammar/ucutlass.tables.json",
+        "runtime/statistics.py",
+        "emit/templates/gemv.cu.j2",
+        "runtime/native/launcher.c",
+        "grammar/ucutlass.lark",
+        "grammar/ucutlass.tables.json",
     ],
-)  # fmt: skip
+)
 def test_any_change_of_ours_is_another_harness(tmp_path: Path, name: str) -> None:
     copied = tmp_path / "ucutlass"
     shutil.copytree(ROOT / "ucutlass", copied, ignore=shutil.ignore_patterns("__pycache__"))

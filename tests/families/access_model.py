@@ -105,9 +105,7 @@ def unravel(index: int, extents: Sequence[tuple[int, int]]) -> dict[int, int]:
     return found
 
 
-def _together(
-    what: str, width: int, bytes_: int, addresses: Sequence[int | None]
-) -> Iterator[str]:
+def _together(what: str, width: int, bytes_: int, addresses: Sequence[int | None]) -> Iterator[str]:
     """Neighbours that one access moves must lie side by side, all inside or none, from an aligned address."""
     first = addresses[0]
     if list(addresses) != [None if first is None else first + i for i in range(width)]:

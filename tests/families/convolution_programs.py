@@ -204,9 +204,7 @@ PROGRAMS: Mapping[str, tuple[str, Mapping[str, int]]] = MappingProxyType(
         ),
         # What memory holds side by side are columns that the result holds apart; nothing else is summed.
         "f32 columns across, no channels": (
-            _kernel(
-                "x: f32[N, H], w: f32[R=3, J, K]", "f32[N, P=H-2, K, J]", "dot[R](x[H = P + R], w)"
-            ),
+            _kernel("x: f32[N, H], w: f32[R=3, J, K]", "f32[N, P=H-2, K, J]", "dot[R](x[H = P + R], w)"),
             {"N": 2, "H": 12, "J": 8, "K": 8},
         ),
         # The weights lie along a window's name, the images along the channels: one of them is copied first.

@@ -116,6 +116,8 @@ def emulate_here(program: str, sizes: dict[str, int], scores: Scores, seed: int)
     error = ((got - reference).abs() / unit.abs().max())[there & got.isfinite()]
     bits = hashlib.sha256(out.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
     return {
-        "missing": missing, "finite": int(there.sum()), "error": float(error.max()) if len(error) else 0.0,
+        "missing": missing,
+        "finite": int(there.sum()),
+        "error": float(error.max()) if len(error) else 0.0,
         "bits": bits,
-    }  # fmt: skip
+    }

@@ -200,9 +200,7 @@ SWEEPS: Mapping[str, Sweep] = MappingProxyType(
         ),
         "average pool": Sweep(
             "kernel k(x: f32[N, C, H, W]) -> f32[N, C, P=(H+1)//2, Q=(W+1)//2] "
-            "{ return hardswish(mean[R=3, S=3]"
-            + _POOL
-            + ") }",
+            "{ return hardswish(mean[R=3, S=3]" + _POOL + ") }",
             {"N": 2, "C": 3, "H": 13, "W": 16},
             ({"N": 4, "C": 16, "H": 57, "W": 64},),
         ),

@@ -141,12 +141,16 @@ def _sixteen_bytes(bits: int, *_: object) -> int:
 
 BROKEN = {
     "a batch moves along the vectors": (
-        "ucutlass.plans.convolution.Side.copy_width", property(_as_memory_says)),
+        "ucutlass.plans.convolution.Side.copy_width",
+        property(_as_memory_says),
+    ),
     "odd extents under a thread's neighbours": (
-        "ucutlass.families.convolution_planning.vector_width", _sixteen_bytes),
+        "ucutlass.families.convolution_planning.vector_width",
+        _sixteen_bytes,
+    ),
     "odd strides of an operand": ("ucutlass.families.addresses.vector_width", _sixteen_bytes),
     "odd extents of a window": ("ucutlass.families.convolution_problem.vector_width", _sixteen_bytes),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", BROKEN)

@@ -132,8 +132,15 @@ def test_what_tma_cannot_take_is_copied_or_gathered() -> None:
 
 def test_odd_rows_are_widened_exactly() -> None:
     text, sizes = PROGRAMS["weight gradient odd"]
-    made = _conv(plan(text.replace("dot[N, P, Q]", "dot[P, Q]").replace("x: bf16[N, ", "x: bf16[").replace(
-        "y: bf16[N, ", "y: bf16["), {k: v for k, v in sizes.items() if k != "N"}, "sm80"))  # fmt: skip
+    made = _conv(
+        plan(
+            text.replace("dot[N, P, Q]", "dot[P, Q]")
+            .replace("x: bf16[N, ", "x: bf16[")
+            .replace("y: bf16[N, ", "y: bf16["),
+            {k: v for k, v in sizes.items() if k != "N"},
+            "sm80",
+        )
+    )
     assert made.problem.a.packed is not None and made.problem.a.packed.name == "f32"
 
 

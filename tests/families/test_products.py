@@ -130,8 +130,10 @@ def test_what_tma_does_not_take_goes_to_plain_multiply_adds() -> None:
     for text, sizes in (
         (PAIR, {"T": 64, "D": 65, "F": 64}),
         (PRODUCTS["gated pair of f32"].text, {"T": 64, "D": 64, "F": 64}),
-        (PRODUCTS["gated pair of fp8"].text.replace("w: e4m3[F, D]", "w: e4m3[D, F]"),
-         {"T": 64, "D": 64, "F": 64}),
+        (
+            PRODUCTS["gated pair of fp8"].text.replace("w: e4m3[F, D]", "w: e4m3[D, F]"),
+            {"T": 64, "D": 64, "F": 64},
+        ),
     ):
         found = planned(text, **sizes)
         assert isinstance(found.plan, ProductsPlan) and isinstance(found.plan.schedule, SimtSchedule)
@@ -246,8 +248,10 @@ def test_four_bits_that_leave_half_a_byte_are_refused() -> None:
     with pytest.raises(ProgramError, match=r"w has 21 along it \(G J\)"):
         plan(PRODUCTS["weights of four bits, scales of parts"].text, M=64, G=3, J=7, N=64)
     with pytest.raises(ProgramError, match="UC0308"):
-        form("kernel k(x: bf16[T, D], w: s4[F, D], u: s4[F, D]) -> bf16[T, F] "
-             "{ return dot[D](x, bf16(w)) * dot[D](x, bf16(u)) }")  # fmt: skip
+        form(
+            "kernel k(x: bf16[T, D], w: s4[F, D], u: s4[F, D]) -> bf16[T, F] "
+            "{ return dot[D](x, bf16(w)) * dot[D](x, bf16(u)) }"
+        )
 
 
 def test_schedules_of_widened_weights_are_those_measured() -> None:

@@ -57,10 +57,16 @@ def schedule(program: str, fields: str = "", **sizes: int) -> SweepSchedule:
 # --- what is chosen -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("program", "sizes"), [
-    (SCAN, {"A": 1, "L": 1_000_000}), (SCAN, {"A": 60, "L": 1_000_000}),
-    (DOWN, {"L": 1_000_000, "C": 8}), (DOWN, {"L": 100_003, "C": 77}), (COUNTS, {"A": 2, "L": 1_000_000}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (SCAN, {"A": 1, "L": 1_000_000}),
+        (SCAN, {"A": 60, "L": 1_000_000}),
+        (DOWN, {"L": 1_000_000, "C": 8}),
+        (DOWN, {"L": 100_003, "C": 77}),
+        (COUNTS, {"A": 2, "L": 1_000_000}),
+    ],
+)
 def test_few_long_rows_are_read_once(program: str, sizes: dict[str, int]) -> None:
     plan, source = made(program, **sizes)
     assert isinstance(plan.plan, SweepPlan) and plan.plan.schedule.chained
@@ -84,10 +90,15 @@ def test_why_a_row_is_read_twice_is_told() -> None:
     assert any("needs the whole row before" in note.reason for note in plan.notes)
 
 
-@pytest.mark.parametrize(("program", "sizes"), [
-    (SCAN, {"A": 200, "L": 1_000_000}), (SCAN, {"A": 2, "L": 4096}), (DOWN, {"L": 4096, "C": 100_000}),
-    (NORM, {"A": 2, "L": 1_000_000}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (SCAN, {"A": 200, "L": 1_000_000}),
+        (SCAN, {"A": 2, "L": 4096}),
+        (DOWN, {"L": 4096, "C": 100_000}),
+        (NORM, {"A": 2, "L": 1_000_000}),
+    ],
+)
 def test_other_scans_are_not_chained(program: str, sizes: dict[str, int]) -> None:
     assert not schedule(program, **sizes).chained
 
@@ -107,16 +118,24 @@ def test_the_same_fields_give_the_same_kernel() -> None:
         assert made(program, shown, **sizes)[0].plan == plan.plan
 
 
-@pytest.mark.parametrize(("program", "sizes", "fields", "code", "said"), [
-    (NORM, {"A": 2, "L": 1_000_000}, "keep registers", "UC0472", "needs all 1000000 of them first"),
-    (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  rows 2", "UC0472", "2 rows a block"),
-    (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  split_k 4", "UC0472", "leave `split_k` out"),
-    (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  items 64", "UC0472", "use `items 16` or more"),
-    (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  threads 16", "UC0471", "whole warps"),
-    (SCAN, {"A": 2, "L": 1_000_000}, "cluster 1x2", "UC0473", "a cluster of 1x2"),
-    (DOWN, {"L": 4_000_000, "C": 2048}, "keep registers  threads 1  rows 1  vector 1  items 1", "UC0472",
-     "the launch would have 8192000000 blocks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "sizes", "fields", "code", "said"),
+    [
+        (NORM, {"A": 2, "L": 1_000_000}, "keep registers", "UC0472", "needs all 1000000 of them first"),
+        (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  rows 2", "UC0472", "2 rows a block"),
+        (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  split_k 4", "UC0472", "leave `split_k` out"),
+        (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  items 64", "UC0472", "use `items 16` or more"),
+        (SCAN, {"A": 2, "L": 1_000_000}, "keep registers  threads 16", "UC0471", "whole warps"),
+        (SCAN, {"A": 2, "L": 1_000_000}, "cluster 1x2", "UC0473", "a cluster of 1x2"),
+        (
+            DOWN,
+            {"L": 4_000_000, "C": 2048},
+            "keep registers  threads 1  rows 1  vector 1  items 1",
+            "UC0472",
+            "the launch would have 8192000000 blocks",
+        ),
+    ],
+)
 def test_what_no_chain_does_is_refused(
     program: str, sizes: dict[str, int], fields: str, code: str, said: str
 ) -> None:
@@ -142,8 +161,7 @@ SMALL = (
 
 @compiled
 @pytest.mark.parametrize(
-    ("program", "sizes", "fields"),
-    [SMALL[0], *(pytest.param(*s, marks=pytest.mark.slow) for s in SMALL[1:])],
+    ("program", "sizes", "fields"), [SMALL[0], *(pytest.param(*s, marks=pytest.mark.slow) for s in SMALL[1:])]
 )
 def test_scans_compute_their_programs(program: str, sizes: dict[str, int], fields: str) -> None:
     row = emulate(Job("scan", text_of(program, fields), "k", sizes, None, 0))
@@ -151,10 +169,13 @@ def test_scans_compute_their_programs(program: str, sizes: dict[str, int], field
 
 
 @compiled
-@pytest.mark.parametrize(("program", "shape", "fields"), [
-    (SCAN, (1, 34_003), "keep registers  threads 32  items 1"),
-    (DOWN, (3_001, 8), "keep registers  threads 4  rows 2  items 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "shape", "fields"),
+    [
+        (SCAN, (1, 34_003), "keep registers  threads 32  items 1"),
+        (DOWN, (3_001, 8), "keep registers  threads 4  rows 2  items 1"),
+    ],
+)
 def test_blocks_side_by_side_in_any_order_give_the_same_bits(
     program: str, shape: tuple[int, int], fields: str
 ) -> None:

@@ -162,7 +162,7 @@ _T4K, _CONV = {"T": 512, "D": 4096}, {"N": 32, "H": 56, "W": 56, "C": 64, "K": 6
         (DEPTH, _CONV, "threads 48", "UC0483", "use `threads 64`"),
         (DEPTH, _CONV, "vector 1  rows 4", "UC0483", "use `rows 1`"),
     ],
-)  # fmt: skip
+)
 def test_what_no_kernel_keeps_is_refused(
     text: str, sizes: dict[str, int], schedule: str, code: str, says: str
 ) -> None:

@@ -63,28 +63,40 @@ RECOGNISED: Mapping[str, tuple[str, str, str, str]] = {
     "scan": ("return cumsum[L](x)", X2, "f32[A, L]", "A | L |"),
     "scan of a norm": ("return cumsum[L](x / sum[L](x))", X2, "f32[A, L]", "A | L |"),
     "results of rows and of columns": (
-        "return y = softmax[L](x), z = logsumexp[L](x)", X2, "(y: f32[A, L], z: f32[A])", "A | L |",
+        "return y = softmax[L](x), z = logsumexp[L](x)",
+        X2,
+        "(y: f32[A, L], z: f32[A])",
+        "A | L |",
     ),
     "window": ("return max[R=3](x[L = P + R - 1])", X2, "f32[A, P=L]", "A P | | R"),
-    "window of channels too": (
-        "return max[A, R=3](x[L = P + R - 1])", X2, "f32[P=L]", "P | | A R",
-    ),
+    "window of channels too": ("return max[A, R=3](x[L = P + R - 1])", X2, "f32[P=L]", "P | | A R"),
     "reduction of a window's values": (
-        "return sum[P=L](max[R=3](x[L = P + R - 1]))", X2, "f32[A]", "A | P | R",
+        "return sum[P=L](max[R=3](x[L = P + R - 1]))",
+        X2,
+        "f32[A]",
+        "A | P | R",
     ),
     "window that the result keeps": (
-        "v = x[L = P + R]  return v - mean[R](v)", X2, "f32[A, P=L-2, R=3]", "A P | R |",
+        "v = x[L = P + R]  return v - mean[R](v)",
+        X2,
+        "f32[A, P=L-2, R=3]",
+        "A P | R |",
     ),
     "window, then a norm": (
-        "v = max[R=3](x[L = P + R - 1])  return v - mean[P](v)", X2, "f32[A, P=L]", "A | P | R",
+        "v = max[R=3](x[L = P + R - 1])  return v - mean[P](v)",
+        X2,
+        "f32[A, P=L]",
+        "A | P | R",
     ),
     "weights of a window alone": (
-        "return sum[R](relu(x[L = P + R]) * w) / sum[R](w)", "x: f32[A, L], w: f32[R=3]", "f32[A, P=L-2]",
+        "return sum[R](relu(x[L = P + R]) * w) / sum[R](w)",
+        "x: f32[A, L], w: f32[R=3]",
+        "f32[A, P=L-2]",
         "A P | | R",
     ),
     "gather": ("return t[V = i] * 2", "t: f32[V, D], i: i64[B]", "f32[B, D]", "D B | |"),
     "pick": ("return logsumexp[L](x) - x[L = t]", "x: f32[A, L], t: i64[A]", "f32[A]", "A | L |"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RECOGNISED)
@@ -102,63 +114,128 @@ REFUSED: Mapping[str, tuple[str, str, str, str, str, str]] = {
     "s4 read": ("return x * 2", "x: s4[L]", "f32[L]", "UC0310", "reads s4", "x: s4[L]"),
     "f64 written": ("return x * 2", "x: f32[L]", "f64[L]", "UC0310", "writes f64", "f64[L]"),
     "two sets": (
-        "return x - max[A](x) * sum[L](x)", X2, "f32[A, L]", "UC0311", "over [L], another over [A]",
+        "return x - max[A](x) * sum[L](x)",
+        X2,
+        "f32[A, L]",
+        "UC0311",
+        "over [L], another over [A]",
         "sum[L](x)",
     ),
     "a reduction of a reduction": (
-        "return sum[A](max[L](x))", X2, "f32[]", "UC0311", "over [A], another over [L]", "sum[A](max[L](x))",
+        "return sum[A](max[L](x))",
+        X2,
+        "f32[]",
+        "UC0311",
+        "over [A], another over [L]",
+        "sum[A](max[L](x))",
     ),
     "columns that are a window's": (
-        "w = x[L = P + R]  return sum[R](w * softmax[R](w))", X2 + ", y: f32[R=3]", "f32[A, P=L-2]",
-        "UC0311", "over [R]", "softmax[R](w)",
+        "w = x[L = P + R]  return sum[R](w * softmax[R](w))",
+        X2 + ", y: f32[R=3]",
+        "f32[A, P=L-2]",
+        "UC0311",
+        "over [R]",
+        "softmax[R](w)",
     ),
     "results over other names": (
-        "return y = x * 2, z = x[A = 0]", X2, "(y: f32[A, L], z: f32[L])", "UC0312", "this one over [L]",
+        "return y = x * 2, z = x[A = 0]",
+        X2,
+        "(y: f32[A, L], z: f32[L])",
+        "UC0312",
+        "this one over [L]",
         "z: f32[L]",
     ),
     "var of a window": (
-        "return var[R=3](x[L = P + R])", X2, "f32[A, P=L-2]", "UC0313", "var", "var[R=3](x[L = P + R])",
+        "return var[R=3](x[L = P + R])",
+        X2,
+        "f32[A, P=L-2]",
+        "UC0313",
+        "var",
+        "var[R=3](x[L = P + R])",
     ),
     "logsumexp of a window": (
-        "return logsumexp[R=3](x[L = P + R])", X2, "f32[A, P=L-2]", "UC0313", "logsumexp",
+        "return logsumexp[R=3](x[L = P + R])",
+        X2,
+        "f32[A, P=L-2]",
+        "UC0313",
+        "logsumexp",
         "logsumexp[R=3](x[L = P + R])",
     ),
     "a reduction read elsewhere": (
-        "return sum[L](x)[A = A - 1]", X2, "f32[A]", "UC0314", "another place", "sum[L](x)",
+        "return sum[L](x)[A = A - 1]",
+        X2,
+        "f32[A]",
+        "UC0314",
+        "another place",
+        "sum[L](x)",
     ),
     "a scan read elsewhere": (
-        "return cumsum[L](x)[L = L - 1]", X2, "f32[A, L]", "UC0314", "another place", "cumsum[L](x)",
+        "return cumsum[L](x)[L = L - 1]",
+        X2,
+        "f32[A, L]",
+        "UC0314",
+        "another place",
+        "cumsum[L](x)",
     ),
     "a window of reductions": (
-        "return max[R=3](sum[L](x)[A = P + R - 1])", X2, "f32[P=A]", "UC0314", "another place", "sum[L](x)",
+        "return max[R=3](sum[L](x)[A = P + R - 1])",
+        X2,
+        "f32[P=A]",
+        "UC0314",
+        "another place",
+        "sum[L](x)",
     ),
     "an index inside a gather": (
-        "return (x * 2)[L = L - 1][L = i]", X2 + ", i: i64[J]", "f32[A, J]", "UC0314", "divides or gathers",
+        "return (x * 2)[L = L - 1][L = i]",
+        X2 + ", i: i64[J]",
+        "f32[A, J]",
+        "UC0314",
+        "divides or gathers",
         "(x * 2)[L = L - 1]",
     ),
     "a window of windows": (
-        "h = max[R=3](x[L = L + R - 1])  return sum[S=3](h[L = P + S - 1])", X2, "f32[A, P=L]", "UC0314",
-        "another window", "sum[S=3](h[L = P + S - 1])",
+        "h = max[R=3](x[L = L + R - 1])  return sum[S=3](h[L = P + S - 1])",
+        X2,
+        "f32[A, P=L]",
+        "UC0314",
+        "another window",
+        "sum[S=3](h[L = P + S - 1])",
     ),
     "both directions": (
-        "return cumsum[L](x) + cumsum[L](x, reverse=true)", X2, "f32[A, L]", "UC0316", "one direction",
+        "return cumsum[L](x) + cumsum[L](x, reverse=true)",
+        X2,
+        "f32[A, L]",
+        "UC0316",
+        "one direction",
         "cumsum[L](x, reverse=true)",
     ),
     "a scan of a scan": (
-        "return cumsum[L](cumsum[L](x))", X2, "f32[A, L]", "UC0316", "a scan of a scan",
+        "return cumsum[L](cumsum[L](x))",
+        X2,
+        "f32[A, L]",
+        "UC0316",
+        "a scan of a scan",
         "cumsum[L](cumsum[L](x))",
     ),
     "a sum of a scan": (
-        "return sum[L](cumsum[L](x))", X2, "f32[A]", "UC0316", "a reduction of a scan",
+        "return sum[L](cumsum[L](x))",
+        X2,
+        "f32[A]",
+        "UC0316",
+        "a reduction of a scan",
         "sum[L](cumsum[L](x))",
     ),
     "a softmax of a scan": (
-        "return softmax[L](cumsum[L](x))", X2, "f32[A, L]", "UC0316", "a reduction of a scan",
+        "return softmax[L](cumsum[L](x))",
+        X2,
+        "f32[A, L]",
+        "UC0316",
+        "a reduction of a scan",
         "softmax[L](cumsum[L](x))",
     ),
     "no tensor at all": ("return a * 2", "a: f32", "f32[]", "UC0300", "reads no tensor", ""),
     "a nameless axis": ("return x", "x: f32[L]", "f32[L, 2]", "UC0220", "nameless", "f32[L, 2]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -203,9 +280,17 @@ ROWS = "kernel k(x: {e}[T, D]) -> {e}[T, D] {{ return softmax[D](x) }}"
 
 @pytest.mark.parametrize(
     ("elem", "extent", "vector"),
-    [("f32", 4096, 4), ("f32", 4094, 2), ("f32", 4095, 1), ("bf16", 4096, 8), ("bf16", 4092, 4),
-     ("bf16", 4097, 1), ("f32", 1, 1), ("e4m3", 4096, 8)],
-)  # fmt: skip
+    [
+        ("f32", 4096, 4),
+        ("f32", 4094, 2),
+        ("f32", 4095, 1),
+        ("bf16", 4096, 8),
+        ("bf16", 4092, 4),
+        ("bf16", 4097, 1),
+        ("f32", 1, 1),
+        ("e4m3", 4096, 8),
+    ],
+)
 def test_vectors_are_as_wide_as_types_and_extents_allow(elem: str, extent: int, vector: int) -> None:
     assert planned(ROWS.format(e=elem), T=128, D=extent).schedule.vector == vector
 
@@ -241,10 +326,16 @@ def test_a_row_stays_in_registers_while_it_fits() -> None:
 
 @pytest.mark.parametrize(
     ("elem", "extent", "threads", "items", "full"),
-    [("bf16", 16, 2, 1, True), ("bf16", 64, 4, 2, True), ("f32", 1024, 128, 2, True),
-     ("bf16", 4096, 256, 2, True), ("f32", 8192, 512, 4, True), ("f16", 32000, 512, 8, False),
-     ("f32", 32768, 1024, 8, True)],
-)  # fmt: skip
+    [
+        ("bf16", 16, 2, 1, True),
+        ("bf16", 64, 4, 2, True),
+        ("f32", 1024, 128, 2, True),
+        ("bf16", 4096, 256, 2, True),
+        ("f32", 8192, 512, 4, True),
+        ("f16", 32000, 512, 8, False),
+        ("f32", 32768, 1024, 8, True),
+    ],
+)
 def test_threads_of_a_row_grow_with_its_bytes(
     elem: str, extent: int, threads: int, items: int, full: bool
 ) -> None:
@@ -503,12 +594,15 @@ def test_few_long_rows_that_are_reduced_first_are_scanned_by_many_blocks() -> No
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 8, 12, 64, 77, 513, 4096])
-@pytest.mark.parametrize("text", [
-    "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[L](x) }",
-    "kernel k(x: bf16[L, C]) -> bf16[C] { return sum[L](x) }",
-    "kernel k(x: f16[L, C]) -> f16[L, C] { return softmax[L](x) }",
-    "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[C](x) }",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[L](x) }",
+        "kernel k(x: bf16[L, C]) -> bf16[C] { return sum[L](x) }",
+        "kernel k(x: f16[L, C]) -> f16[L, C] { return softmax[L](x) }",
+        "kernel k(x: f32[L, C]) -> f32[L, C] { return cumsum[C](x) }",
+    ],
+)
 def test_a_block_has_at_most_1024_threads(text: str, columns: int) -> None:
     for length in (5, 1000, 300_003):
         found = planned(text, L=length, C=columns).schedule

@@ -14,10 +14,18 @@ from ucutlass.runtime import isolate
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
 QUICK = {
-    "layer norm", "softmax of a middle name", "cross entropy", "reverse scan", "softmax far below zero",
-    "max pool, channels last", "places down", "scan of few long rows", "embedding bag", "gather by a window",
+    "layer norm",
+    "softmax of a middle name",
+    "cross entropy",
+    "reverse scan",
+    "softmax far below zero",
+    "max pool, channels last",
+    "places down",
+    "scan of few long rows",
+    "embedding bag",
+    "gather by a window",
     "window over two names",
-}  # fmt: skip
+}
 """One of each way through the emitter; the others are slow tests, for their number."""
 
 

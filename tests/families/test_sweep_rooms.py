@@ -9,9 +9,14 @@ from tests.families.test_sweep import ROWS, emitted, planned
 
 @pytest.mark.parametrize(
     ("elem", "extent", "keep", "cluster", "items"),
-    [("f32", 262144, "registers", 8, 8), ("f32", 393216, "registers", 8, 12), ("f32", 393220, "reread", 1, 4),
-     ("bf16", 524288, "registers", 8, 8), ("bf16", 786432, "reread", 1, 4)],
-)  # fmt: skip
+    [
+        ("f32", 262144, "registers", 8, 8),
+        ("f32", 393216, "registers", 8, 12),
+        ("f32", 393220, "reread", 1, 4),
+        ("bf16", 524288, "registers", 8, 8),
+        ("bf16", 786432, "reread", 1, 4),
+    ],
+)
 def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(
     elem: str, extent: int, keep: str, cluster: int, items: int
 ) -> None:
@@ -34,9 +39,10 @@ def test_a_pick_keeps_no_more_than_was_measured() -> None:
 
 @pytest.mark.parametrize("body", ["sum[L](x)", "argmax[L](x)"])
 @pytest.mark.parametrize(
-    ("groups", "extent", "threads"), [(128, 4095, 16), (128, 4096, 4), (1, 4095, 4)],
+    ("groups", "extent", "threads"),
+    [(128, 4095, 16), (128, 4096, 4), (1, 4095, 4)],
     ids=["odd", "even", "too few rows"],
-)  # fmt: skip
+)
 def test_single_elements_down_are_read_by_blocks_of_1024(
     body: str, groups: int, extent: int, threads: int
 ) -> None:
@@ -49,7 +55,7 @@ def test_single_elements_down_are_read_by_blocks_of_1024(
 @pytest.mark.parametrize(
     ("elem", "mask", "vector"),
     [("f32", "bool", 4), ("f32", "f32", 4), ("bf16", "bool", 8), ("bf16", "f32", 4)],
-)  # fmt: skip
+)
 def test_a_scan_takes_16_bytes_of_its_widest_tensor(elem: str, mask: str, vector: int) -> None:
     what = "where(m, x, 0)" if mask == "bool" else "x * m"
     text = f"kernel k(x: {elem}[A, L], m: {mask}[A, L]) -> {elem}[A, L] {{ return cumsum[L]({what}) }}"
@@ -96,11 +102,20 @@ def test_means_down_long_columns_or_few_rows_are_shared() -> None:
 
 @pytest.mark.parametrize(
     ("text", "sizes", "words"),
-    [("kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }", {"M": 1024, "N": 8192}, "of 4 that extents"),
-     ("kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }", {"M": 64, "N": 8192}, "the widest that"),
-     ("kernel k(x: f32[M, N], m: bool[M, N]) -> f32[M, N] { return cumsum[N](where(m, x, 0)) }",
-      {"M": 32768, "N": 32768}, "of 8 that extents")],
-)  # fmt: skip
+    [
+        (
+            "kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }",
+            {"M": 1024, "N": 8192},
+            "of 4 that extents",
+        ),
+        ("kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }", {"M": 64, "N": 8192}, "the widest that"),
+        (
+            "kernel k(x: f32[M, N], m: bool[M, N]) -> f32[M, N] { return cumsum[N](where(m, x, 0)) }",
+            {"M": 32768, "N": 32768},
+            "of 8 that extents",
+        ),
+    ],
+)
 def test_what_is_said_of_vectors_is_why_they_are_so_wide(
     text: str, sizes: dict[str, int], words: str
 ) -> None:

@@ -7,8 +7,7 @@ import pytest
 from benchmarks import fuzz
 
 GEMM = (
-    "kernel f(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{"
-    " return dot[K](x, w) schedule sm90a {{ {} }} }}"
+    "kernel f(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) schedule sm90a {{ {} }} }}"
 )
 
 FOUND = {

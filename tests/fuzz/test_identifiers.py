@@ -25,9 +25,21 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.ucu"))
 
 LANGUAGE = {
-    *BUILTINS, *FUNCTIONS, *ELEMENTS, *ARCHES, *FIELDS, *(w for f in FIELDS.values() for w in f.words),
-    *re.findall(r'"([a-z_]+)"', grammar_text()), "auto", "x", "acc", "fast", "exclusive", "alpha", "slope",
-}  # fmt: skip
+    *BUILTINS,
+    *FUNCTIONS,
+    *ELEMENTS,
+    *ARCHES,
+    *FIELDS,
+    *(w for f in FIELDS.values() for w in f.words),
+    *re.findall(r'"([a-z_]+)"', grammar_text()),
+    "auto",
+    "x",
+    "acc",
+    "fast",
+    "exclusive",
+    "alpha",
+    "slope",
+}
 """Words that mean something by themselves."""
 
 MARK = "zqmark"

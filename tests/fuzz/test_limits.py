@@ -67,23 +67,32 @@ OFFENDERS: dict[str, tuple[str, str]] = {
     "unknown names": (f"{_HEAD}{''.join(f'y{i} = z{i} ' for i in range(4500))} return x }}", _MN),
     "unknown arguments": (f"fn f(x) = {'+'.join(f'a{i}' for i in range(90))}\n{_HEAD}return f(x) }}", _MN),
     "millions of alternatives": (
-        _GEMM + _BLOCK.format(f"tile {_TILES}  stages 2 or 3 or 4 or 5  swizzle 1 or 2 or 4 or 8  "
-                              "raster along_m or along_n  split_k 1 or 2 or 3 or 4"), _MNK,
+        _GEMM
+        + _BLOCK.format(
+            f"tile {_TILES}  stages 2 or 3 or 4 or 5  swizzle 1 or 2 or 4 or 8  "
+            "raster along_m or along_n  split_k 1 or 2 or 3 or 4"
+        ),
+        _MNK,
     ),
     "illegal alternatives": (
-        _GEMM + _BLOCK.format(f"tile {' or '.join(f'{i}x7x64' for i in range(1, 250))}"), _MNK,
+        _GEMM + _BLOCK.format(f"tile {' or '.join(f'{i}x7x64' for i in range(1, 250))}"),
+        _MNK,
     ),
     "guards that never hold": (
-        _GEMM + "".join(f"schedule sm90a when M * N % 7 == 6 + {i} {{}} " for i in range(60)) + "}", _MNK,
+        _GEMM + "".join(f"schedule sm90a when M * N % 7 == 6 + {i} {{}} " for i in range(60)) + "}",
+        _MNK,
     ),
     "thousands of guards": (
-        _GEMM + "".join(f"schedule sm90a when M <= {i} {{}} " for i in range(1700)) + "}", _MNK,
+        _GEMM + "".join(f"schedule sm90a when M <= {i} {{}} " for i in range(1700)) + "}",
+        _MNK,
     ),
     "thousands of parameters": (
-        f"kernel k({', '.join(f'x{i}: f32[M]' for i in range(3000))}) -> f32[M] {{ return x0 }}", "M=64",
+        f"kernel k({', '.join(f'x{i}: f32[M]' for i in range(3000))}) -> f32[M] {{ return x0 }}",
+        "M=64",
     ),
     "requirements that never hold": (
-        f"{_HEAD}{''.join(f'require M * N % {i + 13} == 1 ' for i in range(1500))} return x }}", _MN,
+        f"{_HEAD}{''.join(f'require M * N % {i + 13} == 1 ' for i in range(1500))} return x }}",
+        _MN,
     ),
     "orders of six axes": (_pipeline(12, "bf16"), _SIX),
     "orders of sixty buffers": (_pipeline(60, "bf16"), _SIX),
@@ -93,24 +102,28 @@ OFFENDERS: dict[str, tuple[str, str]] = {
     "extents squared": (_extents("{0}*{0}", "D0=1000000", False), ""),
     "a chain of extents": (
         f"kernel k(x: f32[D0, {', '.join(f'D{i}=D{i - 1}+1' for i in range(1, 2500))}]) -> f32[D0] "
-        "{ return sum[D1](x) }", "D0=1",
+        "{ return sum[D1](x) }",
+        "D0=1",
     ),
     "many axes in two orders": (
         "kernel k(x: f32[{0}], y: f32[{1}]) -> f32[{0}] {{ return x + y }}".format(
             ", ".join(f"D{i}" for i in range(60)), ", ".join(f"D{i}" for i in reversed(range(60)))
-        ), ",".join(f"D{i}=1" for i in range(60)),
+        ),
+        ",".join(f"D{i}=1" for i in range(60)),
     ),
     "a composite axis of huge parts": (
-        f"kernel k(x: f32[({' '.join(f'D{i}=2147483647' for i in range(60))})]) -> f32[M=1] "
-        "{ return 1 }", "",
+        f"kernel k(x: f32[({' '.join(f'D{i}=2147483647' for i in range(60))})]) -> f32[M=1] {{ return 1 }}",
+        "",
     ),
     "a strided window over a long axis": (
         "kernel k(x: f16[N, H, C], w: f16[K, R=3, C]) -> f16[N, P=2*H, K] "
-        "{ return dot[R, C](x[2*H = P + 1 - R], w) }", "N=1,H=100000000,C=8,K=8",
+        "{ return dot[R, C](x[2*H = P + 1 - R], w) }",
+        "N=1,H=100000000,C=8,K=8",
     ),
     "masks with remainders": (
         "kernel k(x: f32[H, W]) -> f32[H] "
-        "{ return sum[W](where(index(W) * 3 % 1000 <= index(H) * 7 % 771, x, 0)) }", "H=1000000,W=1000000",
+        "{ return sum[W](where(index(W) * 3 % 1000 <= index(H) * 7 % 771, x, 0)) }",
+        "H=1000000,W=1000000",
     ),
     "masks over three axes": CONDITIONS[:2],
     "reads of reads": (_bound("{0}[M = M - 1] + {0}", 90), _MN),
@@ -118,7 +131,9 @@ OFFENDERS: dict[str, tuple[str, str]] = {
     "values used twice": (_bound("{0} * {0} + 1", 95), _MN),
     "gathers of gathers": (
         "kernel k(x: f32[M, N], i: i32[M]) -> f32[M] { s0 = i\n"
-        + "".join(f"s{j} = i[M = s{j - 1}]\n" for j in range(1, 60)) + "return x[N = s59] }", _MN,
+        + "".join(f"s{j} = i[M = s{j - 1}]\n" for j in range(1, 60))
+        + "return x[N = s59] }",
+        _MN,
     ),
     "kernels": ("".join(f"kernel k{i}(x: f32[M]) -> f32[M] {{ return x }}\n" for i in range(1400)), "M=4"),
     "a huge position": (
@@ -127,7 +142,7 @@ OFFENDERS: dict[str, tuple[str, str]] = {
     ),
     "a huge number": (f"{_HEAD}return x * {'9' * 60_000} }}", _MN),
     "a long name": (f"kernel k({'x' * 30_000}: f32[M]) -> f32[M] {{ return {'x' * 30_000} }}", "M=4"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OFFENDERS)

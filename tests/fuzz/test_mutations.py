@@ -86,7 +86,7 @@ def test_64_kib_of_one_thing_ends_within_the_time(kind: str) -> None:
     count = fuzz.LARGEST // (len(head) + len(tail)) - 20
     text = f"kernel f(x: f32[M]) -> f32[M] {{ return {head * count}{middle}{tail * count} }}"
     with fuzz.processor_time(fuzz.SECONDS):
-        assert fuzz.check(text.encode(), [])  in ("refused", "typed")
+        assert fuzz.check(text.encode(), []) in ("refused", "typed")
 
 
 def test_64_kib_of_kernels_end_within_the_time() -> None:

@@ -22,8 +22,16 @@ pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
 SIZES = {"B": 2, "H": 3, "G": 2, "L": 197, "S": 333, "E": 128, "O": 9}
 DISTRIBUTIONS: tuple[Distribution, ...] = (
-    "integer", "normal", "uniform", "large", "positive", "zeros", "one_hot", "wide", "special",
-)  # fmt: skip
+    "integer",
+    "normal",
+    "uniform",
+    "large",
+    "positive",
+    "zeros",
+    "one_hot",
+    "wide",
+    "special",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +112,12 @@ def test_empty_sequences_and_long_ones(starts: list[int]) -> None:
 
 
 WRONG = (
-    [0, 500, 100, 700], [-5, 10, 2**30, -(2**30)], [700, 600, 500, 0], [0, 0, 0, 0], [9000, 9000, 9000, 9000],
-)  # fmt: skip
+    [0, 500, 100, 700],
+    [-5, 10, 2**30, -(2**30)],
+    [700, 600, 500, 0],
+    [0, 0, 0, 0],
+    [9000, 9000, 9000, 9000],
+)
 
 
 @pytest.mark.parametrize("starts", WRONG)

@@ -13,10 +13,12 @@ from ucutlass.runtime import switches
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
 SCHEDULES = (
-    "warps cooperative  tile 128x192x32  cluster 2x1", "warps cooperative  tile 128x128x32  split_k stream",
-    "warps cooperative  tile 128x128x32  cluster 2x2", "warps pingpong  tile 64x128x32  cluster 1x2",
+    "warps cooperative  tile 128x192x32  cluster 2x1",
+    "warps cooperative  tile 128x128x32  split_k stream",
+    "warps cooperative  tile 128x128x32  cluster 2x2",
+    "warps pingpong  tile 64x128x32  cluster 1x2",
     "warps pingpong  tile 64x64x64",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(params=SCHEDULES)
@@ -48,9 +50,7 @@ def test_errors_are_those_of_f32(
 
 
 @pytest.mark.parametrize("special", [False, True])
-def test_long_sums_drift_no_more_than_ffmas(
-    special: bool, kernel: Callable[..., torch.Tensor]
-) -> None:
+def test_long_sums_drift_no_more_than_ffmas(special: bool, kernel: Callable[..., torch.Tensor]) -> None:
     """In the root mean square, against the product that torch takes of the same operands by FFMA. Sums that
     tensor cores added would be off by 60 times that. Also in the loop for what is not finite."""
     assert not torch.backends.cuda.matmul.allow_tf32

@@ -106,9 +106,12 @@ def test_a_pipeline_is_right(name: str, sizes: Mapping[str, int], kind: str) -> 
 
 
 TASKS = {
-    "d_linear_layer_norm_gelu": {"T": 301}, "f_gemm_max_subtract_gelu": {}, "g_cross_entropy": {},
-    "i_swiglu_mlp": {"T": 200, "D": 256, "F": 384}, "s_tril_matmul": {},
-}  # fmt: skip
+    "d_linear_layer_norm_gelu": {"T": 301},
+    "f_gemm_max_subtract_gelu": {},
+    "g_cross_entropy": {},
+    "i_swiglu_mlp": {"T": 200, "D": 256, "F": 384},
+    "s_tril_matmul": {},
+}
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -31,21 +31,27 @@ PLAIN = [(name, "", i) for name, p in PRODUCTS.items() for i in range(len(p.larg
 ONE = (
     "tile 128x256x64  cluster 1x1  warps cooperative",
     "tile 128x256x64  cluster 2x1  warps cooperative",
-    "tile 256x128x64  cluster 1x2  warps cooperative", "tile 128x128x64  cluster 1x1  warps pingpong",
+    "tile 256x128x64  cluster 1x2  warps cooperative",
+    "tile 128x128x64  cluster 1x1  warps pingpong",
     "tile 128x128x64  cluster 2x1  warps pingpong  swizzle 1",
     "tile 128x128x64  cluster 1x2  warps pingpong",
     "tile 64x256x64  cluster 2x1  warps pingpong",
     "tile 192x64x64  cluster 2x1  warps pingpong  raster along_m",
     "tile 64x128x64  cluster 1x1  warps pingpong  stages 2  raster along_n",
-)  # fmt: skip
+)
 TWO = (
-    "tile 128x128x64  cluster 2x1  warps cooperative", "tile 256x64x64  cluster 1x2  warps cooperative",
-    "tile 128x64x64  cluster 2x1  warps pingpong", "tile 64x128x64  cluster 1x1  warps pingpong",
-)  # fmt: skip
+    "tile 128x128x64  cluster 2x1  warps cooperative",
+    "tile 256x64x64  cluster 1x2  warps cooperative",
+    "tile 128x64x64  cluster 2x1  warps pingpong",
+    "tile 64x128x64  cluster 1x1  warps pingpong",
+)
 FORCED: dict[str, tuple[str, ...]] = {
-    "moe": ONE, "moe with operands": ONE,
-    "moe, gradient of weights": ONE, "gated pair": TWO, "gated moe": TWO,
-}  # fmt: skip
+    "moe": ONE,
+    "moe with operands": ONE,
+    "moe, gradient of weights": ONE,
+    "gated pair": TWO,
+    "gated moe": TWO,
+}
 NARROW = (
     "tile 128x128x64  cluster 2x1  warps cooperative",
     "tile 128x256x64  cluster 1x1  warps cooperative",
@@ -56,9 +62,11 @@ NARROW = (
 )
 SCALED = ("tile 128x128x128  cluster 2x1  warps cooperative", "tile 64x64x128  cluster 1x2  warps pingpong")
 FOUR_BITS = (
-    "tile 128x128x128  cluster 2x1  warps cooperative", "tile 128x256x128  cluster 1x1  warps cooperative",
-    "tile 64x128x64  cluster 1x2  warps pingpong", "tile 64x64x128  cluster 2x1  warps pingpong  stages 2",
-)  # fmt: skip
+    "tile 128x128x128  cluster 2x1  warps cooperative",
+    "tile 128x256x128  cluster 1x1  warps cooperative",
+    "tile 64x128x64  cluster 1x2  warps pingpong",
+    "tile 64x64x128  cluster 2x1  warps pingpong  stages 2",
+)
 FORCED |= {
     "weights of four bits": FOUR_BITS,
     "weights of four bits, scales of parts": ("tile 128x128x64  cluster 1x2  warps cooperative",),

@@ -16,12 +16,18 @@ ODD = "keep registers"  # the planner reads rows of odd lengths twice
 SMALL = "keep registers  threads 32  items 1"
 
 CASES = (
-    (SCAN, ODD, (1, 10_000_019)), (SCAN, "", (1, 2**24)), (SCAN, ODD, (7, 1_000_003)),
-    (SCAN, ODD, (131, 65_537)), (SCAN, SMALL, (1, 2_000_003)), (SCAN, SMALL, (5, 400_009)),
+    (SCAN, ODD, (1, 10_000_019)),
+    (SCAN, "", (1, 2**24)),
+    (SCAN, ODD, (7, 1_000_003)),
+    (SCAN, ODD, (131, 65_537)),
+    (SCAN, SMALL, (1, 2_000_003)),
+    (SCAN, SMALL, (5, 400_009)),
     (DOWN, "", (1_000_003, 8)),
-    (DOWN, "", (100_003, 77)), (DOWN, "keep registers  threads 2  rows 16  items 1", (50_021, 33)),
-    (COUNTS, ODD, (1, 5_000_011)), (COUNTS, SMALL, (3, 300_007)),
-)  # fmt: skip
+    (DOWN, "", (100_003, 77)),
+    (DOWN, "keep registers  threads 2  rows 16  items 1", (50_021, 33)),
+    (COUNTS, ODD, (1, 5_000_011)),
+    (COUNTS, SMALL, (3, 300_007)),
+)
 LAUNCHES = 200
 
 

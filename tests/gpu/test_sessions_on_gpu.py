@@ -50,7 +50,7 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     problem = problem_of(text, "p.ucu", None, SIZES, found.arch.name)
     settings = Settings(
         "flat", budget=Budget(3), stop=Stop(None, None), advice="profiled", objective="energy-tie"
-    )  # fmt: skip
+    )
     journal = Journal(tmp_path / "sessions.sqlite")
     session = begin(journal, problem, settings, found.device)
     state = go_on(session, Where(engine, found.device), rules)

@@ -90,9 +90,11 @@ def _broken(bug: int, folder: Path) -> verified.Plan:
     program = frontend.kernel(frontend.read_text(BROKEN))
     grain = Grain({"M": 16, "N": 16, "K": 16}, {}, {})
     return verified.Plan(
-        facts(BROKEN, "<text>", "k", [(str(library), "ucc_broken", ())]), grain,
-        suite(program, SIZES, grain, seed=3), reduced(program, SIZES, grain, seed=3),
-    )  # fmt: skip
+        facts(BROKEN, "<text>", "k", [(str(library), "ucc_broken", ())]),
+        grain,
+        suite(program, SIZES, grain, seed=3),
+        reduced(program, SIZES, grain, seed=3),
+    )
 
 
 def _few(plan: verified.Plan) -> verified.Plan:

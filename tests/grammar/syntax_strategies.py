@@ -122,13 +122,16 @@ values = st.one_of(
     st.builds(WordValue, names),
 )
 fields = st.builds(Field, names, _some(values), comments)
-stage_names = st.one_of(
-    st.builds(StageName, names), st.builds(StageName, st.none() | names, st.just(True))
-)
+stage_names = st.one_of(st.builds(StageName, names), st.builds(StageName, st.none() | names, st.just(True)))
 schedules = st.builds(
-    Schedule, names, st.none() | expressions, _some(fields, least=0, most=5), comment_lines, comments,
+    Schedule,
+    names,
+    st.none() | expressions,
+    _some(fields, least=0, most=5),
+    comment_lines,
+    comments,
     stage=st.none() | stage_names,
-)  # fmt: skip
+)
 statements: st.SearchStrategy[Statement] = st.one_of(binds, returns, requires, schedules)
 
 results = st.one_of(

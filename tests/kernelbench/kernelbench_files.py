@@ -40,9 +40,13 @@ def module(body: str, layers: str = "pass", init: str = "", given: str = "", **i
     made = [f"torch.rand({v})" if re.fullmatch("[0-9, ]+", v) else v for v in inputs.values()]
     body = body if "return" in body else f"return {body}"
     return _TEXT.format(
-        init=f", {init}" if init else "", layers=indent(dedent(layers), " " * 8), names=", ".join(inputs),
-        body=indent(dedent(body), " " * 8), inputs=", ".join(made), given=given,
-    )  # fmt: skip
+        init=f", {init}" if init else "",
+        layers=indent(dedent(layers), " " * 8),
+        names=", ".join(inputs),
+        body=indent(dedent(body), " " * 8),
+        inputs=", ".join(made),
+        given=given,
+    )
 
 
 def linear() -> str:

@@ -36,8 +36,9 @@ def apart(program: str, of: Module, seed: int = 0) -> str:
     found = frontend.program(frontend.read_text(program))
     fits = meet(found, of)
     assert isinstance(fits, Met), fits
-    answer: dict[str, Any] = same(**of.told(), names=dict(fits.keys), text=program, program=found.name,
-                                  seed=seed, device="cpu")  # fmt: skip
+    answer: dict[str, Any] = same(
+        **of.told(), names=dict(fits.keys), text=program, program=found.name, seed=seed, device="cpu"
+    )
     assert "unusable" not in answer, answer
     return str(answer["words"])
 
@@ -59,7 +60,7 @@ def test_parameters_bind_by_name_and_extents_by_shape(tmp_path: Path) -> None:
         (("-> f32[M, N]", "-> bf16[M, N]"), "result 0 is float32 of 32 x 40 in the module, and bf16"),
         (("-> f32[M, N]", "-> f32[N, M]"), "float32 of 32 x 40 in the module, and f32 of 40 x 32 here"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_says_what_and_how(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     text = LINEAR.replace(*change)
     found = met(text, made(tmp_path, linear()))
@@ -124,19 +125,36 @@ kernel k(x: f32[M, N], s: f32[N]) -> f32[M, N] { return x * s }
 MLP = "self.a = nn.Linear(16, 24)\nself.b = nn.Linear(24, 8)"
 
 SAME = [
-    (module("self.n(x)", "self.n = nn.BatchNorm2d(5)", x="4, 5, 6, 6"), BATCH_NORM,
-     ["* n_weight", "+ n_bias", ("1e-5", "1e-6"), ("mean[N, H, W](x)", "mean[H, W](x)")]),
-    (module("torch.relu(self.conv(x))", "self.conv = nn.Conv2d(3, 4, 3)", x="2, 3, 9, 9"), CONVOLUTION,
-     [("relu(dot[R, S, C](x[H = P + R, W = Q + S], conv_weight) + conv_bias)",
-       "dot[R, S, C](x[H = P + R, W = Q + S], conv_weight) + conv_bias"), "+ conv_bias"]),
-    (module("self.b(F.gelu(self.a(x)))", MLP, x="8, 16"), PIPELINE,
-     ["+ a_bias", "+ b_bias", ("gelu", "relu")]),
+    (
+        module("self.n(x)", "self.n = nn.BatchNorm2d(5)", x="4, 5, 6, 6"),
+        BATCH_NORM,
+        ["* n_weight", "+ n_bias", ("1e-5", "1e-6"), ("mean[N, H, W](x)", "mean[H, W](x)")],
+    ),
+    (
+        module("torch.relu(self.conv(x))", "self.conv = nn.Conv2d(3, 4, 3)", x="2, 3, 9, 9"),
+        CONVOLUTION,
+        [
+            (
+                "relu(dot[R, S, C](x[H = P + R, W = Q + S], conv_weight) + conv_bias)",
+                "dot[R, S, C](x[H = P + R, W = Q + S], conv_weight) + conv_bias",
+            ),
+            "+ conv_bias",
+        ],
+    ),
+    (
+        module("self.b(F.gelu(self.a(x)))", MLP, x="8, 16"),
+        PIPELINE,
+        ["+ a_bias", "+ b_bias", ("gelu", "relu")],
+    ),
     (module("torch.softmax(x, 1)", x="6, 40"), SOFTMAX, [("softmax[N](x)", "softmax[N](x) * 1.0000001")]),
     (module("torch.cumsum(x, dim=1)", x="6, 40"), CUMSUM, [("cumsum[N](x)", "x")]),
     # A cast that forward makes on purpose is taken out too: both are held in float64.
-    (module("x * self.s.half().float()", "self.s = nn.Parameter(torch.rand(4))", x="8, 4"), ROUNDED,
-     [("*", "+")]),
-]  # fmt: skip
+    (
+        module("x * self.s.half().float()", "self.s = nn.Parameter(torch.rand(4))", x="8, 4"),
+        ROUNDED,
+        [("*", "+")],
+    ),
+]
 
 
 @pytest.mark.parametrize(("text", "program", "mutants"), SAME)
@@ -182,8 +200,10 @@ def test_running_statistics_count_in_eval_mode(tmp_path: Path) -> None:
 
 def test_a_mask_in_a_buffer_may_be_written_by_coordinates(tmp_path: Path) -> None:
     """A buffer that the program does not take is a constant of the module."""
-    of = made(tmp_path, module("x * self.mask", 'self.register_buffer("mask", torch.tril(torch.ones(6, 6)))',
-                               x="6, 6"))  # fmt: skip
+    of = made(
+        tmp_path,
+        module("x * self.mask", 'self.register_buffer("mask", torch.tril(torch.ones(6, 6)))', x="6, 6"),
+    )
     assert apart("kernel k(x: f32[M, N]) -> f32[M, N] { return where(index(N) <= index(M), x, 0) }", of) == ""
     assert apart("kernel k(x: f32[M, N], mask: f32[M, N]) -> f32[M, N] { return x * mask }", of) == ""
 
@@ -225,9 +245,11 @@ def test_results_are_compared_piece_by_piece(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("assert x.dtype == torch.float32\nreturn x * 2", "AssertionError"),
-     ("x.view(torch.int32) * 2", "of (4, 8)")],
-)  # fmt: skip
+    [
+        ("assert x.dtype == torch.float32\nreturn x * 2", "AssertionError"),
+        ("x.view(torch.int32) * 2", "of (4, 8)"),
+    ],
+)
 def test_a_forward_that_cannot_be_followed_in_float64_says_so(tmp_path: Path, body: str, said: str) -> None:
     of = made(tmp_path, module(body, x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }"
@@ -262,8 +284,13 @@ def test_no_candidate_works_below_the_lane(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("a/19_ReLU.py", "relu"), ("1_Square_matrix_multiplication_.py", "square_matrix_multiplication"),
-     ("7_.py", "problem"), ("9_return.py", "return_"), ("x; drop.py", "x_drop")],
-)  # fmt: skip
+    [
+        ("a/19_ReLU.py", "relu"),
+        ("1_Square_matrix_multiplication_.py", "square_matrix_multiplication"),
+        ("7_.py", "problem"),
+        ("9_return.py", "return_"),
+        ("x; drop.py", "x_drop"),
+    ],
+)
 def test_programs_are_named_after_the_file(file: str, name: str) -> None:
     assert named(file) == name

@@ -105,9 +105,12 @@ def test_a_module_that_cannot_be_asked_refuses_and_says_so(bench: Live, problem:
 
 def test_rules_search_the_schedules_of_a_start_program(bench: Live, problem: Problem) -> None:
     session = opened(
-        Mortal(), problem_to_json(problem), Settings("flat", budget=Budget(8), stop=Stop(None, None)),
-        bound=0.0, baseline=None,
-    )  # fmt: skip
+        Mortal(),
+        problem_to_json(problem),
+        Settings("flat", budget=Budget(8), stop=Stop(None, None)),
+        bound=0.0,
+        baseline=None,
+    )
     state = run(session, rules(problem, H200), bench)
     assert len(state.tree) == 9 and all(isinstance(n.outcome, Timed) for n in state.tree.nodes)
     # One algorithm is held against the module once, however it is scheduled.
@@ -132,9 +135,12 @@ def test_a_problem_without_a_first_program_begins_with_none(bench: Live, problem
     bare = problem_of_module(problem.module, "", "", "linear", "sm90a")  # type: ignore[arg-type]
     assert bare.text == "" and bare.lane == "f32"
     session = opened(
-        Mortal(), problem_to_json(bare), Settings(budget=Budget(1), proposer="command"),
-        bound=0.0, baseline=None,
-    )  # fmt: skip
+        Mortal(),
+        problem_to_json(bare),
+        Settings(budget=Budget(1), proposer="command"),
+        bound=0.0,
+        baseline=None,
+    )
     state = run(session, Writer(), replace(bench, problem=bare))
     root, first = state.tree.nodes
     assert isinstance(root.outcome, Refused) and "write the first" in root.outcome.words
@@ -222,9 +228,11 @@ def test_evidence_has_a_column_for_every_way(problem: Problem) -> None:
     assert evidence._baselines(program, replace(how, baseline="")) == []
     report = {
         "outcomes": [{"span": {"median": 20.0}}],
-        "versus": [{"baseline": "eager", "ratio": {"median": 0.5, "low": 0.4, "high": 0.6}},
-                   {"baseline": "eager-tf32", "ratio": None}],
-    }  # fmt: skip
+        "versus": [
+            {"baseline": "eager", "ratio": {"median": 0.5, "low": 0.4, "high": 0.6}},
+            {"baseline": "eager-tf32", "ratio": None},
+        ],
+    }
     found = evidence._timed(report, ("a",))
     assert found.gain == 2.0 and found.versus == (("eager", 2.0),)
     assert outcome_of_json(json.loads(json.dumps(outcome_to_json(found)))) == found

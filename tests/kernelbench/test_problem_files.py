@@ -37,9 +37,11 @@ def refused(folder: Path, text: str, **more: object) -> Unusable:
 
 def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:
     text = module(
-        "self.norm(self.fc(x)) * alpha", "self.fc = nn.Linear(8, 6)\nself.norm = nn.BatchNorm1d(6)",
-        x="4, 8", alpha="0.5",
-    )  # fmt: skip
+        "self.norm(self.fc(x)) * alpha",
+        "self.fc = nn.Linear(8, 6)\nself.norm = nn.BatchNorm1d(6)",
+        x="4, 8",
+        alpha="0.5",
+    )
     facts = seen(tmp_path, text)
     assert facts.inputs == (Tensor("x", (4, 8), "float32"), Number("alpha", 0.5))
     assert [p.name for p in facts.parameters] == ["fc.weight", "fc.bias", "norm.weight", "norm.bias"]
@@ -83,7 +85,7 @@ def test_names_that_clash_or_are_reserved_get_one_more_underscore(tmp_path: Path
         (module("x if self.training else -x", x="4"), "mode", "--mode train or --mode eval"),
         (module("x * 1j", x="4"), "dtype", "complex64"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_problem_has_a_code(tmp_path: Path, text: str, code: str, words: str) -> None:
     with pytest.raises(Unusable, match=r"problem\.py") as found:
         seen(tmp_path, text)

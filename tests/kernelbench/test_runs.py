@@ -87,16 +87,25 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 def test_problems_are_selected_by_level_and_number(root: Path) -> None:
     base, names = selected(root, "level1/*,level2/1-20")
     assert base == root / "KernelBench"
-    assert names == ["level1/1_Scaled.py", "level1/2_Hangs_up.py", "level1/10_Scaled_wide.py",
-                     "level2/1_Linear.py", "level2/2_No_start.py"]  # fmt: skip
+    assert names == [
+        "level1/1_Scaled.py",
+        "level1/2_Hangs_up.py",
+        "level1/10_Scaled_wide.py",
+        "level2/1_Linear.py",
+        "level2/2_No_start.py",
+    ]
     assert selected(base, "level1/2-10, level1/1")[1][0] == "level1/2_Hangs_up.py"
 
 
 @pytest.mark.parametrize(
     ("select", "said"),
-    [("level1/11-20", "has 3 problems"), ("level4/*", "has no problems"), ("level1", "write level1/1-20"),
-     ("../etc/*", "selects nothing")],
-)  # fmt: skip
+    [
+        ("level1/11-20", "has 3 problems"),
+        ("level4/*", "has no problems"),
+        ("level1", "write level1/1-20"),
+        ("../etc/*", "selects nothing"),
+    ],
+)
 def test_what_selects_nothing_is_an_error(root: Path, select: str, said: str) -> None:
     with pytest.raises(BadCheckout, match=said):
         selected(root, select)
@@ -274,9 +283,20 @@ def test_lanes_are_told_apart_and_a_missing_baseline_is_no_speed() -> None:
 
 def test_the_command_reports_resumes_and_shows(root: Path, machine: Machine) -> None:
     ran = CliRunner().invoke(
-        command, ["--root", str(root), "--select", "level1/*,level2/1", "--attempts", "3", "--never-stop",
-                  "--run-attempts", "5", "--json"],
-    )  # fmt: skip
+        command,
+        [
+            "--root",
+            str(root),
+            "--select",
+            "level1/*,level2/1",
+            "--attempts",
+            "3",
+            "--never-stop",
+            "--run-attempts",
+            "5",
+            "--json",
+        ],
+    )
     told = json.loads(ran.stdout)
     assert ran.exit_code == 0 and told["stopped"].startswith("of the whole run")
     assert told["spend"]["attempts"] == 5 and len(told["problems"]) == 4

@@ -31,7 +31,14 @@ from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.shapes import complete
 
 DISTRIBUTIONS: tuple[Distribution, ...] = (
-    "integer", "residue", "normal", "positive", "negated", "wide", "zeros", "special",
+    "integer",
+    "residue",
+    "normal",
+    "positive",
+    "negated",
+    "wide",
+    "zeros",
+    "special",
 )
 LIMIT_SECONDS = 900.0
 FLAT = 1e-2
@@ -59,9 +66,11 @@ def run(name: str) -> Row:
     """A mutant (or, by the name of its base, the honest kernel) in a process of its own."""
     patterns = next((m.patterns for m in LOWERINGS if m.name == name), ())
     outcome = isolate.run(
-        "tests.mutants.emulated:judged_here", {"name": name}, limit_seconds=LIMIT_SECONDS,
+        "tests.mutants.emulated:judged_here",
+        {"name": name},
+        limit_seconds=LIMIT_SECONDS,
         memory_bytes=6 * 2**30,
-    )  # fmt: skip
+    )
     match outcome:
         case isolate.Returned(value=dict(found)):
             return Row(name, patterns, tuple(found["killed_by"]), found["flat_check"], found["detail"])

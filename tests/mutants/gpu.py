@@ -126,9 +126,10 @@ def judged(name: str, library: str, deadline: Deadline = NEVER) -> Row | None:
 
 def _judged(name: str, patterns: tuple[int, ...], library: str, deadline: Deadline) -> Row | None:
     outcome = isolate.run(
-        "tests.mutants.gpu:judged_here", {"name": name, "library": library},
+        "tests.mutants.gpu:judged_here",
+        {"name": name, "library": library},
         limit_seconds=_limit(LIMIT_SECONDS, deadline),
-    )  # fmt: skip
+    )
     match outcome:
         case isolate.Returned(dict(found)):
             return Row(name, patterns, tuple(found["killed_by"]), found["flat_check"], found["detail"])
@@ -185,9 +186,14 @@ def _sanitized(row: Row, library: str, deadline: Deadline) -> Row | None:
             receipt = Path(folder) / "receipt"
             command = [sys.executable, "-c", _LAUNCH, json.dumps(sys.path), row.name, library, str(receipt)]
             report = sanitize.check(
-                tool, tool_path, command, receipt, 1, folder=Path(folder),
+                tool,
+                tool_path,
+                command,
+                receipt,
+                1,
+                folder=Path(folder),
                 limit_seconds=_limit(SANITIZER_SECONDS, deadline),
-            )  # fmt: skip
+            )
         said.append(f"{tool}: {report.status}: {report.message}")
         if report.status == "findings":
             return replace(row, killed_by=(f"{tool}: {report.message[:160]}",))

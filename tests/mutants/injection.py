@@ -21,9 +21,20 @@ PLAIN = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return dot[K]
 SIZES = (64, 64, 64)
 
 COMMENTS = (
-    "*/ int evil; /*", "\\", "??/", "*\\", "#include </etc/passwd>", "\u2028int evil;", "@ENTRY@",
-    "\x0bint evil;", "\x85int evil;", "}} {% raw %} {{ evil }}", "_Pragma(\"x\")", "R\"(", "\u202e;live tni",
-)  # fmt: skip
+    "*/ int evil; /*",
+    "\\",
+    "??/",
+    "*\\",
+    "#include </etc/passwd>",
+    "\u2028int evil;",
+    "@ENTRY@",
+    "\x0bint evil;",
+    "\x85int evil;",
+    "}} {% raw %} {{ evil }}",
+    '_Pragma("x")',
+    'R"(',
+    "\u202e;live tni",
+)
 
 NAMES = ("asm", "main", "ucc_arithmetic", "Params", "evil", "template", "__global__", "ENTRY", "p")
 """Identifiers that mean something to a C++ compiler, or to the emitted file."""
@@ -103,8 +114,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("lines as they are", (64,), ((emit_text, "_harmless"),), _raw, f"comment {COMMENTS[1]!r}"),
     Mutant("a block comment", (64,), ((emit_text, "comment"),), _block, f"comment {COMMENTS[0]!r}"),
     Mutant("only the first line is a comment", (64,), ((emit_text, "comment"),), _first_line, "plain"),
-    Mutant("symbols named after the program", (64,), ((emit, "finish"),), _named_after_the_program,
-           "name evil"),
-    Mutant("the header takes part in the digest", (64,), ((emit, "finish"),), _header_is_code,
-           "comment '@ENTRY@'"),
+    Mutant(
+        "symbols named after the program", (64,), ((emit, "finish"),), _named_after_the_program, "name evil"
+    ),
+    Mutant(
+        "the header takes part in the digest",
+        (64,),
+        ((emit, "finish"),),
+        _header_is_code,
+        "comment '@ENTRY@'",
+    ),
 )

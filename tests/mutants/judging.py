@@ -268,21 +268,34 @@ def _nan_is_false(difference: Tensor, honest: Any) -> bool:
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("results are not poisoned", (6, 26), ((judge, "guarded"),), _zeroed, "idle where the answer is 0"),
-    Mutant("results start as a former run left them", (6, 26, 11), ((judge, "guarded"),), _right_already,
-           "idle"),
+    Mutant(
+        "results start as a former run left them", (6, 26, 11), ((judge, "guarded"),), _right_already, "idle"
+    ),
     Mutant("one poison only", (6, 25), ((judge, "guarded"),), _same_pattern, "depends on the workspace"),
     Mutant("no canaries", (10,), ((guards.Guarded, "overruns"),), _never, "past the end"),
     Mutant("inputs not looked at", (23,), ((judge, "_changed"),), _never, "an input cleared"),
-    Mutant("runs not compared", (27, 32), ((judge, "_differ"),), lambda _: lambda *_: False,
-           "differs from run to run"),
+    Mutant(
+        "runs not compared",
+        (27, 32),
+        ((judge, "_differ"),),
+        lambda _: lambda *_: False,
+        "differs from run to run",
+    ),
     Mutant("NaN is as good as a number", (18,), ((comparison, "_ratios"),), _nan_equal, "one NaN"),
     Mutant("NaN compares false", (18,), ((judge, "compare"),), _comparing(_nan_is_false), "NaN everywhere"),
     Mutant("the mean error decides", (19, 18), ((judge, "compare"),), _comparing(_mean), "one element wrong"),
-    Mutant("95 % of elements are enough", (19, 11), ((judge, "compare"),), _comparing(_most),
-           "one element wrong"),
-    Mutant("one flat tolerance", (14, 19), ((judge, "compare"),), _comparing(_flat),
-           "a little wrong everywhere"),
-    Mutant("the first rows stand for all", (11,), ((judge, "compare"),), _comparing(_first_rows),
-           "one element wrong"),
+    Mutant(
+        "95 % of elements are enough", (19, 11), ((judge, "compare"),), _comparing(_most), "one element wrong"
+    ),
+    Mutant(
+        "one flat tolerance", (14, 19), ((judge, "compare"),), _comparing(_flat), "a little wrong everywhere"
+    ),
+    Mutant(
+        "the first rows stand for all",
+        (11,),
+        ((judge, "compare"),),
+        _comparing(_first_rows),
+        "one element wrong",
+    ),
     Mutant("launch status swallowed", (25, 26), ((judge, "_run"),), _swallowed, "refuses"),
-)  # fmt: skip
+)

@@ -28,9 +28,13 @@ def _objects(made: Callable[[FakeGpu, Cells], Candidate], **gpu: Any) -> bool:
     device, cells = FakeGpu(**gpu), Cells()
     ticks = itertools.count()
     measured = measure.measure(
-        [made(device, cells), cells.honest(device, "honest", 30.0)], cells, device, FAST,
-        bandwidth=BANDWIDTH, now=lambda: next(ticks) / 100,
-    )  # fmt: skip
+        [made(device, cells), cells.honest(device, "honest", 30.0)],
+        cells,
+        device,
+        FAST,
+        bandwidth=BANDWIDTH,
+        now=lambda: next(ticks) / 100,
+    )
     outcome = measured.outcomes[0]
     return not (isinstance(outcome, Timed) and trusted(outcome.findings))
 
@@ -102,9 +106,12 @@ def _unequal_clocks() -> bool:
     device, cells = FakeGpu(), Cells()
     ticks = itertools.count()
     measured = measure.measure(
-        [cells.honest(device, "a", 25.0), cells.honest(device, "b", 30.0)], cells, device, FAST,
+        [cells.honest(device, "a", 25.0), cells.honest(device, "b", 30.0)],
+        cells,
+        device,
+        FAST,
         now=lambda: next(ticks) / 100,
-    )  # fmt: skip
+    )
     ours, theirs = measured.outcomes
     assert isinstance(ours, Timed) and isinstance(theirs, Timed)
     slow = replace(theirs, blocks=tuple(replace(b, clock=1.5e9) for b in theirs.blocks))
@@ -154,27 +161,60 @@ def _never(_: Any) -> Callable[..., tuple[()]]:
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("a graph replays one set's pointers", (33,), ((prepare, "_captured"),), _one_sets_pointers,
-           "honest"),
-    Mutant("replays are not validated", (33, 28, 37), ((prepare, "validate"), (measure, "validate")),
-           _only_played,
-           "pointers of one set"),
-    Mutant("timed launches are not validated", (37,), ((prepare, "validate"), (measure, "validate")),
-           _only_played,
-           "right at first only"),
-    Mutant("cached results are not validated", (36, 29), ((prepare, "validate"), (measure, "validate")),
-           _only_played,
-           "a copy of the first result"),
-    Mutant("one set of buffers, called cold", (48,), ((regimes, "sets_for"),), lambda _: lambda *_: 1,
-           "the protocol's own rotation"),
-    Mutant("a rotation of one L2", (48,), ((regimes, "ROTATED_L2"),), lambda _: 1.0,
-           "the protocol's own rotation"),
+    Mutant(
+        "a graph replays one set's pointers", (33,), ((prepare, "_captured"),), _one_sets_pointers, "honest"
+    ),
+    Mutant(
+        "replays are not validated",
+        (33, 28, 37),
+        ((prepare, "validate"), (measure, "validate")),
+        _only_played,
+        "pointers of one set",
+    ),
+    Mutant(
+        "timed launches are not validated",
+        (37,),
+        ((prepare, "validate"), (measure, "validate")),
+        _only_played,
+        "right at first only",
+    ),
+    Mutant(
+        "cached results are not validated",
+        (36, 29),
+        ((prepare, "validate"), (measure, "validate")),
+        _only_played,
+        "a copy of the first result",
+    ),
+    Mutant(
+        "one set of buffers, called cold",
+        (48,),
+        ((regimes, "sets_for"),),
+        lambda _: lambda *_: 1,
+        "the protocol's own rotation",
+    ),
+    Mutant(
+        "a rotation of one L2",
+        (48,),
+        ((regimes, "ROTATED_L2"),),
+        lambda _: 1.0,
+        "the protocol's own rotation",
+    ),
     Mutant("rotation is not checked", (48,), ((regimes, "not_cold"),), _never, "two small sets"),
-    Mutant("the memory's bound is not looked at", (48, 46), ((clocks, "beyond_bound"),), _never,
-           "faster than the memory"),
-    Mutant("other streams are overlooked", (40,),
-           ((prepare, "audit"), (prepare, "windows"), (measure, "windows")),
-           _timed_stream_only, "another stream"),
-    Mutant("clocks are not compared", (49,), ((report, "comparable"),), lambda _: lambda *_: True,
-           "clocks apart"),
-)  # fmt: skip
+    Mutant(
+        "the memory's bound is not looked at",
+        (48, 46),
+        ((clocks, "beyond_bound"),),
+        _never,
+        "faster than the memory",
+    ),
+    Mutant(
+        "other streams are overlooked",
+        (40,),
+        ((prepare, "audit"), (prepare, "windows"), (measure, "windows")),
+        _timed_stream_only,
+        "another stream",
+    ),
+    Mutant(
+        "clocks are not compared", (49,), ((report, "comparable"),), lambda _: lambda *_: True, "clocks apart"
+    ),
+)

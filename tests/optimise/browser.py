@@ -19,10 +19,19 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 FLAGS = (
-    "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-    "--no-first-run", "--no-default-browser-check", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars",
-)  # fmt: skip
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--hide-scrollbars",
+)
 
 SECONDS = 60.0
 """For one answer; a cold start on a busy machine takes a few."""
@@ -77,8 +86,13 @@ class Tab:
         self.wait("Page.loadEventFired")
 
     def look(self, width: int, height: int = 900, dark: bool = False) -> None:
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                  mobile=False)  # fmt: skip
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -115,9 +129,12 @@ def opened(program: str, profile: Path) -> Iterator[Tab]:
         os.dup2(high[1], 4)
 
     child = subprocess.Popen(
-        [program, *FLAGS, f"--user-data-dir={profile}"], preexec_fn=placed, pass_fds=(3, 4),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [program, *FLAGS, f"--user-data-dir={profile}"],
+        preexec_fn=placed,
+        pass_fds=(3, 4),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(to_read)
     os.close(from_write)
     try:

@@ -1,6 +1,6 @@
 """A session as a live one writes it, of a recorded table, with every outcome that there is.
 
-    python -m tests.optimise.sample_session JOURNAL
+python -m tests.optimise.sample_session JOURNAL
 """
 
 from __future__ import annotations
@@ -75,9 +75,15 @@ class Bench:
         gain = BASELINE / seconds
         advice = "tensor cores wait 12 % of the time for shared memory: try stages 5"
         return Timed(
-            seconds, gain, gain * 0.985, gain * 1.012, 0.14 * seconds / self.table.best,
-            (digest(at), digest(at + 1000)), advice, seconds * (1 - chance.uniform(0, 0.02)),
-        )  # fmt: skip
+            seconds,
+            gain,
+            gain * 0.985,
+            gain * 1.012,
+            0.14 * seconds / self.table.best,
+            (digest(at), digest(at + 1000)),
+            advice,
+            seconds * (1 - chance.uniform(0, 0.02)),
+        )
 
 
 BASELINE = 2.4e-4

@@ -159,8 +159,10 @@ def test_a_profile_that_is_lost_leaves_the_measured_time() -> None:
 
 def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ())  # type: ignore[arg-type]
-    )  # fmt: skip
+        live_module,
+        "build_program",
+        lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
+    )
     seconds = iter((1e-5, 1.01e-5, 0.9e-5))
 
     def agreed(subject: Subject, how: How, lanes: Lanes) -> Outcome:

@@ -73,9 +73,11 @@ def test_a_stage_is_a_name_and_nothing_else(put: str) -> None:
 
 def test_a_field_changes_alone() -> None:
     assert changed("linear.schedule[2].tile", "128x128x64") == [
-        ("schedule sm90a { tile 128x256x64 or 256x128x64  cluster 2x1 }",
-         "schedule sm90a { tile 128x128x64  cluster 2x1 }"),
-    ]  # fmt: skip
+        (
+            "schedule sm90a { tile 128x256x64 or 256x128x64  cluster 2x1 }",
+            "schedule sm90a { tile 128x128x64  cluster 2x1 }",
+        )
+    ]
     assert changed("linear.schedule[1].tile", "auto or 64x128x64 # sneaky") == [
         ("tile 64x64x64  # small", "tile auto or 64x128x64  # small")
     ]
@@ -92,9 +94,7 @@ def test_conditions_and_stored_types() -> None:
     assert changed("linear.schedule[1].when", "") == [("schedule sm90a when M <= 64 {", "schedule sm90a {")]
     guarded = changed("linear.schedule[1].when", "M < 9 and N > 2")
     assert guarded[0][1] == "schedule sm90a when M < 9 and N > 2 {"
-    assert changed("mlp.h.type", "") == [
-        ("h: bf16[T, F] = gelu(dot[D](x, u))", "h = gelu(dot[D](x, u))")
-    ]
+    assert changed("mlp.h.type", "") == [("h: bf16[T, F] = gelu(dot[D](x, u))", "h = gelu(dot[D](x, u))")]
     assert changed("linear.y.type", "f32[M, N]") == [("y = dot[K](x, w)", "y: f32[M, N] = dot[K](x, w)")]
 
 
@@ -110,8 +110,15 @@ def test_statements_blocks_and_items() -> None:
 
 
 def test_several_edits_are_of_the_program_as_it_was() -> None:
-    text = edited(PROGRAM, [Edit("linear.schedule[1]", ""), Edit("linear.schedule[2].tile", "auto"),
-                            Edit("linear.schedule[2].stages", "3"), Edit("mlp.h.type", "")])  # fmt: skip
+    text = edited(
+        PROGRAM,
+        [
+            Edit("linear.schedule[1]", ""),
+            Edit("linear.schedule[2].tile", "auto"),
+            Edit("linear.schedule[2].stages", "3"),
+            Edit("mlp.h.type", ""),
+        ],
+    )
     assert "  schedule sm90a { tile auto  cluster 2x1  stages 3 }\n" in text
     assert "when" not in text and "h = gelu" in text
 
@@ -191,10 +198,24 @@ def test_a_text_that_is_no_program_cannot_be_edited() -> None:
 # --- any edit --------------------------------------------------------------------
 
 FRAGMENTS = st.one_of(
-    st.sampled_from(["", "auto", "64x64x64 or 3", "M < 2", "bf16[M, N]", "y = dot[K](x, w)", "return x",
-                     "schedule sm90a { tile auto }", "fn f(x) = x", "}", "{ } # {", "128 } schedule"]),
+    st.sampled_from(
+        [
+            "",
+            "auto",
+            "64x64x64 or 3",
+            "M < 2",
+            "bf16[M, N]",
+            "y = dot[K](x, w)",
+            "return x",
+            "schedule sm90a { tile auto }",
+            "fn f(x) = x",
+            "}",
+            "{ } # {",
+            "128 } schedule",
+        ]
+    ),
     st.text("a1x}{[]=,.()#\n <|:", max_size=30),
-)  # fmt: skip
+)
 PLACES = [(text, at) for text in FILES for at, _ in addresses(text)]
 
 

@@ -32,9 +32,7 @@ from ucutlass.runtime import isolate
 
 def timed(microseconds: float, joules: float | None = None, spread: float = 0.01) -> Timed:
     gain = 20 / microseconds
-    return Timed(
-        microseconds * 1e-6, gain, gain * (1 - spread), gain * (1 + spread), joules, records=("r",)
-    )
+    return Timed(microseconds * 1e-6, gain, gain * (1 - spread), gain * (1 + spread), joules, records=("r",))
 
 
 def best(*outcomes: Outcome, objective: Objective = "energy-tie") -> int | None:
@@ -73,8 +71,11 @@ def test_a_leader_without_energy_gives_way_to_one_that_has_it() -> None:
 # --- a session -------------------------------------------------------------------
 
 MADE: Mapping[str, Outcome] = {
-    "root": timed(20.0, 0.9), "fast": timed(10.0, 0.5), "frugal": timed(10.05, 0.4), "slow": timed(15, 0.1),
-}  # fmt: skip
+    "root": timed(20.0, 0.9),
+    "fast": timed(10.0, 0.5),
+    "frugal": timed(10.05, 0.4),
+    "slow": timed(15, 0.1),
+}
 
 
 @dataclass
@@ -152,13 +153,18 @@ class Engine:
 def judged(answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float) -> tuple[list[Judged], Engine]:
     """Candidates that are confirmed with these times, one after the other."""
     monkeypatch.setattr(
-        live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ())  # type: ignore[arg-type]
-    )  # fmt: skip
+        live_module,
+        "build_program",
+        lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
+    )
     engine, times = Engine(answer), iter(seconds)
     live = Live(
-        problem(), engine, How("sm90a", H200, None), confirm=lambda *_: Timed(next(times), records=("a",)),
+        problem(),
+        engine,
+        How("sm90a", H200, None),
+        confirm=lambda *_: Timed(next(times), records=("a",)),
         meter=Meter("sm90a", 0),
-    )  # fmt: skip
+    )
     live.advisor.depth = "none"
     found = []
     for at, _ in enumerate(seconds):
@@ -187,5 +193,3 @@ def test_a_measurement_that_is_lost_costs_itself_alone(monkeypatch: pytest.Monke
     found, engine = judged(isolate.TimedOut(3.0, ""), monkeypatch, 1e-5, 0.9e-5)
     assert engine.asked.count("energy") == 2 and all(isinstance(one.outcome, Timed) for one in found)
     assert "did not end within 3 s" in found[0].said[0]
-
-

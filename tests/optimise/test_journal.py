@@ -32,8 +32,9 @@ def test_events_come_back_in_order(journal: Journal) -> None:
         journal.append("a", number, "opened", body)
     journal.append("b", 0, "opened", {})
     assert [(e.number, e.kind, e.body) for e in journal.events("a")] == [
-        (0, "opened", {"x": [1, 2.5, None]}), (1, "opened", {"words": "ü\n"}),
-    ]  # fmt: skip
+        (0, "opened", {"x": [1, 2.5, None]}),
+        (1, "opened", {"words": "ü\n"}),
+    ]
     assert journal.full_id("b") == "b"
     with pytest.raises(NoSuchSession, match="no session"):
         journal.full_id("c")
@@ -160,5 +161,3 @@ def test_a_session_goes_on_with_another_budget(journal: Journal) -> None:
     run(opened(journal, {"text": "5"}, CHOSEN, bound=0.0, baseline=None, id="s"), Proposer(), Bench())
     more = resumed(journal, "s", Budget(130))
     assert run(more, Proposer(), Bench()).spend.attempts == 130
-
-

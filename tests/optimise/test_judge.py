@@ -76,7 +76,7 @@ def voice(server: Server, model: str = MODEL) -> ModelJudge:
 
 def heard(
     *scripts: Script, programs: tuple[str, ...] = PROGRAMS, **more: Any
-) -> tuple[State, Mortal, Server]:  # fmt: skip
+) -> tuple[State, Mortal, Server]:
     sink = Mortal()
     with serving(*scripts) as server:
         session = begun(sink, voice(server, more.pop("model", MODEL)), *programs, **more)

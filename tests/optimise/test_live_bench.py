@@ -164,9 +164,12 @@ def test_every_proposed_schedule_is_another_legal_candidate() -> None:
     assert isinstance(made, Schedules)
     bench_ = bench([took(3e-5)])
     session = opened(
-        Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(24), stop=Stop(None, None)),
-        bound=0.0, baseline=None,
-    )  # fmt: skip
+        Mortal(),
+        {"text": LINEAR},
+        Settings("flat", budget=Budget(24), stop=Stop(None, None)),
+        bound=0.0,
+        baseline=None,
+    )
     state = run(session, made, bench_)
     assert len(state.tree) == 25
     assert all(isinstance(n.outcome, Timed) for n in state.tree.nodes)
@@ -226,8 +229,6 @@ def test_repeats_are_seen_through_spelling() -> None:
 
             return Answer([Written(LINEAR + f"# {ask.call}\n", "")])
 
-    session = opened(
-        Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(3)), bound=0.0, baseline=None
-    )
+    session = opened(Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(3)), bound=0.0, baseline=None)
     state = run(session, Twice(), live)
     assert [type(n.outcome) for n in state.tree.nodes[1:]] == [Repeated] * 3

@@ -27,11 +27,13 @@ NUMBER = st.floats(1e-9, 1e3)
 MAYBE = st.none() | NUMBER
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Refused, TEXT, TEXTS), st.builds(Repeated, st.integers(0, 99)),
-    st.builds(Failed, st.sampled_from(["build", "run", "time"]), TEXT), st.builds(Wrong, TEXT),
+    st.builds(Refused, TEXT, TEXTS),
+    st.builds(Repeated, st.integers(0, 99)),
+    st.builds(Failed, st.sampled_from(["build", "run", "time"]), TEXT),
+    st.builds(Wrong, TEXT),
     st.builds(Rejected, TEXT, TEXT, TEXTS),
     st.builds(Timed, NUMBER, MAYBE, MAYBE, MAYBE, MAYBE, TEXTS, TEXT, MAYBE),
-)  # fmt: skip
+)
 
 
 @given(OUTCOMES)
@@ -45,8 +47,7 @@ def test_an_outcome_of_an_older_journal_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [{}, {"kind": "perfect"}, {"kind": "timed"}, {"kind": ["timed"]}, {"kind": "wrong", "why": ""}],
+    "value", [{}, {"kind": "perfect"}, {"kind": "timed"}, {"kind": ["timed"]}, {"kind": "wrong", "why": ""}]
 )
 def test_what_no_outcome_is_says_so(value: dict[str, object]) -> None:
     with pytest.raises(NotAnOutcome, match="no outcome reads"):

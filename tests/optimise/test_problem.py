@@ -33,7 +33,6 @@ pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
 SIZES = {"M": 256, "N": 256, "K": 256}
 
 
-
 def judged(text: str, of: str = LINEAR, lane: str | None = None) -> Candidate | Refused:
     return candidate_of(problem_of(of, "p.ucu", None, SIZES, "sm90a", lane), text)
 
@@ -47,9 +46,10 @@ def test_a_problem_comes_back_from_json() -> None:
 def test_a_schedule_and_spelling_are_free() -> None:
     own = judged(LINEAR)
     other = judged(
-        LINEAR.replace("relu(", "max(0, ").replace("max(0, ", "relu(")
+        LINEAR.replace("relu(", "max(0, ")
+        .replace("max(0, ", "relu(")
         .replace("  return", "  # another schedule\n  schedule sm90a { tile 128x128x64 }\n  return")
-    )  # fmt: skip
+    )
     assert isinstance(own, Candidate) and isinstance(other, Candidate)
     assert own.key == other.key
 

@@ -34,27 +34,65 @@ OWNED = "<script>window.owned = 1</script>"
 
 
 def journal_of(
-    *rows: tuple[int, str, Outcome], root: Outcome = ROOT, bound: float = 5e-6,
-    baseline: float | None = 12e-6, text: str = "the problem", problem: Any = None, why: str = "",
+    *rows: tuple[int, str, Outcome],
+    root: Outcome = ROOT,
+    bound: float = 5e-6,
+    baseline: float | None = 12e-6,
+    text: str = "the problem",
+    problem: Any = None,
+    why: str = "",
     ended: str | None = "enough",
-) -> list[Event]:  # fmt: skip
+) -> list[Event]:
     """Of one program a call: its parent, its text, and what became of it."""
     chosen = Settings(budget=Budget(None), stop=Stop(None, None))
     bodies: list[tuple[str, dict[str, Any]]] = [
-        ("opened", {"problem": {"text": text, **(problem or {})}, "settings": settings_to_json(chosen),
-                    "bound": bound, "baseline": baseline}),
-        ("judged", {"call": None, "index": 0, "key": "0", "outcome": outcome_to_json(root),
-                    "spend": to_json(NOTHING)}),
-    ]  # fmt: skip
+        (
+            "opened",
+            {
+                "problem": {"text": text, **(problem or {})},
+                "settings": settings_to_json(chosen),
+                "bound": bound,
+                "baseline": baseline,
+            },
+        ),
+        (
+            "judged",
+            {
+                "call": None,
+                "index": 0,
+                "key": "0",
+                "outcome": outcome_to_json(root),
+                "spend": to_json(NOTHING),
+            },
+        ),
+    ]
     for call, (parent, program, outcome) in enumerate(rows):
         bodies += [
-            ("asked", {"call": call, "pick": {"parent": parent}, "roles": ["implement"], "step": 0,
-                       "notes": []}),
-            ("answered", {"call": call, "note": "", "exhausted": False, "spend": to_json(Spend(input=10)),
-                          "programs": [{"text": program, "why": why}]}),
-            ("judged", {"call": call, "index": 0, "key": f"k{call}", "outcome": outcome_to_json(outcome),
-                        "spend": to_json(Spend(1, seconds=2.0))}),
-        ]  # fmt: skip
+            (
+                "asked",
+                {"call": call, "pick": {"parent": parent}, "roles": ["implement"], "step": 0, "notes": []},
+            ),
+            (
+                "answered",
+                {
+                    "call": call,
+                    "note": "",
+                    "exhausted": False,
+                    "spend": to_json(Spend(input=10)),
+                    "programs": [{"text": program, "why": why}],
+                },
+            ),
+            (
+                "judged",
+                {
+                    "call": call,
+                    "index": 0,
+                    "key": f"k{call}",
+                    "outcome": outcome_to_json(outcome),
+                    "spend": to_json(Spend(1, seconds=2.0)),
+                },
+            ),
+        ]
     if ended is not None:
         bodies.append(("ended", {"why": ended}))
     return [Event(i, kind, body, "") for i, (kind, body) in enumerate(bodies)]
@@ -64,7 +102,7 @@ def hostile_events() -> list[Event]:
     """Programs that fight the page, in every place that a text can come from."""
     nasty = (
         OWNED,
-        "'\"><img src=x onerror=\"window.owned=1\">",
+        '\'"><img src=x onerror="window.owned=1">',
         "</pre></title></style><style>body{display:none}</style><iframe src=//example.com>",
         "{{ 7 * 7 }}{% for x in y %} \u202e \x00 \x1b[31m \ud800 &lt;b&gt; <!-- ]]>",
     )
@@ -150,8 +188,14 @@ def test_each_end_is_counted() -> None:
     ends: list[Outcome] = [us(9), BAD, NOT, OFF, CAUGHT, AGAIN, Timed(9e-6, 1.0)]
     found = facts("s", journal_of(*((0, str(i), end) for i, end in enumerate(ends))))
     assert dict(found.counts) == {
-        "confirmed": 1, "read": 2, "wrong": 1, "failed": 1, "refused": 1, "repeated": 1, "rejected": 1,
-    }  # fmt: skip
+        "confirmed": 1,
+        "read": 2,
+        "wrong": 1,
+        "failed": 1,
+        "refused": 1,
+        "repeated": 1,
+        "rejected": 1,
+    }
 
 
 def test_the_sample_has_everything(sample: Facts) -> None:
@@ -170,11 +214,17 @@ def sample_kinds() -> list[str]:
 
 @pytest.mark.parametrize(
     "sol",
-    [None, {}, {"lane": "bf16"}, "text", 7,
-     {"lane": "bf16", "work": {"bytes": 0}, "intensity": 1, "device": "H200"},
-     {"lane": "bf16", "work": {"bytes": 5}, "intensity": float("nan"), "device": "H200"},
-     {"lane": "bf16", "work": {"bytes": 5}, "intensity": 1, "device": "abacus"}],
-)  # fmt: skip
+    [
+        None,
+        {},
+        {"lane": "bf16"},
+        "text",
+        7,
+        {"lane": "bf16", "work": {"bytes": 0}, "intensity": 1, "device": "H200"},
+        {"lane": "bf16", "work": {"bytes": 5}, "intensity": float("nan"), "device": "H200"},
+        {"lane": "bf16", "work": {"bytes": 5}, "intensity": 1, "device": "abacus"},
+    ],
+)
 def test_without_the_work_results_stand_against_the_bound(sol: Any) -> None:
     found = facts("s", journal_of((0, "a", us(8)), problem={"sol": sol}))
     chart = pictures.roofline(found)
@@ -242,8 +292,14 @@ def test_ticks_of_an_axis_are_few_and_within_it(low: float, ratio: float) -> Non
 
 def test_numbers_are_short() -> None:
     assert [number(v) for v in (0, 0.05, 12, 999, 1500, 2e6, 9.89e14)] == [
-        "0", "0.05", "12", "999", "1.5 k", "2 M", "989 T",
-    ]  # fmt: skip
+        "0",
+        "0.05",
+        "12",
+        "999",
+        "1.5 k",
+        "2 M",
+        "989 T",
+    ]
 
 
 # --- texts -----------------------------------------------------------------------
@@ -252,9 +308,12 @@ def test_numbers_are_short() -> None:
 def test_what_changed_is_shown_by_lines_and_words() -> None:
     found = difference("a\ntile 1 stages 2\nb\n", "a\ntile 1 stages 3\nb\n")
     assert [(line.kind, line.text) for line in found.lines] == [
-        ("place", "@@ -1,3 +1,3 @@"), ("same", "a"), ("removed", "tile 1 stages 2"),
-        ("added", "tile 1 stages 3"), ("same", "b"),
-    ]  # fmt: skip
+        ("place", "@@ -1,3 +1,3 @@"),
+        ("same", "a"),
+        ("removed", "tile 1 stages 2"),
+        ("added", "tile 1 stages 3"),
+        ("same", "b"),
+    ]
     assert [p.text for line in found.lines for p in line.parts if p.changed] == ["2", "3"]
     assert found.whole and found.compared
 

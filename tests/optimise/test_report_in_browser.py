@@ -71,12 +71,24 @@ def test_what_it_says_is_there(tab: Tab, plain: str) -> None:
     tab.show(plain)
     text = tab.value("document.body.innerText")
     for words in (
-        "What was gained", "1.334x", "between 1.314x and 1.350x at 95 %", "faster than the baseline at 95 %",
-        "less speed than the search's own reading", "77.2%", "Best so far", "Roofline", "989 T",
+        "What was gained",
+        "1.334x",
+        "between 1.314x and 1.350x at 95 %",
+        "faster than the baseline at 95 %",
+        "less speed than the search's own reading",
+        "77.2%",
+        "Best so far",
+        "Roofline",
+        "989 T",
         "Search tree",
-        "41 candidates", "rejected (below-sol)", "ucc results show ID", "read from a cache", "overloaded",
-        "tile 128x256x64", "the winner",
-    ):  # fmt: skip
+        "41 candidates",
+        "rejected (below-sol)",
+        "ucc results show ID",
+        "read from a cache",
+        "overloaded",
+        "tile 128x256x64",
+        "the winner",
+    ):
         assert words in text, words
     assert tab.value("document.querySelectorAll('.tree > li').length") == 41
     assert tab.value("document.querySelectorAll('svg[role=img]').length") == 5
@@ -162,8 +174,13 @@ def test_hostile_programs_are_text(tab: Tab, hostile: str) -> None:
     assert tab.value("document.scripts.length + document.images.length + document.forms.length") == 0
     assert tab.value("document.querySelectorAll('iframe, object, embed, link, base, style').length") == 1
     text = tab.value("document.body.textContent")
-    for words in ("<script>window.owned = 1</script>", "</style><style>body{display:none}",
-                  "'\"><img src=x onerror=\"window.owned=1\">", "{{ 7 * 7 }}", "\\u202e"):  # fmt: skip
+    for words in (
+        "<script>window.owned = 1</script>",
+        "</style><style>body{display:none}",
+        '\'"><img src=x onerror="window.owned=1">',
+        "{{ 7 * 7 }}",
+        "\\u202e",
+    ):
         assert words in text, words
     assert "\u202e" not in text and "49" not in tab.value("document.querySelector('h1').textContent")
     assert tab.value("getComputedStyle(document.body).display") == "block"

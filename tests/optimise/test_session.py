@@ -30,8 +30,11 @@ def begun(sink: Any, search: Any = "epsilon", dialogue: Any = "single", attempts
 def summary(state: State) -> dict[str, Any]:
     return {
         "nodes": [(n.id, n.parent, n.key, n.text, n.outcome) for n in state.tree.nodes],
-        "spend": state.spend, "notes": state.notes, "ended": state.ended, "spent": state.tree.spent,
-    }  # fmt: skip
+        "spend": state.spend,
+        "notes": state.notes,
+        "ended": state.ended,
+        "spent": state.tree.spent,
+    }
 
 
 @pytest.mark.parametrize(("search", "dialogue"), EVERY)

@@ -45,14 +45,17 @@ def test_another_field_is_no_spend() -> None:
         (Budget(), Spend(39), None),
         (Budget(), Spend(40), "the budget of 40 attempts is spent"),
         (Budget(None, tokens=100), Spend(input=50, cached=30, written=10, output=9), None),
-        (Budget(None, tokens=100), Spend(input=50, cached=30, written=10, output=10),
-         "the budget of 100 tokens is spent"),
+        (
+            Budget(None, tokens=100),
+            Spend(input=50, cached=30, written=10, output=10),
+            "the budget of 100 tokens is spent",
+        ),
         (Budget(None, dollars=0.5), Spend(dollars=0.51), "the budget of 0.5 dollars is spent"),
         (Budget(None, gpu_seconds=3.0), Spend(gpu_seconds=3.0), "the budget of 3 seconds of GPU is spent"),
         (Budget(None, seconds=60.0), Spend(seconds=61.0), "the budget of 60 seconds is spent"),
         (Budget(None), Spend(10**9, 10**9, 0, 0, 0, 1e9, 1e9, 1e9), None),
         (Budget(0), NOTHING, "the budget of 0 attempts is spent"),
     ],
-)  # fmt: skip
+)
 def test_which_limit_is_reached(budget: Budget, spend: Spend, says: str | None) -> None:
     assert exhausted(budget, spend) == says

@@ -245,9 +245,13 @@ def test_what_a_candidate_gains_on_its_parent_is_the_changed_stages() -> None:
     other, both = with_block(CHAIN, H_BLOCK), with_block(with_block(CHAIN, H_BLOCK), R_BLOCK)
     (fused,) = near(CHAIN)
     state = tree_of(
-        (None, CHAIN, Timed(10e-6)), (0, other, Timed(9e-6)), (1, both, Timed(9.5e-6)),
-        (0, both, Timed(8e-6)), (0, fused.text, Timed(7e-6)), (0, other, Failed("run", "")),
-    )  # fmt: skip
+        (None, CHAIN, Timed(10e-6)),
+        (0, other, Timed(9e-6)),
+        (1, both, Timed(9.5e-6)),
+        (0, both, Timed(8e-6)),
+        (0, fused.text, Timed(7e-6)),
+        (0, other, Failed("run", "")),
+    )
     times = stage_times(state.tree, lambda text: look(text, problem(), H200))
     root = planned(CHAIN)
     share = root.estimates[0] / root.seconds

@@ -15,9 +15,13 @@ FREE = Budget(None)
 
 
 def why(
-    seconds: Sequence[float | None], stop: Stop, bound: float = 0.0, baseline: float | None = None,
-    budget: Budget = FREE, spend: Spend = NOTHING,
-) -> str | None:  # fmt: skip
+    seconds: Sequence[float | None],
+    stop: Stop,
+    bound: float = 0.0,
+    baseline: float | None = None,
+    budget: Budget = FREE,
+    spend: Spend = NOTHING,
+) -> str | None:
     return reason(stop, budget, Standing(seconds, bound, baseline, spend))
 
 

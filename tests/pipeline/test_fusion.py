@@ -21,27 +21,30 @@ LINEAR = "kernel linear(x: bf16[M, K], w: bf16[N, K], s: f32) -> bf16[M, N] { re
 JOINABLE = {
     "an epilogue": (
         LINEAR + "pipeline p(x: bf16[T, D], w: bf16[F, D], s: f32, r: bf16[T, F]) -> bf16[T, F] {\n"
-        "  h = linear(x, w, s)\n  return gelu(h) + r\n}\n", {"T": 5, "D": 6, "F": 7},
+        "  h = linear(x, w, s)\n  return gelu(h) + r\n}\n",
+        {"T": 5, "D": 6, "F": 7},
     ),
     "two calls of one kernel": (
         LINEAR + "pipeline p(x: bf16[A, B], w: bf16[C, B], v: bf16[E, C], s: f32) -> bf16[A, E] {\n"
-        "  h = linear(x, w, s)\n  return linear(h, v, 0.5)\n}\n", {"A": 3, "B": 4, "C": 5, "E": 6},
+        "  h = linear(x, w, s)\n  return linear(h, v, 0.5)\n}\n",
+        {"A": 3, "B": 4, "C": 5, "E": 6},
     ),
     "what both read, summed by the first": (
-        "pipeline p(x: f32[T, D]) -> f32[T, D] {\n"
-        "  m: f32[T] = mean[D](x)\n  return x - m\n}\n", {"T": 4, "D": 9},
+        "pipeline p(x: f32[T, D]) -> f32[T, D] {\n  m: f32[T] = mean[D](x)\n  return x - m\n}\n",
+        {"T": 4, "D": 9},
     ),
     "a tensor read along its own other axis": (
         "kernel rows(x: f32[M, N]) -> f32[M] { return sum[N](x) }\n"
         "kernel below(x: f32[A, B], y: f32[B]) -> f32[A, B] { return x * y }\n"
         "pipeline p(x: f32[D, E=D]) -> f32[D, E] {\n"
-        "  s = rows(x)\n  return below(x, s)\n}\n", {"D": 5},
+        "  s = rows(x)\n  return below(x, s)\n}\n",
+        {"D": 5},
     ),
     "a shift and a neighbour": (
-        "pipeline p(x: f32[L, C]) -> f32[L, C] {\n"
-        "  h: f32[L, C] = x * 2\n  return h[L = L - 1] + h\n}\n", {"L": 6, "C": 3},
+        "pipeline p(x: f32[L, C]) -> f32[L, C] {\n  h: f32[L, C] = x * 2\n  return h[L = L - 1] + h\n}\n",
+        {"L": 6, "C": 3},
     ),
-}  # fmt: skip
+}
 
 
 def evaluated(found: Layout, one: Joined, arguments: list[object]) -> tuple[torch.Tensor, ...]:
@@ -77,8 +80,10 @@ def test_axes_that_are_split_differently_are_not_joined() -> None:
     found = laid(
         "kernel halves(x: f32[M, (G=2 C)]) -> f32[M, G] { return sum[C](x) }\n"
         "pipeline p(x: f32[A, B]) -> f32[A, E=2] {\n"
-        "  h: f32[A, B] = x + 1\n  return halves(h)\n}\n", A=3, B=8,
-    )  # fmt: skip
+        "  h: f32[A, B] = x + 1\n  return halves(h)\n}\n",
+        A=3,
+        B=8,
+    )
     with pytest.raises(NotJoined, match="differently"):
         joined(*found.steps)
 
@@ -94,8 +99,12 @@ def test_a_buffer_with_another_reader_costs_one_reading() -> None:
     found = cut(
         "pipeline p(x: bf16[T, D], w: bf16[F, D], v: bf16[E, F]) -> (a: bf16[T, F], b: bf16[T, E]) {\n"
         "  h: bf16[T, F] = dot[D](x, w)\n  g: bf16[T, F] = silu(h)\n"
-        "  return a = g, b = dot[F](h, v)\n}\n", T=256, D=256, F=256, E=256,
-    )  # fmt: skip
+        "  return a = g, b = dot[F](h, v)\n}\n",
+        T=256,
+        D=256,
+        F=256,
+        E=256,
+    )
     first, second = found
     assert (first.buffer, first.possible, first.bytes) == ("h", True, 256 * 256 * 2)
     assert "still stored" in first.why
@@ -105,8 +114,11 @@ def test_a_buffer_with_another_reader_costs_one_reading() -> None:
 def test_stages_with_another_between_them_are_left_apart() -> None:
     found = cut(
         "pipeline p(x: bf16[T, D], w: bf16[F, D]) -> bf16[T, F] {\n"
-        "  h: bf16[T, F] = dot[D](x, w)\n  m: f32[T] = mean[F](h)\n  return h - m\n}\n", T=256, D=256, F=256,
-    )  # fmt: skip
+        "  h: bf16[T, F] = dot[D](x, w)\n  m: f32[T] = mean[F](h)\n  return h - m\n}\n",
+        T=256,
+        D=256,
+        F=256,
+    )
     between = next(c for c in found if (c.maker, c.reader) == (0, 2))
     assert not between.possible and "between the two" in between.why
 
@@ -136,8 +148,11 @@ def test_three_stages_are_one_where_no_two_are() -> None:
 def test_a_gate_that_is_stored_could_be_half_of_a_pair() -> None:
     (found,) = cut(
         "pipeline p(x: bf16[T, D], g: bf16[F, D], u: bf16[F, D]) -> bf16[T, F] {\n"
-        "  a: bf16[T, F] = dot[D](x, g)\n  return silu(a) * dot[D](x, u)\n}\n", T=512, D=256, F=512,
-    )  # fmt: skip
+        "  a: bf16[T, F] = dot[D](x, g)\n  return silu(a) * dot[D](x, u)\n}\n",
+        T=512,
+        D=256,
+        F=512,
+    )
     assert found.possible, found.why
 
 

@@ -32,8 +32,13 @@ def test_stages_have_their_own_extents_in_their_own_order() -> None:
     assert [s.sizes for s in found.steps] == [(10, 20, 30), (10, 30), (10, 30, 20)]
     assert [s.after for s in found.steps] == [frozenset(), {0}, {1}]
     assert {n: b.shape for n, b in found.buffers.items()} == {
-        "x": (10, 20), "up": (30, 20), "down": (20, 30), "a": (10, 30), "h": (10, 30), "return": (10, 20),
-    }  # fmt: skip
+        "x": (10, 20),
+        "up": (30, 20),
+        "down": (20, 30),
+        "a": (10, 30),
+        "h": (10, 30),
+        "return": (10, 20),
+    }
     assert (found.params, found.inner, found.results) == (("x", "up", "down"), ("a", "h"), ("return",))
     assert found.buffers["a"].bytes == 600
 
@@ -50,13 +55,17 @@ kernel two(x: f32[M], y: f32[M]) -> (p: f32[M], q: f32[M]) { return p = x * y, q
 
 
 def test_what_is_returned_is_not_copied() -> None:
-    found = laid(TWO + """
+    found = laid(
+        TWO
+        + """
 pipeline both(x: f32[A], y: f32[A]) -> (a: f32[A], b: f32[A], c: f32[A]) {
   p, q = two(x, y)
   r: f32[A] = p + 1
   return a = p, b = r, c = q
 }
-""", A=3)  # fmt: skip
+""",
+        A=3,
+    )
     assert [s.name for s in found.steps] == ["return a, return c = two", "return b"]
     assert found.inner == ()
     assert found.steps[1].stage.arguments == ("return a",)
@@ -64,22 +73,31 @@ pipeline both(x: f32[A], y: f32[A]) -> (a: f32[A], b: f32[A], c: f32[A]) {
 
 @pytest.mark.parametrize("returned", ["a = x, b = y", "a = p, b = p"])
 def test_parameters_and_second_returns_are_copied(returned: str) -> None:
-    found = laid(TWO + f"""
+    found = laid(
+        TWO
+        + f"""
 pipeline copies(x: f32[A], y: f32[A]) -> (a: f32[A], b: f32[A]) {{
   p, q = two(x, y)
   return {returned}
 }}
-""", A=3)  # fmt: skip
+""",
+        A=3,
+    )
     assert len(found.steps) == (3 if "x" in returned else 2)
 
 
 def test_another_order_is_a_copy_of_its_own() -> None:
-    found = laid(TWO.replace("[M]", "[M, N]") + """
+    found = laid(
+        TWO.replace("[M]", "[M, N]")
+        + """
 pipeline turned(x: f32[A, B], y: f32[A, B]) -> (a: f32[A, B], b: f32[B, A]) {
   p, q = two(x, y)
   return a = p, b = q
 }
-""", A=3, B=4)  # fmt: skip
+""",
+        A=3,
+        B=4,
+    )
     assert [s.name for s in found.steps] == ["return a, q = two", "return b"]
 
 

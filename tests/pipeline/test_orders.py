@@ -13,14 +13,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.pipeline.layout import Step, layout
-from ucutlass.pipeline.orders import (
-    MOST_ESTIMATES,
-    better,
-    ordered,
-    permuted,
-    some_orders,
-    type_words,
-)
+from ucutlass.pipeline.orders import MOST_ESTIMATES, better, ordered, permuted, some_orders, type_words
 from ucutlass.pipeline.planning import PipelinePlan, estimator, plan_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime.inputs import generate

@@ -24,7 +24,9 @@ TWO = (
     "  return y = a * b, z = a - b\n}\n"
 )
 
-CHAIN = ADD + """
+CHAIN = (
+    ADD
+    + """
 pipeline chain(x: f32[A, B], s: f32) -> f32[A, B] {
   p = add(x, s)
   q = add(p, 2)
@@ -32,8 +34,12 @@ pipeline chain(x: f32[A, B], s: f32) -> f32[A, B] {
   return add(r, -1)
 }
 """
+)
 
-DIAMOND = ADD + TWO + """
+DIAMOND = (
+    ADD
+    + TWO
+    + """
 pipeline diamond(x: f32[A, B], s: f32) -> (y: f32[A, B], z: f32[A, B]) {
   root = add(x, 1)
   left = add(root, s)
@@ -42,12 +48,16 @@ pipeline diamond(x: f32[A, B], s: f32) -> (y: f32[A, B], z: f32[A, B]) {
   return y = p, z = q
 }
 """
+)
 
-APART = ADD + """
+APART = (
+    ADD
+    + """
 pipeline apart(x: f32[A, B], y: f32[A, B]) -> (p: f32[A, B], q: f32[A, B]) {
   return p = add(x, 1), q = add(y, 2)
 }
 """
+)
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -147,9 +157,13 @@ def test_independent_stages_fork_and_join(load: Load) -> None:
         assert torch.equal(p, x + 1) and torch.equal(q, y + 2)
         trace = [t[:3] for t in made.trace()]
         assert trace == [
-            (RECORD, start, 0), (LAUNCH, 0, 0), (WAIT, start, 1), (LAUNCH, 1, 1), (RECORD, join, 1),
+            (RECORD, start, 0),
+            (LAUNCH, 0, 0),
+            (WAIT, start, 1),
+            (LAUNCH, 1, 1),
+            (RECORD, join, 1),
             (WAIT, join, 0),
-        ]  # fmt: skip
+        ]
 
 
 def test_a_diamond_waits_where_it_must(load: Load) -> None:
@@ -158,9 +172,15 @@ def test_a_diamond_waits_where_it_must(load: Load) -> None:
         made.call(numbers(4, 4), 1.0)
         root, right = FIRST_EVENT, FIRST_EVENT + 1
         assert [t[:3] for t in made.trace()] == [
-            (LAUNCH, 0, 0), (RECORD, root, 0), (LAUNCH, 1, 0), (WAIT, root, 1), (LAUNCH, 2, 1),
-            (RECORD, right, 1), (WAIT, right, 0), (LAUNCH, 3, 0),
-        ]  # fmt: skip
+            (LAUNCH, 0, 0),
+            (RECORD, root, 0),
+            (LAUNCH, 1, 0),
+            (WAIT, root, 1),
+            (LAUNCH, 2, 1),
+            (RECORD, right, 1),
+            (WAIT, right, 0),
+            (LAUNCH, 3, 0),
+        ]
 
 
 def test_one_lane_has_no_events(load: Load) -> None:
@@ -194,7 +214,9 @@ def test_a_branch_that_fails_is_joined_all_the_same(load: Load) -> None:
 
 # --- torch functions -----------------------------------------------------------------
 
-WITH_TORCH = ADD + """
+WITH_TORCH = (
+    ADD
+    + """
 pipeline mixed(x: f32[A, B]) -> (y: f32[A, B], z: f32[B]) {
   p = add(x, 1)
   q: f32[A, B] = torch.flip(p, dims=0)
@@ -204,6 +226,7 @@ pipeline mixed(x: f32[A, B]) -> (y: f32[A, B], z: f32[B]) {
   return y = d, z = e
 }
 """
+)
 
 
 def test_torch_functions_run_in_their_place(load: Load) -> None:

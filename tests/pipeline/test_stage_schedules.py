@@ -41,9 +41,10 @@ def test_a_stage_is_planned_by_its_schedule_and_the_others_as_without() -> None:
 
 def test_a_condition_is_asked_at_the_calls_extents() -> None:
     text = MLP % (
-        H, "schedule sm90a for return when T <= 64 { tile 64x64x64 }\n"
-        "  schedule sm90a for return { tile 128x64x64 }"
-    )  # fmt: skip
+        H,
+        "schedule sm90a for return when T <= 64 { tile 64x64x64 }\n"
+        "  schedule sm90a for return { tile 128x64x64 }",
+    )
     assert tiles(planned(text, T=64, D=1024, F=2048))["return"] == (64, 64, 64)
     assert tiles(planned(text, **LARGE))["return"] == (128, 64, 64)
 

@@ -203,9 +203,14 @@ def test_a_suite_counts_no_undecided_case_as_right(alone: bool, outcome: str, tm
     journal = tmp_path / "journal"
     seconds = signal.getitimer(signal.ITIMER_REAL)
     judge_all(
-        made.layout.pipeline, lambda _: made.whole if alone else made, [as_json(c) for c in asked.cases],
-        str(journal), tile={}, device="cpu", case_seconds=60.0,
-    )  # fmt: skip
+        made.layout.pipeline,
+        lambda _: made.whole if alone else made,
+        [as_json(c) for c in asked.cases],
+        str(journal),
+        tile={},
+        device="cpu",
+        case_seconds=60.0,
+    )
     signal.setitimer(signal.ITIMER_REAL, *seconds)
     results, _ = read_journal(journal, asked.cases)
     evidence = evidence_of(asked, [results[0]])

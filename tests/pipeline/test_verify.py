@@ -16,7 +16,10 @@ from ucutlass.runtime.verify.suite import suite
 from ucutlass.runtime.verify.verdict import Verdict
 from ucutlass.trials.verify import _Loaded, facts
 
-MIXED = ADD + TWO + """
+MIXED = (
+    ADD
+    + TWO
+    + """
 pipeline mixed(x: f32[A, B], y: f32[A, B], s: f32) -> (p: f32[A, B], q: f32[A, B]) {
   a = add(x, s)
   b: f32[A, B] = torch.flip(a, dims=0)
@@ -24,6 +27,7 @@ pipeline mixed(x: f32[A, B], y: f32[A, B], s: f32) -> (p: f32[A, B], q: f32[A, B
   return p = c, q = add(d, 3)
 }
 """
+)
 
 
 def judged(text: str, stages: Sequence[tuple[str, str, tuple[int, ...]] | None]) -> list[tuple[str, Verdict]]:
@@ -50,7 +54,10 @@ def test_so_is_one_with_a_torch_function_and_two_results(stages: Path) -> None:
         assert verdict.ok, f"{name}: {verdict}"
 
 
-LATER = ADD + TWO + """
+LATER = (
+    ADD
+    + TWO
+    + """
 pipeline later(x: f32[A, B], s: f32) -> (y: f32[A, B], z: f32[A, B]) {
   a = add(x, s)
   b = add(a, 2)
@@ -59,6 +66,7 @@ pipeline later(x: f32[A, B], s: f32) -> (y: f32[A, B], z: f32[A, B]) {
   return y = p, z = q
 }
 """
+)
 
 
 def test_buffers_that_share_bytes_too_early_are_no_stages_fault(

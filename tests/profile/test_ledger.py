@@ -37,9 +37,12 @@ def test_faster_only_where_the_interval_says_so() -> None:
 def test_rates_by_device_and_rule() -> None:
     slower = replace(ENTRY, ratio=1.2, low=1.1, high=1.3)
     records = [
-        kept(ENTRY), kept(slower), kept(replace(ENTRY, rule=6)), kept(ENTRY, "NVIDIA A100-SXM4-80GB"),
+        kept(ENTRY),
+        kept(slower),
+        kept(replace(ENTRY, rule=6)),
+        kept(ENTRY, "NVIDIA A100-SXM4-80GB"),
         kept(ENTRY),  # the same record again
-    ]  # fmt: skip
+    ]
     rates = hit_rates(records, DEVICES["H200"])
     assert (rates[4].tried, rates[4].faster) == (2, 1)
     assert (rates[6].tried, rates[6].faster) == (1, 1)

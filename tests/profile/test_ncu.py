@@ -34,8 +34,9 @@ NO_LIBRARY = "==ERROR== Failed to initialize the profiler: LibraryNotLoaded\n"
 def test_rows_units_and_other_lines() -> None:
     output = ncu.parse(RAW)
     assert [r.kernel for r in output.rows] == [
-        "finish_reduction(Params, int)", 'cutlass::device_kernel<"Kernel", 2>(Params)',
-    ]  # fmt: skip
+        "finish_reduction(Params, int)",
+        'cutlass::device_kernel<"Kernel", 2>(Params)',
+    ]
     values = output.rows[1].values
     assert values["dram__bytes_read.sum"] == 100_663_296
     assert values["gpu__time_duration.sum"] == pytest.approx(180.544e-6)
@@ -47,11 +48,20 @@ def test_rows_units_and_other_lines() -> None:
 @pytest.mark.parametrize(
     ("cell", "unit", "value"),
     [
-        ("1,234.5", "byte", 1234.5), ("12", "Kbyte", 12e3), ("3", "Ksector", 3e3), ("7.5", "%", 0.075),
-        ("2", "usecond", 2e-6), ("2", "us", 2e-6), ("1e3", "", 1000.0), ("n/a", "byte", None),
-        ("", "byte", None), ("nan", "", None), ("12", "furlong", None), ("(1, 1, 1)", "", None),
+        ("1,234.5", "byte", 1234.5),
+        ("12", "Kbyte", 12e3),
+        ("3", "Ksector", 3e3),
+        ("7.5", "%", 0.075),
+        ("2", "usecond", 2e-6),
+        ("2", "us", 2e-6),
+        ("1e3", "", 1000.0),
+        ("n/a", "byte", None),
+        ("", "byte", None),
+        ("nan", "", None),
+        ("12", "furlong", None),
+        ("(1, 1, 1)", "", None),
     ],
-)  # fmt: skip
+)
 def test_numbers(cell: str, unit: str, value: float | None) -> None:
     found = ncu.number(cell, unit)
     assert found == (value if value is None else pytest.approx(value))

@@ -121,37 +121,75 @@ def _max_gelu(x: Any, w: Any) -> Any:
 
 
 TASKS: tuple[Task, ...] = (
-    Task("task_a_linear_relu_residual", "linear_relu_residual", {"M": 33, "K": 70, "N": 17}, {},
-         lambda x, w, b, r: F.relu(x @ w.T + b) + r),
-    Task("task_b_causal_gqa", "causal_gqa", {"B": 2, "H": 2, "G": 3, "L": 11, "D": 8, "S": 11}, {},
-         _attention),
-    Task("task_c_layer_norm", "layer_norm", {"T": 9, "D": 130}, {},
-         lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b, 1e-5)),
-    Task("task_d_linear_layer_norm_gelu", "linear_layer_norm_gelu", {"I": 40, "O": 24}, {"T": 7},
-         _linear_norm),
+    Task(
+        "task_a_linear_relu_residual",
+        "linear_relu_residual",
+        {"M": 33, "K": 70, "N": 17},
+        {},
+        lambda x, w, b, r: F.relu(x @ w.T + b) + r,
+    ),
+    Task(
+        "task_b_causal_gqa", "causal_gqa", {"B": 2, "H": 2, "G": 3, "L": 11, "D": 8, "S": 11}, {}, _attention
+    ),
+    Task(
+        "task_c_layer_norm",
+        "layer_norm",
+        {"T": 9, "D": 130},
+        {},
+        lambda x, g, b: F.layer_norm(x, x.shape[-1:], g, b, 1e-5),
+    ),
+    Task(
+        "task_d_linear_layer_norm_gelu", "linear_layer_norm_gelu", {"I": 40, "O": 24}, {"T": 7}, _linear_norm
+    ),
     Task("task_e_conv_bn_relu", "conv_bn_relu", {"C": 5, "K": 6}, {"B": 2, "H": 7, "W": 6}, _batch_norm),
-    Task("task_f_gemm_max_subtract_gelu", "gemm_max_subtract_gelu", {"M": 9, "K": 20, "N": 11}, {},
-         _max_gelu),
+    Task(
+        "task_f_gemm_max_subtract_gelu", "gemm_max_subtract_gelu", {"M": 9, "K": 20, "N": 11}, {}, _max_gelu
+    ),
     Task("task_g_cross_entropy", "cross_entropy", {"T": 21, "V": 50}, {}, _mean_loss),
     Task("task_h_moe_up_silu", "moe_up", {"D": 30, "F": 12}, {"T": 23, "E": 5}, _moe),
     Task("task_i_swiglu_mlp", "swiglu_mlp", {}, {"T": 6, "D": 20, "F": 33}, _swiglu),
     Task("task_j_cumsum", "cumsum_middle", {"A": 3, "L": 40, "C": 5}, {}, lambda x: x.cumsum(1)),
     Task("task_j_cumsum", "masked_exclusive_cumsum", {"A": 3, "L": 40, "C": 5}, {}, _exclusive),
-    Task("task_k_rms_norm_channels", "rms_norm", {"B": 2, "C": 9, "H": 4, "W": 5}, {},
-         lambda x: x * (x.square().mean(1, keepdim=True) + 1e-5).rsqrt()),
-    Task("task_l_conv_transpose_tanh", "conv_transpose_tanh", {"C": 4, "K": 3}, {"B": 2, "H": 5, "W": 4},
-         lambda x, w, b, s: torch.tanh(F.conv_transpose2d(x, w, b, stride=2, padding=1) - s)),
+    Task(
+        "task_k_rms_norm_channels",
+        "rms_norm",
+        {"B": 2, "C": 9, "H": 4, "W": 5},
+        {},
+        lambda x: x * (x.square().mean(1, keepdim=True) + 1e-5).rsqrt(),
+    ),
+    Task(
+        "task_l_conv_transpose_tanh",
+        "conv_transpose_tanh",
+        {"C": 4, "K": 3},
+        {"B": 2, "H": 5, "W": 4},
+        lambda x, w, b, s: torch.tanh(F.conv_transpose2d(x, w, b, stride=2, padding=1) - s),
+    ),
     Task("task_m_causal_conv_silu", "causal_conv_silu", {}, {"B": 2, "C": 5, "L": 13}, _causal),
     Task("task_n_fp8_gemm_amax", "fp8_gemm_amax", {}, {"M": 9, "N": 7, "K": 48}, _amax),
     Task("task_o_matvec", "matvec", {"M": 5, "K": 1024}, {}, lambda a, x: a @ x),
-    Task("task_p_group_norm", "group_norm", {"B": 2, "G": 3, "C": 4, "H": 5, "W": 6}, {},
-         lambda x, g, b: F.group_norm(x, 3, g, b, 1e-5)),
+    Task(
+        "task_p_group_norm",
+        "group_norm",
+        {"B": 2, "G": 3, "C": 4, "H": 5, "W": 6},
+        {},
+        lambda x, g, b: F.group_norm(x, 3, g, b, 1e-5),
+    ),
     Task("task_q_project_heads", "project_heads", {"K": 30, "A": 4, "D": 5}, {"B": 2, "L": 6}, _project),
-    Task("task_r_embedding_scaled", "embed", {}, {"V": 9, "D": 6, "B": 2, "L": 5},
-         lambda table, ids: table[ids] * table.shape[-1] ** 0.5),
+    Task(
+        "task_r_embedding_scaled",
+        "embed",
+        {},
+        {"V": 9, "D": 6, "B": 2, "L": 5},
+        lambda table, ids: table[ids] * table.shape[-1] ** 0.5,
+    ),
     Task("task_s_tril_matmul", "tril_matmul", {"M": 12, "K": 12, "N": 12}, {}, _tril),
-    Task("task_t_avgpool_hardswish", "avgpool_hardswish", {}, {"N": 2, "C": 3, "H": 7, "W": 6},
-         lambda x: F.hardswish(F.avg_pool2d(x, 3, 2, 1))),
+    Task(
+        "task_t_avgpool_hardswish",
+        "avgpool_hardswish",
+        {},
+        {"N": 2, "C": 3, "H": 7, "W": 6},
+        lambda x: F.hardswish(F.avg_pool2d(x, 3, 2, 1)),
+    ),
 )
 
 

@@ -89,13 +89,16 @@ HONEST: dict[str, tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = {
     "bf16, threads and a tree": ("bf16", "dot[K](x, w)", lambda x, w: _by_threads(_products(x, w), _rounded)),
     "bf16, split": ("bf16", "dot[K](x, w)", lambda x, w: _split(_products(x, w), _rounded)),
     "f16, low bits cut": (
-        "f16", "dot[K](x, w)", lambda x, w: _sequential(_products(x, w), lambda a, b: _cut(a + b, 24)),
+        "f16",
+        "dot[K](x, w)",
+        lambda x, w: _sequential(_products(x, w), lambda a, b: _cut(a + b, 24)),
     ),
     "f16 sums": ("f16", "dot[K](x, w, acc=f16)", lambda x, w: _instructions(_products(x, w))),
     "f32, FFMA": ("f32", "dot[K](x, w)", lambda x, w: _sequential(_products(x, w), _rounded)),
     "f32, three passes": ("f32", "dot[K](x, w)", lambda x, w: _tf32x3(x.double(), w.double())),
     "tf32, rounded": (
-        "f32", "dot[K](tf32(x), tf32(w))",
+        "f32",
+        "dot[K](tf32(x), tf32(w))",
         lambda x, w: _sequential(
             _products(round_float(x.double(), TF32), round_float(w.double(), TF32)), _rounded
         ),
@@ -169,8 +172,11 @@ def test_operands_cut_to_tf32_fail_as_rounded_ones() -> None:
     """As tensor cores read f32 memory that nothing has rounded: low bits ignored."""
     program = _gemm("f32", "dot[K](tf32(x), tf32(w))")
     arguments = generate(program, {"M": M, "N": N, "K": 128}, "normal", seed=6)
-    cut = [(x / step).trunc() * step for x in map(torch.Tensor.double, arguments)
-           for step in (quantum(x, FORMATS[TF32.name]),)]  # fmt: skip
+    cut = [
+        (x / step).trunc() * step
+        for x in map(torch.Tensor.double, arguments)
+        for step in (quantum(x, FORMATS[TF32.name]),)
+    ]
     assert not _judge(program, arguments, _sequential(_products(*cut), _rounded)).ok
 
 
@@ -212,9 +218,12 @@ MUTANTS: dict[str, Callable[..., Tensor]] = {
     "off by one row": lambda x, w, b, s: _right(x.roll(1, 0), w, b, s),
     "missing last column": lambda x, w, b, s: torch.nn.functional.pad(_right(x, w, b, s)[:, :-1], (0, 1)),
     "epilogue without relu": lambda x, w, b, s: (x @ w.T + b) * s[:, None],
-    "one stale element": lambda x, w, b, s: _right(x, w, b, s).index_put(
-        (torch.tensor([5]), torch.tensor([7])), torch.tensor(0.0, dtype=torch.float64)
-    ) + 0,
+    "one stale element": lambda x, w, b, s: (
+        _right(x, w, b, s).index_put(
+            (torch.tensor([5]), torch.tensor([7])), torch.tensor(0.0, dtype=torch.float64)
+        )
+        + 0
+    ),
     "NaN in one element": lambda x, w, b, s: _right(x, w, b, s).index_put(
         (torch.tensor([5]), torch.tensor([7])), torch.tensor(torch.nan, dtype=torch.float64)
     ),

@@ -50,7 +50,8 @@ def test_an_error_of_torch_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(rows) > 3
     for made in rows[:20]:
         assert judge(made).detail.split(":")[0] in (
-            errors.ExtentRangeError.__name__, errors.CoordinateRangeError.__name__,
-        )  # fmt: skip
+            errors.ExtentRangeError.__name__,
+            errors.CoordinateRangeError.__name__,
+        )
     some = next(p for seed in range(100) if (p := program(seed)).value is not None)
     assert judge(replace(some, value=None)).status == "different"

@@ -37,8 +37,11 @@ def test_a_window_past_the_border_sees_only_what_is_there(op: str, elem: str) ->
     out = run(f"(x: {elem}[H]) -> {result}[P=H] {{ return {op}[R=3](x[H = P + R - 1]) }}", x)
     wanted = []
     for p in range(3):
-        taps = {r: x[p + r - 1].double() if elem in FLOATS else x[p + r - 1].long() for r in range(3)
-                if 0 <= p + r - 1 < 3}  # fmt: skip
+        taps = {
+            r: x[p + r - 1].double() if elem in FLOATS else x[p + r - 1].long()
+            for r in range(3)
+            if 0 <= p + r - 1 < 3
+        }
         pick = max if op.endswith("max") else min
         best = pick(taps, key=lambda r: taps[r].item())
         inside = torch.stack(list(taps.values()))
@@ -76,11 +79,19 @@ def test_a_neutral_element_passes_through_casts(text: str, wanted: list[int]) ->
 
 
 EMPTY = {
-    "sum[N](x)": 0.0, "prod[N](x)": 1.0, "mean[N](x)": math.nan, "var[N](x)": math.nan,
-    "logsumexp[N](x)": -math.inf, "dot[N](x, x)": 0.0, "x[N = 0]": 0.0, "max[R=2](x[N = R])": -math.inf,
-    "sum[N](softmax[N](x))": 0.0, "sum[N](log_softmax[N](x))": 0.0,
-    "sum[N](cumsum[N](x, exclusive=true))": 0.0, "sum[N](cumprod[N](x, exclusive=true, reverse=true))": 0.0,
-}  # fmt: skip
+    "sum[N](x)": 0.0,
+    "prod[N](x)": 1.0,
+    "mean[N](x)": math.nan,
+    "var[N](x)": math.nan,
+    "logsumexp[N](x)": -math.inf,
+    "dot[N](x, x)": 0.0,
+    "x[N = 0]": 0.0,
+    "max[R=2](x[N = R])": -math.inf,
+    "sum[N](softmax[N](x))": 0.0,
+    "sum[N](log_softmax[N](x))": 0.0,
+    "sum[N](cumsum[N](x, exclusive=true))": 0.0,
+    "sum[N](cumprod[N](x, exclusive=true, reverse=true))": 0.0,
+}
 
 
 @pytest.mark.parametrize("text", EMPTY)

@@ -70,8 +70,9 @@ def test_any_buffer_within_its_bound_gives_a_result_within_its_own(name: str) ->
     result, text = JUMPS[name]
     whole = named(
         f"pipeline p(x: f32[M, N], s: f32[M], {PARAMS}) -> (h: f32[M, N], y: {result}) {{\n"
-        f"  h: f32[M, N] = x * (1 / s)\n  return h = h, y = {text}\n}}", "p"
-    )  # fmt: skip
+        f"  h: f32[M, N] = x * (1 / s)\n  return h = h, y = {text}\n}}",
+        "p",
+    )
     second = named(f"kernel k(h: f32[M, N], {PARAMS}) -> {result} {{ return {text} }}", "k")
     given = arguments()
     h, y = expect(whole, given)

@@ -33,13 +33,23 @@ def value(expression: str) -> ir.Value:
 @pytest.mark.parametrize(
     "expression, least",
     [
-        ("x * x", 0.0), ("x * y", -math.inf), ("x ** 2", 0.0), ("x ** 3", -math.inf),
-        ("abs(x) + exp(y)", 0.0), ("x - x", -math.inf), ("max(x, 0.5)", 0.5), ("min(abs(x), y)", -math.inf),
+        ("x * x", 0.0),
+        ("x * y", -math.inf),
+        ("x ** 2", 0.0),
+        ("x ** 3", -math.inf),
+        ("abs(x) + exp(y)", 0.0),
+        ("x - x", -math.inf),
+        ("max(x, 0.5)", 0.5),
+        ("min(abs(x), y)", -math.inf),
         ("x * x * sqrt(y)", 0.0),
-        ("relu(x) / exp(y)", 0.0), ("where(x < y, 1.0, x)", -math.inf), ("x + sum[M](x * x)", -math.inf),
-        ("x * 0 + mean[M](y * y)", -math.inf), ("sigmoid(x) + 0.25", 0.25), ("softmax[M](x) + 1", 1.0),
+        ("relu(x) / exp(y)", 0.0),
+        ("where(x < y, 1.0, x)", -math.inf),
+        ("x + sum[M](x * x)", -math.inf),
+        ("x * 0 + mean[M](y * y)", -math.inf),
+        ("sigmoid(x) + 0.25", 0.25),
+        ("softmax[M](x) + 1", 1.0),
     ],
-)  # fmt: skip
+)
 def test_signs_are_known(expression: str, least: float) -> None:
     assert lowest(value(expression)) == least
 

@@ -46,11 +46,17 @@ ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 ROWS = torch.tensor(
     [
-        [BIG, -BIG, BIG, -BIG], [BIG, BIG, -BIG, -BIG], [1e38, 1e38, 1e38, -2e38], [BIG, BIG, BIG, BIG],
-        [-BIG, -BIG, -1.0, 2.0], [1.0, 2.0, 3.0, 4.0], [BIG, 4e37, -1e37, 0.0], [8e37, 8e37, 8e37, 8e37],
+        [BIG, -BIG, BIG, -BIG],
+        [BIG, BIG, -BIG, -BIG],
+        [1e38, 1e38, 1e38, -2e38],
+        [BIG, BIG, BIG, BIG],
+        [-BIG, -BIG, -1.0, 2.0],
+        [1.0, 2.0, 3.0, 4.0],
+        [BIG, 4e37, -1e37, 0.0],
+        [8e37, 8e37, 8e37, 8e37],
     ],
     dtype=torch.float32,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -69,9 +75,7 @@ def test_a_sum_may_overflow_in_any_order(op: str, order: str) -> None:
 
 
 def test_what_cannot_overflow_is_still_judged() -> None:
-    (expected,) = expect(
-        named("kernel k(x: f32[M, N]) -> f32[M] { return sum[N](x) }", "k"), [ROWS]
-    )
+    (expected,) = expect(named("kernel k(x: f32[M, N]) -> f32[M] { return sum[N](x) }", "k"), [ROWS])
     free = expected.bound.isinf().tolist()
     assert free == [True, True, False, False, False, False, False, False]
     right = in_order(ROWS)

@@ -31,10 +31,12 @@ def test_all_pairs_come_back(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        (torch.zeros(2, 3), r"odd in \(2, 3\)"), (torch.tensor(1), "odd"),
-        (torch.tensor([8, 0]), "0 to 8"), (torch.tensor([0.5, 0]), "integers"),
+        (torch.zeros(2, 3), r"odd in \(2, 3\)"),
+        (torch.tensor(1), "odd"),
+        (torch.tensor([8, 0]), "0 to 8"),
+        (torch.tensor([0.5, 0]), "integers"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused(values: torch.Tensor, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ucutlass.pack_s4(values)

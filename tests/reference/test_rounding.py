@@ -61,12 +61,22 @@ def test_f32_rounds_to_the_nearer_neighbour_and_ties_to_even() -> None:
 @pytest.mark.parametrize(
     ("elem", "x", "wanted"),
     [
-        (F16, 65519.0, 65504.0), (F16, 65520.0, math.inf), (F16, -1e9, -math.inf),
-        (BF16, 3.4e38, math.inf), (F32, 1e39, math.inf), (F32, 3.4028235677973366e38, math.inf),
-        (F32, 3.4028235677973362e38, (2 - 2**-23) * 2.0**127), (TF32, -1e39, -math.inf),
-        (E4M3, 449.0, 448.0), (E4M3, math.inf, 448.0), (E4M3, -1e9, -448.0),
-        (E5M2, 1e9, 57344.0), (E5M2, -math.inf, -57344.0),
-        (F16, math.inf, math.inf), (F16, 2.0**-25, 0.0), (F16, 2.0**-25 * 1.01, 2.0**-24),
+        (F16, 65519.0, 65504.0),
+        (F16, 65520.0, math.inf),
+        (F16, -1e9, -math.inf),
+        (BF16, 3.4e38, math.inf),
+        (F32, 1e39, math.inf),
+        (F32, 3.4028235677973366e38, math.inf),
+        (F32, 3.4028235677973362e38, (2 - 2**-23) * 2.0**127),
+        (TF32, -1e39, -math.inf),
+        (E4M3, 449.0, 448.0),
+        (E4M3, math.inf, 448.0),
+        (E4M3, -1e9, -448.0),
+        (E5M2, 1e9, 57344.0),
+        (E5M2, -math.inf, -57344.0),
+        (F16, math.inf, math.inf),
+        (F16, 2.0**-25, 0.0),
+        (F16, 2.0**-25 * 1.01, 2.0**-24),
     ],
 )
 def test_overflow_and_underflow(elem: Element, x: float, wanted: float) -> None:
@@ -94,7 +104,10 @@ def test_integers_round_to_even_and_saturate() -> None:
 
 def test_bool_is_nonzero() -> None:
     assert cast(torch.tensor([0.0, -0.0, 0.5, math.nan], dtype=torch.float64), ELEMENTS["bool"]).tolist() == [
-        False, False, True, True,
+        False,
+        False,
+        True,
+        True,
     ]
 
 

@@ -51,7 +51,7 @@ PRODUCT = "(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
         ("(x: f32[A, B]) -> f32[A, B] { return x + x[B = A, A = B] }", ""),
         ("(x: f32[A, (B C=4)]) -> f32[A, B, C] { return x }", "A"),
     ],
-)  # fmt: skip
+)
 def test_dimensions_that_may_be_sliced(text: str, dims: str) -> None:
     assert separable(kernel(text)) == frozenset(dims)
 

@@ -36,7 +36,8 @@ def test_other_torch_functions_of_an_inexact_buffer_have_no_bound() -> None:
     program = named(
         "pipeline p(x: f32[M, K], w: f32[M, K]) -> f32[M, N] {\n"
         "  h: f32[M, N=M] = dot[K](tf32(x), tf32(w[M = N]))\n"
-        "  y: f32[M, N] = torch.inverse(h)\n  return y\n}", "p",
-    )  # fmt: skip
+        "  y: f32[M, N] = torch.inverse(h)\n  return y\n}",
+        "p",
+    )
     with pytest.raises(UnsupportedError, match=r"torch\.inverse takes a buffer"):
         expect(program, generate(program, {"M": 4, "K": 9}, seed=2))

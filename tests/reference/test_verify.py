@@ -112,10 +112,21 @@ INF, NAN = math.inf, math.nan
 @pytest.mark.parametrize(
     ("out", "reference", "bound", "ok"),
     [
-        (1.0, 1.0, 0.0, True), (1.0, 1.1, 0.2, True), (1.0, 1.3, 0.2, False), (0.0, -0.0, 0.0, True),
-        (NAN, NAN, 0.0, True), (NAN, 1.0, 9.0, False), (1.0, NAN, 9.0, False),
-        (INF, INF, 0.0, True), (INF, -INF, 9.0, False), (INF, 1.0, 9.0, False), (1.0, INF, 9.0, False),
-        (5.0, 1.0, INF, True), (NAN, 1.0, INF, True), (INF, 1.0, INF, True), (1.0, INF, INF, True),
+        (1.0, 1.0, 0.0, True),
+        (1.0, 1.1, 0.2, True),
+        (1.0, 1.3, 0.2, False),
+        (0.0, -0.0, 0.0, True),
+        (NAN, NAN, 0.0, True),
+        (NAN, 1.0, 9.0, False),
+        (1.0, NAN, 9.0, False),
+        (INF, INF, 0.0, True),
+        (INF, -INF, 9.0, False),
+        (INF, 1.0, 9.0, False),
+        (1.0, INF, 9.0, False),
+        (5.0, 1.0, INF, True),
+        (NAN, 1.0, INF, True),
+        (INF, 1.0, INF, True),
+        (1.0, INF, INF, True),
     ],
 )
 def test_nan_and_infinity_only_pass_for_themselves_within_a_finite_bound(

@@ -14,9 +14,11 @@ from ucutlass.schedule import Warps
 
 SMS = DEVICES["H200"].sms
 LISTED: tuple[tuple[Warps, tuple[int, int]], ...] = (
-    ("cooperative", (128, 256)), ("cooperative", (128, 128)), ("pingpong", (128, 128)),
+    ("cooperative", (128, 256)),
+    ("cooperative", (128, 128)),
+    ("pingpong", (128, 128)),
     ("pingpong", (64, 64)),
-)  # fmt: skip
+)
 
 
 def shape(m: int, n: int, batch: int = 1) -> Shape:

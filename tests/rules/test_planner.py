@@ -205,8 +205,9 @@ def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
     (why,) = (note.reason for note in small.notes if note.field == "")
     assert why.startswith("predicted to be faster than wgmma")
     assert {c.plan.schedule.__class__ for c in candidates(*gemm(*F32["small"], lane="f32"), SM90)} == {
-        Sm90Schedule, Sm80Schedule,
-    }  # fmt: skip
+        Sm90Schedule,
+        Sm80Schedule,
+    }
 
 
 @pytest.mark.parametrize(

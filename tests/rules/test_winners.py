@@ -131,8 +131,15 @@ def test_classes() -> None:
         return kind_of(gemm(256, 256, 256, **more)[0])
 
     assert kind(lane="f16") == kind(lane="bf16")
-    different = [kind(), kind(lane="tf32"), kind(lane="e4m3"), kind(order="KN"), kind(bias=True),
-                 kind(residual=True), kind(reduce=True)]  # fmt: skip
+    different = [
+        kind(),
+        kind(lane="tf32"),
+        kind(lane="e4m3"),
+        kind(order="KN"),
+        kind(bias=True),
+        kind(residual=True),
+        kind(reduce=True),
+    ]
     assert len(set(different)) == len(different)
 
 
@@ -209,9 +216,14 @@ def test_winners_come_back_from_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"device": "H200", "forms": [], "winners": [{}]}',
-             '{"device": "H200", "forms": [{"lid": 1}], "winners": []}'],
-)  # fmt: skip
+    "text",
+    [
+        "{",
+        "[]",
+        '{"device": "H200", "forms": [], "winners": [{}]}',
+        '{"device": "H200", "forms": [{"lid": 1}], "winners": []}',
+    ],
+)
 def test_a_broken_file_is_said_to_be_broken(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,8 +167,9 @@ def test_versions_of_such_a_folder_are_not_believed(place: Path, monkeypatch: py
     assert remembered.version(compiler, lambda: "13.1") == "13.1"
 
 
-@pytest.mark.parametrize("inner", ["entries", f"entries/{KEY}", f"entries/{KEY}/kernel.so",
-                                   f"entries/{KEY}/{MANIFEST}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "inner", ["entries", f"entries/{KEY}", f"entries/{KEY}/kernel.so", f"entries/{KEY}/{MANIFEST}"]
+)
 def test_an_entry_that_others_may_write_is_not_served(place: Path, inner: str) -> None:
     """Where others may enter the cache, which older versions made so, each part of the way counts."""
     cache = Cache(place, 1 << 30)

@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 from runtime_fakes import all_ended
 
-from ucutlass.runtime.isolate import (
-    Crashed,
-    Exited,
-    Outcome,
-    Raised,
-    Returned,
-    TimedOut,
-    TooMuchMemory,
-    run,
-)
+from ucutlass.runtime.isolate import Crashed, Exited, Outcome, Raised, Returned, TimedOut, TooMuchMemory, run
 
 
 def call(function: str, limit_seconds: float = 60.0, **arguments: object) -> Outcome:

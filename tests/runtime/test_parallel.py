@@ -93,7 +93,11 @@ def test_a_listener_that_raises_ends_everything_and_is_heard(fake: FakeNvcc, cac
     with pytest.raises(ZeroDivisionError):
         parallel.build_many(
             [source("int a();"), source("bad")],
-            fake.toolchain, cache, on_progress=listen, max_jobs=2, limit_seconds=60,
+            fake.toolchain,
+            cache,
+            on_progress=listen,
+            max_jobs=2,
+            limit_seconds=60,
         )
     assert [e.detail for e in heard if "cancelled" in e.detail]
     assert all_ended(fake.runs)

@@ -52,18 +52,23 @@ def pids(home: Path, count: int) -> list[int]:
 
 
 ENDS = [
-    ("run", signal.SIGTERM), ("run", signal.SIGKILL), ("run", signal.SIGINT),
-    ("output", signal.SIGKILL), ("command", signal.SIGKILL),
-]  # fmt: skip
+    ("run", signal.SIGTERM),
+    ("run", signal.SIGKILL),
+    ("run", signal.SIGINT),
+    ("output", signal.SIGKILL),
+    ("command", signal.SIGKILL),
+]
 
 
 @pytest.mark.parametrize("how, end", ENDS)
 def test_a_program_ends_with_its_caller(tmp_path: Path, how: str, end: signal.Signals) -> None:
     (tmp_path / "family").write_text(FAMILY.format(home=tmp_path))
     caller = subprocess.Popen(
-        [sys.executable, "-c", CALLER, str(tmp_path), how], stderr=subprocess.DEVNULL, cwd=tmp_path,
+        [sys.executable, "-c", CALLER, str(tmp_path), how],
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )  # fmt: skip
+    )
     try:
         started = pids(tmp_path, 3)
     finally:

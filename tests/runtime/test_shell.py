@@ -20,8 +20,22 @@ sh -c "cat \\"$TMPDIR/../$last\\" > \\"$PWD/kernel.so\\""
 """
 """What nvcc does: a path between double quotes in a line for the shell."""
 
-HOSTILE = ["$(touch pwned)", "`touch pwned`", "${HOME}", '"; touch pwned; "', "a\\", "a\nb", "a;b", "a&b",
-           "a|b", "a>b", "a<b", "(a)", "a*", "a?"]  # fmt: skip
+HOSTILE = [
+    "$(touch pwned)",
+    "`touch pwned`",
+    "${HOME}",
+    '"; touch pwned; "',
+    "a\\",
+    "a\nb",
+    "a;b",
+    "a&b",
+    "a|b",
+    "a>b",
+    "a<b",
+    "(a)",
+    "a*",
+    "a?",
+]
 
 HARMLESS = ["a b", "a'b", "\u00e9", "a,b", "a=b", "a#b", "~a", "a!b", "{a,b}", "[a]", "%a", "-a"]
 

@@ -36,9 +36,14 @@ t.cu  , gcc (linking) , ./t_dlink.o ./t.o  , t.so ,  , nvcc , 47.2930 , ms
 """nvcc 13.0.88's, with one step in seconds."""
 
 PHASES = (
-    ("preprocess", 0.096), ("cudafe++", 0.190), ("cicc", 1.5), ("ptxas", 0.013), ("host compile", 0.149),
-    ("link", 0.100), ("other", 0.005),
-)  # fmt: skip
+    ("preprocess", 0.096),
+    ("cudafe++", 0.190),
+    ("cicc", 1.5),
+    ("ptxas", 0.013),
+    ("host compile", 0.149),
+    ("link", 0.100),
+    ("other", 0.005),
+)
 
 TELLING = f"""for a; do case $a in --time=*) cat > "${{a#--time=}}" <<'EOF'
 {TABLE}EOF

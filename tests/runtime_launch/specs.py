@@ -10,24 +10,29 @@ M, K = Axis((0,)), Axis((1,))
 MK = (("M", Free("M")), ("K", Free("K")))
 
 SCALE_ADD = LaunchSpec(
-    "scale_add", MK,
+    "scale_add",
+    MK,
     (TensorSlot("x", F32, (M, K)), ScalarSlot("alpha", F32), TensorSlot("b", F32, (K,))),
     (TensorSlot("", F32, (M, K)),),
     device="cpu",
-)  # fmt: skip
+)
 
 SUM_AND_NEXT = LaunchSpec(
-    "sum_and_next", MK,
+    "sum_and_next",
+    MK,
     (TensorSlot("x", F32, (M, K)),),
     (TensorSlot("total", F32, (M,)), TensorSlot("next", F32, (M, K))),
     device="cpu",
-)  # fmt: skip
+)
 
 # report(x: f32[A, (G C), E + 1], n: i32, flag: bool) -> f64[8]: G is fixed, P and C are derived or split.
 REPORT = LaunchSpec(
     "report",
     (
-        ("A", Free("A")), ("G", Fixed(4)), ("C", Free("C")), ("E", Free("E")),
+        ("A", Free("A")),
+        ("G", Fixed(4)),
+        ("C", Free("C")),
+        ("E", Free("E")),
         ("P", Combined("*", Fixed(2), Free("A"))),
     ),
     (
@@ -39,4 +44,4 @@ REPORT = LaunchSpec(
     (TensorSlot("", F64, (Axis((), Fixed(8)),)),),
     requires=(Requirement("A % 2 == 0", lambda sizes: sizes["A"] % 2 == 0),),
     device="cpu",
-)  # fmt: skip
+)

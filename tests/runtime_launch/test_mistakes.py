@@ -201,9 +201,12 @@ def test_wrong_device(launcher: MakeLauncher) -> None:
 
 def test_four_bits_a_value_are_given_as_bytes() -> None:
     spec = LaunchSpec(
-        "k", (("A", Free("A")), ("B", Fixed(9))), (TensorSlot("w", S4, (Axis((0,)), Axis((1,)))),), (),
+        "k",
+        (("A", Free("A")), ("B", Fixed(9))),
+        (TensorSlot("w", S4, (Axis((0,)), Axis((1,)))),),
+        (),
         device="cpu",
-    )  # fmt: skip
+    )
     with pytest.raises(arguments.WrongDtype, match=r"w is torch.int32.*two values a byte.*pack_s4"):
         arguments.check_tensor(spec, "w", spec.params[0], torch.zeros(2, 9, dtype=torch.int32))  # type: ignore[arg-type]
     with pytest.raises(arguments.ExtentMismatch, match="w axis 1 is B and has 10 elements, but must have 9"):

@@ -31,21 +31,29 @@ pipeline moe(x: bf16[T, D], w: bf16[E, F, D], o: i64[E+1], u: bf16[E, G, F]) -> 
 }
 """
 SPEC = LaunchSpec(
-    "k", (("T", Free("T")), ("E", Free("E"))),
-    (TensorSlot("o", I32, (Axis((), Combined("+", Free("E"), Fixed(1))),)),), (), device="cpu",
+    "k",
+    (("T", Free("T")), ("E", Free("E"))),
+    (TensorSlot("o", I32, (Axis((), Combined("+", Free("E"), Fixed(1))),)),),
+    (),
+    device="cpu",
     offsets=(Offsets(0, 0),),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
     ("offsets", "wrong"),
     [
-        ((0, 3, 3, 8), None), ((0, 8), None), ((0, 0, 8), None),
-        ((1, 3, 8), (0, "the first")), ((-1, 3, 8), (0, "the first")),
-        ((0, 5, 4, 8), (2, "less than the 5 before it")), ((0, 9, 4, 8), (1, "past the end")),
-        ((0, 3, 7), (2, "the last")), ((0, -2, 8), (1, "less than the 0 before it")),
+        ((0, 3, 3, 8), None),
+        ((0, 8), None),
+        ((0, 0, 8), None),
+        ((1, 3, 8), (0, "the first")),
+        ((-1, 3, 8), (0, "the first")),
+        ((0, 5, 4, 8), (2, "less than the 5 before it")),
+        ((0, 9, 4, 8), (1, "past the end")),
+        ((0, 3, 7), (2, "the last")),
+        ((0, -2, 8), (1, "less than the 0 before it")),
     ],
-)  # fmt: skip
+)
 def test_the_first_wrong_place_is_found(offsets: Sequence[int], wrong: tuple[int, str] | None) -> None:
     assert first_wrong(offsets, 8) == wrong
 

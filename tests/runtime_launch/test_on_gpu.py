@@ -17,10 +17,7 @@ from ucutlass.runtime.library import Native, NoNative, load_entry
 
 from .specs import SCALE_ADD
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 
 SPIN_CYCLES = 50_000_000
 """Some 25 ms: long enough that work on another stream would overtake."""

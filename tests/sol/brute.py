@@ -32,11 +32,20 @@ from ucutlass.sol.graph import Graph, Made
 Point = Mapping[str, int]
 
 EXACT = {
-    "less": operator.lt, "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
-    "equal": operator.eq, "not_equal": operator.ne, "add": operator.add, "subtract": operator.sub,
-    "multiply": operator.mul, "floor_divide": operator.floordiv, "modulo": operator.mod,
-    "negate": operator.neg, "not": operator.not_,
-}  # fmt: skip
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "floor_divide": operator.floordiv,
+    "modulo": operator.mod,
+    "negate": operator.neg,
+    "not": operator.not_,
+}
 
 KEEPS_ZERO = ("divide", "relu", "abs", "silu", "gelu", "tanh")
 

@@ -12,14 +12,29 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json, to_json
 
 rates = st.floats(1e-9, 1e18, allow_nan=False)
 ceilings = st.builds(
-    Ceilings, st.text(), st.text(), st.dictionaries(st.sampled_from(["f16", "tf32"]), rates), rates, rates,
-    st.none() | rates, rates, rates, st.text(), st.text(),
-)  # fmt: skip
+    Ceilings,
+    st.text(),
+    st.text(),
+    st.dictionaries(st.sampled_from(["f16", "tf32"]), rates),
+    rates,
+    rates,
+    st.none() | rates,
+    rates,
+    rates,
+    st.text(),
+    st.text(),
+)
 
 GOOD = {
-    "device": "NVIDIA H200", "uuid": "GPU-0", "flops": {"bf16": 7e14}, "copy": 4.2e12, "read": 4.4e12,
-    "l2": None, "launch_floor": 2e-6, "clock": 1.7e9,
-}  # fmt: skip
+    "device": "NVIDIA H200",
+    "uuid": "GPU-0",
+    "flops": {"bf16": 7e14},
+    "copy": 4.2e12,
+    "read": 4.4e12,
+    "l2": None,
+    "launch_floor": 2e-6,
+    "clock": 1.7e9,
+}
 
 
 @given(ceilings)

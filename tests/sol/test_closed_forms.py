@@ -65,58 +65,140 @@ ATTENTION = """kernel attend(q: bf16[B, H, L, D], k: bf16[B, H, S, D], v: bf16[B
 
 CASES = (
     # relu and the bias cost nothing that a kernel must do apart: one addition of the residual stays.
-    Case("linear", task("a"), {}, {"bf16": 2 * 8192 * 4096 * 1024, "f32": 8192 * 4096},
-         2 * (8192 * 1024 + 4096 * 1024 + 4096 + 8192 * 4096), 2 * 8192 * 4096),
+    Case(
+        "linear",
+        task("a"),
+        {},
+        {"bf16": 2 * 8192 * 4096 * 1024, "f32": 8192 * 4096},
+        2 * (8192 * 1024 + 4096 * 1024 + 4096 + 8192 * 4096),
+        2 * 8192 * 4096,
+    ),
     # 4 L S D per head for both products; exp once a pair, and n - 1 additions a row.
-    Case("attention", ATTENTION, {"B": 2, "H": 16, "L": 512, "S": 1024, "D": 128},
-         {"bf16": 4 * 2 * 16 * 512 * 1024 * 128, "mufu": 2 * 16 * 512 * 1024, "f32": 2 * 16 * 512 * 1023},
-         2 * 2 * 16 * 128 * (512 + 2 * 1024), 2 * 2 * 16 * 512 * 128),
+    Case(
+        "attention",
+        ATTENTION,
+        {"B": 2, "H": 16, "L": 512, "S": 1024, "D": 128},
+        {"bf16": 4 * 2 * 16 * 512 * 1024 * 128, "mufu": 2 * 16 * 512 * 1024, "f32": 2 * 16 * 512 * 1023},
+        2 * 2 * 16 * 128 * (512 + 2 * 1024),
+        2 * 2 * 16 * 512 * 128,
+    ),
     # Causal: L (L + 1) / 2 pairs instead of L * L.
-    Case("causal attention, grouped", task("b"), {},
-         {"bf16": 2 * 2 * PAIRS * D, "mufu": PAIRS, "f32": PAIRS - ROWS},
-         2 * B * H * (G * L + 2 * L) * D, 2 * B * H * G * L * D),
+    Case(
+        "causal attention, grouped",
+        task("b"),
+        {},
+        {"bf16": 2 * 2 * PAIRS * D, "mufu": PAIRS, "f32": PAIRS - ROWS},
+        2 * B * H * (G * L + 2 * L) * D,
+        2 * B * H * G * L * D,
+    ),
     # Two sums and the squares; scale and shift fold. rsqrt a row, and its epsilon.
-    Case("layer norm", task("c"), {},
-         {"f32": 2 * 16384 * 4095 + 16384 * 4096, "mufu": 16384},
-         2 * (16384 * 4096 + 2 * 4096), 2 * 16384 * 4096),
+    Case(
+        "layer norm",
+        task("c"),
+        {},
+        {"f32": 2 * 16384 * 4095 + 16384 * 4096, "mufu": 16384},
+        2 * (16384 * 4096 + 2 * 4096),
+        2 * 16384 * 4096,
+    ),
     # 2 B K C (taps inside along H) (along W); batch norm folds into the weights.
-    Case("convolution", task("e"), {"B": 16, "H": 56, "W": 40},
-         {"tf32x3": 2 * 16 * 128 * 64 * padded(56) * padded(40), "mufu": 128},
-         4 * (16 * 64 * 56 * 40 + 128 * 64 * 9 + 5 * 128), 4 * 16 * 128 * 56 * 40),
+    Case(
+        "convolution",
+        task("e"),
+        {"B": 16, "H": 56, "W": 40},
+        {"tf32x3": 2 * 16 * 128 * 64 * padded(56) * padded(40), "mufu": 128},
+        4 * (16 * 64 * 56 * 40 + 128 * 64 * 9 + 5 * 128),
+        4 * 16 * 128 * 56 * 40,
+    ),
     # ConvTranspose2d(4, stride 2, padding 1): every input meets 4 taps less 1 at either edge.
-    Case("transposed convolution", task("l"), {"B": 8, "H": 32, "W": 24},
-         {"tf32x3": 2 * 8 * 32 * 64 * (4 * 32 - 2) * (4 * 24 - 2), "mufu": 8 * 64 * 64 * 48},
-         4 * (8 * 32 * 32 * 24 + 32 * 64 * 16 + 64 + 64), 4 * 8 * 64 * 64 * 48),
+    Case(
+        "transposed convolution",
+        task("l"),
+        {"B": 8, "H": 32, "W": 24},
+        {"tf32x3": 2 * 8 * 32 * 64 * (4 * 32 - 2) * (4 * 24 - 2), "mufu": 8 * 64 * 64 * 48},
+        4 * (8 * 32 * 32 * 24 + 32 * 64 * 16 + 64 + 64),
+        4 * 8 * 64 * 64 * 48,
+    ),
     # 4 taps that look back: position l meets min(4, l + 1) of them; products and sums of each.
-    Case("depthwise causal convolution", task("m"), {"B": 2, "C": 64, "L": 100},
-         {"f32": 2 * 64 * (2 * (4 * 100 - 6) - 100) + 2 * 64 * 100, "mufu": 2 * 64 * 100},
-         2 * (2 * 64 * 100 + 64 * 4 + 64), 2 * 2 * 64 * 100),
+    Case(
+        "depthwise causal convolution",
+        task("m"),
+        {"B": 2, "C": 64, "L": 100},
+        {"f32": 2 * 64 * (2 * (4 * 100 - 6) - 100) + 2 * 64 * 100, "mufu": 2 * 64 * 100},
+        2 * (2 * 64 * 100 + 64 * 4 + 64),
+        2 * 2 * 64 * 100,
+    ),
     # n - 1 additions along the scan.
-    Case("cumsum", "kernel c(x: f32[A, L, C]) -> f32[A, L, C] { return cumsum[L](x) }",
-         {"A": 3, "L": 500, "C": 7}, {"f32": 3 * 499 * 7}, 4 * 3 * 500 * 7, 4 * 3 * 500 * 7),
+    Case(
+        "cumsum",
+        "kernel c(x: f32[A, L, C]) -> f32[A, L, C] { return cumsum[L](x) }",
+        {"A": 3, "L": 500, "C": 7},
+        {"f32": 3 * 499 * 7},
+        4 * 3 * 500 * 7,
+        4 * 3 * 500 * 7,
+    ),
     # An exclusive scan never reads the last element.
-    Case("exclusive cumsum", "kernel c(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x, exclusive=true) }",
-         {"A": 3, "L": 500}, {"f32": 3 * 498}, 4 * 3 * 499, 4 * 3 * 500),
-    Case("rms norm over channels", task("k").replace("112", "7").replace("512", "32"), {},
-         {"f32": 7 * 32 * 32 * (64 + 63), "mufu": 7 * 32 * 32}, 4 * 7 * 64 * 32 * 32, 4 * 7 * 64 * 32 * 32),
+    Case(
+        "exclusive cumsum",
+        "kernel c(x: f32[A, L]) -> f32[A, L] { return cumsum[L](x, exclusive=true) }",
+        {"A": 3, "L": 500},
+        {"f32": 3 * 498},
+        4 * 3 * 499,
+        4 * 3 * 500,
+    ),
+    Case(
+        "rms norm over channels",
+        task("k").replace("112", "7").replace("512", "32"),
+        {},
+        {"f32": 7 * 32 * 32 * (64 + 63), "mufu": 7 * 32 * 32},
+        4 * 7 * 64 * 32 * 32,
+        4 * 7 * 64 * 32 * 32,
+    ),
     # Windows of 3 with stride 2 and padding 1 over an even extent n: 3 n/2 - 1 taps inside.
-    Case("average pooling", task("t"), {"N": 2, "C": 3, "H": 64, "W": 32},
-         {"f32": 2 * 3 * (95 * 47 - 32 * 16) + 2 * 3 * 32 * 16}, 4 * 2 * 3 * 64 * 32, 4 * 2 * 3 * 32 * 16),
+    Case(
+        "average pooling",
+        task("t"),
+        {"N": 2, "C": 3, "H": 64, "W": 32},
+        {"f32": 2 * 3 * (95 * 47 - 32 * 16) + 2 * 3 * 32 * 16},
+        4 * 2 * 3 * 64 * 32,
+        4 * 2 * 3 * 32 * 16,
+    ),
     # One row of the table at least; the indices and the result whole.
-    Case("embedding", task("r"), {"V": 1000, "D": 64, "B": 8, "L": 16}, {}, 2 * 64 + 8 * 8 * 16,
-         2 * 8 * 16 * 64),
+    Case(
+        "embedding",
+        task("r"),
+        {"V": 1000, "D": 64, "B": 8, "L": 16},
+        {},
+        2 * 64 + 8 * 8 * 16,
+        2 * 8 * 16 * 64,
+    ),
     # One expert's weights at least.
-    Case("grouped product", task("h").replace("2048", "128").replace("8192", "256"), {"T": 512, "E": 8},
-         {"bf16": 2 * 512 * 128 * 256, "mufu": 512 * 256, "f32": 512 * 256},
-         2 * (512 * 128 + 256 * 128) + 4 * 9, 2 * 512 * 256),
+    Case(
+        "grouped product",
+        task("h").replace("2048", "128").replace("8192", "256"),
+        {"T": 512, "E": 8},
+        {"bf16": 2 * 512 * 128 * 256, "mufu": 512 * 256, "f32": 512 * 256},
+        2 * (512 * 128 + 256 * 128) + 4 * 9,
+        2 * 512 * 256,
+    ),
     # n <= k <= m: n (n + 1) (n + 2) / 6 products of two triangles.
-    Case("triangular product", task("s").replace("4096", "256"), {},
-         {"tf32x3": 2 * 256 * 257 * 258 // 6}, 4 * 2 * triangle(256), 4 * 256 * 256),
+    Case(
+        "triangular product",
+        task("s").replace("4096", "256"),
+        {},
+        {"tf32x3": 2 * 256 * 257 * 258 // 6},
+        4 * 2 * triangle(256),
+        4 * 256 * 256,
+    ),
     # Both products over one left operand, then the third; h is not stored.
-    Case("gated mlp", task("i"), {"T": 64, "D": 128, "F": 256},
-         {"bf16": 3 * 2 * 64 * 128 * 256, "mufu": 64 * 256, "f32": 2 * 64 * 256},
-         2 * (64 * 128 + 3 * 128 * 256), 2 * 64 * 128),
-)  # fmt: skip
+    Case(
+        "gated mlp",
+        task("i"),
+        {"T": 64, "D": 128, "F": 256},
+        {"bf16": 3 * 2 * 64 * 128 * 256, "mufu": 64 * 256, "f32": 2 * 64 * 256},
+        2 * (64 * 128 + 3 * 128 * 256),
+        2 * 64 * 128,
+    ),
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -35,9 +35,25 @@ def agree(program: Program, sizes: dict[str, int], exactly: bool = True) -> None
 
 
 SMALL = {
-    "M": 5, "N": 4, "K": 6, "L": 7, "S": 7, "D": 3, "T": 6, "B": 2, "H": 3, "W": 4, "C": 2, "I": 4, "O": 3,
-    "F": 3, "E": 2, "V": 5, "G": 2, "A": 2,
-}  # fmt: skip
+    "M": 5,
+    "N": 4,
+    "K": 6,
+    "L": 7,
+    "S": 7,
+    "D": 3,
+    "T": 6,
+    "B": 2,
+    "H": 3,
+    "W": 4,
+    "C": 2,
+    "I": 4,
+    "O": 3,
+    "F": 3,
+    "E": 2,
+    "V": 5,
+    "G": 2,
+    "A": 2,
+}
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda t: t.program)
@@ -130,9 +146,13 @@ def _checked(text: str) -> Module:
 
 
 @given(
-    st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(1, 3),
     st.integers(1, 6),
-)  # fmt: skip
+)
 @settings(max_examples=60, deadline=None)
 def test_any_convolution(h: int, taps: int, stride: int, padding: int, dilation: int, out: int) -> None:
     at = f"{stride}*P + {dilation}*R - {padding}"
@@ -142,9 +162,7 @@ def test_any_convolution(h: int, taps: int, stride: int, padding: int, dilation:
     agree(program, sizes_of(program))
 
 
-@given(
-    st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), st.integers(1, 12),
-)  # fmt: skip
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_any_transposed_convolution(h: int, taps: int, stride: int, padding: int, out: int) -> None:
     text = f"""kernel k(x: f16[N=2, H={h}, C=2], w: f16[C, K=2, R={taps}]) -> f16[N, P={out}, K] {{

@@ -137,9 +137,13 @@ def test_what_cannot_be_taken_in_blocks_is_counted_in_parts(
 
 
 @given(
-    st.integers(2, 5), st.integers(-4, 4), st.integers(1, 3), st.integers(1, 30), st.integers(1, 5),
+    st.integers(2, 5),
+    st.integers(-4, 4),
+    st.integers(1, 3),
+    st.integers(1, 30),
+    st.integers(1, 5),
     st.integers(1, 12),
-)  # fmt: skip
+)
 def test_strided_windows_are_counted_as_one_by_one(
     stride: int, offset: int, step: int, p: int, r: int, h: int
 ) -> None:
@@ -149,8 +153,9 @@ def test_strided_windows_are_counted_as_one_by_one(
     region = project(where(equal=[tie]), ["H"], extents)
     wanted = sum(
         (step * i - j + offset) % stride == 0 and 0 <= (step * i - j + offset) // stride < h
-        for i in range(p) for j in range(r)
-    )  # fmt: skip
+        for i in range(p)
+        for j in range(r)
+    )
     assert count(region, ("P", "R"), extents) == wanted
 
 

@@ -10,15 +10,7 @@ from ucutlass import frontend
 from ucutlass.hardware import DEVICES
 from ucutlass.planner import Planned
 from ucutlass.shapes import complete
-from ucutlass.sol.bounds import (
-    Bounds,
-    bounds,
-    bounds_of,
-    data_sheet,
-    fused_bound,
-    lane_rate,
-    unfused_bound,
-)
+from ucutlass.sol.bounds import Bounds, bounds, bounds_of, data_sheet, fused_bound, lane_rate, unfused_bound
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.report import lines, row
 from ucutlass.sol.work import Work, total
@@ -51,9 +43,10 @@ works = st.builds(
 
 
 @given(
-    st.lists(works, min_size=1, max_size=4), st.sampled_from(tuple(DEVICES)),
+    st.lists(works, min_size=1, max_size=4),
+    st.sampled_from(tuple(DEVICES)),
     st.sampled_from(["cold", "warm"]),
-)  # fmt: skip
+)
 def test_one_kernel_is_never_slower_than_its_operators(parts: list[Work], name: str, regime: str) -> None:
     """The largest limit of a sum is at most the sum of the largest limits."""
     device, rates = DEVICES[name], data_sheet(DEVICES[name])

@@ -11,9 +11,13 @@ from ucutlass.runtime.module.operators import counter, whole
 from ucutlass.runtime.module.regions import triangle
 
 windows = st.tuples(
-    st.integers(1, 30), st.integers(0, 30), st.integers(1, 6), st.integers(1, 5), st.integers(0, 6),
+    st.integers(1, 30),
+    st.integers(0, 30),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(0, 6),
     st.integers(1, 4),
-)  # fmt: skip
+)
 
 
 def _met(extent: int, outs: int, kernel: int, stride: int, padding: int, dilation: int) -> list[int]:

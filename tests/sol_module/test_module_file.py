@@ -47,7 +47,7 @@ def test_tensors_of_terabytes_take_no_memory(tmp_path: Path) -> None:
         (problem("3", x="4"), "returned no tensor"),
         (problem("x", x="4").replace("nn.Module", "object"), "not a torch"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_exported_says_why(tmp_path: Path, text: str, words: str) -> None:
     """Right here, for speed; the next test has the way through the process."""
     with pytest.raises((ProblemUnusable, ValueDependent), match=r"problem\.py") as refused:

@@ -47,7 +47,7 @@ SAME: dict[str, str] = {
         "self.b(torch.relu(self.a(x)))", "self.a = nn.Linear(8, 32)\nself.b = nn.Linear(32, 4)", x="6, 8"
     ),
     "none": problem("torch.softmax(x, 1).cumsum(1)", x="6, 8"),
-}  # fmt: skip
+}
 
 
 def torch_flops(folder: Path, text: str) -> int:

@@ -15,13 +15,20 @@ from ucutlass.runtime.module.graph import Ref
 from ucutlass.runtime.module.regions import regions
 
 STEPS = {
-    "slice": ".narrow(0, 1, x.shape[0] - 1)", "step": "[::2]", "last": "[..., -1:]",
+    "slice": ".narrow(0, 1, x.shape[0] - 1)",
+    "step": "[::2]",
+    "last": "[..., -1:]",
     "select": ".select(-1, 0)",
-    "transpose": ".transpose(0, -1)", "split": ".split(2, 0)[-1]", "chunk": ".chunk(2, -1)[1]",
-    "unsqueeze": ".unsqueeze(1)", "squeeze": ".squeeze()", "reshape": ".reshape(x.shape[0], -1)",
-    "expand": ".unsqueeze(0).expand(3, *x.shape)", "unbind": ".unbind(0)[-1]",
+    "transpose": ".transpose(0, -1)",
+    "split": ".split(2, 0)[-1]",
+    "chunk": ".chunk(2, -1)[1]",
+    "unsqueeze": ".unsqueeze(1)",
+    "squeeze": ".squeeze()",
+    "reshape": ".reshape(x.shape[0], -1)",
+    "expand": ".unsqueeze(0).expand(3, *x.shape)",
+    "unbind": ".unbind(0)[-1]",
     "diagonal": ".diagonal(0, 0, -1)",
-}  # fmt: skip
+}
 BOXES = {"slice", "step", "last", "select", "transpose", "unsqueeze", "squeeze", "unbind"}
 
 

@@ -34,9 +34,24 @@ def test_the_given_bounds_follow_from_the_given_work() -> None:
 
 
 _QUICK = {
-    "L1-1", "L1-3", "L1-19", "L1-23", "L1-33", "L1-40", "L1-42", "L1-50", "L1-75", "L1-76", "L1-89", "L1-95",
-    "L1-97", "L2-45", "L2-88", "L2-100", "L3-43",
-}  # fmt: skip
+    "L1-1",
+    "L1-3",
+    "L1-19",
+    "L1-23",
+    "L1-33",
+    "L1-40",
+    "L1-42",
+    "L1-50",
+    "L1-75",
+    "L1-76",
+    "L1-89",
+    "L1-95",
+    "L1-97",
+    "L2-45",
+    "L2-88",
+    "L2-100",
+    "L3-43",
+}
 """One of each kind of operator; the others are marked slow."""
 
 

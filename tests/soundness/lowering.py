@@ -210,4 +210,3 @@ def _exactly_computed(made: GemmProblem) -> bool:
     rough = {"divide", "hardswish", "leaky_relu"}
     functions = {i.function for i in made.arithmetic.instructions if isinstance(i, Compute)}
     return not any(FUNCTIONS[f].error or f in rough for f in functions)
-

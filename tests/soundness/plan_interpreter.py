@@ -38,8 +38,11 @@ from ucutlass.plan import (
 from ucutlass.reference.rounding import cast, wrap
 
 KINDS: Mapping[ScalarKind, torch.dtype] = {
-    "f32": torch.float64, "i32": torch.int64, "i64": torch.int64, "bool": torch.bool,
-}  # fmt: skip
+    "f32": torch.float64,
+    "i32": torch.int64,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
 
 
 def extent(product: Product, sizes: Sequence[int]) -> int:

@@ -71,10 +71,12 @@ def test_other_names_change_nothing(data: st.DataObject) -> None:
 
 
 RANDOM = {
-    "product of two tensors": random_programs.random_program, "products": random_products.program,
-    "reduction": random_sweeps.program, "convolution": random_convolutions.program,
+    "product of two tensors": random_programs.random_program,
+    "products": random_products.program,
+    "reduction": random_sweeps.program,
+    "convolution": random_convolutions.program,
     "attention": random_attention.Maker,
-}  # fmt: skip
+}
 
 
 @settings(max_examples=100)

@@ -26,10 +26,15 @@ class Setup(ctypes.Structure):
     """What `set_up` takes, as in lean_emulated.h."""
 
     _fields_ = (
-        ("tile_m", ctypes.c_int), ("tile_n", ctypes.c_int), ("registers", ctypes.c_int),
-        ("threads", ctypes.c_int), ("product", ctypes.c_void_p), ("height", ctypes.c_int64),
-        ("width", ctypes.c_int64), ("batch", ctypes.c_int),
-    )  # fmt: skip
+        ("tile_m", ctypes.c_int),
+        ("tile_n", ctypes.c_int),
+        ("registers", ctypes.c_int),
+        ("threads", ctypes.c_int),
+        ("product", ctypes.c_void_p),
+        ("height", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("batch", ctypes.c_int),
+    )
 
 
 def between(text: str, first: str, last: str) -> str:

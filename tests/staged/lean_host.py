@@ -129,14 +129,22 @@ class Host:
     def call(self, *calls: Call, driver: str = "fake_cuda", bare: bool = False) -> Answers:
         library, entry = self.library()
         job = {
-            "library": str(library), "entry": entry, "places": self.places, "bare": bare,
+            "library": str(library),
+            "entry": entry,
+            "places": self.places,
+            "bare": bare,
             "calls": [asdict(one) for one in calls],
-        }  # fmt: skip
+        }
         environment = os.environ | {"LD_LIBRARY_PATH": str(self.bench.driver(driver))}
         done = subprocess.run(
             [sys.executable, str(HERE / "lean_child.py")],
-            input=json.dumps(job), env=environment, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+            input=json.dumps(job),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert done.returncode == 0, f"{done.returncode} {done.stderr[-3000:]}"
         answer = json.loads(done.stdout)
         return Answers([Answer(**one) for one in answer["results"]], answer["places"])

@@ -91,11 +91,13 @@ def turned() -> GemmPlan:
     (store,) = p.outputs
     batch = ((0, 1),)
     problem = replace(
-        p, batch=((3,),), dims=4,
+        p,
+        batch=((3,),),
+        dims=4,
         a=replace(p.a, batch=((0, 2),)),
         b=replace(p.b, batch=(None,)),
         outputs=(Store(replace(store.access, m=(), n=(0,), elem=F16, batch=batch)),),
-    )  # fmt: skip
+    )
     return replace(base, problem=problem)
 
 
@@ -105,11 +107,13 @@ def interleaved() -> GemmPlan:
     p = base.problem
     (store,) = p.outputs
     problem = replace(
-        p, batch=((3,),), dims=4,
+        p,
+        batch=((3,),),
+        dims=4,
         a=replace(p.a, m=(3, 2), batch=((2,),)),
         b=replace(p.b, n=(3, 2), batch=((2,),)),
         outputs=(Store(replace(store.access, m=(3, 1), batch=((1,),))),),
-    )  # fmt: skip
+    )
     return replace(base, problem=problem)
 
 
@@ -166,11 +170,13 @@ def three(schedule: Sm90Schedule = THREE, batched: bool = False) -> GemmPlan:
     if not batched:
         return replace(base, problem=replace(p, outputs=(Store(stored),)))
     problem = replace(
-        p, batch=((3,),), dims=4,
+        p,
+        batch=((3,),),
+        dims=4,
         a=replace(p.a, m=(3, 2), batch=((2,),)),
         b=replace(p.b, batch=(None,)),
         outputs=(Store(replace(stored, batch=((0, 1),))),),
-    )  # fmt: skip
+    )
     return replace(base, problem=problem)
 
 

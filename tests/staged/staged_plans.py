@@ -58,11 +58,7 @@ def everything() -> GemmPlan:
     base = plan(
         BF16,
         Arithmetic(body, (11, 12)),
-        (
-            (matrix(2, F16), "tma"),
-            (Store(matrix(3, BF16)), "tma"),
-            (Store(matrix(4, E4M3)), "tma"),
-        ),
+        ((matrix(2, F16), "tma"), (Store(matrix(3, BF16)), "tma"), (Store(matrix(4, E4M3)), "tma")),
         SMALL,
     )
     return replace(base, problem=replace(base.problem, n=(1, 3), dims=4, scalars=1))

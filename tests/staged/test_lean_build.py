@@ -162,10 +162,22 @@ def test_parameters_that_are_not_cutlasss_are_refused(
 
 
 FIELDS = (
-    "shape", "mainloop", "mainloop.b", "mainloop.tma_transaction_bytes", "epilogue", "epilogue.thread",
-    "epilogue.in0_map", "epilogue.in1", "epilogue.in1_m", "epilogue.in2_l", "epilogue.out0_map",
-    "epilogue.out1_n", "hw_info.max_active_clusters", "scheduler", "workspace",
-)  # fmt: skip
+    "shape",
+    "mainloop",
+    "mainloop.b",
+    "mainloop.tma_transaction_bytes",
+    "epilogue",
+    "epilogue.thread",
+    "epilogue.in0_map",
+    "epilogue.in1",
+    "epilogue.in1_m",
+    "epilogue.in2_l",
+    "epilogue.out0_map",
+    "epilogue.out1_n",
+    "hw_info.max_active_clusters",
+    "scheduler",
+    "workspace",
+)
 
 
 def test_both_compilers_put_the_parameters_in_the_same_places(

@@ -93,9 +93,16 @@ def compiled(folder: Path, cancel: Event | None = None, limit: float = 60.0) -> 
     folder.mkdir(exist_ok=True)
     (folder / "part.cu").write_text(TINY)
     return device.run(
-        "ucc_0", folder, (device.Compile("part.cu", "part.ltoir", OPTIONS),), None, log="build.log",
-        command="nvcc", keep=lambda: folder, cancel=cancel, limit_seconds=limit,
-    )  # fmt: skip
+        "ucc_0",
+        folder,
+        (device.Compile("part.cu", "part.ltoir", OPTIONS),),
+        None,
+        log="build.log",
+        command="nvcc",
+        keep=lambda: folder,
+        cancel=cancel,
+        limit_seconds=limit,
+    )
 
 
 def lean_recipe(tools: Toolchain, cache: Cache, kernel: Lean | None = None) -> Recipe:

@@ -268,10 +268,17 @@ def test_a_question_for_the_workspace_touches_no_device(bench: Bench) -> None:
 
 
 EVERY = (
-    "cuInit", "cuCtxGetCurrent", "cuCtxGetDevice", "cuLibraryLoadData", "cuLibraryGetKernel",
-    "cuDeviceGetAttribute", "cuKernelSetAttribute", "cuOccupancyMaxActiveClusters", "cuTensorMapEncodeTiled",
+    "cuInit",
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuLibraryLoadData",
+    "cuLibraryGetKernel",
+    "cuDeviceGetAttribute",
+    "cuKernelSetAttribute",
+    "cuOccupancyMaxActiveClusters",
+    "cuTensorMapEncodeTiled",
     "cuLaunchKernelEx",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("function", EVERY)
@@ -364,7 +371,9 @@ def test_kinds_are_as_different_as_they_say() -> None:
     shapes = {access.shape for make in ALL.values() for access in make().problem.inputs}
     assert shapes >= {"row", "column", "scalar", "full"}
     contiguous = {
-        output.access.contiguous for make in ALL.values() for output in make().problem.outputs
+        output.access.contiguous
+        for make in ALL.values()
+        for output in make().problem.outputs
         if isinstance(output, Store)
-    }  # fmt: skip
+    }
     assert contiguous == {"m", "n"}

@@ -15,15 +15,7 @@ from tests.staged.lean_plans import KINDS, plain, plain_plans, random_kernels
 from ucutlass.elements import F16, TF32, Element
 from ucutlass.emit.lean import lean
 from ucutlass.emit.lean_epilogue import SHARED_BYTES
-from ucutlass.emit.lean_mainloop import (
-    WIDEST,
-    Operand,
-    instructions,
-    operands,
-    part_step,
-    parts,
-    promotion,
-)
+from ucutlass.emit.lean_mainloop import WIDEST, Operand, instructions, operands, part_step, parts, promotion
 from ucutlass.emit.staged import NotServed
 from ucutlass.plan import GemmPlan, Sm90Schedule
 
@@ -185,9 +177,16 @@ def test_random_programs_have_boxes_that_the_driver_takes() -> None:
 
 
 SIZES = {
-    "cutlass::half_t": 2, "cutlass::bfloat16_t": 2, "cutlass::float_e4m3_t": 1, "cutlass::float_e5m2_t": 1,
-    "float": 4, "int8_t": 1, "uint8_t": 1, "int32_t": 4, "int": 4,
-}  # fmt: skip
+    "cutlass::half_t": 2,
+    "cutlass::bfloat16_t": 2,
+    "cutlass::float_e4m3_t": 1,
+    "cutlass::float_e5m2_t": 1,
+    "float": 4,
+    "int8_t": 1,
+    "uint8_t": 1,
+    "int32_t": 4,
+    "int": 4,
+}
 
 
 def shared_bytes(code: str, schedule: Sm90Schedule) -> int:

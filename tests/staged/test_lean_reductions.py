@@ -79,8 +79,12 @@ CASES = {
     "two atoms, batches": Case(
         "bf16",
         (
-            ("sum", "B, M", "f32"), ("sum", "B, N", "f32"), ("sum", "B", "f32"),
-            ("max", "M", "f32"), ("min", "N", "bf16"), ("sum", "", "f32"),
+            ("sum", "B, M", "f32"),
+            ("sum", "B, N", "f32"),
+            ("sum", "B", "f32"),
+            ("max", "M", "f32"),
+            ("min", "N", "bf16"),
+            ("sum", "", "f32"),
         ),
         "warps cooperative  tile 256x64x64",
         {"B": 3, "M": 301, "N": 144, "K": 64},
@@ -98,21 +102,21 @@ CASES = {
         {"M": 261, "N": 272, "K": 64},
     ),
     "one number, two atoms": Case(
-        "bf16",
-        (("sum", "", "f32"),),
-        "warps pingpong  tile 128x64x64",
-        {"M": 301, "N": 144, "K": 64},
+        "bf16", (("sum", "", "f32"),), "warps pingpong  tile 128x64x64", {"M": 301, "N": 144, "K": 64}
     ),
     "wide sums": Case(
         "s8",
         (
-            ("sum", "M", "i32"), ("sum", "N", "i32"), ("sum", "", "i32"), ("max", "N", "i32"),
+            ("sum", "M", "i32"),
+            ("sum", "N", "i32"),
+            ("sum", "", "i32"),
+            ("max", "N", "i32"),
             ("min", "M", "i32"),
         ),
         "warps cooperative  tile 128x64x128",
         {"M": 140, "N": 80, "K": 128},
     ),
-}  # fmt: skip
+}
 
 
 # --- the kernel on the host -----------------------------------------------------------
@@ -199,9 +203,14 @@ def valued(run: Run) -> list[tuple[Reduction, Array, Array]]:
     assert isinstance(schedule, Sm90Schedule)
     warps = 8 if schedule.warps == "cooperative" else 4
     names = {
-        "M": run.sizes["M"], "N": run.sizes["N"], "Warps": warps, "int64_t": int,
-        "ceil_div": lambda a, b: -(-a // b), "TileM": schedule.tile[0], "TileN": schedule.tile[1],
-    }  # fmt: skip
+        "M": run.sizes["M"],
+        "N": run.sizes["N"],
+        "Warps": warps,
+        "int64_t": int,
+        "ceil_div": lambda a, b: -(-a // b),
+        "TileM": schedule.tile[0],
+        "TileN": schedule.tile[1],
+    }
     operation = arithmetic(problem)
     plain = epilogue(run.plan, operation).combines
     at, found = 0, []
@@ -245,9 +254,7 @@ def partials(output: Reduction, product: Array, schedule: Sm90Schedule, warps: i
     groups, wide = warps // 4, np.gcd(32, tile_n)
     atoms = tile_m // (64 * groups)
     # batch, tile, atom, group, warp, half, quad | tile, step, columns of 8, lane of the quad, of the pair
-    cut = padded.reshape(
-        batch, tiles_m, atoms, groups, 4, 2, 8, tiles_n, tile_n // wide, wide // 8, 4, 2
-    )  # fmt: skip
+    cut = padded.reshape(batch, tiles_m, atoms, groups, 4, 2, 8, tiles_n, tile_n // wide, wide // 8, 4, 2)
     B, TM, A, G, W, H, Q, TN, S, J, L, E = range(12)
     kept, walked = {
         (False, True): ((TN, B, TM, A, G, W, H, Q), (S, J, E)),
@@ -371,10 +378,14 @@ def test_the_second_launch_is_looked_up_once_and_a_failure_is_not_kept(tmp_path:
     said = subprocess.check_output([str(program)], env={"LD_LIBRARY_PATH": str(tmp_path)}, text=True)
     out_of_memory = 1002  # 1000 and the driver's error
     assert said.splitlines() == [
-        "ucc_combine_out1 of 16", str(out_of_memory),
-        "ucc_combine_out1 of 16", "48: 3 3 1 x 256 1 1, 0 bytes, stream 64, 7", "0",
-        "48: 1 65535 1 x 256 1 1, 0 bytes, stream 64, 7", "0",
-    ]  # fmt: skip
+        "ucc_combine_out1 of 16",
+        str(out_of_memory),
+        "ucc_combine_out1 of 16",
+        "48: 3 3 1 x 256 1 1, 0 bytes, stream 64, 7",
+        "0",
+        "48: 1 65535 1 x 256 1 1, 0 bytes, stream 64, 7",
+        "0",
+    ]
 
 
 @pytest.mark.nvcc

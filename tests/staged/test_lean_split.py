@@ -111,9 +111,13 @@ extern "C" void run(SplitParams const* p) {
 
 class SplitOperand(ctypes.Structure):
     _fields_ = (
-        ("source", ctypes.c_void_p), ("small", ctypes.c_void_p), ("row_stride", ctypes.c_int64),
-        ("batch_stride", ctypes.c_int64), ("rows", ctypes.c_int32), ("batches", ctypes.c_int32),
-    )  # fmt: skip
+        ("source", ctypes.c_void_p),
+        ("small", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
+        ("batch_stride", ctypes.c_int64),
+        ("rows", ctypes.c_int32),
+        ("batches", ctypes.c_int32),
+    )
 
 
 class SplitParams(ctypes.Structure):
@@ -288,11 +292,13 @@ def test_the_workspaces_follow_one_another(bench: Bench) -> None:
 
 
 BUILT = {
-    "cooperative": three(), "pingpong": three(THREE_PINGPONG, batched=True), "reductions": reduced(),
+    "cooperative": three(),
+    "pingpong": three(THREE_PINGPONG, batched=True),
+    "reductions": reduced(),
     "stream-K": three(SPLIT_K),
     "half a turn": three(replace(THREE_PINGPONG, tile=(128, 96, 32), stages=3)),
     "tall": three(replace(THREE, tile=(256, 96, 16), stages=4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.nvcc
@@ -371,8 +377,9 @@ def test_no_other_stage_serves_it(bench: Bench) -> None:
     with pytest.raises(NotServed):
         backend.recipe_of(source, one, "a", cache)
     for make_recipe in (
-        lambda: backend.recipe_of(source, one, "plain", cache), lambda: nvcc_recipe(source, bench.toolchain),
-    ):  # fmt: skip
+        lambda: backend.recipe_of(source, one, "plain", cache),
+        lambda: nvcc_recipe(source, bench.toolchain),
+    ):
         with pytest.raises(BuiltInPartsAlone, match=r"UCUTLASS_BUILD_STAGE.*`warps multistage`"):
             make_recipe()
 
@@ -406,14 +413,29 @@ H200, SM90 = DEVICES["H200"], ARCHES["sm90a"]
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.sampled_from(("pingpong", "cooperative")), st.sampled_from(PINGPONG_M), st.sampled_from(WIDTHS),
-    st.integers(1, 16), st.sampled_from(CLUSTERS), st.booleans(), st.booleans(), st.booleans(), st.booleans(),
+    st.sampled_from(("pingpong", "cooperative")),
+    st.sampled_from(PINGPONG_M),
+    st.sampled_from(WIDTHS),
+    st.integers(1, 16),
+    st.sampled_from(CLUSTERS),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
     st.sampled_from(["f32", "bf16"]),
-)  # fmt: skip
+)
 def test_what_the_rules_allow_is_served(
-    warps: Any, rows: int, columns: int, steps: int, cluster: tuple[int, int], batched: bool, residual: bool,
-    bias: bool, reduces: bool, out: str,
-) -> None:  # fmt: skip
+    warps: Any,
+    rows: int,
+    columns: int,
+    steps: int,
+    cluster: tuple[int, int],
+    batched: bool,
+    residual: bool,
+    bias: bool,
+    reduces: bool,
+    out: str,
+) -> None:
     """No other kernel stands in for it, so that the rules must refuse what it does not serve, and only that:
     they count the bytes of its epilogue."""
     problem, sizes = gemm(

@@ -37,8 +37,7 @@ def scheduled(**changes: object) -> GemmPlan:
         pytest.param(replace(gelu(), routes=("direct", "direct")), id="route"),
         pytest.param(biased(HostScalar(0, "f32"), Compute("add", (2, 3), "f32")), id="a host scalar"),
         pytest.param(
-            biased(CoordinateValue("m", 0, (), (0,), "f32"), Compute("add", (2, 3), "f32")),
-            id="coordinates",
+            biased(CoordinateValue("m", 0, (), (0,), "f32"), Compute("add", (2, 3), "f32")), id="coordinates"
         ),
     ],
 )

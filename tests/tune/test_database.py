@@ -61,9 +61,12 @@ def test_a_row_is_found_by_all_of_its_key(database: Database) -> None:
     assert not database.path.exists(), "reading makes nothing"
     assert database.keep(KEY, ROW) == ROW == database.find(KEY)
     for other in (
-        replace(KEY, device="NVIDIA H200 NVL"), replace(KEY, arch="sm80"), replace(KEY, program="b" * 64),
-        replace(KEY, extents=(4096,)), replace(KEY, extents=(4096, 4097)),
-    ):  # fmt: skip
+        replace(KEY, device="NVIDIA H200 NVL"),
+        replace(KEY, arch="sm80"),
+        replace(KEY, program="b" * 64),
+        replace(KEY, extents=(4096,)),
+        replace(KEY, extents=(4096, 4097)),
+    ):
         assert database.find(other) is None
         assert database.devices(other) == ((KEY.device,) if other.device != KEY.device else ())
 
@@ -134,13 +137,22 @@ def test_a_newer_schema(database: Database) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("schedule", "no JSON"), ("schedule", "[]"), ("schedule", '{"wraps": "pingpong"}'),
-        ("schedule", '{"tile": [128, 256]}'), ("schedule", '{"tile": [128, 256, "64"]}'),
-        ("schedule", '{"stages": true}'), ("schedule", '{"swizzle": 99}'), ("schedule", '{"warps": "auto"}'),
-        ("microseconds", "soon"), ("microseconds", -1.0), ("microseconds", float("inf")),
-        ("versions", "7"), ("versions", "{"), ("schedule", b"\xff\xfe"),
+        ("schedule", "no JSON"),
+        ("schedule", "[]"),
+        ("schedule", '{"wraps": "pingpong"}'),
+        ("schedule", '{"tile": [128, 256]}'),
+        ("schedule", '{"tile": [128, 256, "64"]}'),
+        ("schedule", '{"stages": true}'),
+        ("schedule", '{"swizzle": 99}'),
+        ("schedule", '{"warps": "auto"}'),
+        ("microseconds", "soon"),
+        ("microseconds", -1.0),
+        ("microseconds", float("inf")),
+        ("versions", "7"),
+        ("versions", "{"),
+        ("schedule", b"\xff\xfe"),
     ],
-)  # fmt: skip
+)
 def test_a_row_that_was_tampered_with_is_no_row_and_is_replaced(
     database: Database, column: str, value: object
 ) -> None:
@@ -189,9 +201,11 @@ Database(Path(sys.argv[1])).keep(KEY, ROW)
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:
     paths = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]\n"
     return subprocess.Popen(
-        [sys.executable, "-c", paths + code, *arguments], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", paths + code, *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def whole(path: Path) -> bool:

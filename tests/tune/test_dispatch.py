@@ -23,9 +23,12 @@ def test_one_schedule_that_keeps_the_speed_of_all_serves_all() -> None:
 
 def test_each_shape_takes_the_fastest_of_those_chosen() -> None:
     shapes = [
-        Measured(A, {A: 1.0, B: 1.015, C: 1.01}), Measured(B, {B: 1.0, C: 1.01}),
-        Measured(C, {C: 1.0, B: 1.015}), Measured(D, {D: 1.0, C: 1.002}), Measured(A, {A: 1.0}),
-    ]  # fmt: skip
+        Measured(A, {A: 1.0, B: 1.015, C: 1.01}),
+        Measured(B, {B: 1.0, C: 1.01}),
+        Measured(C, {C: 1.0, B: 1.015}),
+        Measured(D, {D: 1.0, C: 1.002}),
+        Measured(A, {A: 1.0}),
+    ]
     table = {e.request: e.shapes for e in cover(shapes)}
     assert table == {C: (1, 2, 3), A: (0, 4)}
 
@@ -38,9 +41,11 @@ def test_what_was_wrong_at_a_shape_does_not_serve_it() -> None:
 
 def test_the_fewest_do_not_depend_on_weights_and_a_limit_does() -> None:
     shapes = [
-        Measured(A, {A: 1.0, B: 1.0}), Measured(B, {B: 1.0}), Measured(C, {C: 1.0}, weight=10.0),
+        Measured(A, {A: 1.0, B: 1.0}),
+        Measured(B, {B: 1.0}),
+        Measured(C, {C: 1.0}, weight=10.0),
         Measured(D, {D: 1.0}, weight=0.1),
-    ]  # fmt: skip
+    ]
     assert [e.request for e in cover(shapes)] == [C, B, D], "in front what serves most weight"
     assert [e.request for e in cover(shapes, most=1)] == [C]
     assert [(e.request, e.shapes) for e in cover(shapes, most=2)] == [(C, (2,)), (B, (0, 1))]
@@ -51,9 +56,13 @@ def test_heavy_shapes_do_not_cost_schedules() -> None:
     """By weight C would be first, and A and B were still needed."""
     both = {A: 1.0, C: 1.0}, {B: 1.0, C: 1.0}
     shapes = [
-        Measured(A, {A: 1.0}), Measured(A, {A: 1.0}), Measured(A, both[0], 9.0), Measured(B, both[1], 9.0),
-        Measured(B, {B: 1.0}), Measured(B, {B: 1.0}),
-    ]  # fmt: skip
+        Measured(A, {A: 1.0}),
+        Measured(A, {A: 1.0}),
+        Measured(A, both[0], 9.0),
+        Measured(B, both[1], 9.0),
+        Measured(B, {B: 1.0}),
+        Measured(B, {B: 1.0}),
+    ]
     assert {e.request for e in cover(shapes)} == {A, B}
     assert [e.request for e in cover(shapes, most=1)] == [C]
 

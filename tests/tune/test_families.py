@@ -33,9 +33,11 @@ PAIR = (
     "{{ return silu(dot[D](x, w)) * dot[D](x, u) {} }}"
 )
 SIZES = {
-    SOFTMAX: "T=512,D=4096", CONV: "N=8,H=28,W=28,C=64,K=64", ATTEND: "H=8,L=1024,S=1024",
+    SOFTMAX: "T=512,D=4096",
+    CONV: "N=8,H=28,W=28,C=64,K=64",
+    ATTEND: "H=8,L=1024,S=1024",
     PAIR: "T=1024,D=512,F=1024",
-}  # fmt: skip
+}
 
 
 def space(text: str, schedule: str = "", free: bool = False) -> Space:

@@ -144,9 +144,10 @@ def test_a_lost_worker_is_a_failure_of_the_kernel_and_a_broken_machine_is_not(jo
         shop = live(job, Engine(lambda asked, _: problem if asked == name else None))
         groups = job.space.groups[:1]
         calls: dict[str, Callable[[], Sequence[Any]]] = {
-            "build": lambda: shop.build(groups), "timed": lambda: shop.time(groups),
+            "build": lambda: shop.build(groups),
+            "timed": lambda: shop.time(groups),
             "confirmed": lambda: shop.confirm([groups[0].members[0]]),
-        }  # fmt: skip
+        }
         return [calls[step]() for step in list(calls)[: list(calls).index(name) + 1]][-1][0]
 
     found = steps(TaskLost("f", ("a", "b", "c")))
@@ -267,8 +268,11 @@ def test_one_that_fails_stops_no_other(job: Job) -> None:
 
 
 def test_a_search_that_finds_nothing_is_an_end_too(job: Job) -> None:
-    (ended,) = tune_many([job], Engine(lambda n, _: Crashed("SIGKILL", "") if n == "timed" else None),
-                         Settings(Limits(builds=2)))  # fmt: skip
+    (ended,) = tune_many(
+        [job],
+        Engine(lambda n, _: Crashed("SIGKILL", "") if n == "timed" else None),
+        Settings(Limits(builds=2)),
+    )
     assert isinstance(ended, Done) and ended.tuned.winner is None
 
 

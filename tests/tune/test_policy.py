@@ -23,9 +23,15 @@ from ucutlass.tune.policy import (
 )
 
 BASE = Request(
-    warps="cooperative", tile=(128, 256, 64), cluster=(2, 1), stages=4, swap="no", split_k=1,
-    raster="heuristic", swizzle=1,
-)  # fmt: skip
+    warps="cooperative",
+    tile=(128, 256, 64),
+    cluster=(2, 1),
+    stages=4,
+    swap="no",
+    split_k=1,
+    raster="heuristic",
+    swizzle=1,
+)
 TABLE = TABLES["square 4096"]
 SPACE = TABLE.space
 

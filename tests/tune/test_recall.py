@@ -212,9 +212,7 @@ def test_build_draws_on_what_is_recorded_and_says_so(machine: Machine, tmp_path:
     assert first.endswith("record ffffffffffffffff") and second.endswith("\tthe planner")
 
 
-def test_build_does_not_overrule_a_schedule_that_the_program_fixes(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_build_does_not_overrule_a_schedule_that_the_program_fixes(machine: Machine, tmp_path: Path) -> None:
     path = tmp_path / "linear.ucu"
     path.write_text(FIXED)
     recorded(another())

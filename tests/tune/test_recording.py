@@ -66,9 +66,11 @@ def test_the_winner_is_recorded_and_builds_draw_on_it(machine: Machine, gpu: Gpu
     assert machine.builds == builds, "the tuned kernel is in the cache already"
     (told,) = machine.ucc("explain", program, *SIZES, "--json").json["recorded"]
     assert told == {
-        "gpu": "NVIDIA H200", "schedule": tuned["schedule"], "microseconds": tuned["microseconds"],
+        "gpu": "NVIDIA H200",
+        "schedule": tuned["schedule"],
+        "microseconds": tuned["microseconds"],
         "record": tuned["record"],
-    }  # fmt: skip
+    }
     said = dict(line.split("\t", 1) for line in machine.ucc("explain", program, *SIZES).out.splitlines())
     assert said["recorded"] == f"{tuned['microseconds']:.2f} us on NVIDIA H200: {tuned['schedule']}"
 
@@ -242,7 +244,9 @@ def test_python_tunes_sets(machine: Machine, gpu: Gpu, program: Path, shapes: Pa
     shapes.write_text("M,N,K,weight\n4096,4096,4096,1\n2048,4096,4096,3\n8192,4096,4096,0.5\n")
     heard: list[tuple[int, Trial]] = []
     result = ucutlass.tune_shapes(
-        program, str(shapes) if listed else sizes, weights=None if listed else (1, 3, 0.5),
+        program,
+        str(shapes) if listed else sizes,
+        weights=None if listed else (1, 3, 0.5),
         on_job=lambda at, job: lambda trial: heard.append((at, trial)),
     )
     assert result.ok and result.gain is not None and result.gain > 1
@@ -290,9 +294,12 @@ def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = screen.getvalue()
     share = job.space.bound / 400e-6
     for words in (
-        "linear M=4096 N=4096 K=4096, shape 2 of 2", f"best 400.00 us, {share:.0%} of the bound",
-        "2 of at most 3 builds", "s left", "nvcc says; no \\x1b[2J",
-    ):  # fmt: skip
+        "linear M=4096 N=4096 K=4096, shape 2 of 2",
+        f"best 400.00 us, {share:.0%} of the bound",
+        "2 of at most 3 builds",
+        "s left",
+        "nvcc says; no \\x1b[2J",
+    ):
         assert words in shown
 
 

@@ -61,8 +61,9 @@ def test_times_are_those_of_the_file() -> None:
         times = [
             seconds
             for g, mine in zip(table.space.groups, table.times, strict=True)
-            for m, seconds in zip(g.members, mine, strict=True) if m.request == wanted
-        ]  # fmt: skip
+            for m, seconds in zip(g.members, mine, strict=True)
+            if m.request == wanted
+        ]
         assert times == [pytest.approx(row["us"] * 1e-6)]
 
 

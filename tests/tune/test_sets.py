@@ -20,10 +20,7 @@ FILE = Path("shapes.csv")
 
 def test_shapes_weights_and_what_all_have_in_common() -> None:
     found = parse("\n M, weight ,N\n1,0.5,8\n\n64,2,8\n", FILE, PROGRAM, {"K": 16})
-    assert found == (
-        Shape({"K": 16, "M": 1, "N": 8}, 0.5, 3),
-        Shape({"K": 16, "M": 64, "N": 8}, 2.0, 5),
-    )
+    assert found == (Shape({"K": 16, "M": 1, "N": 8}, 0.5, 3), Shape({"K": 16, "M": 64, "N": 8}, 2.0, 5))
     assert parse("M,N,K\r\n1,8,16\r\n", FILE, PROGRAM)[0].weight == 1.0
 
 

@@ -36,9 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    floor: Floor, shapes: Sequence[Shape], most: int | None = None, heard: list[Trial] | None = None,
+    floor: Floor,
+    shapes: Sequence[Shape],
+    most: int | None = None,
+    heard: list[Trial] | None = None,
     **limits: float,
-) -> TunedSet:  # fmt: skip
+) -> TunedSet:
     def on_job(at: int, job: Job) -> OnTrial:
         return (heard if heard is not None else []).append
 
@@ -128,10 +131,7 @@ def test_a_schedule_that_is_wrong_or_slow_at_a_shape_is_not_given_to_it(floor: F
     from ucutlass.schedule import show
 
     name = next(LARGE[i] for i, _ in at if winners[LARGE[i]] != show(request))
-    for more in (
-        {"wrong": {name: frozenset({request})}},
-        {"turns": {name: {request: 0.9}}},
-    ):
+    for more in ({"wrong": {name: frozenset({request})}}, {"turns": {name: {request: 0.9}}}):
         again = run(Floor(tmp_path / "kernel.so", **more), [shape(n) for n in LARGE])  # type: ignore[arg-type]
         given = again.shapes[LARGE.index(name)].kernel
         assert again.ok and given is not None and given.request != request
@@ -176,15 +176,11 @@ def test_the_budget_is_of_all_shapes(
 ) -> None:
     """A unit of builds takes ten seconds. Of 45 each shape has 15, and the second unit runs beyond."""
     monkeypatch.setattr("ucutlass.runtime.parallel.jobs", lambda: 1)
-    done = run(
-        floor, [shape(n) for n in LARGE[:3]], seconds=seconds, builds=40, hopeful=math.inf, close=0.0
-    )
+    done = run(floor, [shape(n) for n in LARGE[:3]], seconds=seconds, builds=40, hopeful=math.inf, close=0.0)
     assert [one.row["seconds"] for one in done.shapes] == spent and done.ok
 
 
-def test_what_a_shape_leaves_over_is_for_those_behind(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_shape_leaves_over_is_for_those_behind(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ucutlass.runtime.parallel.jobs", lambda: 1)
     # The first is as near to its bound as asked after one unit; the others never are.
     shapes = [shape("square 4096"), shape("small K"), shape("M 128")]

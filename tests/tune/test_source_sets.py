@@ -63,9 +63,7 @@ def test_a_schedule_for_several_shapes_is_one_block(requests: tuple[Request, Req
         assert planned(text, others).request == planned(LINEAR, others).request
 
 
-def test_blocks_of_shapes_that_are_written_anew_go_and_others_stay(
-    requests: tuple[Request, Request],
-) -> None:
+def test_blocks_of_shapes_that_are_written_anew_go_and_others_stay(requests: tuple[Request, Request]) -> None:
     a, b = requests
     first = written(LINEAR, (sized(128), a), (sized(256), a), (sized(4096), b))
     again = written(first, (sized(128), b), (sized(256), b))

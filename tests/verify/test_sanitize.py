@@ -127,14 +127,22 @@ def test_memcheck() -> None:
     assert parsed.errors == 3 and not parsed.refusal
     assert parsed.findings == (
         Finding(
-            "error", "Invalid __global__ write of size 4 bytes", "unaligned_kernel()", "0x50",
-            "0x710fdca00001", 1,
+            "error",
+            "Invalid __global__ write of size 4 bytes",
+            "unaligned_kernel()",
+            "0x50",
+            "0x710fdca00001",
+            1,
         ),
         Finding(
-            "error", "Invalid __global__ write of size 4 bytes", "out_of_bounds_kernel()",
-            "0xb0 in memcheck_demo.cu:39", "0x87654320", 2,
+            "error",
+            "Invalid __global__ write of size 4 bytes",
+            "out_of_bounds_kernel()",
+            "0xb0 in memcheck_demo.cu:39",
+            "0x87654320",
+            2,
         ),
-    )  # fmt: skip
+    )
 
 
 def test_racecheck() -> None:
@@ -155,7 +163,9 @@ def test_initcheck_and_synccheck() -> None:
     divergent, invalid = parse(SYNCCHECK).findings
     assert divergent.error == "Barrier error detected. Divergent thread(s) in block"
     assert divergent.kernel == "myKernel(int *, int *)" and divergent.where == "0x11f0 in test.cu:42"
-    assert invalid.error == "Barrier error detected. Invalid arguments" and invalid.kernel == "myKernel(int *)"
+    assert (
+        invalid.error == "Barrier error detected. Invalid arguments" and invalid.kernel == "myKernel(int *)"
+    )
 
 
 def test_older_versions() -> None:
@@ -174,7 +184,9 @@ def test_clean_needs_every_launch(text: str) -> None:
 def test_findings_name_the_kernel() -> None:
     report = judge("memcheck", parse(MEMCHECK), 86, 2, 2)
     assert report.status == "findings"
-    assert report.message.startswith("3 errors: Invalid __global__ write of size 4 bytes in unaligned_kernel()")
+    assert report.message.startswith(
+        "3 errors: Invalid __global__ write of size 4 bytes in unaligned_kernel()"
+    )
 
 
 def test_warnings_of_racecheck_are_kept_but_do_not_fail() -> None:
@@ -196,7 +208,9 @@ def test_a_process_that_failed_before_cuda_is_no_fault_of_the_tool() -> None:
 
 def test_host_frames_of_two_lines_are_no_findings() -> None:
     frames = "=========     Host Frame: [0x2774ec]\n=========                in /lib/x86_64-linux-gnu/libcuda.so.1\n"
-    text = MEMCHECK.replace("=========         Host Frame: run_unaligned() [0xacd4] in memcheck_demo\n", frames)
+    text = MEMCHECK.replace(
+        "=========         Host Frame: run_unaligned() [0xacd4] in memcheck_demo\n", frames
+    )
     assert text != MEMCHECK and parse(text).findings == parse(MEMCHECK).findings
 
 

@@ -92,9 +92,14 @@ def test_a_mistake_falls_at_its_case(mistake: str, whole: Suite, tmp_path: Path)
 
 
 NARROW = (
-    "drops_the_last_whole_tile_of_k", "returns_what_it_kept_by_pointer", "loses_nan", "all_nan_where_one_is",
-    "flushes_denormals", "serves_what_it_cannot", "differs_now_and_then",
-)  # fmt: skip
+    "drops_the_last_whole_tile_of_k",
+    "returns_what_it_kept_by_pointer",
+    "loses_nan",
+    "all_nan_where_one_is",
+    "flushes_denormals",
+    "serves_what_it_cannot",
+    "differs_now_and_then",
+)
 """Mistakes that normal numbers at the asked extents cannot show."""
 
 
@@ -148,8 +153,14 @@ def test_a_process_that_never_begins_leaves_everything_undone(whole: Suite) -> N
 @pytest.mark.parametrize(
     ("code", "refuses"),
     [
-        (1, True), (2001, True), (2004, True), (2005, True),
-        (1001, False), (2007, False), (2010, False), (2099, False),
+        (1, True),
+        (2001, True),
+        (2004, True),
+        (2005, True),
+        (1001, False),
+        (2007, False),
+        (2010, False),
+        (2099, False),
     ],
 )
 def test_only_words_about_the_arguments_are_a_refusal(code: int, refuses: bool, whole: Suite) -> None:
@@ -285,8 +296,10 @@ def test_sums_in_f16_are_not_asked_to_overflow() -> None:
 def test_reduced_cases_are_small_and_pass_every_edge() -> None:
     cases: tuple[Case, ...] = reduced(PROGRAM, {"M": 4096, "K": 4096, "N": 4096}, GRAIN, seed=1)
     assert [c.sizes for c in cases] == [
-        {"M": 17, "K": 40, "N": 9}, {"M": 17, "K": 168, "N": 9}, {"M": 1, "K": 8, "N": 1},
-    ]  # fmt: skip
+        {"M": 17, "K": 40, "N": 9},
+        {"M": 17, "K": 168, "N": 9},
+        {"M": 1, "K": 8, "N": 1},
+    ]
 
 
 def test_the_candidates_of_this_file_are_its_mistakes() -> None:

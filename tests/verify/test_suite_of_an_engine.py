@@ -31,13 +31,19 @@ def asked() -> dict[str, Any]:
     program = frontend.program(frontend.read_text(TEXT))
     grain = Grain({"M": 64}, {}, {})
     made = verified.Plan(
-        facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]), grain,
-        suite(program, SIZES, grain, seed=3, most=6), (),
-    )  # fmt: skip
+        facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]),
+        grain,
+        suite(program, SIZES, grain, seed=3, most=6),
+        (),
+    )
     arguments = {
-        "kernel": dict(made.kernel), "keys": ["key-of-it"], "tile": dict(made.grain.tile),
-        "suite": verified.asdict(made.suite), "case_seconds": 7.0, "built_with": {"nvcc": "13"},
-    }  # fmt: skip
+        "kernel": dict(made.kernel),
+        "keys": ["key-of-it"],
+        "tile": dict(made.grain.tile),
+        "suite": verified.asdict(made.suite),
+        "case_seconds": 7.0,
+        "built_with": {"nvcc": "13"},
+    }
     crossed: dict[str, Any] = json.loads(json.dumps(arguments))
     return crossed
 

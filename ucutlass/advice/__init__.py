@@ -8,6 +8,23 @@ from ucutlass.advice.rules import RULES
 from ucutlass.advice.select import Advice, HitRate, advise, finding
 
 __all__ = [
-    "RULES", "Advice", "Build", "Classified", "Counters", "Edit", "Evidence", "Expected", "Facts", "Finding",
-    "HitRate", "Rival", "Rule", "Timing", "advise", "classify", "facts_of", "finding", "neighbours",
+    "RULES",
+    "Advice",
+    "Build",
+    "Classified",
+    "Counters",
+    "Edit",
+    "Evidence",
+    "Expected",
+    "Facts",
+    "Finding",
+    "HitRate",
+    "Rival",
+    "Rule",
+    "Timing",
+    "advise",
+    "classify",
+    "facts_of",
+    "finding",
+    "neighbours",
 ]

@@ -37,8 +37,12 @@ def anything(_: Planned) -> bool:
 
 
 def neighbours(
-    facts: Facts, *free: str, keep: Keep = anything, pays: float | None = PAYS,
-    expected: Expected | None = None, **fixed: Any,
+    facts: Facts,
+    *free: str,
+    keep: Keep = anything,
+    pays: float | None = PAYS,
+    expected: Expected | None = None,
+    **fixed: Any,
 ) -> tuple[Edit, ...]:
     """The best legal kernels with these fields freed (and others fixed), at most two, best first.
 
@@ -50,7 +54,10 @@ def neighbours(
 
 
 def of_request(
-    facts: Facts, asked: Request, keep: Keep = anything, pays: float | None = PAYS,
+    facts: Facts,
+    asked: Request,
+    keep: Keep = anything,
+    pays: float | None = PAYS,
     expected: Expected | None = None,
 ) -> tuple[Edit, ...]:
     """As `neighbours`, for a request written out."""

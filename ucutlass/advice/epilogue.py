@@ -109,8 +109,10 @@ def bank_conflicts(f: Facts) -> Verdict | None:
     if c is None or c.shared_conflicts is None or not c.shared_wavefronts:
         return None
     share = c.shared_conflicts / c.shared_wavefronts
-    felt = c.stall_short_scoreboard is not None and c.stall_total and (
-        c.stall_short_scoreboard / c.stall_total > SHORT_STALL
+    felt = (
+        c.stall_short_scoreboard is not None
+        and c.stall_total
+        and (c.stall_short_scoreboard / c.stall_total > SHORT_STALL)
     )
     if share <= CONFLICTS or not felt:
         return None

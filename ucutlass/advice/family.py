@@ -58,10 +58,16 @@ def speed_of(bounds: Bounds) -> SpeedOfLight:
     other = max((t.seconds for t in bounds.fused.limits if t.name != "memory"), default=0.0)
     least = bounds.least
     return SpeedOfLight(
-        max(memory, other), "memory" if memory >= other else "multiplications",
-        round(bounds.intensity * least.bytes), least.bytes, other, memory, bounds.intensity, bounds.ridge,
+        max(memory, other),
+        "memory" if memory >= other else "multiplications",
+        round(bounds.intensity * least.bytes),
+        least.bytes,
+        other,
+        memory,
+        bounds.intensity,
+        bounds.ridge,
         bounds.lane,
-    )  # fmt: skip
+    )
 
 
 def advise_any(facts: Facts | FamilyFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
@@ -95,11 +101,14 @@ def _near(f: FamilyFacts) -> tuple[Edit, ...]:
     ranked = sorted(others, key=lambda k: k.seconds)[:MOST_EDITS]
     return tuple(
         Edit(
-            k.request, show(k.request), differing(f.planned.request, k.request),
-            k.seconds / f.planned.seconds, HOPED,
+            k.request,
+            show(k.request),
+            differing(f.planned.request, k.request),
+            k.seconds / f.planned.seconds,
+            HOPED,
         )
         for k in ranked
-    )  # fmt: skip
+    )
 
 
 def _finding(f: FamilyFacts, share: float, edits: tuple[Edit, ...]) -> Finding:

@@ -311,5 +311,10 @@ def wrong_pipe(f: Facts) -> Verdict | None:
     if not evidence:
         return None
     act = "" if edits else "check the compile target, and the lane: `dot` over bf16, f16 or tf32 casts"
-    return Verdict("counters" if tier == "counters" else "build" if tier == "build" else "analytic",
-                   tuple(evidence), unit, edits, act)
+    return Verdict(
+        "counters" if tier == "counters" else "build" if tier == "build" else "analytic",
+        tuple(evidence),
+        unit,
+        edits,
+        act,
+    )

@@ -85,8 +85,10 @@ def less_energy(f: Facts) -> Verdict | None:
     if t is None or t.joules is None:
         return None
     equal = [
-        (r.joules, r) for r in t.rivals
-        if r.joules is not None and abs(r.seconds / t.seconds - 1) <= TIE
+        (r.joules, r)
+        for r in t.rivals
+        if r.joules is not None
+        and abs(r.seconds / t.seconds - 1) <= TIE
         and r.joules < (1 - LESS_ENERGY) * t.joules
     ]
     if not equal:

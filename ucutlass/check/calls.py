@@ -76,7 +76,8 @@ def _unknown(call: syntax.Call, scope: Scope) -> Reject:
             "UC0504",
             "a torch call is a stage of its own in a pipeline",
             call.span,
-            f"bind it with its type: h: f32[B, C] = {name}(x)" if callable_
+            f"bind it with its type: h: f32[B, C] = {name}(x)"
+            if callable_
             else spelling_hint(name) or "write it in the language's own functions",
         )
     if name in scope.programs:
@@ -136,9 +137,11 @@ def _function(function: Function, call: syntax.Call, scope: Scope) -> Value:
     by_name = next((a for a in call.arguments if a.name in function.parameters[:least]), None)
     if by_name is not None:
         raise Reject(
-            "UC0105", f"{call.callee} takes {by_name.name} by its place, not by name", by_name.span,
+            "UC0105",
+            f"{call.callee} takes {by_name.name} by its place, not by name",
+            by_name.span,
             _signature(call.callee, ()),
-        )  # fmt: skip
+        )
     if function.name in REDUCTIONS and sum(a.name is None for a in call.arguments) == 1:
         raise _unnamed(call, scope)  # max(x), as PyTorch reduces all
     args, named = _positional(call, least, most, function.parameters)
@@ -198,7 +201,9 @@ def _segment(call: syntax.Call, scope: Scope) -> Value:
 
 
 _PLAIN: Mapping[str, Callable[[syntax.Call, Scope], Value]] = {
-    "size": _size, "index": _index, "segment": _segment,
+    "size": _size,
+    "index": _index,
+    "segment": _segment,
 }
 
 
@@ -225,11 +230,14 @@ def _over(consumed: tuple[tuple[str, Span], ...], value: Value, scope: Scope, wh
     for dim, span in consumed:
         if dim not in value.dims:
             raise Reject(
-                "UC0211", f"{what} over {dim}, but the value ranges over {describe(value.dims)}", span,
+                "UC0211",
+                f"{what} over {dim}, but the value ranges over {describe(value.dims)}",
+                span,
                 did_you_mean(scope.written(dim), map(scope.written, value.dims))
-                or f"write {what}[{scope.written(value.dims[-1])}](..), or leave {what} out" if value.dims
+                or f"write {what}[{scope.written(value.dims[-1])}](..), or leave {what} out"
+                if value.dims
                 else f"the value is one element: leave {what} out",
-            )  # fmt: skip
+            )
     return scope.dims.order(d for d, _ in consumed)
 
 
@@ -414,9 +422,12 @@ def _expand(function: syntax.Function, call: syntax.Call, scope: Scope) -> Value
     known = scope.expansions.get(key)
     if known is None:
         inner = replace(
-            scope, values=dict(zip(function.params, values, strict=True)),
-            alias=dict(zip(function.dims, dims, strict=False)), stack=(*scope.stack, function.name), bound={},
-        )  # fmt: skip
+            scope,
+            values=dict(zip(function.params, values, strict=True)),
+            alias=dict(zip(function.dims, dims, strict=False)),
+            stack=(*scope.stack, function.name),
+            bound={},
+        )
         try:
             known = _body(function, inner)
         except Reject as problem:

@@ -65,9 +65,13 @@ def _either(left: Sequence[Case], right: Sequence[Case]) -> list[Case]:
 
 
 _NEGATED = {
-    "less": "greater_equal", "less_equal": "greater", "greater": "less_equal", "greater_equal": "less",
-    "equal": "not_equal", "not_equal": "equal",
-}  # fmt: skip
+    "less": "greater_equal",
+    "less_equal": "greater",
+    "greater": "less_equal",
+    "greater_equal": "less",
+    "equal": "not_equal",
+    "not_equal": "equal",
+}
 
 
 def _cases(condition: Value, positive: bool, dims: Mapping[str, Extent]) -> list[Case]:
@@ -91,11 +95,13 @@ def _compared(function: str, left: Value, right: Value, dims: Mapping[str, Exten
     constant = -apart.get((), 0)
     terms = {key: factor for key, factor in apart.items() if key and factor}
     ranges: Mapping[str, list[Interval]] = {
-        "less": [(-math.inf, constant - 1)], "less_equal": [(-math.inf, constant)],
-        "greater": [(constant + 1, math.inf)], "greater_equal": [(constant, math.inf)],
+        "less": [(-math.inf, constant - 1)],
+        "less_equal": [(-math.inf, constant)],
+        "greater": [(constant + 1, math.inf)],
+        "greater_equal": [(constant, math.inf)],
         "equal": [(constant, constant)],
         "not_equal": [(-math.inf, constant - 1), (constant + 1, math.inf)],
-    }  # fmt: skip
+    }
     return [(_normal(terms, interval),) for interval in ranges[function]]
 
 

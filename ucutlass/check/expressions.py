@@ -52,7 +52,9 @@ def _name(name: str, scope: Scope, span: Span) -> Value:
         return value
     if scope.dim(name) is not None:
         raise Reject(
-            "UC0102", f"{name} is a dimension; alone it has no value", span,
+            "UC0102",
+            f"{name} is a dimension; alone it has no value",
+            span,
             f"write size({name}) for its extent or index({name}) for the coordinate along it",
         )
     # A function's body is checked for each list of arguments, and a hint compares many names.
@@ -88,9 +90,11 @@ def condition(expr: syntax.Expr, scope: Scope, code: str) -> Value:
         case syntax.Name(name, span):
             if scope.dim(name) is None and name in scope.values:
                 raise Reject(
-                    code, f"{name} is a value; a condition here is made of extents", span,
+                    code,
+                    f"{name} is a value; a condition here is made of extents",
+                    span,
                     "what follows a value is chosen element by element, by where(c, a, b)",
-                )  # fmt: skip
+                )
             return elementwise.size(scope.need_dim(name, span), scope, span)
         case syntax.Call(
             callee="size", brackets=None, arguments=(syntax.Argument(syntax.Name(name), None),), span=span

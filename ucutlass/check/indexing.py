@@ -28,10 +28,13 @@ def check_index(index: syntax.Index, scope: Scope) -> Value:
         ids = scope.check(item.right)
         if ids.elem.kind != "int":
             raise Reject(
-                "UC0212", f"coordinates are integers; this is {show_value(ids)}", item.right.span,
+                "UC0212",
+                f"coordinates are integers; this is {show_value(ids)}",
+                item.right.span,
                 f"write {scope.written(dim)} = i64({format_expression(item.right)}), which rounds to nearest"
-                if ids.elem.kind == "float" else "write i64(where(c, 1, 0)) to make a number of a condition",
-            )  # fmt: skip
+                if ids.elem.kind == "float"
+                else "write i64(where(c, 1, 0)) to make a number of a condition",
+            )
         dims = scope.dims.order([d for d in value.dims if d != dim] + list(ids.dims))
         value = scope.graph.add(ir.Gather(value, dim, ids, value.elem, dims, index.span))
     return value
@@ -140,10 +143,13 @@ def _affine(expr: syntax.Expr, scope: Scope) -> _Sum:
                     return _scaled(other, factor.offset.value)
     gathered = _coordinates(expr, scope)
     raise Reject(
-        "UC0214", "a position is a sum of coordinates times whole numbers", expr.span,
-        "write for example x[H = 2*P + R - 1]; x[2*H = P + 1 - R] divides" if gathered is None
+        "UC0214",
+        "a position is a sum of coordinates times whole numbers",
+        expr.span,
+        "write for example x[H = 2*P + R - 1]; x[2*H = P + 1 - R] divides"
+        if gathered is None
         else f"other positions are gathered: write i64({format_expression(gathered)})",
-    )  # fmt: skip
+    )
 
 
 def _coordinates(expr: syntax.Expr, scope: Scope) -> syntax.Expr | None:

@@ -62,9 +62,11 @@ def _unused_in_function(function: syntax.Function) -> Iterator[Diagnostic]:
     for name in function.params:
         if name not in used:
             yield _warning(
-                "UC0801", f"{function.name} does not use its parameter {name}", function.name_span,
+                "UC0801",
+                f"{function.name} does not use its parameter {name}",
+                function.name_span,
                 f"use {name}, or leave it out here and in the calls",
-            )  # fmt: skip
+            )
     yield from _unused_bindings(function.body, used)
 
 
@@ -73,9 +75,11 @@ def _unused_in_program(program: syntax.Program) -> Iterator[Diagnostic]:
     for param in program.params:
         if param.name not in used and not _brings_extents(param, program, used):
             yield _warning(
-                "UC0801", f"{program.name} does not use its parameter {param.name}", param.span,
+                "UC0801",
+                f"{program.name} does not use its parameter {param.name}",
+                param.span,
                 f"use {param.name}, or leave it out",
-            )  # fmt: skip
+            )
     yield from _unused_bindings(program.body, used)
 
 
@@ -85,9 +89,11 @@ def _unused_bindings(body: Iterable[syntax.Statement], used: Set[str]) -> Iterat
             continue
         for target in statement.targets:
             yield _warning(
-                "UC0802", f"nothing uses {target.name}", target.span,
+                "UC0802",
+                f"nothing uses {target.name}",
+                target.span,
                 f"use {target.name}, or remove the binding",
-            )  # fmt: skip
+            )
 
 
 def _brings_extents(param: syntax.Param, program: syntax.Program, used: Set[str]) -> bool:
@@ -188,9 +194,11 @@ def _requirements(written: Sequence[syntax.Require], kernel: ir.Kernel) -> Itera
             return
         if impossible((*earlier, condition), (), kernel.dims):
             yield _warning(
-                "UC0807", f"this requirement never holds{after}: no call can be right", span,
+                "UC0807",
+                f"this requirement never holds{after}: no call can be right",
+                span,
                 "correct the condition",
-            )  # fmt: skip
+            )
         elif impossible(earlier, (condition,), kernel.dims):
             yield _warning(
                 "UC0806", f"this requirement always holds{after}", span, "remove it, or correct the condition"
@@ -198,9 +206,11 @@ def _requirements(written: Sequence[syntax.Require], kernel: ir.Kernel) -> Itera
 
 
 def _guards(
-    blocks: Sequence[ir.ScheduleBlock], requires: Sequence[Value], dims: Mapping[str, Extent],
+    blocks: Sequence[ir.ScheduleBlock],
+    requires: Sequence[Value],
+    dims: Mapping[str, Extent],
     whens: Mapping[Span, Span],
-) -> Iterator[Diagnostic]:  # fmt: skip
+) -> Iterator[Diagnostic]:
     requires = requires[:MOST]
     if impossible(requires, (), dims):
         return
@@ -216,15 +226,20 @@ def _guards(
         span = whens.get(block.span, block.span)
         if impossible((*requires, *own), (), dims):
             yield _warning(
-                "UC0804", "this condition never holds: the block is never chosen", span,
+                "UC0804",
+                "this condition never holds: the block is never chosen",
+                span,
                 "correct the condition",
-            )  # fmt: skip
+            )
         elif impossible((*requires, *own), refuted, dims):
             yield _warning(
-                "UC0805", "this block is never chosen: wherever it could be, an earlier condition holds, and "
-                "the first that holds wins", span, "write the narrower condition first",
+                "UC0805",
+                "this block is never chosen: wherever it could be, an earlier condition holds, and "
+                "the first that holds wins",
+                span,
+                "write the narrower condition first",
                 (("the block before", before.span),),
-            )  # fmt: skip
+            )
 
 
 # --- alternatives ---------------------------------------------------------------------
@@ -239,9 +254,12 @@ def _repeated(program: syntax.Program) -> Iterator[Diagnostic]:
         key = _sense(block)
         if key in seen:
             yield _warning(
-                "UC0808", "this block says what an earlier one says", block.arch_span, "remove one of them",
+                "UC0808",
+                "this block says what an earlier one says",
+                block.arch_span,
+                "remove one of them",
                 (("the earlier block", seen[key].arch_span),),
-            )  # fmt: skip
+            )
         seen.setdefault(key, block)
 
 

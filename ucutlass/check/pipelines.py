@@ -53,9 +53,10 @@ def check_pipeline(
     within(STAGES, len(draft.stages))
     results = tuple((_result_buffer(name), type_) for name, (type_, _) in declared.items())
     inner = tuple(
-        (n, t) for n, t in draft.buffers.items()
+        (n, t)
+        for n, t in draft.buffers.items()
         if isinstance(t, TensorType) and n not in {p.name for p in params}
-    )  # fmt: skip
+    )
     scheduling = Scheduling(scope, kernels, draft.stages, inner, results, draft.unordered)
     stages = scheduling.stages_with(blocks, findings.reject)
     called = [s.call for s in draft.stages if isinstance(s.call, ir.Kernel)]
@@ -64,9 +65,15 @@ def check_pipeline(
     if len(findings.diagnostics) > before:
         return None
     return ir.Pipeline(
-        program.name, dict(scope.dims.extents), params, results, inner, stages, program.name_span,
+        program.name,
+        dict(scope.dims.extents),
+        params,
+        results,
+        inner,
+        stages,
+        program.name_span,
         tuple(draft.unordered),
-    )  # fmt: skip
+    )
 
 
 def _result_buffer(name: str) -> str:
@@ -177,8 +184,11 @@ def _renumber(value: Value, index: dict[int, int]) -> Value:
 
 
 def _return(
-    program: syntax.Program, declared: dict[str, tuple[TensorType, Span]], returned: list[syntax.Return],
-    draft: Draft, findings: Findings,
+    program: syntax.Program,
+    declared: dict[str, tuple[TensorType, Span]],
+    returned: list[syntax.Return],
+    draft: Draft,
+    findings: Findings,
 ) -> None:
     try:
         items = programs.match_return(program, declared, returned)
@@ -202,4 +212,3 @@ def _return(
                 )
         except (Reject, Cascade, LimitPassed) as problem:
             _record(problem, returned[0], draft, findings)
-

@@ -112,9 +112,11 @@ def _check_lengths(scope: Scope) -> None:
     for name, extent in scope.dims.extents.items():
         if never_positive(extent):
             raise Reject(
-                "UC0221", f"the extent of {name} is {bare(extent)}, which is never 1 or more",
-                scope.dims.spans[name], "give it an extent of 1 or more",
-            )  # fmt: skip
+                "UC0221",
+                f"the extent of {name} is {bare(extent)}, which is never 1 or more",
+                scope.dims.spans[name],
+                "give it an extent of 1 or more",
+            )
 
 
 def _readers(values: Sequence[Value]) -> list[ir.ParamValue]:
@@ -278,8 +280,11 @@ def check_fresh(target: syntax.Target, scope: Scope) -> None:
 
 
 def _results(
-    program: syntax.Program, declared: dict[str, tuple[TensorType, Span]], returned: list[syntax.Return],
-    scope: Scope, findings: Findings,
+    program: syntax.Program,
+    declared: dict[str, tuple[TensorType, Span]],
+    returned: list[syntax.Return],
+    scope: Scope,
+    findings: Findings,
 ) -> tuple[ir.ResultDecl, ...] | None:
     try:
         items = match_return(program, declared, returned)

@@ -224,7 +224,9 @@ class Scope:
         """The extent of a dimension. Raises Reject UC0209 while it is pending."""
         if name in self.dims.pending:
             raise Reject(
-                "UC0209", f"the extent of {name} is not known here", span,
+                "UC0209",
+                f"the extent of {name} is not known here",
+                span,
                 f"give it where {name} is introduced, for example {name}=3 or {name}=2*H",
             )
         return self.dims.extents[name]
@@ -256,9 +258,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def used_before(name: str, binding: Span, span: Span) -> Reject:
     """For a name that stands above its binding."""
     return Reject(
-        "UC0101", f"{name} is used before it is bound", span, f"write the binding of {name} first",
+        "UC0101",
+        f"{name} is used before it is bound",
+        span,
+        f"write the binding of {name} first",
         (("the binding", binding),),
-    )  # fmt: skip
+    )
 
 
 def unknown_value(

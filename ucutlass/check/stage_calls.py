@@ -27,7 +27,8 @@ def call_stage(statement: syntax.Bind, call: syntax.Call, draft: Draft) -> None:
         )
     arguments, sizes = arguments_of(call, callee, draft)
     types_ = [
-        declared_type(target, draft.scope) if target.type is not None and target.type.element
+        declared_type(target, draft.scope)
+        if target.type is not None and target.type.element
         else _result_type(result.type, sizes, call, draft)
         for target, result in zip(statement.targets, callee.results, strict=False)
     ]
@@ -45,9 +46,11 @@ def callee_of(call: syntax.Call, draft: Draft) -> ir.Kernel:
     program = draft.scope.programs[call.callee]
     if program.kind == "pipeline":
         raise Reject(
-            "UC0109", f"{call.callee} is a pipeline; a pipeline calls kernels", call.callee_span,
+            "UC0109",
+            f"{call.callee} is a pipeline; a pipeline calls kernels",
+            call.callee_span,
             "call its kernels, or write its stages here",
-        )  # fmt: skip
+        )
     raise Cascade
 
 
@@ -154,9 +157,11 @@ def check_shape(
     """What `who` gives fits the declared type axis by axis. Raises Reject with `code`."""
     if len(declared.axes) != len(shape):
         raise Reject(
-            code, f"{who} gives a tensor of {len(shape)} axes, the type here has {len(declared.axes)}", span,
+            code,
+            f"{who} gives a tensor of {len(shape)} axes, the type here has {len(declared.axes)}",
+            span,
             f"write a type of {len(shape)} axes, those of the result in memory order",
-        )  # fmt: skip
+        )
     dims = draft.scope.dims
     for number, (here, extent) in enumerate(zip(declared.axes, shape, strict=True)):
         if extent is None:

@@ -138,10 +138,13 @@ class Scheduling:
         """The stages that can have a schedule here."""
         copied = set(self._copies().values())
         return [
-            output for s in self.stages for output in s.outputs
-            if isinstance(s.call, ir.Kernel) and self.called.get(s.call.name) is not s.call
+            output
+            for s in self.stages
+            for output in s.outputs
+            if isinstance(s.call, ir.Kernel)
+            and self.called.get(s.call.name) is not s.call
             and output not in copied
-        ]  # fmt: skip
+        ]
 
 
 def _extents(guard: ir.Value) -> tuple[str, ...]:

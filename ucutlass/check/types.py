@@ -30,7 +30,9 @@ def stored_element(name: str, span: Span) -> Element:
     found = element(name, span)
     if not found.storable:
         raise Reject(
-            "UC0216", f"{name} is a way to round an operand of dot; it does not lie in memory", span,
+            "UC0216",
+            f"{name} is a way to round an operand of dot; it does not lie in memory",
+            span,
             "store f32 and write tf32(x) in the dot",
         )
     return found
@@ -174,6 +176,8 @@ def check_determined(params: tuple[tuple[TensorType, Span], ...], dims: DimTable
         unknown = [d for d in axis.dims if d not in known]
         if unknown:
             raise Reject(
-                "UC0213", f"only the product of {' and '.join(unknown)} is known, not each of them", span,
+                "UC0213",
+                f"only the product of {' and '.join(unknown)} is known, not each of them",
+                span,
                 f"give one of them where it stands: ({unknown[0]}=8 ..)",
             )

@@ -42,9 +42,13 @@ class _Ucc(click.Group):
     """A group that imports a subcommand when it is called: `ucc check` need not load torch."""
 
     def main(
-        self, args: Sequence[str] | None = None, prog_name: str | None = None,
-        complete_var: str | None = None, standalone_mode: bool = True, **extra: Any,
-    ) -> NoReturn:  # fmt: skip
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
         """Runs a command and exits with its status, whatever went wrong in its words or as JSON. `obj` is
         an `ucutlass.entry.Signals`, where this is a process of its own."""
         from ucutlass import entry

@@ -39,7 +39,14 @@ def ledger_rows() -> list[tuple[str, int, str, int, int, int, float]]:
     median ratio of the times, by device and rule."""
     found = tallies(Store.open().find(kind="advice"))
     return [
-        (device, rule, BY_NUMBER[rule].name if rule in BY_NUMBER else "", t.rate.tried, t.rate.faster, t.kept,
-         round(t.median, 4))
+        (
+            device,
+            rule,
+            BY_NUMBER[rule].name if rule in BY_NUMBER else "",
+            t.rate.tried,
+            t.rate.faster,
+            t.kept,
+            round(t.median, 4),
+        )
         for (device, rule), t in found.items()
-    ]  # fmt: skip
+    ]

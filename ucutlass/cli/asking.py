@@ -26,23 +26,34 @@ PROPOSERS = ("rules", "anthropic", "command")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 OPTIONS = (
-    click.option("--proposer", type=click.Choice(PROPOSERS),
-                 help="What makes candidates: rules (the default) needs no model, anthropic is a model over "
-                 "the Messages API, command any program."),
+    click.option(
+        "--proposer",
+        type=click.Choice(PROPOSERS),
+        help="What makes candidates: rules (the default) needs no model, anthropic is a model over "
+        "the Messages API, command any program.",
+    ),
     click.option("--model", metavar="NAME", help="Which model of anthropic."),
-    click.option("--effort", type=click.Choice(EFFORTS),
-                 help="How hard the model works; by default its own."),
+    click.option(
+        "--effort", type=click.Choice(EFFORTS), help="How hard the model works; by default its own."
+    ),
     click.option("--command", "program", metavar="WORDS", help="The program of the proposer command."),
-    click.option("--pass-env", multiple=True, metavar="NAME",
-                 help="Give the program of --command this variable of the environment too; repeatable."),
+    click.option(
+        "--pass-env",
+        multiple=True,
+        metavar="NAME",
+        help="Give the program of --command this variable of the environment too; repeatable.",
+    ),
     click.option("--no-memory", is_flag=True, help="Tell a model nothing of earlier sessions."),
-)  # fmt: skip
+)
 
 TRAFFIC = (
     click.option("--record", type=Output(), metavar="FILE", help="Keep a model's traffic."),
-    click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 help="Answer from kept traffic instead of a model."),
-)  # fmt: skip
+    click.option(
+        "--replay",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Answer from kept traffic instead of a model.",
+    ),
+)
 """Of one session: traffic is kept in its order."""
 
 

@@ -30,27 +30,42 @@ from ucutlass.sol.ceilings import CeilingsError
 @sizes_option
 @kernel_option
 @click.option(
-    "--record", "ids", multiple=True, metavar="ID",
+    "--record",
+    "ids",
+    multiple=True,
+    metavar="ID",
     help="A bench or verify record to judge; may be repeated. By default the last ones of this text.",
 )
 @click.option(
-    "--lane", metavar="LANE",
+    "--lane",
+    metavar="LANE",
     help="The precision that the problem asks for, such as bf16, f32 or f16/f16 (sums in f16).",
 )
 @click.option(
-    "--ancestor", "ancestors", multiple=True, metavar="ID",
+    "--ancestor",
+    "ancestors",
+    multiple=True,
+    metavar="ID",
     help="The audit record of a candidate that this one came from; may be repeated.",
 )
 @click.option(
-    "--library", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--library",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The library that is kept: what was measured must be this file.",
 )
 @click.option("--seed", type=Whole(), default=0, help="Seed of the experiments with the reference.")
 @json_option
 def command(
-    file: Path, sizes: tuple[str, ...], name: str | None, ids: tuple[str, ...], lane: str | None,
-    ancestors: tuple[str, ...], library: Path | None, seed: int, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    sizes: tuple[str, ...],
+    name: str | None,
+    ids: tuple[str, ...],
+    lane: str | None,
+    ancestors: tuple[str, ...],
+    library: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Judge whether the numbers of FILE's kernel may be believed.
 
     Takes its bench and verify records, the bounds of its device and experiments with the float64
@@ -69,9 +84,13 @@ def command(
         store.prepare()
         try:
             bundle = gather(
-                candidate, records,
-                lane=policy, ancestors=_records(store, ancestors, as_json), library=library, seed=seed,
-            )  # fmt: skip
+                candidate,
+                records,
+                lane=policy,
+                ancestors=_records(store, ancestors, as_json),
+                library=library,
+                seed=seed,
+            )
         except CeilingsError as problem:
             fail(Status.MACHINE, str(problem), as_json)
         found = audit(bundle)

@@ -77,10 +77,18 @@ def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option
 def command(
-    file: Path, sizes: tuple[str, ...], name: str | None, arch: str | None,
-    baselines: tuple[str, ...], regime: str, seconds: float, seed: int, limit: float,
-    wait: float, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    sizes: tuple[str, ...],
+    name: str | None,
+    arch: str | None,
+    baselines: tuple[str, ...],
+    regime: str,
+    seconds: float,
+    seed: int,
+    limit: float,
+    wait: float,
+    as_json: bool,
+) -> None:
     """Time FILE's kernel or pipeline on the GPU against baselines, in turns.
 
     The kernel is verified first: a wrong one has no speed. Times are of the kernels on the device (CUPTI),
@@ -105,11 +113,16 @@ def command(
             for r in _REGIMES[regime]
         ]
         arguments = {
-            "text": checked.source, "file": checked.file, "name": ours.program.name, "sizes": given,
-            "arch": target, "seed": seed, "baselines": asked,
+            "text": checked.source,
+            "file": checked.file,
+            "name": ours.program.name,
+            "sizes": given,
+            "arch": target,
+            "seed": seed,
+            "baselines": asked,
             "protocols": [asdict(p) for p in protocols],
             "bandwidth": device.bandwidth if device else None,
-        }  # fmt: skip
+        }
         with lane.held(lane.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
             outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=limit)
         row = describe(ours) | _answered(outcome, ours.program.name, as_json)

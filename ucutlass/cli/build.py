@@ -40,7 +40,10 @@ Drawn: TypeAlias = tuple[ir.Kernel, Origin]
 @file_argument
 @sizes_option
 @click.option(
-    "--shape", "shapes", multiple=True, metavar="M=4096,N=..",
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="M=4096,N=..",
     help="A shape to build for, with what -s says for all; may be repeated.",
 )
 @kernel_option
@@ -59,10 +62,11 @@ Drawn: TypeAlias = tuple[ir.Kernel, Origin]
     "a: CUTLASS's own; auto: the first that serves.",
 )
 @click.option(
-    "--tuned/--no-tuned", default=None,
+    "--tuned/--no-tuned",
+    default=None,
     help="Take the schedule that ucc tune recorded for this GPU and shape: whatever the program says, or "
     "never; by default where the program denotes it.",
-)  # fmt: skip
+)
 @click.option("--timings", "timed", is_flag=True, help="Also say where the seconds went, phase by phase.")
 @json_option
 def command(
@@ -126,9 +130,13 @@ def command(
 
 
 def _built(
-    checked: frontend.Checked, wanted: Wanted, arch: str, tuned: bool | None, stage: Stage | None,
+    checked: frontend.Checked,
+    wanted: Wanted,
+    arch: str,
+    tuned: bool | None,
+    stage: Stage | None,
     output: Path | None,
-) -> tuple[timings.Watch, dict[str, Any], Artifact]:  # fmt: skip
+) -> tuple[timings.Watch, dict[str, Any], Artifact]:
     """One kernel; also what was seen while it was built."""
     ((drawn, origin),) = _drawn(checked, [wanted], arch, tuned)
     with _served(stage), show.building(drawn.name) as progress:
@@ -169,9 +177,7 @@ def _wanted(kernels: Sequence[ir.Kernel], common: Sequence[str], shapes: Sequenc
     return tuple(wanted)
 
 
-def _drawn(
-    checked: frontend.Checked, wanted: Sequence[Wanted], arch: str, tuned: bool | None
-) -> list[Drawn]:
+def _drawn(checked: frontend.Checked, wanted: Sequence[Wanted], arch: str, tuned: bool | None) -> list[Drawn]:
     own = [(program, written(program, extents, arch)) for program, extents in wanted]
     # Before the driver is asked, which takes tenths of a second.
     if tuned is False or not any(recorded(program, extents, arch) for program, extents in wanted):
@@ -195,8 +201,7 @@ _BUILT = {
 
 
 def _rows(
-    wanted: Sequence[Wanted], origins: Sequence[Origin], made: Sequence[Built | Failure],
-    output: Path | None,
+    wanted: Sequence[Wanted], origins: Sequence[Origin], made: Sequence[Built | Failure], output: Path | None
 ) -> list[dict[str, Any]]:
     """What is printed of each; with `output` their files are written."""
     serving: dict[str, list[Built]] = {}
@@ -213,10 +218,12 @@ def _rows(
             if exported is not None:
                 files = exported.add(program, serving[one.source.entry])
             row |= {
-                "entry": one.source.entry, "seconds": one.artifact.seconds,
+                "entry": one.source.entry,
+                "seconds": one.artifact.seconds,
                 **{kind: str(path) for kind, path in files.items()},
                 "built": _BUILT[STAGE_OF[one.artifact.builder]],
-                "schedule": show_schedule(one.planned.request), "from": str(origin),
+                "schedule": show_schedule(one.planned.request),
+                "from": str(origin),
                 "findings": [f"{f.code}: {f.message}; {f.hint}" for f in one.artifact.report.findings],
             }
         else:

@@ -19,8 +19,9 @@ from ucutlass.runtime.store import Store
 
 
 @click.command("calibrate")
-@click.option("--device", "index", type=Whole(0), default=0, show_default=True,
-              help="Which of the GPUs that CUDA sees.")  # fmt: skip
+@click.option(
+    "--device", "index", type=Whole(0), default=0, show_default=True, help="Which of the GPUs that CUDA sees."
+)
 @seconds_option("--limit", 600.0, "Seconds that measuring may take.")
 @seconds_option("--wait", 300.0, "Seconds to wait for another process that times there.")
 @json_option

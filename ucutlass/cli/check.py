@@ -22,9 +22,7 @@ from ucutlass.shapes import complete, parse_sizes
 
 
 @click.command("check")
-@click.argument(
-    "files", nargs=-1, required=True, type=inputs.existing()
-)
+@click.argument("files", nargs=-1, required=True, type=inputs.existing())
 @sizes_option
 @click.option(
     "--types-only", is_flag=True, help="Stop after the type check: families and schedules are not asked."

@@ -18,9 +18,11 @@ from ucutlass.runtime.gpu import Found
 F = TypeVar("F", bound=Callable[..., Any])
 
 engine_option = click.option(
-    "--engine", "spec", metavar="SPEC",
+    "--engine",
+    "spec",
+    metavar="SPEC",
     help="Where builds and timings run: local (the default), or dask://HOST:PORT.",
-)  # fmt: skip
+)
 
 
 def opened(spec: str | None, as_json: bool) -> engine.Engine:

@@ -135,9 +135,13 @@ def _warnings_said() -> Iterator[None]:
         others = warnings.showwarning
 
         def say(
-            message: Warning | str, category: type[Warning], filename: str, lineno: int,
-            file: TextIO | None = None, line: str | None = None,
-        ) -> None:  # fmt: skip
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if category.__module__.startswith("ucutlass."):
                 show.note(f"ucc: {words(str(message))}")
             else:

@@ -79,11 +79,15 @@ def _family(planned: FamilyPlanned, bound: Bounds, tuned: Mapping[str, Row], as_
     """What there is to say of a kernel without a cost model of tiles: its choices and their reasons."""
     if as_json:
         row: dict[str, Any] = {
-            "arch": planned.plan.arch, "device": planned.device.name, "seconds": planned.seconds,
-            "schedule": show_schedule(planned.request), "plan": asdict(planned.plan.schedule),
+            "arch": planned.plan.arch,
+            "device": planned.device.name,
+            "seconds": planned.seconds,
+            "schedule": show_schedule(planned.request),
+            "plan": asdict(planned.plan.schedule),
             "bound": report.row(bound),
-            "notes": [asdict(note) for note in planned.notes], "recorded": _recorded_json(tuned),
-        }  # fmt: skip
+            "notes": [asdict(note) for note in planned.notes],
+            "recorded": _recorded_json(tuned),
+        }
         show.data(row, default=str)
         return
     lines = [
@@ -100,11 +104,13 @@ def _family(planned: FamilyPlanned, bound: Bounds, tuned: Mapping[str, Row], as_
 def _recorded_json(tuned: Mapping[str, Row]) -> list[dict[str, Any]]:
     return [
         {
-            "gpu": gpu, "schedule": show_schedule(one.request), "microseconds": one.microseconds,
+            "gpu": gpu,
+            "schedule": show_schedule(one.request),
+            "microseconds": one.microseconds,
             "record": one.record,
         }
         for gpu, one in tuned.items()
-    ]  # fmt: skip
+    ]
 
 
 def _recorded(tuned: Mapping[str, Row]) -> list[tuple[str, str]]:

@@ -19,12 +19,7 @@ from ucutlass.grammar.parse import SyntaxProblem
 
 
 @click.command("fmt")
-@click.argument(
-    "files",
-    nargs=-1,
-    required=True,
-    type=inputs.existing(),
-)
+@click.argument("files", nargs=-1, required=True, type=inputs.existing())
 @click.option(
     "--check", is_flag=True, help="Change nothing; exit with 1 where a file is not in canonical form."
 )

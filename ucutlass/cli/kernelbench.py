@@ -21,10 +21,18 @@ from ucutlass.cli.searching import How, run_options
 
 
 @click.command("kernelbench")
-@click.option("--root", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHECKOUT",
-              help="A checkout of KernelBench.")  # fmt: skip
-@click.option("--select", default="level1/*,level2/*,level3/*", show_default=True,
-              help="Which problems: level1/1-20,level2/7,level3/*.")  # fmt: skip
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="CHECKOUT",
+    help="A checkout of KernelBench.",
+)
+@click.option(
+    "--select",
+    default="level1/*,level2/*,level3/*",
+    show_default=True,
+    help="Which problems: level1/1-20,level2/7,level3/*.",
+)
 @click.option("--resume", "id", metavar="ID", help="Go on with a run instead of --root.")
 @click.option("--show", "only", is_flag=True, help="Print what a run has, without going on.")
 @run_options
@@ -71,8 +79,16 @@ def report(run: Run, why: str | None, as_json: bool) -> None:
         sys.exit(Status.PROGRAM)
 
 
-_COLUMNS = ("level", "lane", "problems", "right", "against", "timed", "geomean",
-            *(f"fast_{p}" for p in THRESHOLDS))  # fmt: skip
+_COLUMNS = (
+    "level",
+    "lane",
+    "problems",
+    "right",
+    "against",
+    "timed",
+    "geomean",
+    *(f"fast_{p}" for p in THRESHOLDS),
+)
 
 
 def _lines(level: Level) -> list[tuple[str, ...]]:
@@ -80,10 +96,15 @@ def _lines(level: Level) -> list[tuple[str, ...]]:
     if not level.against:
         return [(*head, "nothing was timed", *["-"] * (2 + len(THRESHOLDS)))]
     return [
-        (*head, a.baseline, str(a.timed), "-" if a.geomean is None else f"{a.geomean:.3f}",
-         *(f"{share:.1%}" for share in a.fast))
+        (
+            *head,
+            a.baseline,
+            str(a.timed),
+            "-" if a.geomean is None else f"{a.geomean:.3f}",
+            *(f"{share:.1%}" for share in a.fast),
+        )
         for a in level.against
-    ]  # fmt: skip
+    ]
 
 
 def _json(of: Sequence[Row] | Sequence[Level]) -> list[dict[str, Any]]:

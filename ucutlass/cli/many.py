@@ -74,8 +74,11 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     kept = Journal.open(asked.how.journal)
     found = at_hand(engine)
     if found is None:
-        fail(Status.MACHINE, "nothing was run: there is no NVIDIA GPU here that a compile target serves",
-             asked.as_json)  # fmt: skip
+        fail(
+            Status.MACHINE,
+            "nothing was run: there is no NVIDIA GPU here that a compile target serves",
+            asked.as_json,
+        )
     run = _begun(kept, names, asked, found.arch.name) if id is None else _resumed(kept, id, asked)
     show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
     begun = begun_of_json(run.about)
@@ -90,9 +93,14 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     timing = replace(asked.how.timing, baseline=begun.baseline)
     with builders(engine.cpus) as pool:
         where = Where(
-            engine, found.device, timing.held, timing.limit, timing.wait, asked.how.working.measures,
+            engine,
+            found.device,
+            timing.held,
+            timing.limit,
+            timing.wait,
+            asked.how.working.measures,
             builders=pool,
-        )  # fmt: skip
+        )
 
         def place_of(session: Session) -> Place:
             asks = maker(asked.how.asking, kept, session, asked.as_json)
@@ -135,9 +143,12 @@ def begun_to_json(begun: Begun) -> dict[str, Any]:
     start = None if begun.reading.start is None else str(begun.reading.start.absolute())
     reading = {**asdict(begun.reading), "start": start}
     return {
-        "folder": str(begun.folder), "reading": reading, "settings": settings_to_json(begun.settings),
-        "whole": asdict(begun.whole), "baseline": begun.baseline,
-    }  # fmt: skip
+        "folder": str(begun.folder),
+        "reading": reading,
+        "settings": settings_to_json(begun.settings),
+        "whole": asdict(begun.whole),
+        "baseline": begun.baseline,
+    }
 
 
 def begun_of_json(value: Mapping[str, Any]) -> Begun:
@@ -145,9 +156,12 @@ def begun_of_json(value: Mapping[str, Any]) -> Begun:
     told = value["reading"]
     start = None if told["start"] is None else Path(told["start"])
     return Begun(
-        Path(value["folder"]), Reading(**{**told, "start": start}), settings_of_json(value["settings"]),
-        Budget(**value["whole"]), value["baseline"],
-    )  # fmt: skip
+        Path(value["folder"]),
+        Reading(**{**told, "start": start}),
+        settings_of_json(value["settings"]),
+        Budget(**value["whole"]),
+        value["baseline"],
+    )
 
 
 def known(kept: Journal, id: str, as_json: bool, *, to_go_on: bool) -> Run:

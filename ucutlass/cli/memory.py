@@ -53,10 +53,14 @@ def show_(id: str, journal: Path | None, as_json: bool) -> None:
         show.data(asdict(found))
         return
     rows = [
-        ("id", found.id), ("problem", found.problem), ("lane", found.lane), ("conclusion", found.words),
-        ("ratio", f"{found.ratio:.4f}"), ("session", found.session),
+        ("id", found.id),
+        ("problem", found.problem),
+        ("lane", found.lane),
+        ("conclusion", found.words),
+        ("ratio", f"{found.ratio:.4f}"),
+        ("session", found.session),
         *(("record", record) for record in found.records),
-    ]  # fmt: skip
+    ]
     show.table(("", ""), rows)
 
 

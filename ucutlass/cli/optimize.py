@@ -43,9 +43,14 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
 @click.option("-o", "output", type=Output(), metavar="FILE", help="Write the best program.")
 @json_option
 def command(
-    file: Path | None, sizes: tuple[str, ...], name: str | None, id: str | None, output: Path | None,
-    as_json: bool, how: How,
-) -> None:  # fmt: skip
+    file: Path | None,
+    sizes: tuple[str, ...],
+    name: str | None,
+    id: str | None,
+    output: Path | None,
+    as_json: bool,
+    how: How,
+) -> None:
     """Search for a faster program that computes what FILE's does, for these extents, on this GPU.
 
     FILE is a program, a PyTorch module in KernelBench's format (its first program beside it, or by --start),
@@ -85,9 +90,14 @@ def command(
 
 
 def _begun(
-    kept: Journal, file: Path, found: Found | None, how: How, sizes: tuple[str, ...], name: str | None,
+    kept: Journal,
+    file: Path,
+    found: Found | None,
+    how: How,
+    sizes: tuple[str, ...],
+    name: str | None,
     as_json: bool,
-) -> Session:  # fmt: skip
+) -> Session:
     from ucutlass.agent.optimize import begin
 
     reading = how.reading(found.arch.name if found is not None else "sm90a", sizes, name)
@@ -175,23 +185,38 @@ def _report(session: Session, state: State, as_json: bool) -> None:
     best, root = state.tree.best(), state.tree[0]
     confirmed = best.outcome if best is not None and isinstance(best.outcome, Timed) else None
     row: dict[str, Any] = {
-        "session": session.id, "program": state.problem["program"], "sizes": state.problem["sizes"],
-        "bound": state.scale.bound * 1e6, "attempts": state.spend.attempts, "spend": asdict(state.spend),
-        "stopped": state.ended, "own": None if root.seconds is None else root.seconds * 1e6,
-        "best": None if best is None else {
-            "candidate": best.id, "microseconds": (best.seconds or 0.0) * 1e6, "text": best.text,
-            "gain": confirmed.gain if confirmed else None, "low": confirmed.low if confirmed else None,
+        "session": session.id,
+        "program": state.problem["program"],
+        "sizes": state.problem["sizes"],
+        "bound": state.scale.bound * 1e6,
+        "attempts": state.spend.attempts,
+        "spend": asdict(state.spend),
+        "stopped": state.ended,
+        "own": None if root.seconds is None else root.seconds * 1e6,
+        "best": None
+        if best is None
+        else {
+            "candidate": best.id,
+            "microseconds": (best.seconds or 0.0) * 1e6,
+            "text": best.text,
+            "gain": confirmed.gain if confirmed else None,
+            "low": confirmed.low if confirmed else None,
             "high": confirmed.high if confirmed else None,
             "records": list(confirmed.records) if confirmed else [],
             "joules": confirmed.joules if confirmed else None,
         },
-        "said": state.said, "opinions": [asdict(one) for one in state.opinions.values()],
-    }  # fmt: skip
+        "said": state.said,
+        "opinions": [asdict(one) for one in state.opinions.values()],
+    }
     if as_json:
         show.data(row)
         return
-    lines = [("session", session.id[:12]), ("stopped", str(state.ended)),
-             ("attempts", str(state.spend.attempts)), ("its own program", words(root.outcome))]  # fmt: skip
+    lines = [
+        ("session", session.id[:12]),
+        ("stopped", str(state.ended)),
+        ("attempts", str(state.spend.attempts)),
+        ("its own program", words(root.outcome)),
+    ]
     if best is not None:
         lines += [("best", f"candidate {best.id}: {words(best.outcome)}")]
         lines += [("bound", f"{state.scale.bound * 1e6:.2f} us")] if state.scale.bound else []

@@ -81,7 +81,10 @@ def part(cls: Callable[..., T], given: Mapping[str, Any]) -> T:
 file_argument = click.argument("file", type=inputs.existing())
 
 sizes_option = click.option(
-    "-s", "--sizes", multiple=True, metavar="M=4096,N=..",
+    "-s",
+    "--sizes",
+    multiple=True,
+    metavar="M=4096,N=..",
     help="Extents of the free dimensions, as M=4096,N=4096,K=64; may be repeated.",
 )
 
@@ -92,9 +95,11 @@ kernel_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 journal_option = click.option(
-    "--journal", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--journal",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="The sessions' journal, where it is not this user's own.",
-)  # fmt: skip
+)
 
 
 def seconds_option(flag: str, default: float, words: str) -> Callable[[F], F]:

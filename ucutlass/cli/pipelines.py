@@ -25,9 +25,13 @@ from ucutlass.sol.bounds import Bounds, bounds, micro, short
 
 
 def explain(
-    checked: frontend.Checked, program: ir.Pipeline, sizes: Sequence[int], arch: str, device: Device | None,
+    checked: frontend.Checked,
+    program: ir.Pipeline,
+    sizes: Sequence[int],
+    arch: str,
+    device: Device | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Every stage with its kernel, bytes and stream, the workspace, and what each cut costs. Raises
     ShapeError and ProgramError."""
     plan = plan_pipeline(checked, program, sizes, arch, device)
@@ -37,12 +41,18 @@ def explain(
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
     whole = None if on is None else bounds(program, plan.layout.sizes, on)
     row: dict[str, Any] = {
-        "pipeline": program.name, "arch": arch, "device": on.name if on else "",
-        "sizes": dict(plan.layout.sizes), "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
-        "workspace": _workspace(plan), "cuts": [_cut_row(plan, c) for c in found],
-        "runs": [_run_row(plan, r) for r in rows], "orders": _order_rows(plan, quicker),
-        "bound": None if whole is None else report.row(whole), "seconds": _seconds(plan),
-    }  # fmt: skip
+        "pipeline": program.name,
+        "arch": arch,
+        "device": on.name if on else "",
+        "sizes": dict(plan.layout.sizes),
+        "stages": [stage_row(plan, i) for i in range(len(plan.stages))],
+        "workspace": _workspace(plan),
+        "cuts": [_cut_row(plan, c) for c in found],
+        "runs": [_run_row(plan, r) for r in rows],
+        "orders": _order_rows(plan, quicker),
+        "bound": None if whole is None else report.row(whole),
+        "seconds": _seconds(plan),
+    }
     if as_json:
         show.data(row, default=str)
         return
@@ -66,13 +76,16 @@ def stage_row(plan: PipelinePlan, number: int) -> dict[str, Any]:
     tensors = [name for name in step.reads if name in buffers]
     kernel = step.kernel
     return {
-        "name": step.name, "torch": kernel is None, **_kernel(stage),
+        "name": step.name,
+        "torch": kernel is None,
+        **_kernel(stage),
         "operators": [] if kernel is None else list(operators(kernel)),
         "sizes": {} if kernel is None else dict(zip(kernel.dims, step.sizes, strict=True)),
         "reads": {name: buffers[name].bytes for name in tensors},
         "writes": {name: buffers[name].bytes for name in step.stage.outputs},
-        "stream": turn.lane, "waits": [plan.stages[w].step.name for w in turn.waits],
-    }  # fmt: skip
+        "stream": turn.lane,
+        "waits": [plan.stages[w].step.name for w in turn.waits],
+    }
 
 
 def _kernel(stage: StagePlan) -> dict[str, Any]:
@@ -82,26 +95,32 @@ def _kernel(stage: StagePlan) -> dict[str, Any]:
     return {
         "given": [] if block is None else [choice.field for choice in block.choices],
         "kernel": type(planned.plan).__name__.removesuffix("Plan").lower(),
-        "schedule": show_schedule(planned.request), "seconds": planned.seconds,
-    }  # fmt: skip
+        "schedule": show_schedule(planned.request),
+        "seconds": planned.seconds,
+    }
 
 
 def _workspace(plan: PipelinePlan) -> dict[str, Any]:
     """Without what kernels take for themselves, which they say once they are built."""
     made = memory(plan.layout, plan.lanes, [0] * len(plan.stages))
     return {
-        "bytes": made.bytes, "apart": made.apart,
+        "bytes": made.bytes,
+        "apart": made.apart,
         "offsets": {
             name: {"at": at, "bytes": plan.layout.buffers[name].bytes} for name, at in made.offsets.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _cut_row(plan: PipelinePlan, cut: Cut) -> dict[str, Any]:
     return {
-        "buffer": cut.buffer, "between": [plan.stages[i].step.name for i in (cut.maker, cut.reader)],
-        "bytes": cut.bytes, "one_launch": cut.possible, "why": cut.why, "saves_seconds": cut.saves,
-    }  # fmt: skip
+        "buffer": cut.buffer,
+        "between": [plan.stages[i].step.name for i in (cut.maker, cut.reader)],
+        "bytes": cut.bytes,
+        "one_launch": cut.possible,
+        "why": cut.why,
+        "saves_seconds": cut.saves,
+    }
 
 
 def _seconds(plan: PipelinePlan) -> float:
@@ -145,9 +164,7 @@ def _schedule_words(stage: Mapping[str, Any]) -> str:
 
 
 def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    lines = [
-        (name, short(one["bytes"]), str(one["at"])) for name, one in workspace["offsets"].items()
-    ]
+    lines = [(name, short(one["bytes"]), str(one["at"])) for name, one in workspace["offsets"].items()]
     whole = f"{short(workspace['apart'])} side by side; kernels' own workspaces come on top"
     return [*lines, ("workspace", short(workspace["bytes"]), whole)]
 
@@ -156,16 +173,21 @@ def _cut_line(plan: PipelinePlan, cut: Cut) -> Sequence[str]:
     first, second = (plan.stages[i].step.name for i in (cut.maker, cut.reader))
     gain = "" if cut.saves is None else f"; about {cut.saves * 1e6:.2f} us"
     return (
-        cut.buffer, f"{first} and {second}", short(cut.bytes), "yes" if cut.possible else "no",
+        cut.buffer,
+        f"{first} and {second}",
+        short(cut.bytes),
+        "yes" if cut.possible else "no",
         cut.why + (gain if cut.possible else ""),
-    )  # fmt: skip
+    )
 
 
 def _run_row(plan: PipelinePlan, run: Run) -> dict[str, Any]:
     return {
-        "stages": [plan.stages[i].step.name for i in run.stages], "buffers": list(run.buffers),
-        "bytes": run.bytes, "saves_seconds": run.saves,
-    }  # fmt: skip
+        "stages": [plan.stages[i].step.name for i in run.stages],
+        "buffers": list(run.buffers),
+        "bytes": run.bytes,
+        "saves_seconds": run.saves,
+    }
 
 
 def _run_line(plan: PipelinePlan, run: Run) -> Sequence[str]:
@@ -198,9 +220,14 @@ def _order_line(row: Mapping[str, Any]) -> Sequence[str]:
 
 
 def build(
-    checked: frontend.Checked, program: ir.Pipeline, shapes: Sequence[tuple[int, ...]], arch: str,
-    stage: Stage | None, output: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    checked: frontend.Checked,
+    program: ir.Pipeline,
+    shapes: Sequence[tuple[int, ...]],
+    arch: str,
+    stage: Stage | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Builds every stage's kernel for each shape and says where it lies; with `output` what C++ needs.
     Raises ShapeError, ProgramError and a build's failures."""
     exported = None if output is None else Export(output)
@@ -223,11 +250,12 @@ def build(
         show.table(
             ("stage", "entry", "library", "schedule"),
             [
-                (s["name"], s["entry"], s["library"], s["schedule"]) if "entry" in s
+                (s["name"], s["entry"], s["library"], s["schedule"])
+                if "entry" in s
                 else (s["name"], "torch", "", "")
                 for s in row["stages"]
             ],
-        )  # fmt: skip
+        )
 
 
 def _built_row(program: ir.Pipeline, made: BuiltPipeline, exported: Export | None) -> dict[str, Any]:
@@ -241,18 +269,24 @@ def _built_row(program: ir.Pipeline, made: BuiltPipeline, exported: Export | Non
             files = exported.add(stage.step.kernel, [one])
         stages.append(
             {
-                "name": stage.step.name, "entry": one.source.entry, "seconds": one.artifact.seconds,
+                "name": stage.step.name,
+                "entry": one.source.entry,
+                "seconds": one.artifact.seconds,
                 "schedule": show_schedule(one.planned.request),
-                "extents": list(stage.step.sizes), "knobs": list(one.planned.knob_values),
-                "tensors": list(pointers(stage.step)), "stream": made.plan.lanes.turns[number].lane,
+                "extents": list(stage.step.sizes),
+                "knobs": list(one.planned.knob_values),
+                "tensors": list(pointers(stage.step)),
+                "stream": made.plan.lanes.turns[number].lane,
                 "waits": [made.plan.stages[w].step.name for w in made.plan.lanes.turns[number].waits],
                 **{kind: str(path) for kind, path in files.items()},
             }
-        )  # fmt: skip
+        )
     row: dict[str, Any] = {
-        "kernel": program.name, "sizes": dict(made.plan.layout.sizes), "stages": stages,
+        "kernel": program.name,
+        "sizes": dict(made.plan.layout.sizes),
+        "stages": stages,
         "workspace": _workspace(made.plan),
-    }  # fmt: skip
+    }
     if exported is not None:
         series = exported.folder / "series.json"
         row["series"] = str(series)

@@ -59,9 +59,13 @@ class Job:
     def trial(self) -> dict[str, Any]:
         """The arguments that every trial of this job takes."""
         return {
-            "text": self.checked.source, "file": self.checked.file, "name": self.program.name,
-            "sizes": dict(self.sizes), "arch": self.arch, "seed": self.seed,
-        }  # fmt: skip
+            "text": self.checked.source,
+            "file": self.checked.file,
+            "name": self.program.name,
+            "sizes": dict(self.sizes),
+            "arch": self.arch,
+            "seed": self.seed,
+        }
 
 
 @click.command("profile")
@@ -72,9 +76,12 @@ class Job:
 @click.option("--counters/--no-counters", default=True, help="Read hardware counters with Nsight Compute.")
 @click.option("--energy", is_flag=True, help="Measure joules a launch, over 2 s of launches.")
 @click.option(
-    "--cache", type=click.Choice(("all", "none")), default="all", show_default=True,
+    "--cache",
+    type=click.Choice(("all", "none")),
+    default="all",
+    show_default=True,
     help="Flush all caches before each pass of the counters, or none.",
-)  # fmt: skip
+)
 @click.option("--try", "tried", is_flag=True, help="Build and time the first edit too, and keep the outcome.")
 @click.option("--ledger", is_flag=True, help="Show what each rule's edits brought so far, and do no more.")
 @click.option("--seed", type=Whole(), default=0, help="Seed of the random arguments.")
@@ -82,10 +89,20 @@ class Job:
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option
 def command(
-    file: Path | None, sizes: tuple[str, ...], name: str | None, arch: str | None, counters: bool,
-    energy: bool, cache: ncu.Cache, tried: bool, ledger: bool, seed: int, limit: float, wait: float,
+    file: Path | None,
+    sizes: tuple[str, ...],
+    name: str | None,
+    arch: str | None,
+    counters: bool,
+    energy: bool,
+    cache: ncu.Cache,
+    tried: bool,
+    ledger: bool,
+    seed: int,
+    limit: float,
+    wait: float,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Say what decides the time of FILE's kernel, and which edits of its schedule to try.
 
     Looks as far as this machine allows: counted facts, then the built kernel (ptxas and its
@@ -111,8 +128,13 @@ def command(
 
 
 def _job(
-    checked: frontend.Checked, name: str | None, sizes: Mapping[str, int], arch: str | None, seed: int,
-    limit: float, wait: float,
+    checked: frontend.Checked,
+    name: str | None,
+    sizes: Mapping[str, int],
+    arch: str | None,
+    seed: int,
+    limit: float,
+    wait: float,
 ) -> Job:
     program = frontend.kernel(checked, name)
     extents = complete(program, sizes)
@@ -167,7 +189,12 @@ def _lane(job: Job) -> Iterator[None]:
 
 
 def _measured(
-    job: Job, facts: Known, row: dict[str, Any], missing: dict[str, str], counters: bool, energy: bool,
+    job: Job,
+    facts: Known,
+    row: dict[str, Any],
+    missing: dict[str, str],
+    counters: bool,
+    energy: bool,
     cache: ncu.Cache,
 ) -> tuple[Known, dict[str, Any], dict[str, str]]:
     answer = _timed(job, energy)
@@ -264,9 +291,15 @@ def _try(job: Job, advice: Advice, parent: Record | None) -> dict[str, Any]:
         return {"schedule": edit.schedule, "lost": f"results differ by {apart:.3g} of their norm"}
     ratio = paired_ratio(answer["times"]["edit"], answer["times"]["now"], job.seed)
     entry = Entry(
-        finding.rule, advice.classified.bottleneck, show_schedule(job.built.planned.request), edit.schedule,
-        (edit.expected.low, edit.expected.high), ratio.median, ratio.low, ratio.high,
-    )  # fmt: skip
+        finding.rule,
+        advice.classified.bottleneck,
+        show_schedule(job.built.planned.request),
+        edit.schedule,
+        (edit.expected.low, edit.expected.high),
+        ratio.median,
+        ratio.low,
+        ratio.high,
+    )
     protocol = {"clock": "events over graphs, rotated buffers", "order": "A B B A", "blocks": ratio.blocks}
     made = record("advice", parent.subject, parent.machine, protocol, to_result(entry), (parent.id,))
     Store.open().add(made)

@@ -15,14 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.replay.stops import (
-    NothingRecorded,
-    Recorded,
-    Saved,
-    best_first,
-    grid,
-    recorded,
-)
+from ucutlass.agent.replay.stops import NothingRecorded, Recorded, Saved, best_first, grid, recorded
 from ucutlass.agent.replay.tables import CLOSE, SEEDS, Compared, Knows, compare, recording
 from ucutlass.agent.search import SEARCHES, Name
 from ucutlass.agent.session import NotASession
@@ -44,20 +37,29 @@ SHOWN = 12
 @click.argument("what", nargs=-1, required=True, metavar="SESSION...")
 @click.option("--tables", is_flag=True, help="The arguments are recordings: compare searches on them.")
 @click.option(
-    "--stops", is_flag=True,
+    "--stops",
+    is_flag=True,
     help=f"With --tables: put stop rules to {ATTEMPTS} attempts of each search on each table.",
-)  # fmt: skip
+)
 @click.option("--seeds", type=Whole(min=1), default=SEEDS, show_default=True, help="Of each search.")
 @click.option(
-    "--search", "searches", multiple=True, type=click.Choice(tuple(SEARCHES)),
+    "--search",
+    "searches",
+    multiple=True,
+    type=click.Choice(tuple(SEARCHES)),
     help="One to compare; may be repeated. By default all of them.",
-)  # fmt: skip
+)
 @journal_option
 @json_option
 def command(
-    what: tuple[str, ...], tables: bool, stops: bool, seeds: int, searches: tuple[Name, ...],
-    journal: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    what: tuple[str, ...],
+    tables: bool,
+    stops: bool,
+    seeds: int,
+    searches: tuple[Name, ...],
+    journal: Path | None,
+    as_json: bool,
+) -> None:
     """Compare policies on what was recorded, without a GPU or a model.
 
     Each SESSION is an id of the journal, or its first digits: stop rules are put to the sessions, and
@@ -110,9 +112,13 @@ def _searched(one: Compared, others: Sequence[Compared]) -> tuple[str, ...]:
     flat = next((o for o in others if o.search == "flat"), None)
     sooner = "-" if flat is None or one is flat else f"{_sooner(one, flat)} of {len(one.by_seed)} seeds"
     return (
-        one.search, f"{one.mean:.2f}", f"{_spread(one):.2f}", f"{one.median:g}",
-        f"{one.low:g} to {one.high:g}", sooner,
-    )  # fmt: skip
+        one.search,
+        f"{one.mean:.2f}",
+        f"{_spread(one):.2f}",
+        f"{one.median:g}",
+        f"{one.low:g} to {one.high:g}",
+        sooner,
+    )
 
 
 def _spread(one: Compared) -> float:
@@ -128,7 +134,8 @@ def _searches_json(
     tables: Sequence[Table], seeds: int, found: Mapping[Knows, Sequence[Compared]]
 ) -> dict[str, Any]:
     return {
-        "close": CLOSE, "seeds": seeds,
+        "close": CLOSE,
+        "seeds": seeds,
         "tables": [
             {"file": t.file, "shape": t.shape, "kernels": len(t.space.groups), "refused": t.refused}
             for t in tables
@@ -136,7 +143,7 @@ def _searches_json(
         "knows": {
             knows: [asdict(one) | {"spread": _spread(one)} for one in rows] for knows, rows in found.items()
         },
-    }  # fmt: skip
+    }
 
 
 # --- stop rules ------------------------------------------------------------------
@@ -186,8 +193,15 @@ def _rules(sessions: Sequence[Recorded], as_json: bool) -> list[Saved]:
         fail(Status.PROGRAM, str(problem), as_json)
 
 
-_HEAD = ("stops at the bound", "stops for idle attempts", "attempts saved", "tokens saved", "speed-up kept",
-         "least of a session", "efficiency")  # fmt: skip
+_HEAD = (
+    "stops at the bound",
+    "stops for idle attempts",
+    "attempts saved",
+    "tokens saved",
+    "speed-up kept",
+    "least of a session",
+    "efficiency",
+)
 
 
 def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
@@ -217,16 +231,22 @@ def _tokens(session: Recorded) -> int:
 
 def _session(session: Recorded) -> dict[str, Any]:
     return {
-        "session": session.problem, "candidates": len(session.seconds), "tokens": _tokens(session),
+        "session": session.problem,
+        "candidates": len(session.seconds),
+        "tokens": _tokens(session),
         "ended": session.ended,
-    }  # fmt: skip
+    }
 
 
 def _rule(one: Saved) -> tuple[str, ...]:
     return (
-        *_words(one.stop), f"{one.attempts:.0%}", "none spent" if one.tokens is None else f"{one.tokens:.0%}",
-        f"{one.retained:.1%}", f"{one.least:.1%}", f"{one.gain:.2f}",
-    )  # fmt: skip
+        *_words(one.stop),
+        f"{one.attempts:.0%}",
+        "none spent" if one.tokens is None else f"{one.tokens:.0%}",
+        f"{one.retained:.1%}",
+        f"{one.least:.1%}",
+        f"{one.gain:.2f}",
+    )
 
 
 def _words(stop: Stop) -> tuple[str, str]:

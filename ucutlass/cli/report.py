@@ -22,9 +22,12 @@ from ucutlass.cli.outputs import Output, write
 @click.command("report")
 @click.argument("id")
 @click.option(
-    "-o", "--output", type=Output(dash=True), metavar="FILE",
+    "-o",
+    "--output",
+    type=Output(dash=True),
+    metavar="FILE",
     help="Where to write it, - for standard output; by default ucc-report-ID.html here.",
-)  # fmt: skip
+)
 @journal_option
 @json_option
 def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -> None:

@@ -59,9 +59,14 @@ def _filters(limit: int | None) -> Callable[[F], F]:
         click.option("--kernel", metavar="NAME", help="Records of kernels of this name."),
         click.option("--device", metavar="TEXT", help="A part of the device's name, or a GPU's uuid."),
         click.option("--since", callback=_since, help="From then on: 30m, 12h, 7d, or a date in UTC."),
-        click.option("--limit", type=Whole(1), default=limit, show_default=limit is not None,
-                     help="The latest records, this many at most."),
-    )  # fmt: skip
+        click.option(
+            "--limit",
+            type=Whole(1),
+            default=limit,
+            show_default=limit is not None,
+            help="The latest records, this many at most.",
+        ),
+    )
 
     def decorated(function: F) -> F:
         for option in reversed(options):
@@ -90,9 +95,13 @@ def _told(as_json: bool) -> Iterator[None]:
 @_filters(20)
 @json_option
 def list_(
-    kind: Kind | None, kernel: str | None, device: str | None, since: datetime | None,
-    limit: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    kind: Kind | None,
+    kernel: str | None,
+    device: str | None,
+    since: datetime | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
     """The latest records first."""
     with _told(as_json):
         store = Store.open()
@@ -155,9 +164,14 @@ def compare_(a: str, b: str, as_json: bool) -> None:
 @_filters(None)
 @json_option
 def export_(
-    file: Path, kind: Kind | None, kernel: str | None, device: str | None, since: datetime | None,
-    limit: int | None, as_json: bool,
-) -> None:  # fmt: skip
+    file: Path,
+    kind: Kind | None,
+    kernel: str | None,
+    device: str | None,
+    since: datetime | None,
+    limit: int | None,
+    as_json: bool,
+) -> None:
     """Records as JSON lines, the oldest first; `-` writes to standard output."""
     with _told(as_json):
         store = Store.open()
@@ -247,10 +261,15 @@ def _headline(record: Record) -> str:
 
 def _sides(records: Sequence[Record], said: Compared) -> list[tuple[str, ...]]:
     return [
-        (name, r.id[:12], show.plain(r.subject.kernel), show.plain(r.subject.schedule),
-         f"{t.median:.2f} us ({t.p10:.2f} to {t.p90:.2f})")
+        (
+            name,
+            r.id[:12],
+            show.plain(r.subject.kernel),
+            show.plain(r.subject.schedule),
+            f"{t.median:.2f} us ({t.p10:.2f} to {t.p90:.2f})",
+        )
         for name, r, t in zip("ab", records, (said.a, said.b), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 _LONG = 8

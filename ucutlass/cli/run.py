@@ -216,5 +216,3 @@ def _report(row: dict[str, Any], as_json: bool) -> None:
     if "source" in row:
         lines.append(("source", row["source"]))
     show.table(("", ""), lines)
-
-

@@ -35,12 +35,22 @@ BASELINES = ("eager", "compile", "compile-max-autotune", "cublas", "none")
 # --- which candidate to go on from ------------------------------------------------
 
 _STRATEGY = (
-    click.option("--search", "how", type=click.Choice(tuple(SEARCHES)),
-                 help="Which candidate to go on from; by default flat for rules, epsilon for others."),
-    click.option("--dialogue", "steps", type=click.Choice(tuple(DIALOGUES)), default="single",
-                 show_default=True, help="In which steps a proposer is asked."),
+    click.option(
+        "--search",
+        "how",
+        type=click.Choice(tuple(SEARCHES)),
+        help="Which candidate to go on from; by default flat for rules, epsilon for others.",
+    ),
+    click.option(
+        "--dialogue",
+        "steps",
+        type=click.Choice(tuple(DIALOGUES)),
+        default="single",
+        show_default=True,
+        help="In which steps a proposer is asked.",
+    ),
     click.option("--seed", type=Whole(), default=0, help="Seed of the arguments and of every choice."),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +65,28 @@ class Strategy:
 # --- how much to spend ------------------------------------------------------------
 
 _LIMITS = (
-    click.option("--attempts", type=Whole(min=0),
-                 help=f"Most candidates to judge; {ATTEMPTS} by default."),
-    click.option("--run-attempts", type=Whole(min=1),
-                 help="Most candidates of a run over a folder."),
+    click.option("--attempts", type=Whole(min=0), help=f"Most candidates to judge; {ATTEMPTS} by default."),
+    click.option("--run-attempts", type=Whole(min=1), help="Most candidates of a run over a folder."),
     click.option("--tokens", type=Whole(min=1), help="Most tokens of a model."),
     click.option("--dollars", type=Positive(), help="Most money for a model."),
     click.option("--gpu-seconds", type=Positive(), help="Most seconds on the GPU."),
     click.option("--seconds", type=Positive(), help="Most seconds, waiting for the GPU not counted."),
-    click.option("--eps", type=Positive(), default=0.05, show_default=True,
-                 help="Stop within this share of the bound, where the baseline is beaten."),
-    click.option("--patience", type=Whole(min=1), default=12, show_default=True,
-                 help="Stop after so many attempts without progress, where the baseline is beaten."),
+    click.option(
+        "--eps",
+        type=Positive(),
+        default=0.05,
+        show_default=True,
+        help="Stop within this share of the bound, where the baseline is beaten.",
+    ),
+    click.option(
+        "--patience",
+        type=Whole(min=1),
+        default=12,
+        show_default=True,
+        help="Stop after so many attempts without progress, where the baseline is beaten.",
+    ),
     click.option("--never-stop", is_flag=True, help="Spend the whole budget, whatever was reached."),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +122,28 @@ class Limits:
 
 _FILES = (
     arch_option(None),
-    click.option("--start", type=click.Path(exists=True, path_type=Path), metavar="FILE.ucu",
-                 help="A module's first program, or a folder of them by the modules' paths."),
-    click.option("--mode", type=click.Choice(("constructed", "train", "eval")), default="constructed",
-                 show_default=True, help="The mode in which a module runs."),
-    click.option("--precision", type=click.Choice(("own", "f32", "f16", "bf16")), default="own",
-                 show_default=True, help="What a module's floating tensors are cast to."),
+    click.option(
+        "--start",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="FILE.ucu",
+        help="A module's first program, or a folder of them by the modules' paths.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(("constructed", "train", "eval")),
+        default="constructed",
+        show_default=True,
+        help="The mode in which a module runs.",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(("own", "f32", "f16", "bf16")),
+        default="own",
+        show_default=True,
+        help="What a module's floating tensors are cast to.",
+    ),
     click.option("--lane", metavar="LANE", help="The least precision, such as bf16; by default FILE's own."),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +160,16 @@ class Files:
 # --- how candidates are timed -----------------------------------------------------
 
 _TIMING = (
-    click.option("--baseline", type=click.Choice(BASELINES), default="eager", show_default=True,
-                 help="What candidates that would lead are timed in turns with."),
+    click.option(
+        "--baseline",
+        type=click.Choice(BASELINES),
+        default="eager",
+        show_default=True,
+        help="What candidates that would lead are timed in turns with.",
+    ),
     seconds_option("--limit", LIMIT_SECONDS, "Seconds that each process that launches kernels may take."),
     seconds_option("--wait", WAIT_SECONDS, "Seconds to wait for another process that times."),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +205,46 @@ class How:
         """Of a session with this budget."""
         proposer, own = self.asking.chosen, self.strategy
         return Settings(
-            own.how or SEARCH[proposer], own.steps, budget, self.limits.stop, own.seed, proposer=proposer,
-            advice=self.working.depth(proposer), objective=self.working.objective, judge=self.working.judge,
-        )  # fmt: skip
+            own.how or SEARCH[proposer],
+            own.steps,
+            budget,
+            self.limits.stop,
+            own.seed,
+            proposer=proposer,
+            advice=self.working.depth(proposer),
+            objective=self.working.objective,
+            judge=self.working.judge,
+        )
 
     def reading(self, arch: str, sizes: Sequence[str] = (), program: str | None = None) -> Reading:
         """`arch` where none was asked for, `sizes` as they were given. Raises ShapeError."""
         files = self.files
         return Reading(
-            files.arch or arch, parse_sizes(sizes), program, files.lane, files.mode, files.precision,
-            files.start, self.asking.chosen != "rules", self.timing.limit,
-        )  # fmt: skip
+            files.arch or arch,
+            parse_sizes(sizes),
+            program,
+            files.lane,
+            files.mode,
+            files.precision,
+            files.start,
+            self.asking.chosen != "rules",
+            self.timing.limit,
+        )
 
 
 def _how(given: Mapping[str, Any]) -> How:
     return How(
-        part(Asking, given), part(Strategy, given), part(Limits, given), part(Files, given),
-        part(Working, given), part(Timing, given), given["journal"],
-    )  # fmt: skip
+        part(Asking, given),
+        part(Strategy, given),
+        part(Limits, given),
+        part(Files, given),
+        part(Working, given),
+        part(Timing, given),
+        given["journal"],
+    )
 
 
-_JOURNAL = click.option(
-    "--journal", type=click.Path(dir_okay=False, path_type=Path), help="Another journal."
-)
+_JOURNAL = click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="Another journal.")
 
 _SHARED = (*_STRATEGY, *_LIMITS, *_FILES, *working.OPTIONS, *_TIMING, _JOURNAL)
 

@@ -38,10 +38,16 @@ def command(unended: bool, journal: Path | None, as_json: bool) -> None:
 
 def _row(one: Overview) -> tuple[str, ...]:
     return (
-        one.id[:12], one.problem, str(one.candidates), _micro(one.own), _micro(one.best),
-        "-" if one.gain is None else f"{one.gain:.3f}", _spent(one), one.last[:16].replace("T", " "),
+        one.id[:12],
+        one.problem,
+        str(one.candidates),
+        _micro(one.own),
+        _micro(one.best),
+        "-" if one.gain is None else f"{one.gain:.3f}",
+        _spent(one),
+        one.last[:16].replace("T", " "),
         one.state,
-    )  # fmt: skip
+    )
 
 
 def _micro(seconds: float | None) -> str:

@@ -20,9 +20,19 @@ from ucutlass.printable import escaped, one_line
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 
 __all__ = [
-    "CannotWrite", "building", "data", "line", "note", "on_terminal", "one_line", "plain", "program", "say",
-    "table", "utf8",
-]  # fmt: skip
+    "CannotWrite",
+    "building",
+    "data",
+    "line",
+    "note",
+    "on_terminal",
+    "one_line",
+    "plain",
+    "program",
+    "say",
+    "table",
+    "utf8",
+]
 
 
 class CannotWrite(Exception):

@@ -34,21 +34,26 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
     "--device", type=click.Choice(tuple(DEVICES)), help="GPU to bound for: the one here, else H200."
 )
 @click.option(
-    "--time", "microseconds", type=Positive(), metavar="MICROSECONDS",
-    help="A measured time, for the gap.",
-)  # fmt: skip
+    "--time", "microseconds", type=Positive(), metavar="MICROSECONDS", help="A measured time, for the gap."
+)
 @click.option(
-    "--regime", type=click.Choice(("cold", "warm")), default="cold", show_default=True,
+    "--regime",
+    type=click.Choice(("cold", "warm")),
+    default="cold",
+    show_default=True,
     help="Whether data comes from DRAM, or what fits lies in the L2 already.",
-)  # fmt: skip
+)
 @click.option(
-    "--ceilings", type=inputs.existing(),
+    "--ceilings",
+    type=inputs.existing(),
     help="Measured ceilings; by default those that `ucc calibrate` kept for such a GPU.",
-)  # fmt: skip
+)
 @click.option(
-    "--lane", "policy", type=click.Choice(POLICIES),
+    "--lane",
+    "policy",
+    type=click.Choice(POLICIES),
     help="In which lane float32 products of a PyTorch module count; pytorch, its defaults, if not given.",
-)  # fmt: skip
+)
 @click.option("--roofline", type=Output(), metavar="FILE", help="Write a picture, SVG.")
 @json_option
 def command(
@@ -134,9 +139,13 @@ def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: Requ
     with checked.limits(program):
         planned, why = _plan(checked, program, extents, request.device)
         found = bounds(
-            program, by_name, request.device, planned=planned, ceilings=request.ceilings,
+            program,
+            by_name,
+            request.device,
+            planned=planned,
+            ceilings=request.ceilings,
             regime=request.regime,
-        )  # fmt: skip
+        )
     title = f"{program.name} {' '.join(f'{n}={v}' for n, v in by_name.items())}"
     present(title, found, request, {"program": program.name, "sizes": by_name, "plan": why})
 

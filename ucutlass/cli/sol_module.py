@@ -21,6 +21,7 @@ thousand nodes do."""
 OUR_ERRORS = ("ProblemUnusable", "ValueDependent", "ExportFailed")
 """Exceptions of `runtime.module.export`, whose messages stand for themselves."""
 
+
 class ModuleLost(Exception):
     """The problem file gave no graph: its own code failed, hung, or ended its process. The message has
     what happened, with the file."""
@@ -32,10 +33,7 @@ def module_work(
     """The work of the module of a problem file in KernelBench's format, whose code runs in a
     process of its own, without the memory of its tensors. Raises ModuleLost."""
     outcome = isolate.run(
-        "ucutlass.trials.module:graph",
-        {"file": str(file)},
-        limit_seconds=limit_seconds,
-        memory_bytes=MEMORY,
+        "ucutlass.trials.module:graph", {"file": str(file)}, limit_seconds=limit_seconds, memory_bytes=MEMORY
     )
     if not isinstance(outcome, isolate.Returned):
         raise ModuleLost(_lost(file, outcome))
@@ -112,5 +110,5 @@ def module_words(work: ModuleWork) -> dict[str, str]:
 _SHOWN = 6
 
 _POLICY_WORDS = {
-    "pytorch": "float32 as PyTorch's defaults compute it: matrix products in f32, convolutions in tf32",
+    "pytorch": "float32 as PyTorch's defaults compute it: matrix products in f32, convolutions in tf32"
 }

@@ -58,28 +58,31 @@ class _Budget(Positive):
 
 
 @click.command("tune")
-@click.argument(
-    "files", nargs=-1, required=True, type=inputs.existing()
-)
+@click.argument("files", nargs=-1, required=True, type=inputs.existing())
 @sizes_option
 @kernel_option
 @arch_option(None)
 @click.option("--budget", type=_Budget(), metavar="120s", help="Most time to search, as 120s or 2m.")
 @click.option(
-    "--builds", type=Whole(min=1), default=Limits().builds, show_default=True,
-    help="Most binaries to build.",
-)  # fmt: skip
+    "--builds", type=Whole(min=1), default=Limits().builds, show_default=True, help="Most binaries to build."
+)
 @click.option("--free", is_flag=True, help="Every legal schedule, not only what the program denotes.")
 @click.option(
-    "--policy", type=click.Choice(tuple(POLICIES)), default="guided", show_default=True,
+    "--policy",
+    type=click.Choice(tuple(POLICIES)),
+    default="guided",
+    show_default=True,
     help="How to choose what to build.",
-)  # fmt: skip
-@click.option("--seed", type=Whole(), default=0,
-              help="Seed of the random arguments and of the random policy.")  # fmt: skip
+)
 @click.option(
-    "--guards", type=Whole(min=1), metavar="N",
+    "--seed", type=Whole(), default=0, help="Seed of the random arguments and of the random policy."
+)
+@click.option(
+    "--guards",
+    type=Whole(min=1),
+    metavar="N",
     help="Most guarded schedules for a set of shapes; those of most weight stay.",
-)  # fmt: skip
+)
 @click.option("--progress", "lines", is_flag=True, help="A line a trial on stderr where it is no terminal.")
 @engine_option
 @click.option("--write", "writes", is_flag=True, help="Put the winner's schedule into FILE, formatted.")
@@ -88,10 +91,24 @@ class _Budget(Positive):
 @seconds_option("--wait", WAIT_SECONDS, "Seconds to wait for another process that times.")
 @json_option
 def command(
-    files: tuple[Path, ...], sizes: tuple[str, ...], name: str | None, arch: str | None,
-    budget: float | None, builds: int, free: bool, policy: Name, seed: int, guards: int | None,
-    lines: bool, spec: str | None, writes: bool, replays: bool, limit: float, wait: float, as_json: bool,
-) -> None:  # fmt: skip
+    files: tuple[Path, ...],
+    sizes: tuple[str, ...],
+    name: str | None,
+    arch: str | None,
+    budget: float | None,
+    builds: int,
+    free: bool,
+    policy: Name,
+    seed: int,
+    guards: int | None,
+    lines: bool,
+    spec: str | None,
+    writes: bool,
+    replays: bool,
+    limit: float,
+    wait: float,
+    as_json: bool,
+) -> None:
     """Find the fastest kernel that FILE's program denotes for these extents, on this GPU.
 
     Ranks before it builds, times while it builds, sweeps raster, swizzle and splits on one binary, stops
@@ -152,9 +169,13 @@ def command(
 
 
 def _write(
-    file: Path, checked: frontend.Checked, program: ir.Kernel, winners: Winners, device: Device | None,
+    file: Path,
+    checked: frontend.Checked,
+    program: ir.Kernel,
+    winners: Winners,
+    device: Device | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Puts the winners' schedules into the file, or ends the command where they cannot stand there."""
     try:
         text = with_schedules(checked, program, winners, device)
@@ -169,9 +190,7 @@ def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[sets.Shape, ...]:
     return (sets.Shape(given),)
 
 
-def _tuned(
-    job: Job, shop_of: ShopOf, settings: Settings, on_job: OnJob
-) -> tuple[dict[str, Any], Winners]:
+def _tuned(job: Job, shop_of: ShopOf, settings: Settings, on_job: OnJob) -> tuple[dict[str, Any], Winners]:
     with closing(shop_of(job)) as shop:
         outcome = tune(job, shop, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner

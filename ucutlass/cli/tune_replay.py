@@ -25,10 +25,14 @@ def replayed(files: Sequence[Path], as_json: bool) -> None:
     names = tuple(POLICIES)
     head = ("shape", "binaries", *(f"{n}, builds {counts}" for n in names), "guided stops at")
     rows = [
-        (one.shape, str(one.binaries), *(_shares(one.shares[n]) for n in names),
-         f"{one.builds} builds, {one.share:.1%}: {one.stopped}")
+        (
+            one.shape,
+            str(one.binaries),
+            *(_shares(one.shares[n]) for n in names),
+            f"{one.builds} builds, {one.share:.1%}: {one.stopped}",
+        )
         for one in lines
-    ]  # fmt: skip
+    ]
     for file in dict.fromkeys(one.file for one in lines):
         rows += _totals(file, [one for one in lines if one.file == file])
     show.table(head, [head, *rows] if not show.on_terminal() else rows)

@@ -29,9 +29,23 @@ from ucutlass.shapes import complete, parse_sizes
 
 # Written out, because the table of distributions needs torch, and `ucc verify --help` does not.
 _DISTRIBUTIONS = (
-    "integer", "residue", "residue_rows", "residue_columns", "normal", "uniform", "large", "small",
-    "positive", "negated", "zeros", "one_hot", "powers", "wide", "denormal", "special",
-)  # fmt: skip
+    "integer",
+    "residue",
+    "residue_rows",
+    "residue_columns",
+    "normal",
+    "uniform",
+    "large",
+    "small",
+    "positive",
+    "negated",
+    "zeros",
+    "one_hot",
+    "powers",
+    "wide",
+    "denormal",
+    "special",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,10 @@ class _Options:
 @arch_option(None)
 @click.option("--seed", type=Whole(0), help="Repeat this seed's run; by default a fresh one.")
 @click.option(
-    "--distribution", "distributions", multiple=True, type=click.Choice(_DISTRIBUTIONS),
+    "--distribution",
+    "distributions",
+    multiple=True,
+    type=click.Choice(_DISTRIBUTIONS),
     help="Only these numbers at the asked extents; may be repeated.",
 )
 @click.option("--cases", "most", default=64, show_default=True, type=Whole(1), help="Cases at most.")
@@ -127,9 +144,14 @@ def _verify(
     store.Store.open().prepare()
     subject = subject_of_built(checked, program, built)
     plan = verified.plan(
-        checked, program, built, sizes,
-        seed=options.seed, distributions=options.distributions, most=options.most,
-    )  # fmt: skip
+        checked,
+        program,
+        built,
+        sizes,
+        seed=options.seed,
+        distributions=options.distributions,
+        most=options.most,
+    )
     with _lane(options.wait):
         machine = verified.machine(built)
         evidence = verified.run(plan, case_seconds=options.limit, sanitize=options.sanitize)

@@ -17,17 +17,30 @@ DEPTH: Mapping[str, Depth] = {"rules": "static", "anthropic": "profiled", "comma
 
 OPTIONS = (
     engine_option,
-    click.option("--advice", type=click.Choice(get_args(Depth)),
-                 help="What is said of candidates: nothing, what counting says, or of leaders the profiler's "
-                 "findings too; by default static for rules, profiled for others."),
-    click.option("--objective", type=click.Choice(get_args(Objective)), default="time", show_default=True,
-                 help="Which candidate is the best: the fastest, or of those that are as fast the one with "
-                 "the least energy a call."),
-    click.option("--judge", metavar="MODEL", default="",
-                 help="Ask this model for its opinion of leaders, which decides nothing."),
-    click.option("--no-measure", is_flag=True,
-                 help="Do not let a model have programs measured while it answers."),
-)  # fmt: skip
+    click.option(
+        "--advice",
+        type=click.Choice(get_args(Depth)),
+        help="What is said of candidates: nothing, what counting says, or of leaders the profiler's "
+        "findings too; by default static for rules, profiled for others.",
+    ),
+    click.option(
+        "--objective",
+        type=click.Choice(get_args(Objective)),
+        default="time",
+        show_default=True,
+        help="Which candidate is the best: the fastest, or of those that are as fast the one with "
+        "the least energy a call.",
+    ),
+    click.option(
+        "--judge",
+        metavar="MODEL",
+        default="",
+        help="Ask this model for its opinion of leaders, which decides nothing.",
+    ),
+    click.option(
+        "--no-measure", is_flag=True, help="Do not let a model have programs measured while it answers."
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,28 @@ def planned(
 
 
 def build(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: Sequence[Mapping[str, Any]],
-    stage: Stage | None, cancel: Event,
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: Sequence[Mapping[str, Any]],
+    stage: Stage | None,
+    cancel: Event,
+) -> dict[str, Any]:
     """One compiler on all of them: `made` has a key, or "" where there is none, for each request,
     `words` why there is none, `artifacts` the keys. Raises ToolchainError."""
     checked = frontend.read_text(text, file)
     plans = [planned(checked, name, sizes, arch, r) for r in requests]
     built = build_planned(
-        checked, frontend.kernel(checked, name), plans, stage=stage, cancel=cancel, max_jobs=1,
+        checked,
+        frontend.kernel(checked, name),
+        plans,
+        stage=stage,
+        cancel=cancel,
+        max_jobs=1,
         group=len(plans),
-    )  # fmt: skip
+    )
     keys = [one.key if isinstance(one, Artifact) else "" for one in built]
     words = ["" if isinstance(one, Artifact) else f"{type(one).__name__}: {one}" for one in built]
     return {"made": keys, "words": words, "artifacts": sorted({k for k in keys if k})}

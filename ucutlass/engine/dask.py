@@ -59,9 +59,13 @@ class DaskEngine:
     None takes this process's. Raises EngineMissing, EngineUnreachable."""
 
     def __init__(
-        self, address: str, *, table: Table = TABLE, cache: Cache | None = None,
+        self,
+        address: str,
+        *,
+        table: Table = TABLE,
+        cache: Cache | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._address = address
         self._table = table
         self._cache = cache or Cache.from_switches()
@@ -90,9 +94,15 @@ class DaskEngine:
             return self._state.total("cpu")
 
     def submit(
-        self, name: str, arguments: Mapping[str, Any], *, artifacts: Sequence[str] = (),
-        limit_seconds: float = LIMIT_SECONDS, wait_seconds: float = WAIT_SECONDS, near: str = "",
-    ) -> Task:  # fmt: skip
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        artifacts: Sequence[str] = (),
+        limit_seconds: float = LIMIT_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
+        near: str = "",
+    ) -> Task:
         work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
         ticket = Ticket(f"ucutlass-{uuid.uuid4().hex}", work)
         with self._lock:
@@ -132,10 +142,16 @@ class DaskEngine:
             resource = RESOURCES[ticket.work.row.needs]
             declared = resource in self._resources.get(ticket.at, ())
             running = self._client.submit(
-                worker.perform, ticket.id, json.dumps(work_json(ticket.work)), ticket.given,
-                key=f"{ticket.id}-{ticket.tries}", workers=[ticket.at], allow_other_workers=False,
-                resources={resource: 1} if declared else None, pure=False,
-            )  # fmt: skip
+                worker.perform,
+                ticket.id,
+                json.dumps(work_json(ticket.work)),
+                ticket.given,
+                key=f"{ticket.id}-{ticket.tries}",
+                workers=[ticket.at],
+                allow_other_workers=False,
+                resources={resource: 1} if declared else None,
+                pure=False,
+            )
             ticket.given = {}
             ticket.running = running
             running.add_done_callback(self._when_done(ticket, ticket.tries))

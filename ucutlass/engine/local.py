@@ -19,9 +19,13 @@ class LocalEngine:
     GPU's lane. All artefacts lie in this process's cache, so none is moved."""
 
     def __init__(
-        self, gpus: Sequence[str] | None = None, cpus: int | None = None, *, table: Table = TABLE,
+        self,
+        gpus: Sequence[str] | None = None,
+        cpus: int | None = None,
+        *,
+        table: Table = TABLE,
         on_wait: Callable[[str], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._table = table
         self._cpus = cpus or parallel.jobs()
         self._places = [Place(on_wait=on_wait)] if gpus is None else [_place(g, on_wait) for g in gpus]
@@ -41,9 +45,15 @@ class LocalEngine:
         return self._cpus
 
     def submit(
-        self, name: str, arguments: Mapping[str, Any], *, artifacts: Sequence[str] = (),
-        limit_seconds: float = LIMIT_SECONDS, wait_seconds: float = WAIT_SECONDS, near: str = "",
-    ) -> Task:  # fmt: skip
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        artifacts: Sequence[str] = (),
+        limit_seconds: float = LIMIT_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
+        near: str = "",
+    ) -> Task:
         work = work_of(self._table, name, arguments, artifacts, limit_seconds, wait_seconds, near)
         with self._lock:
             at = self._at(near)

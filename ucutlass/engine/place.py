@@ -37,9 +37,11 @@ class Place:
     this one's. Calls that need the GPU wait for its lane, so any number of threads may call."""
 
     def __init__(
-        self, gpu: Callable[[], str] = visible_gpu, environ: Mapping[str, str] | None = None,
+        self,
+        gpu: Callable[[], str] = visible_gpu,
+        environ: Mapping[str, str] | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._gpu = gpu
         self._environ = environ
         self._on_wait = on_wait

@@ -99,9 +99,15 @@ class Engine(Protocol):
         """Compilers that run at once."""
 
     def submit(
-        self, name: str, arguments: Mapping[str, Any], *, artifacts: Sequence[str] = (),
-        limit_seconds: float = LIMIT_SECONDS, wait_seconds: float = WAIT_SECONDS, near: str = "",
-    ) -> Task:  # fmt: skip
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        artifacts: Sequence[str] = (),
+        limit_seconds: float = LIMIT_SECONDS,
+        wait_seconds: float = WAIT_SECONDS,
+        near: str = "",
+    ) -> Task:
         """Calls a function of the table. Raises KeyError for another name, TypeError for arguments that
         are no JSON."""
 
@@ -113,9 +119,14 @@ class Engine(Protocol):
 
 
 def work_of(
-    table: Table, name: str, arguments: Mapping[str, Any], artifacts: Sequence[str], limit_seconds: float,
-    wait_seconds: float, near: str,
-) -> Work:  # fmt: skip
+    table: Table,
+    name: str,
+    arguments: Mapping[str, Any],
+    artifacts: Sequence[str],
+    limit_seconds: float,
+    wait_seconds: float,
+    near: str,
+) -> Work:
     """The checked call, its arguments as another process would see them."""
     plain = json.loads(json.dumps(dict(arguments)))
     return Work(table[name], plain, tuple(artifacts), limit_seconds, wait_seconds, near)
@@ -127,11 +138,15 @@ _OUTCOMES: Mapping[str, type[isolate.Outcome]] = MappingProxyType(
     {
         kind.__name__: kind
         for kind in (
-            isolate.Returned, isolate.Raised, isolate.Crashed, isolate.TimedOut, isolate.TooMuchMemory,
+            isolate.Returned,
+            isolate.Raised,
+            isolate.Crashed,
+            isolate.TimedOut,
+            isolate.TooMuchMemory,
             isolate.Exited,
         )
     }
-)  # fmt: skip
+)
 
 
 def work_json(work: Work) -> dict[str, Any]:
@@ -139,9 +154,7 @@ def work_json(work: Work) -> dict[str, Any]:
 
 
 def work_of_json(fields: Mapping[str, Any]) -> Work:
-    return Work(
-        **{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])}
-    )  # fmt: skip
+    return Work(**{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])})
 
 
 def outcome_json(outcome: isolate.Outcome) -> dict[str, Any]:

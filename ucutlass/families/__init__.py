@@ -14,8 +14,15 @@ from ucutlass.families.sweep import SweepForm, recognise_sweep
 from ucutlass.walks import find
 
 __all__ = [
-    "AttentionForm", "ConvForm", "Form", "GemmForm", "ProductsForm", "Refused", "SweepForm", "recognise",
-]  # fmt: skip
+    "AttentionForm",
+    "ConvForm",
+    "Form",
+    "GemmForm",
+    "ProductsForm",
+    "Refused",
+    "SweepForm",
+    "recognise",
+]
 
 Form: TypeAlias = GemmForm | ProductsForm | SweepForm | ConvForm | AttentionForm
 """What a kernel is, as its family sees it."""

@@ -101,13 +101,27 @@ def recognise_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionForm:
     for output in outcome.outputs:
         if output.reduce is not None:
             raise Refused(
-                "UC0309", "a reduction of attention's result is a launch of its own", output.value.span,
+                "UC0309",
+                "a reduction of attention's result is a launch of its own",
+                output.value.span,
                 "store the result, reduce it in a second stage",
-            )  # fmt: skip
+            )
     return AttentionForm(
-        kernel, first, second, q, k, v, queries, keys, first.over, innermost,
-        tuple(d for d in every if d not in named), score, outcome, packed,
-    )  # fmt: skip
+        kernel,
+        first,
+        second,
+        q,
+        k,
+        v,
+        queries,
+        keys,
+        first.over,
+        innermost,
+        tuple(d for d in every if d not in named),
+        score,
+        outcome,
+        packed,
+    )
 
 
 def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> None:
@@ -116,16 +130,20 @@ def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.S
     for dot in (first, second):
         if dot.lane.name not in LANES or dot.accumulate != "f32" or dot.lane is not first.lane:
             raise Refused(
-                "UC0320", f"attention multiplies in {' or '.join(LANES)}, both dots in one lane, with sums "
-                f"in f32; this dot is {dot.lane.name}, its sums {dot.accumulate}", dot.span,
+                "UC0320",
+                f"attention multiplies in {' or '.join(LANES)}, both dots in one lane, with sums "
+                f"in f32; this dot is {dot.lane.name}, its sums {dot.accumulate}",
+                dot.span,
                 "store q, k and v in one of these, and cast the softmax to it",
-            )  # fmt: skip
+            )
     if set(second.over) != set(weights.over):
         raise Refused(
-            "UC0321", f"the softmax runs over {', '.join(weights.over)}, the dot after it sums over "
-            f"{', '.join(second.over)}", weights.span,
+            "UC0321",
+            f"the softmax runs over {', '.join(weights.over)}, the dot after it sums over "
+            f"{', '.join(second.over)}",
+            weights.span,
             "let both take the same names, or store the softmax in a stage of its own",
-        )  # fmt: skip
+        )
 
 
 def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Value, ir.Value]:
@@ -135,9 +153,11 @@ def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Va
         if keys <= set(key.dims) and not keys & set(query.dims):
             return query, key
     raise Refused(
-        "UC0321", f"the names of the softmax, {', '.join(weights.over)}, must be one operand's of the first "
-        "dot alone", weights.span, "rename them in the other operand: x[S = J]",
-    )  # fmt: skip
+        "UC0321",
+        f"the names of the softmax, {', '.join(weights.over)}, must be one operand's of the first dot alone",
+        weights.span,
+        "rename them in the other operand: x[S = J]",
+    )
 
 
 def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
@@ -151,9 +171,11 @@ def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
         if isinstance(type_, ir.TensorType):
             return operand(type_, pointer(kernel, inner.index), value.span, rename)
     raise Refused(
-        "UC0302", "q, k and v of attention are read as they lie in memory", value.span,
+        "UC0302",
+        "q, k and v of attention are read as they lie in memory",
+        value.span,
         "store it first, in a pipeline: h: bf16[..] = ..",
-    )  # fmt: skip
+    )
 
 
 def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Dot, head_v: list[str]) -> str:
@@ -163,15 +185,19 @@ def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Do
         last = tensor.order[-len(head) :]
         if last != q.order[-len(head) :] or set(last) != set(head):
             raise Refused(
-                "UC0322", f"{', '.join(head)} must be the last names of q and of k, in one order; {what} "
-                f"lies as [{', '.join(tensor.order)}]", side.span,
+                "UC0322",
+                f"{', '.join(head)} must be the last names of q and of k, in one order; {what} "
+                f"lies as [{', '.join(tensor.order)}]",
+                side.span,
                 "declare the tensor with these names last, or change its order in a stage of its own",
-            )  # fmt: skip
+            )
     if not head_v or v.order[-1] not in head_v:
         raise Refused(
-            "UC0322", f"the last name of v must be one that the result keeps; it is [{', '.join(v.order)}]",
-            first.span, "declare v with its head last: [.., S, D]",
-        )  # fmt: skip
+            "UC0322",
+            f"the last name of v must be one that the result keeps; it is [{', '.join(v.order)}]",
+            first.span,
+            "declare v with its head last: [.., S, D]",
+        )
     return v.order[-1]
 
 
@@ -179,9 +205,11 @@ def _score(kernel: ir.Kernel, first: ir.Dot, masked: ir.Value) -> Epilogue:
     for node in walk(masked):
         if isinstance(node, ir.Softmax | ir.Reduce | ir.Scan):
             raise Refused(
-                "UC0303", "a score is made of the dot's value at one place; a reduction needs a whole row",
-                node.span, "cut here: store the scores, go on in a second stage",
-            )  # fmt: skip
+                "UC0303",
+                "a score is made of the dot's value at one place; a reduction needs a whole row",
+                node.span,
+                "cut here: store the scores, go on in a second stage",
+            )
     require_dims(masked, first)
     output = EpilogueOutput(Operand(-1, F32, ()), masked, None)
     return around(kernel, first, (output,), LOADED)

@@ -125,13 +125,16 @@ def _asked_parts(problem: AttentionProblem, keys: int, request: Request) -> int 
     most = 1 if problem.packed is not None else max(1, min(keys, MOST_PARTS))
     if isinstance(parts, int) and parts <= most:
         return parts
-    why = "keys of packed sequences are not split" if problem.packed is not None else (
-        f"the second launch reads at most {most} of a row" if isinstance(parts, int)
-        else "attention has no stream-K: a softmax's parts are combined by a launch of their own"
-    )  # fmt: skip
-    return Violation(
-        "UC0477", f"split_k {parts}: {why}", f"use `split_k {most}` at most", ("split_k",), None
+    why = (
+        "keys of packed sequences are not split"
+        if problem.packed is not None
+        else (
+            f"the second launch reads at most {most} of a row"
+            if isinstance(parts, int)
+            else "attention has no stream-K: a softmax's parts are combined by a launch of their own"
+        )
     )
+    return Violation("UC0477", f"split_k {parts}: {why}", f"use `split_k {most}` at most", ("split_k",), None)
 
 
 COMBINED = 4.0
@@ -215,7 +218,7 @@ def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]
             f"tile {64 * schedule.groups}x{schedule.keys}",
             f"{schedule.groups} warp groups of 64 rows that take "
             f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}",
-        ),
+        )
     ]
     if schedule.split:
         notes.append(

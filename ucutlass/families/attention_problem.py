@@ -58,13 +58,21 @@ def attention_problem(
     for a in (scores.a, scores.b, results.b):
         _addressed(form, a)
     return AttentionProblem(
-        form.lane, at.number(at.product(head)), by_name[form.head_v], scores, results,
+        form.lane,
+        at.number(at.product(head)),
+        by_name[form.head_v],
+        scores,
+        results,
         factor=None if score.factor is None else _placed(score.factor, form.position),
         above=tuple(_extent(e, form.position) for e in score.above),
         below=tuple(_extent(e, form.position) for e in score.below),
-        plain=_is_plain(form, results), dims=len(form.kernel.dims), pointers=scores.pointers,
-        scalars=scores.scalars, walk=_walk(walked, rows, batch, at), packed=_packed(form),
-    )  # fmt: skip
+        plain=_is_plain(form, results),
+        dims=len(form.kernel.dims),
+        pointers=scores.pointers,
+        scalars=scores.scalars,
+        walk=_walk(walked, rows, batch, at),
+        packed=_packed(form),
+    )
 
 
 def _extent(extent: Extent, position: Mapping[str, int]) -> Extent:
@@ -98,10 +106,11 @@ def _one(
     if len(made) == 1:
         return made[0]
     raise Refused(
-        "UC0321", f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one",
+        "UC0321",
+        f"the keys' names, {', '.join(names)}, lie apart in memory; the kernel walks them as one",
         form.second.span,
         "store k, v and the score's operands with these names next to each other, in one order",
-    )  # fmt: skip
+    )
 
 
 def _rows(
@@ -222,13 +231,21 @@ def _product(
         function = folded if score.factor is not None else arithmetic(around, modes, at)
     inputs = () if score is not None and score.factor is not None else around.inputs
     return GemmProblem(
-        lane=form.lane, accumulate="f32", m=at.product(modes.m), n=at.product(modes.n),
-        k=tuple(at.product(run) for run in modes.k), batch=tuple(at.product(run) for run in modes.batch),
-        a=reach(operands[0], modes), b=reach(operands[1], modes),
-        inputs=tuple(reach(t, outer) for t in inputs), outputs=outputs, arithmetic=function,
-        dims=len(form.kernel.dims), pointers=pointers,
+        lane=form.lane,
+        accumulate="f32",
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product(run) for run in modes.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=reach(operands[0], modes),
+        b=reach(operands[1], modes),
+        inputs=tuple(reach(t, outer) for t in inputs),
+        outputs=outputs,
+        arithmetic=function,
+        dims=len(form.kernel.dims),
+        pointers=pointers,
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in params),
-    )  # fmt: skip
+    )
 
 
 def _scored(whole: Epilogue, score: Score) -> Epilogue:
@@ -243,9 +260,11 @@ def _addressed(form: AttentionForm, a: Access) -> None:
 
 def _too_many(form: AttentionForm, count: int, most: int) -> Refused:
     return Refused(
-        "UC0305", f"{count} batch dimensions lie apart in memory; attention addresses {most} of a tensor",
-        form.first.span, "store q, k, v and the result with these names next to each other",
-    )  # fmt: skip
+        "UC0305",
+        f"{count} batch dimensions lie apart in memory; attention addresses {most} of a tensor",
+        form.first.span,
+        "store q, k, v and the result with these names next to each other",
+    )
 
 
 def _is_plain(form: AttentionForm, results: GemmProblem) -> bool:

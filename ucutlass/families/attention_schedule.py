@@ -83,20 +83,27 @@ def _tile(c: Candidate) -> Finding | None:
     if rows % GROUP or not 1 <= rows // GROUP <= most:
         why = " where the score has a function of its own, or sequences are packed" if most == 2 else ""
         said = f"{rows} rows: a warp group takes {GROUP}, and 1 to {most} of them share a tile{why}"
-        return Finding(said, f"use `tile {GROUP * min(most, max(1, rows // GROUP))}x{keys}x{head}`",
-                       ("tile",), None)  # fmt: skip
+        return Finding(
+            said, f"use `tile {GROUP * min(most, max(1, rows // GROUP))}x{keys}x{head}`", ("tile",), None
+        )
     if keys % 16 or not 16 <= keys <= MOST_KEYS:
         best = min(MOST_KEYS, max(16, round(keys / 16) * 16))
-        return Finding(f"blocks of {keys} keys: wgmma and TMA take multiples of 16 from 16 to {MOST_KEYS}",
-                       f"use `tile {rows}x{best}x{head}`", ("tile",), None)  # fmt: skip
+        return Finding(
+            f"blocks of {keys} keys: wgmma and TMA take multiples of 16 from 16 to {MOST_KEYS}",
+            f"use `tile {rows}x{best}x{head}`",
+            ("tile",),
+            None,
+        )
     if (registers := held(problem, keys)) > HELD[s.groups]:
         room = (HELD[s.groups] - padded(problem.head_v) // 2) * 4 // 3 // 16 * 16
         less = (rows, room) if room >= 16 else (rows - GROUP, keys)
         return Finding(
             f"{keys} keys beside a head of {problem.head_v} take {registers} registers of a thread: "
             f"{s.groups} warp groups leave {HELD[s.groups]}",
-            f"use `tile {less[0]}x{less[1]}x{head}`", ("tile",), None,
-        )  # fmt: skip
+            f"use `tile {less[0]}x{less[1]}x{head}`",
+            ("tile",),
+            None,
+        )
     return None
 
 
@@ -109,13 +116,17 @@ def _stages(c: Candidate) -> Finding | None:
         return Finding(
             f"two blocks of {s.keys} keys and values beside {GROUP * s.groups} rows take "
             f"{shared_bytes(problem, replace(s, stages=2))} bytes of shared memory of {SHARED_BYTES}",
-            "use fewer keys or rows in `tile`", ("tile", "stages"), None,
-        )  # fmt: skip
+            "use fewer keys or rows in `tile`",
+            ("tile", "stages"),
+            None,
+        )
     return Finding(
         f"{s.stages} blocks of {s.keys} keys and values beside {GROUP * s.groups} rows take "
         f"{shared_bytes(problem, s)} bytes of shared memory: a block has {SHARED_BYTES}",
-        f"use `stages {most}`", ("stages", "tile"), None,
-    )  # fmt: skip
+        f"use `stages {most}`",
+        ("stages", "tile"),
+        None,
+    )
 
 
 RULES = (("UC0475", _tile), ("UC0476", _stages))

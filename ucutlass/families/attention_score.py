@@ -181,11 +181,17 @@ def _factor(value: ir.Value, dot: ir.Dot) -> Number | None:
 
 _MEANINGS: Mapping[str, Callable[..., float]] = MappingProxyType(
     {
-        "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
-        "divide": lambda a, b: a / b, "negate": lambda a: -a, "sqrt": math.sqrt,
-        "rsqrt": lambda a: 1 / math.sqrt(a), "exp": math.exp, "log": math.log,
+        "add": lambda a, b: a + b,
+        "subtract": lambda a, b: a - b,
+        "multiply": lambda a, b: a * b,
+        "divide": lambda a, b: a / b,
+        "negate": lambda a: -a,
+        "sqrt": math.sqrt,
+        "rsqrt": lambda a: 1 / math.sqrt(a),
+        "exp": math.exp,
+        "log": math.log,
     }
-)  # fmt: skip
+)
 """Functions of numbers that the launch evaluates; `emit/attention.py` has their C++."""
 
 

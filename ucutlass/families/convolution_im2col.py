@@ -24,9 +24,16 @@ FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2
 
 
 TILES = (
-    (192, 256, 3), (192, 128, 3), (128, 192, 2), (128, 256, 2), (128, 128, 2), (128, 64, 2), (64, 256, 1),
-    (64, 128, 1), (64, 64, 1),
-)  # fmt: skip
+    (192, 256, 3),
+    (192, 128, 3),
+    (128, 192, 2),
+    (128, 256, 2),
+    (128, 128, 2),
+    (128, 64, 2),
+    (64, 256, 1),
+    (64, 128, 1),
+    (64, 64, 1),
+)
 """Tiles, M x N, and the warp groups that share them."""
 
 MOST_STAGES = 12
@@ -238,7 +245,8 @@ def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, 
 
 
 def clocks(
-    s: Im2colSchedule | PlacesSchedule, m: float, n: int, batch: int, steps: int, device: Device) -> float:
+    s: Im2colSchedule | PlacesSchedule, m: float, n: int, batch: int, steps: int, device: Device
+) -> float:
     """Clocks of the SM with the most blocks, by `MODEL`."""
     (tile_m, tile_n, _), held = s.tile, s.stages
     blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch

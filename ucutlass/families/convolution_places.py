@@ -16,9 +16,17 @@ LANES = ("f16", "bf16")
 """Lanes that wgmma takes with the contracted side outside."""
 
 TILES = (
-    (256, 128, 2), (128, 256, 2), (192, 128, 3), (128, 192, 2), (256, 64, 2), (128, 128, 2), (128, 64, 2),
-    (64, 256, 1), (64, 128, 1), (64, 64, 1),
-)  # fmt: skip
+    (256, 128, 2),
+    (128, 256, 2),
+    (192, 128, 3),
+    (128, 192, 2),
+    (256, 64, 2),
+    (128, 128, 2),
+    (128, 64, 2),
+    (64, 256, 1),
+    (64, 128, 1),
+    (64, 64, 1),
+)
 """Tiles, M x N, and the warp groups that share them."""
 
 DEPTH = 64
@@ -161,4 +169,3 @@ def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
     most = max(1, min(MOST_PARTS, steps // LEAST_STEPS))
     filled = (wave * device.sms * held // tiles for wave in range(1, WAVES + 1) for held in (1, blocks))
     return sorted({1, *(s for s in filled if 1 <= s <= most), most})
-

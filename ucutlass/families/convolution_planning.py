@@ -91,9 +91,13 @@ def plan_convolution(
         made, own, splits, notes = chosen
     extents = measure(made, sizes)
     room = Room(
-        made, sizes, (extents.m, extents.n, extents.k, extents.batch), arch, device,
+        made,
+        sizes,
+        (extents.m, extents.n, extents.k, extents.batch),
+        arch,
+        device,
         partial(_taps_of, form, made, sizes),
-    )  # fmt: skip
+    )
     scheduled = asked(room, own, splits, request)
     if isinstance(scheduled[0], Violation):
         return scheduled
@@ -125,8 +129,10 @@ def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
         "UC0460",
         f"{k} products are summed, windows stand on axes of up to {longest}, offsets go to {far}: a launch "
         f"counts products to {MOST} and positions to a quarter of that",
-        "cut the tensor along its longest name", (), None,
-    )  # fmt: skip
+        "cut the tensor along its longest name",
+        (),
+        None,
+    )
 
 
 # --- without a tile -----------------------------------------------------------------
@@ -214,9 +220,13 @@ def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] 
 
 
 def _tiled(
-    form: ConvForm, sizes: tuple[int, ...], arch: Arch, device: Device, aligned: tuple[bool, ...] | None,
+    form: ConvForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    aligned: tuple[bool, ...] | None,
     warps: Warps | None = None,
-) -> _Chosen | tuple[Violation, ...]:  # fmt: skip
+) -> _Chosen | tuple[Violation, ...]:
     """Hopper's kernel where TMA gathers the problem, else the multistage one; or the one that `warps` means,
     or why that cannot be."""
     whole = problem(form, sizes, aligned)
@@ -342,7 +352,10 @@ def _seconds(
     peak = device.peaks.get(
         "f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"]
     )
-    copied = [math.prod(sizes[a.extent] for a in w.axes) * (w.elem.bytes + w.read.bytes)
-              for w in (made.a, made.b) if w.pack is not None]  # fmt: skip
+    copied = [
+        math.prod(sizes[a.extent] for a in w.axes) * (w.elem.bytes + w.read.bytes)
+        for w in (made.a, made.b)
+        if w.pack is not None
+    ]
     packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
     return device.launch_floor + packs + max(moved / device.bandwidth, extents.flops / (0.4 * peak))

@@ -41,16 +41,21 @@ def problem(
     walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
     none = tuple(None for _ in modes.batch)
     gemm = GemmProblem(
-        lane=form.dot.lane, accumulate=form.dot.accumulate,
-        m=at.product(modes.m), n=at.product(modes.n), k=tuple(at.product((d,)) for d in form.k),
+        lane=form.dot.lane,
+        accumulate=form.dot.accumulate,
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product((d,)) for d in form.k),
         batch=tuple(at.product(run) for run in modes.batch),
         a=Access(form.a.pointer, form.a.elem, None, None, (), none, 1),
         b=Access(form.b.pointer, form.b.elem, None, None, (), none, 1),
-        inputs=tuple(reach(t) for t in form.epilogue.inputs), outputs=outputs,
+        inputs=tuple(reach(t) for t in form.epilogue.inputs),
+        outputs=outputs,
         arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims), pointers=pointers,
+        dims=len(form.kernel.dims),
+        pointers=pointers,
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
-    )  # fmt: skip
+    )
     place = form.position
     return ConvProblem(
         gemm,

@@ -66,14 +66,24 @@ def request_of(s: ConvSchedule, knobs: tuple[int, ...]) -> Request:
             return Request(warps="direct", vector=width, rows=rows, threads=threads)
         case Sm80Schedule(tile, warp, stages, math_):
             return Request(
-                warps="multistage", tile=tile, warp_tile=warp, stages=stages, split_k=splits, raster=word,
-                math=None if math_ == "tensor" else math_, swizzle=swizzle,
-            )  # fmt: skip
+                warps="multistage",
+                tile=tile,
+                warp_tile=warp,
+                stages=stages,
+                split_k=splits,
+                raster=word,
+                math=None if math_ == "tensor" else math_,
+                swizzle=swizzle,
+            )
         case Im2colSchedule(tile, _, stages, _, blocks):
             return Request(
-                warps="cooperative", tile=tile, stages=stages if stages > 1 else None, blocks=blocks,
-                raster=word, swizzle=swizzle,
-            )  # fmt: skip
+                warps="cooperative",
+                tile=tile,
+                stages=stages if stages > 1 else None,
+                blocks=blocks,
+                raster=word,
+                swizzle=swizzle,
+            )
     return Request(warps="cooperative", raster=word, swizzle=swizzle)
 
 
@@ -100,8 +110,11 @@ def asked(room: Room, own: ConvSchedule, splits: int, request: Request) -> Made 
     if not without(request, "warps", "raster", "swizzle").given():
         return own, knobs
     said = "this kernel's tile, stages and blocks are the planner's"
-    return (Violation("UC0481", said, "leave all but `warps`, `raster` and `swizzle` out",
-                      tuple(request.given()), None),)  # fmt: skip
+    return (
+        Violation(
+            "UC0481", said, "leave all but `warps`, `raster` and `swizzle` out", tuple(request.given()), None
+        ),
+    )
 
 
 def wanted(request: Request, direct: bool) -> Warps | None:
@@ -114,8 +127,15 @@ def wanted(request: Request, direct: bool) -> Warps | None:
 
 def no_kernel(word: str, why: str) -> tuple[Violation, ...]:
     """UC0480: the kernel that `warps` asks for does not take the convolution."""
-    return (Violation("UC0480", f"`warps {word}`: {why}", "leave `warps` out: the compiler takes the kernel "
-                      "that serves this convolution", ("warps",), None),)  # fmt: skip
+    return (
+        Violation(
+            "UC0480",
+            f"`warps {word}`: {why}",
+            "leave `warps` out: the compiler takes the kernel that serves this convolution",
+            ("warps",),
+            None,
+        ),
+    )
 
 
 # --- what follows from what is fixed ------------------------------------------------------
@@ -149,9 +169,7 @@ def _im2col(room: Room, own: Im2colSchedule, r: Request) -> Im2colSchedule:
     )
 
 
-def room_for(
-    room: Room, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int
-) -> int:
+def room_for(room: Room, own: Im2colSchedule, tile: tuple[int, int, int], groups: int, blocks: int) -> int:
     """The most stages of a tile that so many blocks of an SM have room for; 0 where they have none."""
     how = im2col(room.problem)
     assert isinstance(how, Im2col)
@@ -211,8 +229,10 @@ def _line(c: tuple[Room, Sm80Schedule, Sm80Schedule]) -> Finding | None:
         if side.along_k and copies > threads:
             return Finding(
                 f"a line of {s.tile[2]} elements of K is {copies} copies: a block has {threads} threads",
-                "use a smaller K in `tile`, or a smaller `warp_tile`", ("tile", "warp_tile"), None,
-            )  # fmt: skip
+                "use a smaller K in `tile`, or a smaller `warp_tile`",
+                ("tile", "warp_tile"),
+                None,
+            )
     return None
 
 
@@ -227,8 +247,11 @@ def _tile(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
     best = min(256, max(step, round(n / step) * step))
     return Finding(
         f"tile {m}x{n}x{k}: its rows are {rows}, its columns multiples of {step} up to 256, its K is "
-        f"{depth}, 128 bytes", f"use `tile {near}x{best}x{depth}`", ("tile",), None,
-    )  # fmt: skip
+        f"{depth}, 128 bytes",
+        f"use `tile {near}x{best}x{depth}`",
+        ("tile",),
+        None,
+    )
 
 
 def _room(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
@@ -240,14 +263,20 @@ def _room(c: tuple[Room, Im2colSchedule, Im2colSchedule]) -> Finding | None:
         fewer = range(1, min(s.blocks, MOST_BLOCKS + 1))
         less = [b for b in fewer if room_for(room, own, s.tile, s.groups, b)]
         said = f"{s.blocks} blocks of {s.tile[0]}x{s.tile[1]} an SM: registers and shared memory hold "
-        return Finding(f"{said}{max(less, default=0)}", f"use `blocks {max(less)}` or less" if less
-                       else "use a smaller `tile`", ("blocks", "tile"), None)  # fmt: skip
+        return Finding(
+            f"{said}{max(less, default=0)}",
+            f"use `blocks {max(less)}` or less" if less else "use a smaller `tile`",
+            ("blocks", "tile"),
+            None,
+        )
     if s.stages <= max(most, own.stages if s.tile == own.tile and s.blocks == own.blocks else 0):
         return None
     return Finding(
         f"{s.stages} stages in each of {s.blocks} blocks an SM: {most} fit, or are all that the sum has",
-        f"use `stages {most}`" if most > 1 else "leave `stages` out", ("stages", "blocks", "tile"), None,
-    )  # fmt: skip
+        f"use `stages {most}`" if most > 1 else "leave `stages` out",
+        ("stages", "blocks", "tile"),
+        None,
+    )
 
 
 def _width(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
@@ -258,8 +287,11 @@ def _width(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
     side = "; the window lies along them, so `rows` are as many" if own.turned and own.width > 1 else ""
     return Finding(
         f"{s.width} neighbours and {s.rows} rows a thread: extents and alignments allow powers of two up to "
-        f"{own.width} neighbours{side}", f"use `vector {own.width}`", ("vector", "rows"), None,
-    )  # fmt: skip
+        f"{own.width} neighbours{side}",
+        f"use `vector {own.width}`",
+        ("vector", "rows"),
+        None,
+    )
 
 
 def _rows(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
@@ -268,8 +300,12 @@ def _rows(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
     if s.rows <= most:
         return None
     why = "is at most 16" if most > 1 else "is 1: no window slides along results that are read together"
-    return Finding(f"{s.rows} results of a thread along a window; here it {why}", f"use `rows {most}`",
-                   ("rows", "vector"), None)  # fmt: skip
+    return Finding(
+        f"{s.rows} results of a thread along a window; here it {why}",
+        f"use `rows {most}`",
+        ("rows", "vector"),
+        None,
+    )
 
 
 def _threads(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
@@ -277,8 +313,12 @@ def _threads(c: tuple[Room, DirectSchedule, DirectSchedule]) -> Finding | None:
     if s.threads % 32 == 0 and 32 <= s.threads <= 512:
         return None
     best = min(512, max(32, round(s.threads / 32) * 32))
-    return Finding(f"{s.threads} threads a block: whole warps of 32 up to 512 threads are possible",
-                   f"use `threads {best}`", ("threads",), None)  # fmt: skip
+    return Finding(
+        f"{s.threads} threads a block: whole warps of 32 up to 512 threads are possible",
+        f"use `threads {best}`",
+        ("threads",),
+        None,
+    )
 
 
 IM2COL = (("UC0481", _tile), ("UC0482", _room))

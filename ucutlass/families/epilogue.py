@@ -74,9 +74,13 @@ class Epilogue:
 
 
 def epilogue(
-    kernel: ir.Kernel, dot: Summed, stored: tuple[str, ...], loaded: tuple[str, ...],
-    others: tuple[Summed, ...] = (), own: ir.Segment | None = None,
-) -> Epilogue:  # fmt: skip
+    kernel: ir.Kernel,
+    dot: Summed,
+    stored: tuple[str, ...],
+    loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (),
+    own: ir.Segment | None = None,
+) -> Epilogue:
     """The access structure around a dot, and `others` over the same names. A tensor gathered by `own`, the
     group of each row, is an operand over the groups. Raises Refused where it cannot be fused."""
     tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
@@ -87,9 +91,13 @@ def epilogue(
 
 
 def around(
-    kernel: ir.Kernel, dot: Summed, outputs: tuple[EpilogueOutput, ...], loaded: tuple[str, ...],
-    others: tuple[Summed, ...] = (), own: ir.Segment | None = None,
-) -> Epilogue:  # fmt: skip
+    kernel: ir.Kernel,
+    dot: Summed,
+    outputs: tuple[EpilogueOutput, ...],
+    loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (),
+    own: ir.Segment | None = None,
+) -> Epilogue:
     """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one
     cannot be read at the element's own coordinates."""
     inputs: list[Operand] = []
@@ -120,9 +128,13 @@ def _above(
 
 
 def _output(
-    kernel: ir.Kernel, dot: Summed, result: ir.ResultDecl, pointer: int, stored: tuple[str, ...],
+    kernel: ir.Kernel,
+    dot: Summed,
+    result: ir.ResultDecl,
+    pointer: int,
+    stored: tuple[str, ...],
     others: tuple[Summed, ...],
-) -> EpilogueOutput:  # fmt: skip
+) -> EpilogueOutput:
     if result.type.elem.name not in stored:
         raise Refused(
             "UC0306",

@@ -58,7 +58,10 @@ def recognise_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmForm:
     b = _dot_operand(kernel, dot, dot.right)
     k = dot.over
     return GemmForm(
-        kernel, dot, a, b,
+        kernel,
+        dot,
+        a,
+        b,
         m=tuple(d for d in dot.left.dims if d not in dot.right.dims),
         n=tuple(d for d in dot.right.dims if d not in dot.left.dims),
         k=k,
@@ -131,13 +134,19 @@ def problem(form: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None
         for o in form.epilogue.outputs
     ]
     return GemmProblem(
-        lane=form.dot.lane, accumulate=form.dot.accumulate,
-        m=at.product(modes.m), n=at.product(modes.n),
-        k=tuple(at.product(run) for run in modes.k), batch=tuple(at.product(run) for run in modes.batch),
-        a=reach(form.a, False), b=reach(form.b, False),
-        inputs=tuple(reach(t) for t in form.epilogue.inputs), outputs=tuple(outputs),
+        lane=form.dot.lane,
+        accumulate=form.dot.accumulate,
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product(run) for run in modes.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=reach(form.a, False),
+        b=reach(form.b, False),
+        inputs=tuple(reach(t) for t in form.epilogue.inputs),
+        outputs=tuple(outputs),
         arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims), pointers=pointers,
+        dims=len(form.kernel.dims),
+        pointers=pointers,
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
     )
 
@@ -172,5 +181,3 @@ def _merge_batches(parts: list[tuple[str, ...]], tensors: tuple[Operand, ...]) -
     """Batch runs of different roles that still lie side by side in every tensor."""
     merged = runs([n for part in parts for n in part], tensors)
     return merged if len(merged) < len(parts) else tuple(parts)
-
-

@@ -22,7 +22,11 @@ FamilyForm = ProductsForm | SweepForm | ConvForm | AttentionForm
 
 
 def plan_form(
-    form: Form, sizes: Sequence[int], arch: Arch, device: Device | None, request: Request,
+    form: Form,
+    sizes: Sequence[int],
+    arch: Arch,
+    device: Device | None,
+    request: Request,
     aligned: Sequence[bool] | None = None,
 ) -> AnyPlanned | tuple[Violation, ...]:
     """The best legal kernel of a form that the request allows, or why there is none. Raises Refused.
@@ -41,7 +45,11 @@ def plan_form(
 
 
 def kernels(
-    form: FamilyForm, sizes: Sequence[int], arch: Arch, device: Device | None, request: Request,
+    form: FamilyForm,
+    sizes: Sequence[int],
+    arch: Arch,
+    device: Device | None,
+    request: Request,
     free: bool = False,
 ) -> Iterator[FamilyPlanned]:
     """The kernels of a form that a request stands for, the planner's own first: see `space.kernels`. Raises

@@ -107,7 +107,10 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
         over = (*parts.groups, *over)
         _only_scaled(dots, groups)
     return ProductsForm(
-        kernel, tuple(dots), a.tensor, tuple(right.tensor for right in rights),
+        kernel,
+        tuple(dots),
+        a.tensor,
+        tuple(right.tensor for right in rights),
         m=tuple(d for d in a.tensor.order if d not in first.order),
         n=tuple(d for d in first.order if d not in a.tensor.order and d not in picked),
         k=over,
@@ -115,7 +118,7 @@ def recognise_products(kernel: ir.Kernel, dots: Sequence[ir.Dot]) -> ProductsFor
         groups=groups,
         epilogue=_epilogue(kernel, dots, own[0] if own is not None else None, parts),
         scaled=parts,
-    )  # fmt: skip
+    )
 
 
 def _only_scaled(dots: Sequence[ir.Dot], groups: Groups | None) -> None:
@@ -243,9 +246,7 @@ def _mask(value: ir.Apply) -> tuple[ir.Value, ir.Segment, str] | None:
 # --- which operands meet --------------------------------------------------------------
 
 
-def _shared_first(
-    dots: Sequence[ir.Dot], sides: list[tuple[_Side, _Side]]
-) -> list[tuple[_Side, _Side]]:
+def _shared_first(dots: Sequence[ir.Dot], sides: list[tuple[_Side, _Side]]) -> list[tuple[_Side, _Side]]:
     """Each dot's sides with the operand that both dots have in front. Raises Refused UC0330."""
     one, two = sides
     for i in (0, 1):
@@ -270,10 +271,12 @@ def _alike(dots: Sequence[ir.Dot], rights: Sequence[_Side]) -> None:
         (set(a.over) != set(b.over), f"names summed, {', '.join(a.over)} and {', '.join(b.over)}"),
         (a.lane is not b.lane, f"lane, {a.lane.name} and {b.lane.name}"),
         (a.accumulate != b.accumulate, f"accumulation, {a.accumulate} and {b.accumulate}"),
-        (set(one.tensor.order) != set(two.tensor.order) or set(a.dims) != set(b.dims),
-         f"names, {', '.join(one.tensor.order)} and {', '.join(two.tensor.order)}"),
+        (
+            set(one.tensor.order) != set(two.tensor.order) or set(a.dims) != set(b.dims),
+            f"names, {', '.join(one.tensor.order)} and {', '.join(two.tensor.order)}",
+        ),
         (_own(one) != _own(two) or one.masked != two.masked, "groups of rows"),
-    ]  # fmt: skip
+    ]
     for differs, what in differ:
         if differs:
             raise Refused(
@@ -307,7 +310,8 @@ def _groups(kernel: ir.Kernel, dot: ir.Dot, a: _Side, rights: Sequence[_Side]) -
     others = [d for d in a.tensor.order if d not in dot.over and d not in right.tensor.order]
     if others != [segment.dim]:
         raise _no_groups(
-            f"rows of {', '.join(others)}, of which only {segment.dim} is ragged", dot,
+            f"rows of {', '.join(others)}, of which only {segment.dim} is ragged",
+            dot,
             "store the left operand with one name for its rows",
         )
     return Groups(segment.dim, group, _offsets(kernel, segment, dot))
@@ -333,7 +337,10 @@ def _offsets(kernel: ir.Kernel, segment: ir.Segment, dot: ir.Dot) -> int:
 
 def _no_groups(what: str, dot: ir.Dot, hint: str | None = None) -> Refused:
     return Refused(
-        "UC0331", f"no kernel has {what}", dot.span,
-        hint or "groups are dot[D](x, w[E = segment(T, offsets)]) over rows T of x, or a sum over T with "
+        "UC0331",
+        f"no kernel has {what}",
+        dot.span,
+        hint
+        or "groups are dot[D](x, w[E = segment(T, offsets)]) over rows T of x, or a sum over T with "
         "both operands masked by segment(T, offsets) == index(E)",
     )

@@ -51,7 +51,7 @@ _SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingPro
         ("cooperative", 256, 128): (0.69, 0.69, 0.69),
         ("cooperative", 128, 128): (0.60, 0.66, 0.66),
     }
-)  # fmt: skip
+)
 """Of the data sheet's rate, what a main loop reaches with a tile of so many rows, and columns of all right
 operands together, alone and in clusters of 2x1 and of 1x2: measured on an H200 at 700 W with random bf16,
 K of 2048 to 7168, those of pairs that are slower than others rounded from two shapes."""
@@ -60,12 +60,15 @@ _UNKNOWN = (0.3, 0.3, 0.3)
 
 _WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyType(
     {
-        ("pingpong", 64, 32): (0.2, 0.15), ("pingpong", 64, 64): (0.32, 0.24),
+        ("pingpong", 64, 32): (0.2, 0.15),
+        ("pingpong", 64, 64): (0.32, 0.24),
         ("pingpong", 64, 128): (0.46, 0.36),
-        ("cooperative", 128, 32): (0.24, 0.19), ("cooperative", 128, 64): (0.37, 0.29),
-        ("cooperative", 128, 128): (0.55, 0.49), ("cooperative", 128, 256): (0.73, 0.49),
+        ("cooperative", 128, 32): (0.24, 0.19),
+        ("cooperative", 128, 64): (0.37, 0.29),
+        ("cooperative", 128, 128): (0.55, 0.49),
+        ("cooperative", 128, 256): (0.73, 0.49),
     }
-)  # fmt: skip
+)
 """The same where A is widened on its way, plain and with scaled parts, in any cluster: of 8 and of 4 bits,
 measured on an H200 over four shapes (those of 32 columns are an estimate)."""
 
@@ -92,7 +95,11 @@ class Candidate:
 
 
 def plan_products(
-    form: ProductsForm, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request,
+    form: ProductsForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
     aligned: tuple[bool, ...] | None = None,
 ) -> FamilyPlanned | tuple[Violation, ...]:
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
@@ -115,17 +122,25 @@ def plan_products(
 
 
 def _planned(
-    problem: ProductsProblem, best: Candidate, sizes: tuple[int, ...], arch: Arch, device: Device,
+    problem: ProductsProblem,
+    best: Candidate,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
     asked: Request,
-) -> FamilyPlanned:  # fmt: skip
+) -> FamilyPlanned:
     schedule = best.schedule
     full = Request(
-        warps=schedule.warps, tile=schedule.tile, cluster=schedule.cluster, stages=schedule.stages,
+        warps=schedule.warps,
+        tile=schedule.tile,
+        cluster=schedule.cluster,
+        stages=schedule.stages,
         **_order_of(asked, best.band),
-    )  # fmt: skip
+    )
     reasons = {
         "tile": "the least time by tiles, waves and what a main loop of it reaches",
-        "warps": "one's epilogue runs while the other multiplies" if schedule.warps == "pingpong"
+        "warps": "one's epilogue runs while the other multiplies"
+        if schedule.warps == "pingpong"
         else "two warp groups share a tile",
         "cluster": "blocks that share loads" if math.prod(schedule.cluster) > 1 else "nothing to share",
         "stages": "as many as fit in shared memory beside the epilogue",
@@ -198,10 +213,15 @@ def _order(access: Access) -> str | None:
 def _candidates(
     problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request
 ) -> Iterator[Candidate]:
-    tiles = [request.tile] if request.tile else [
-        (m, n // problem.products, depth_of(problem, n, sizes))
-        for m in (64, 128, 256) for n in (32, 64, 128, 256)
-    ]  # fmt: skip
+    tiles = (
+        [request.tile]
+        if request.tile
+        else [
+            (m, n // problem.products, depth_of(problem, n, sizes))
+            for m in (64, 128, 256)
+            for n in (32, 64, 128, 256)
+        ]
+    )
     warps: tuple[Warps, ...] = ("pingpong", "cooperative")
     clusters = sorted(_CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else _CLUSTERS  # as measured
     for kind in warps if request.warps is None else (request.warps,):
@@ -234,17 +254,21 @@ def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
     registers = m // (64 * groups) * width // 2
     most = 64 if promotes(problem.gemm) or problem.scaled is not None else 128
     rules = [
-        (m % (64 * groups) != 0,
-         f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}"),
+        (
+            m % (64 * groups) != 0,
+            f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}",
+        ),
         (n % columns != 0, f"N of a tile is a multiple of {columns}, not {n}"),
         (k not in depths(problem), f"K of a tile is {' or '.join(map(str, depths(problem)))}, not {k}"),
         (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
         (m > 256, f"M of a tile is at most 256, not {m}"),
         (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
-        (problem.converts and m != 64 * groups,
-         f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}"),
+        (
+            problem.converts and m != 64 * groups,
+            f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}",
+        ),
         ((cm, cn) not in _CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
-    ]  # fmt: skip
+    ]
     return next((what for broken, what in rules if broken), "")
 
 
@@ -342,9 +366,12 @@ def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
 
 def _no_tiles(request: Request, reason: str) -> Violation:
     return Violation(
-        "UC0332", f"the Hopper kernel, whose fields these are, cannot take this: {reason}",
-        "leave the schedule out, or change the operands", tuple(request.given()), Request(),
-    )  # fmt: skip
+        "UC0332",
+        f"the Hopper kernel, whose fields these are, cannot take this: {reason}",
+        "leave the schedule out, or change the operands",
+        tuple(request.given()),
+        Request(),
+    )
 
 
 def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request) -> Violation:

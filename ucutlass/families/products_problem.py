@@ -33,16 +33,21 @@ def products_problem(
 
     dot = form.dots[0]
     gemm = GemmProblem(
-        lane=dot.lane, accumulate=dot.accumulate,
-        m=at.product(modes.m), n=at.product(modes.n),
-        k=tuple(at.product(run) for run in modes.k), batch=tuple(at.product(run) for run in modes.batch),
-        a=reach(form.a, modes.k), b=reach(form.b[0], modes.k),
+        lane=dot.lane,
+        accumulate=dot.accumulate,
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product(run) for run in modes.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=reach(form.a, modes.k),
+        b=reach(form.b[0], modes.k),
         inputs=tuple(reach(t) for t in form.epilogue.inputs),
         outputs=tuple(Store(reach(o.tensor)) for o in form.epilogue.outputs),
         arithmetic=arithmetic(form.epilogue, modes, at),
-        dims=len(form.kernel.dims), pointers=pointers,
+        dims=len(form.kernel.dims),
+        pointers=pointers,
         scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
-    )  # fmt: skip
+    )
     second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
     parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
     return ProductsProblem(gemm, second, _ragged(form), parts)

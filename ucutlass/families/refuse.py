@@ -18,7 +18,9 @@ class Refused(Exception):
     def no_family(cls, kernel: ir.Program, what: str, span: Span | None = None) -> Refused:
         """The one place that says that a family is still to come."""
         return cls(
-            "UC0300", f"no kernel family for this yet: {what}", span or kernel.span,
+            "UC0300",
+            f"no kernel family for this yet: {what}",
+            span or kernel.span,
             "one launch has no dot; one, of two stored operands or of a window; two over one operand; or two "
             "with a softmax between them: cut, in a pipeline: h: f32[..] = ..",
         )

@@ -89,7 +89,9 @@ def _leaves(kernel: ir.Kernel, value: ir.Value) -> list[Operand] | None:
 
 def _no_scale(what: str, value: ir.Value) -> Refused:
     return Refused(
-        "UC0333", f"no kernel has {what}", value.span,
+        "UC0333",
+        f"no kernel has {what}",
+        value.span,
         "parts are scaled as sum[G](dot[J](x, w) * sx * sw), with sx over rows and G, sw over columns and G",
     )
 

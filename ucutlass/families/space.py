@@ -140,9 +140,11 @@ def _products(own: Request, products: int) -> Axes:
     columns = (64 // products, 128 // products, 256 // products)
     tiles = itertools.product((64, 128, 256), columns, own.tile[2:])
     return {
-        "warps": ("pingpong", "cooperative"), "tile": tuple(tiles),
-        "cluster": ((1, 1), (2, 1), (1, 2)), **_ORDER,
-    }  # fmt: skip
+        "warps": ("pingpong", "cooperative"),
+        "tile": tuple(tiles),
+        "cluster": ((1, 1), (2, 1), (1, 2)),
+        **_ORDER,
+    }
 
 
 def _tiled(own: Request, item: int, gathered: bool) -> Axes:
@@ -158,9 +160,11 @@ def _tiled(own: Request, item: int, gathered: bool) -> Axes:
 
 def _direct(own: Request) -> Axes:
     return {
-        "vector": _ladder("vector", own.vector, 3), "rows": _ladder("rows", own.rows, 3),
-        "threads": (32, 64, 128, 256, 512), "warps": ("cooperative", "multistage"),
-    }  # fmt: skip
+        "vector": _ladder("vector", own.vector, 3),
+        "rows": _ladder("rows", own.rows, 3),
+        "threads": (32, 64, 128, 256, 512),
+        "warps": ("cooperative", "multistage"),
+    }
 
 
 # --- the nearest legal neighbour -----------------------------------------------------------

@@ -43,9 +43,12 @@ def recognise_sweep(kernel: ir.Kernel) -> SweepForm:
     if not any(isinstance(p.type, ir.TensorType) for p in kernel.params):
         raise Refused.no_family(kernel, "a kernel that reads no tensor")
     return SweepForm(
-        kernel, rows, _ordered(kernel, set(columns)), _ordered(kernel, set(windows)),
+        kernel,
+        rows,
+        _ordered(kernel, set(columns)),
+        _ordered(kernel, set(windows)),
         frozenset(_isolated(nodes)),
-    )  # fmt: skip
+    )
 
 
 def is_window(node: ir.Value, windows: Collection[str]) -> bool:
@@ -88,16 +91,20 @@ def _supported(kernel: ir.Kernel, node: ir.Value, windows: frozenset[str]) -> No
             elem = kernel.params[index].type.elem
             if elem.name not in SWEPT:
                 raise Refused(
-                    "UC0310", f"no kernel without dot reads {elem.name}", node.span,
+                    "UC0310",
+                    f"no kernel without dot reads {elem.name}",
+                    node.span,
                     "tensors may be " + " ".join(sorted(SWEPT)),
-                )  # fmt: skip
+                )
         case ir.Segment():
             raise Refused.no_family(kernel, "segment(..) outside the operand of a dot", node.span)
         case ir.Reduce(op=op) if is_window(node, windows) and op in ("logsumexp", "var"):
             raise Refused(
-                "UC0313", f"{op} is not taken over a window", node.span,
+                "UC0313",
+                f"{op} is not taken over a window",
+                node.span,
                 "a window takes sum, mean, max, min, prod, argmax and argmin",
-            )  # fmt: skip
+            )
 
 
 def _columns(kernel: ir.Kernel, nodes: list[ir.Value], windows: frozenset[str]) -> tuple[str, ...]:
@@ -134,9 +141,11 @@ def _one_pass(nodes: list[ir.Value], windows: frozenset[str]) -> None:
     scans = [node for node in nodes if isinstance(node, ir.Scan)]
     if other := next((s for s in scans if s.reverse != scans[0].reverse), None):
         raise Refused(
-            "UC0316", "one launch scans in one direction; another scan here goes the other way", other.span,
+            "UC0316",
+            "one launch scans in one direction; another scan here goes the other way",
+            other.span,
             "give it a kernel of its own, or a stage of a pipeline",
-        )  # fmt: skip
+        )
     below: dict[int, tuple[bool, bool]] = {}
     for node in nodes:
         inner = [below[id(c)] for c in ir.children(node)]
@@ -145,15 +154,18 @@ def _one_pass(nodes: list[ir.Value], windows: frozenset[str]) -> None:
         if scanned and (scan or isinstance(node, ir.Softmax) or (isinstance(node, ir.Reduce) and not window)):
             what = "a scan" if scan else "a reduction"
             raise Refused(
-                "UC0316", f"{what} of a scan is two passes along a row, and a scan is the last one",
+                "UC0316",
+                f"{what} of a scan is two passes along a row, and a scan is the last one",
                 node.span,
                 "cut here: store the scan first, in a pipeline: h: f32[..] = ..",
-            )  # fmt: skip
+            )
         if framed and window:
             raise Refused(
-                "UC0314", "a window over another window's values", node.span,
+                "UC0314",
+                "a window over another window's values",
+                node.span,
                 "cut here: store the inner one first, in a pipeline: h: f32[..] = ..",
-            )  # fmt: skip
+            )
         below[id(node)] = scanned or scan, framed or window
 
 
@@ -166,9 +178,11 @@ def _result(
 ) -> None:
     if result.type.elem.name not in SWEPT:
         raise Refused(
-            "UC0310", f"no kernel without dot writes {result.type.elem.name}", result.span,
+            "UC0310",
+            f"no kernel without dot writes {result.type.elem.name}",
+            result.span,
             "tensors may be " + " ".join(sorted(SWEPT)),
-        )  # fmt: skip
+        )
     have = set(result.type.dims)
     if have not in (set(rows), set(rows) | set(columns)):
         raise Refused(
@@ -180,9 +194,11 @@ def _result(
         )
     if any(not axis.dims and axis.extent != Fixed(1) for axis in result.type.axes):
         raise Refused(
-            "UC0220", "a nameless axis longer than 1 cannot take part in an expression", result.span,
+            "UC0220",
+            "a nameless axis longer than 1 cannot take part in an expression",
+            result.span,
             "give the axis a name",
-        )  # fmt: skip
+        )
 
 
 def _isolated(nodes: list[ir.Value]) -> Iterator[str]:

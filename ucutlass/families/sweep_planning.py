@@ -41,9 +41,14 @@ THREADS = 256
 MOST_THREADS = 1024
 
 ROOMS: tuple[tuple[int, int, int], ...] = (
-    (32, 256, 1), (64, 512, 1), (128, MOST_THREADS, 1), (128, MOST_THREADS, 2), (128, MOST_THREADS, 4),
-    (128, MOST_THREADS, 8), (192, MOST_THREADS, 8),
-)  # fmt: skip
+    (32, 256, 1),
+    (64, 512, 1),
+    (128, MOST_THREADS, 1),
+    (128, MOST_THREADS, 2),
+    (128, MOST_THREADS, 4),
+    (128, MOST_THREADS, 8),
+    (192, MOST_THREADS, 8),
+)
 """Bytes of a row that each thread keeps in registers, threads of a block at most, and blocks of a cluster
 that share the row, best first (measured on an H200 by `benchmarks.memory_bound`). The next row on its way
 through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
@@ -100,10 +105,16 @@ def plan_sweep(
     held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
     blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
     room = Room(
-        problem, arch, extent.rows, extent.columns, held,
-        max(own.vector, vector_of(problem, sizes)), turn, own.threads * own.rows,
+        problem,
+        arch,
+        extent.rows,
+        extent.columns,
+        held,
+        max(own.vector, vector_of(problem, sizes)),
+        turn,
+        own.threads * own.rows,
         partial(_scan_splits, blocks, device),
-    )  # fmt: skip
+    )
     schedule = asked(room, own, request)
     if isinstance(schedule, tuple):
         return schedule
@@ -145,9 +156,13 @@ def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...
 
 
 def schedule_of(
-    problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], arch: Arch, device: Device,
+    problem: SweepProblem,
+    extent: Extent,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
     turn: Turn | None,
-) -> SweepSchedule:  # fmt: skip
+) -> SweepSchedule:
     """Threads, vectors and what is kept, by the rules that the notes name."""
     vector = vector_of(problem, sizes)
     if not problem.columns:
@@ -194,9 +209,7 @@ def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
     return vector
 
 
-def _turned(
-    problem: SweepProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None
-) -> Turn | None:
+def _turned(problem: SweepProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> Turn | None:
     """None where every load can be read as it lies, or squares would be empty. `aligned` is as
     `sweep_problem` takes it."""
     at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
@@ -390,5 +403,7 @@ def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -
     return Violation(
         "UC0460",
         f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
-        "cut the tensor along its outermost name", (), None,
-    )  # fmt: skip
+        "cut the tensor along its outermost name",
+        (),
+        None,
+    )

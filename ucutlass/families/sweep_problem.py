@@ -43,11 +43,16 @@ def sweep_problem(
         rows=tuple(at.product(run) for run in modes.rows),
         columns=tuple(at.product(run) for run in modes.columns),
         windows=tuple(at.product(run) for run in modes.windows),
-        taps=tuple(_fixed(kernel.dims[d]) for d in form.windows), vector=mode, loads=tuple(build.loads),
-        instructions=tuple(fused_moments(build.instructions, build.loads)), outputs=outputs,
-        dims=len(kernel.dims), pointers=len(tensors),
-        scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params), lane=F32,
-    )  # fmt: skip
+        taps=tuple(_fixed(kernel.dims[d]) for d in form.windows),
+        vector=mode,
+        loads=tuple(build.loads),
+        instructions=tuple(fused_moments(build.instructions, build.loads)),
+        outputs=outputs,
+        dims=len(kernel.dims),
+        pointers=len(tensors),
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params),
+        lane=F32,
+    )
     return _with_alignments(made, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
 
 
@@ -125,9 +130,13 @@ def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -
 
 
 def alignment(
-    problem: SweepProblem, mode: int | None, x: Load | Output, at: Sizes, aligned: bool,
+    problem: SweepProblem,
+    mode: int | None,
+    x: Load | Output,
+    at: Sizes,
+    aligned: bool,
     most: int = PACK_BYTES,
-) -> int:  # fmt: skip
+) -> int:
     """`vector_width` of vectors along a mode; 1 where elements do not lie side by side along it."""
     if mode is None or not beside(x.axes, mode):
         return 1

@@ -82,9 +82,14 @@ def request_of(room: Room, s: SweepSchedule) -> Request:
         )
     clustered = s.keep == "registers" and room.problem.across and room.arch.wgmma and not room.scans
     return Request(
-        vector=s.vector, threads=s.threads, rows=s.rows, items=s.items, keep=s.keep,
-        cluster=(1, s.cluster) if clustered else None, split_k=s.splits if s.keep == "reread" else None,
-    )  # fmt: skip
+        vector=s.vector,
+        threads=s.threads,
+        rows=s.rows,
+        items=s.items,
+        keep=s.keep,
+        cluster=(1, s.cluster) if clustered else None,
+        split_k=s.splits if s.keep == "reread" else None,
+    )
 
 
 def asked(room: Room, own: SweepSchedule, request: Request) -> SweepSchedule | tuple[Violation, ...]:
@@ -121,9 +126,15 @@ def _filled(room: Room, own: SweepSchedule, r: Request, cluster: int) -> SweepSc
     kept = own.splits if keep == own.keep else room.spread(chunks) if own.chained else 1
     # A word that is no whole row is the rules' to refuse: `shared` has no kernel with columns.
     return SweepSchedule(
-        vector, threads, rows, items, "registers" if keep == "registers" else "reread",
-        splits or min(kept, chunks), cluster=clustered, chained=scanned and chunks > 1,
-    )  # fmt: skip
+        vector,
+        threads,
+        rows,
+        items,
+        "registers" if keep == "registers" else "reread",
+        splits or min(kept, chunks),
+        cluster=clustered,
+        chained=scanned and chunks > 1,
+    )
 
 
 def _elements(room: Room, own: SweepSchedule, r: Request, vector: int) -> SweepSchedule:
@@ -205,8 +216,10 @@ def _vector(c: Candidate) -> Finding | None:
     return Finding(
         f"vectors of {s.vector} elements: extents, alignments and types allow powers of two up to "
         f"{room.widest}",
-        f"use `vector {min(room.widest, power(s.vector + 1) // 2)}` or less", ("vector",), None,
-    )  # fmt: skip
+        f"use `vector {min(room.widest, power(s.vector + 1) // 2)}` or less",
+        ("vector",),
+        None,
+    )
 
 
 def _block(c: Candidate) -> Finding | None:
@@ -217,8 +230,11 @@ def _block(c: Candidate) -> Finding | None:
     if not room.problem.columns and s.threads != 1:
         return Finding(
             f"{s.threads} threads share the columns of a row, and nothing here is reduced or scanned: there "
-            "are no columns", "give `rows`, the threads of a block, instead", ("threads",), None,
-        )  # fmt: skip
+            "are no columns",
+            "give `rows`, the threads of a block, instead",
+            ("threads",),
+            None,
+        )
     if not (_is_power(s.threads) and _is_power(s.rows)):
         said, mend = f"{what}: both are powers of two", f"use {power(s.threads)} x {power(s.rows)}"
     elif size > most:
@@ -236,22 +252,36 @@ def _kept(c: Candidate) -> Finding | None:
     room, s, r = c
     if not room.problem.columns:
         if r.keep == "reread":
-            return Finding("nothing is reduced or scanned, so nothing would be read again",
-                           "use `keep registers`", ("keep",), None)  # fmt: skip
+            return Finding(
+                "nothing is reduced or scanned, so nothing would be read again",
+                "use `keep registers`",
+                ("keep",),
+                None,
+            )
         if r.keep == "shared" and room.turn is None:
-            return Finding("every tensor is read as it lies: no square has to be turned in shared memory",
-                           "use `keep registers`", ("keep",), None)  # fmt: skip
+            return Finding(
+                "every tensor is read as it lies: no square has to be turned in shared memory",
+                "use `keep registers`",
+                ("keep",),
+                None,
+            )
         if s.turned and s.vector * s.rows * s.items != TILE * TILE:
             return Finding(
                 f"{s.rows} threads of {s.items} vectors of {s.vector} hold {s.vector * s.rows * s.items} "
-                f"elements: a square has {TILE} x {TILE}, {TILE * TILE}", "leave `items` out",
-                ("items", "rows", "vector"), None,
-            )  # fmt: skip
+                f"elements: a square has {TILE} x {TILE}, {TILE * TILE}",
+                "leave `items` out",
+                ("items", "rows", "vector"),
+                None,
+            )
         return _held(room, s)
     if r.keep == "shared":
-        return Finding("a row of columns is kept in registers or read again; squares in shared memory are "
-                       "for tensors that are only copied", "use `keep registers` or `keep reread`",
-                       ("keep",), None)  # fmt: skip
+        return Finding(
+            "a row of columns is kept in registers or read again; squares in shared memory are "
+            "for tensors that are only copied",
+            "use `keep registers` or `keep reread`",
+            ("keep",),
+            None,
+        )
     line = room.line(s.vector)
     if s.chained:
         return _chained(room, s, r) or _held(room, s)
@@ -260,8 +290,9 @@ def _kept(c: Candidate) -> Finding | None:
             f"{s.cluster} blocks of {s.threads} threads with {s.items} vectors of {s.vector} hold "
             f"{s.threads * s.items * s.cluster * s.vector} elements: a row has {line * s.vector}",
             f"use `items {math.ceil(line / (s.threads * s.cluster))}`, or `keep reread`",
-            ("items", "threads", "keep", "cluster", "vector"), None,
-        )  # fmt: skip
+            ("items", "threads", "keep", "cluster", "vector"),
+            None,
+        )
     return _held(room, s)
 
 
@@ -274,22 +305,32 @@ def _chained(room: Room, s: SweepSchedule, r: Request) -> Finding | None:
     if not room.chains:
         return Finding(
             f"{said}, and what is scanned needs all {room.columns} of them first",
-            "use `keep reread`, with `split_k` for several blocks a row", ("keep", "threads", "items"), None,
-        )  # fmt: skip
+            "use `keep reread`, with `split_k` for several blocks a row",
+            ("keep", "threads", "items"),
+            None,
+        )
     if room.problem.across and s.rows > 1:
-        return Finding(f"{said}: {parts} blocks share each row, and {s.rows} rows a block", "use `rows 1`",
-                       ("rows", "keep"), None)  # fmt: skip
+        return Finding(
+            f"{said}: {parts} blocks share each row, and {s.rows} rows a block",
+            "use `rows 1`",
+            ("rows", "keep"),
+            None,
+        )
     if r.split_k is not None:
         return Finding(
             f"{said}, so that {parts} blocks share a row of {room.columns} and read it once",
-            "leave `split_k` out, or use `keep reread`", ("split_k", "keep"), None,
-        )  # fmt: skip
+            "leave `split_k` out, or use `keep reread`",
+            ("split_k", "keep"),
+            None,
+        )
     blocks = math.ceil(room.rows // (1 if room.problem.across else s.vector) / s.rows) * parts
     if blocks > MOST_BLOCKS:
         return Finding(
             f"{said}: the launch would have {blocks} blocks, and at most {MOST_BLOCKS} fit",
-            "use more `threads` or `items`, or `keep reread`", ("keep", "threads", "items"), None,
-        )  # fmt: skip
+            "use more `threads` or `items`, or `keep reread`",
+            ("keep", "threads", "items"),
+            None,
+        )
     return None
 
 
@@ -300,9 +341,11 @@ def _held(room: Room, s: SweepSchedule) -> Finding | None:
         return None
     return Finding(
         f"{s.items} vectors of {s.vector} are {bytes_} bytes of loads in a thread: beyond {MOST_HELD} its "
-        "registers spill", f"use `items {max(1, MOST_HELD * s.items // bytes_)}` or more `threads`",
-        ("items", "threads", "keep", "vector"), None,
-    )  # fmt: skip
+        "registers spill",
+        f"use `items {max(1, MOST_HELD * s.items // bytes_)}` or more `threads`",
+        ("items", "threads", "keep", "vector"),
+        None,
+    )
 
 
 def _shared(c: Candidate) -> Finding | None:
@@ -314,15 +357,19 @@ def _shared(c: Candidate) -> Finding | None:
     if (s.cluster > 1 and not can) or not clusters:
         return Finding(
             f"a cluster of {sides[0]}x{sides[1]}: 1x1, 1x2, 1x4 or 1x8 blocks of Hopper share a row that "
-            "lies in their registers, along which vectors lie", "use `cluster 1x1`, or `split_k`",
-            ("cluster", "keep"), None,
-        )  # fmt: skip
+            "lies in their registers, along which vectors lie",
+            "use `cluster 1x1`, or `split_k`",
+            ("cluster", "keep"),
+            None,
+        )
     if s.cluster > 1 and (s.rows > 1 or s.threads % 32):
         return Finding(
             f"{s.threads} threads x {s.rows} rows: each block of a cluster holds its part of one row, with "
-            "whole warps of 32 threads", f"use `rows 1  threads {max(32, s.threads)}`, or `cluster 1x1`",
-            ("rows", "threads", "cluster"), None,
-        )  # fmt: skip
+            "whole warps of 32 threads",
+            f"use `rows 1  threads {max(32, s.threads)}`, or `cluster 1x1`",
+            ("rows", "threads", "cluster"),
+            None,
+        )
     if r.split_k == "stream" or (s.splits > 1 and not room.problem.columns):
         what = "stream-K is of dots" if r.split_k == "stream" else "a copy has no parts to add"
         return Finding(what, "use `split_k 1`", ("split_k",), None)
@@ -331,8 +378,10 @@ def _shared(c: Candidate) -> Finding | None:
         return Finding(
             f"{s.splits} parts of a row that is read in {chunks} chunks of {s.threads * s.items} vectors"
             + (" and lies in registers" if s.keep == "registers" else ""),
-            f"use `keep reread  split_k {max(1, chunks)}` or less", ("split_k", "keep"), None,
-        )  # fmt: skip
+            f"use `keep reread  split_k {max(1, chunks)}` or less",
+            ("split_k", "keep"),
+            None,
+        )
     return None
 
 

@@ -143,9 +143,11 @@ class Builder(Instructions[SweepInstruction]):
             case ir.Reduce() | ir.Softmax() | ir.Scan():
                 if env or guards:
                     raise Refused(
-                        "UC0314", "what is reduced or scanned is read at another place", node.span,
+                        "UC0314",
+                        "what is reduced or scanned is read at another place",
+                        node.span,
                         "cut here: store it first, in a pipeline: h: f32[..] = ..",
-                    )  # fmt: skip
+                    )
                 return self._over_columns(node)
         raise AssertionError(f"a sweep holds no {type(node).__name__}: recognition refuses it")
 
@@ -254,9 +256,11 @@ class Builder(Instructions[SweepInstruction]):
                 continue
             if at.scale != 1 or at.gathered is not None:
                 raise Refused(
-                    "UC0314", "an index inside an index that divides or gathers", node.span,
+                    "UC0314",
+                    "an index inside an index that divides or gathers",
+                    node.span,
                     "cut here: store the inner one first, in a pipeline: h: f32[..] = ..",
-                )  # fmt: skip
+                )
             for d, c in at.terms:
                 terms[d] = terms.get(d, 0) + factor * c
             offset = combined("+", offset, combined("*", Fixed(factor), at.offset))

@@ -8,9 +8,10 @@ from ucutlass import ir
 
 
 def copies(
-    stages: Sequence[ir.Stage], stored: Sequence[tuple[str, ir.TensorType]],
+    stages: Sequence[ir.Stage],
+    stored: Sequence[tuple[str, ir.TensorType]],
     results: Sequence[tuple[str, ir.TensorType]],
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     """By stored buffer the result that it is: its stage falls away. A buffer that is returned twice is still
     copied into the second, and what is no stage's, a parameter, into each."""
     kinds, made = dict(results), dict(stored)

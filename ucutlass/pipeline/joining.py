@@ -205,9 +205,14 @@ class _Joiner:
         ]
         dims = self.names.dims((self.first, self.second))
         kernel = Kernel(
-            f"{self.first.name} with {self.second.name}", {d: e for d, (e, _) in dims.items()},
-            tuple(decl for _, decl in self.params), tuple(decl for _, decl in results), (), (), b.span,
-        )  # fmt: skip
+            f"{self.first.name} with {self.second.name}",
+            {d: e for d, (e, _) in dims.items()},
+            tuple(decl for _, decl in self.params),
+            tuple(decl for _, decl in results),
+            (),
+            (),
+            b.span,
+        )
         sizes = tuple(size for _, size in dims.values())
         return Joined(kernel, sizes, tuple(a for a, _ in self.params), tuple(n for n, _ in results))
 
@@ -222,9 +227,13 @@ class _Joiner:
         return ir.rebuild(root, change)
 
     def _param(
-        self, step: Step, kernel: Kernel, node: ir.ParamValue, names: Mapping[str, str],
+        self,
+        step: Step,
+        kernel: Kernel,
+        node: ir.ParamValue,
+        names: Mapping[str, str],
         inside: Mapping[str, Value],
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         decl, argument = kernel.params[node.index], step.stage.arguments[node.index]
         if isinstance(argument, str) and argument in inside:
             value = inside[argument]
@@ -234,13 +243,12 @@ class _Joiner:
         type_ = _renamed_type(decl.type, names) if isinstance(decl.type, TensorType) else decl.type
         index = next(
             (
-                i for i, (name, known) in enumerate(self.params)
+                i
+                for i, (name, known) in enumerate(self.params)
                 if isinstance(name, str) and (name, known.type) == (argument, type_)
             ),
             len(self.params),
-        )  # fmt: skip
+        )
         if index == len(self.params):
             self.params.append((argument, ir.ParamDecl(f"p{index}", type_, decl.span)))
-        return self.graph.add(
-            ir.ParamValue(index, node.elem, tuple(names[d] for d in node.dims), node.span)
-        )
+        return self.graph.add(ir.ParamValue(index, node.elem, tuple(names[d] for d in node.dims), node.span))

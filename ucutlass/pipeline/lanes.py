@@ -87,9 +87,7 @@ def _turns(after: Sequence[frozenset[int]], placed: Sequence[int]) -> Lanes:
         before.append(seen)
         known[lane] = seen | {step}
     recorded = {w for ws in waits for w in ws}
-    turns = tuple(
-        Turn(lane, waits[i], forks[i], i in recorded) for i, lane in enumerate(placed)
-    )
+    turns = tuple(Turn(lane, waits[i], forks[i], i in recorded) for i, lane in enumerate(placed))
     tails = {lane: step for step, lane in enumerate(placed)}
     joins = tuple(lane for lane in range(1, count) if tails[lane] not in known[0])
     return Lanes(turns, count, joins, tuple(before))

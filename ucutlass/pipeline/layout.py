@@ -127,9 +127,7 @@ def _buffer(name: str, type_: TensorType, sizes: Mapping[str, int]) -> Buffer:
 # --- a stage's extents -----------------------------------------------------------
 
 
-def stage_sizes(
-    stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str, int]
-) -> tuple[int, ...]:
+def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str, int]) -> tuple[int, ...]:
     """Every extent of a stage's kernel, in the order of its `dims`; `around` has the pipeline's.
     Raises ShapeError as `layout`."""
     kernel = stage.call

@@ -52,9 +52,7 @@ def place(blocks: Sequence[Block], before: Sequence[frozenset[int]]) -> Memory:
         offsets[block.name] = _tightest(rounded(block.bytes), taken)
         placed.append(block)
     total = max((offsets[b.name] + rounded(b.bytes) for b in real), default=0)
-    return Memory(
-        {b.name: offsets[b.name] for b in real}, total, sum(rounded(b.bytes) for b in real)
-    )
+    return Memory({b.name: offsets[b.name] for b in real}, total, sum(rounded(b.bytes) for b in real))
 
 
 def _tightest(size: int, taken: Sequence[tuple[int, int]]) -> int:

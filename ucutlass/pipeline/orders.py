@@ -76,9 +76,10 @@ def _stage(stage: ir.Stage, orders: Orders) -> ir.Stage:
         return stage
     params = tuple(
         replace(decl, type=_turned(decl.type, argument, orders))
-        if isinstance(decl.type, TensorType) and isinstance(argument, str) else decl
+        if isinstance(decl.type, TensorType) and isinstance(argument, str)
+        else decl
         for decl, argument in zip(kernel.params, stage.arguments, strict=True)
-    )  # fmt: skip
+    )
     results = tuple(
         replace(decl, type=_turned(decl.type, name, orders))
         for decl, name in zip(kernel.results, stage.outputs, strict=True)
@@ -89,10 +90,13 @@ def _stage(stage: ir.Stage, orders: Orders) -> ir.Stage:
 def type_words(type_: TensorType) -> str:
     """The type as a text has it: `bf16[B, T, (H D)]`."""
     axes = [
-        show(axis.extent) if not axis.dims else axis.dims[0] if len(axis.dims) == 1
+        show(axis.extent)
+        if not axis.dims
+        else axis.dims[0]
+        if len(axis.dims) == 1
         else f"({' '.join(axis.dims)})"
         for axis in type_.axes
-    ]  # fmt: skip
+    ]
     return f"{type_.elem.name}[{', '.join(axes)}]"
 
 
@@ -249,10 +253,12 @@ class _Search:
         """The stages that give back what is stored: with the right order there is no such launch."""
         results = {name for name, _ in self.pipeline.results}
         return [
-            stage for stage in self.pipeline.stages
-            if results & {*stage.outputs} and isinstance(stage.call, Kernel)
+            stage
+            for stage in self.pipeline.stages
+            if results & {*stage.outputs}
+            and isinstance(stage.call, Kernel)
             and isinstance(stage.call.results[0].value, ir.ParamValue)
-        ]  # fmt: skip
+        ]
 
     def _step(self, step: Step) -> Cost:
         kernel = step.kernel

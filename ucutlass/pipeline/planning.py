@@ -55,9 +55,15 @@ class PipelinePlan:
 
 @span("planning")
 def plan_pipeline(
-    checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str, device: Device | None = None,
-    aligned: Sequence[bool] | None = None, most_lanes: int = MOST_LANES, draw: Draw = as_written,
-) -> PipelinePlan:  # fmt: skip
+    checked: Checked,
+    pipeline: ir.Pipeline,
+    sizes: Sequence[int],
+    arch: str,
+    device: Device | None = None,
+    aligned: Sequence[bool] | None = None,
+    most_lanes: int = MOST_LANES,
+    draw: Draw = as_written,
+) -> PipelinePlan:
     """The plan for concrete extents, in the order of `pipeline.dims`. `aligned`: whether each pointer of
     the call (tensor parameters, then results) is a multiple of 16 bytes; None: all are. `draw` may put
     other schedules into each stage's kernel.

@@ -44,9 +44,7 @@ def memory(found: Layout, turns: Lanes, workspaces: Sequence[int]) -> Memory:
     """The workspace's layout; `workspaces` has the bytes that each step's kernel takes for itself."""
     by_torch = held_by_torch(found)
     blocks = [_block(found, found.buffers[name]) for name in found.inner if name not in by_torch]
-    blocks += [
-        Block(scratch(i), size, i, frozenset({i})) for i, size in enumerate(workspaces) if size > 0
-    ]
+    blocks += [Block(scratch(i), size, i, frozenset({i})) for i, size in enumerate(workspaces) if size > 0]
     return place(blocks, turns.before)
 
 

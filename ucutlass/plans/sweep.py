@@ -142,9 +142,19 @@ class ScanAlong:
 
 
 SweepInstruction: TypeAlias = (
-    Fetch | Point | Inside | RowReduce | RowValue | Window | ScanAlong
-    | HostScalar | Literal_ | ExtentValue | Compute | Round
-)  # fmt: skip
+    Fetch
+    | Point
+    | Inside
+    | RowReduce
+    | RowValue
+    | Window
+    | ScanAlong
+    | HostScalar
+    | Literal_
+    | ExtentValue
+    | Compute
+    | Round
+)
 
 
 def arguments(instruction: SweepInstruction, loads: Sequence[Load]) -> tuple[int, ...]:

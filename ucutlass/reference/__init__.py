@@ -6,6 +6,15 @@ from ucutlass.reference.interpreter import evaluate, sizes_of
 from ucutlass.reference.parts import Part, Wanted, known, wanted
 
 __all__ = [
-    "Expected", "Part", "Wanted", "bind", "evaluate", "exactly", "expect", "expect_in", "known", "sizes_of",
+    "Expected",
+    "Part",
+    "Wanted",
+    "bind",
+    "evaluate",
+    "exactly",
+    "expect",
+    "expect_in",
+    "known",
+    "sizes_of",
     "wanted",
-]  # fmt: skip
+]

@@ -153,9 +153,7 @@ class _Run:
     whole: Tensor
 
 
-def _run(
-    node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator, total: Tensor
-) -> _Run:
+def _run(node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator, total: Tensor) -> _Run:
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
     each = lane.passes * max(1.0, min(count, steps) / lane.products)
     prefix, peak, whole, squares, linear, largest = (

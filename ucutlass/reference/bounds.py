@@ -33,17 +33,7 @@ from torch import Tensor
 
 from ucutlass.elements import BOOL, E4M3, E5M2, F32, F64, I32, Element
 from ucutlass.functions import FUNCTIONS
-from ucutlass.ir import (
-    Apply,
-    Cast,
-    Constant,
-    Dot,
-    Gather,
-    ParamValue,
-    Read,
-    Value,
-    children,
-)
+from ucutlass.ir import Apply, Cast, Constant, Dot, Gather, ParamValue, Read, Value, children
 from ucutlass.reference import reductions
 from ucutlass.reference.accumulation import dot_radius, from_operands
 from ucutlass.reference.contract import Operand
@@ -60,17 +50,41 @@ from ucutlass.reference.rounding import FORMATS, RANGES, cast, overflow_of
 
 EXACT: frozenset[str] = frozenset(
     {
-        "negate", "where", "min", "max", "abs", "clamp", "hardtanh", "relu",
-        "floor", "round", "sign", "less", "less_equal", "greater", "greater_equal", "equal", "not_equal",
-        "and", "or", "not",
+        "negate",
+        "where",
+        "min",
+        "max",
+        "abs",
+        "clamp",
+        "hardtanh",
+        "relu",
+        "floor",
+        "round",
+        "sign",
+        "less",
+        "less_equal",
+        "greater",
+        "greater_equal",
+        "equal",
+        "not_equal",
+        "and",
+        "or",
+        "not",
     }
 )
 """Functions whose f32 form does not round."""
 
 TURNS: Mapping[str, float] = MappingProxyType(
     {
-        "abs": 0.0, "power": 0.0, "pow": 0.0, "leaky_relu": 0.0, "elu": 0.0,
-        "gelu": -0.7517915246, "gelu_tanh": -0.7524614221, "silu": -1.2784645428, "mish": -1.1924312,
+        "abs": 0.0,
+        "power": 0.0,
+        "pow": 0.0,
+        "leaky_relu": 0.0,
+        "elu": 0.0,
+        "gelu": -0.7517915246,
+        "gelu_tanh": -0.7524614221,
+        "silu": -1.2784645428,
+        "mish": -1.1924312,
         "hardswish": -1.5,
     }
 )
@@ -248,9 +262,7 @@ def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
     return out
 
 
-def _moved_by(
-    node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor
-) -> Tensor:
+def _moved_by(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
     """How far the result moves when the arguments move within their radii."""
     match node.function:
         case "sin" | "cos":
@@ -306,9 +318,7 @@ def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
     return worst.masked_fill(beyond, float(high - low))  # what wraps may come out anywhere
 
 
-FALLING: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"add": (), "subtract": (1,), "min": (), "max": ()}
-)
+FALLING: Mapping[str, tuple[int, ...]] = MappingProxyType({"add": (), "subtract": (1,), "min": (), "max": ()})
 """Functions of two arguments that rise in each, but for those that are named here, in which they fall. So do
 their float64 forms, for rounding is monotone: what lies between two corners is no farther than they are."""
 

@@ -112,7 +112,10 @@ def _dense(left: Named, right: Named, over: Dims, dims: Dims) -> Tensor:
     number = {name: i for i, name in enumerate(names)}
     operands = (left.data.to(torch.float64), right.data.to(torch.float64))
     out: Tensor = torch.einsum(
-        operands[0], [number[d] for d in left.dims], operands[1], [number[d] for d in right.dims],
+        operands[0],
+        [number[d] for d in left.dims],
+        operands[1],
+        [number[d] for d in right.dims],
         [number[d] for d in dims],
     )
     return out

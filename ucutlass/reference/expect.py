@@ -197,9 +197,7 @@ MOVES = frozenset({"diag", "flip", "roll", "tril", "triu"})
 """Torch functions that put elements elsewhere, or 0 in their place: bounds go with the elements."""
 
 
-def _through_torch(
-    call: TorchCall, radii: Sequence[Tensor | None], given: Expected, keeps: bool
-) -> Expected:
+def _through_torch(call: TorchCall, radii: Sequence[Tensor | None], given: Expected, keeps: bool) -> Expected:
     """A torch function of one inexact buffer; `keeps`: its result has that buffer's element type. No
     element of `relu` or `sort` moves farther than the farthest of those that it may come from."""
     (radius,) = radii if len(radii) == 1 else (None,)

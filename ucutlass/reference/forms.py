@@ -18,8 +18,19 @@ FAST_UNITS = 2.0**-16 / 2.0**-24
 
 _KEEPING: frozenset[str] = frozenset(
     {
-        "multiply", "divide", "negate", "abs", "where", "min", "max", "clamp", "hardtanh", "relu",
-        "leaky_relu", "sqrt", "rsqrt",
+        "multiply",
+        "divide",
+        "negate",
+        "abs",
+        "where",
+        "min",
+        "max",
+        "clamp",
+        "hardtanh",
+        "relu",
+        "leaky_relu",
+        "sqrt",
+        "rsqrt",
     }
 )
 

@@ -50,8 +50,29 @@ from ucutlass.reference.rounding import cast, in_range, inner_dtype, wrap
 
 _WITHIN = frozenset(
     {
-        "negate", "where", "min", "max", "abs", "clamp", "hardtanh", "relu", "gelu", "gelu_tanh", "silu",
-        "sigmoid", "tanh", "mish", "hardswish", "log", "log1p", "sqrt", "erf", "sin", "cos", "floor", "round",
+        "negate",
+        "where",
+        "min",
+        "max",
+        "abs",
+        "clamp",
+        "hardtanh",
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+        "sigmoid",
+        "tanh",
+        "mish",
+        "hardswish",
+        "log",
+        "log1p",
+        "sqrt",
+        "erf",
+        "sin",
+        "cos",
+        "floor",
+        "round",
         "sign",
     }
 )

@@ -36,4 +36,3 @@ def steps(roots: Sequence[Value]) -> Iterator[tuple[Value, tuple[Value, ...]]]:
         if source not in roots:
             ending.setdefault(node, []).append(source)
     return ((node, tuple(ending.get(node, ()))) for node in order)
-

@@ -13,9 +13,7 @@ PIECE = 1 << 22
 """Numbers of a slice: 32 MiB in float64, long beside the start of an operation on a GPU."""
 
 
-def in_pieces(
-    make: Callable[..., Tensor], shape: Sequence[int], *tensors: Tensor | None
-) -> Tensor:
+def in_pieces(make: Callable[..., Tensor], shape: Sequence[int], *tensors: Tensor | None) -> Tensor:
     """`make` of tensors that broadcast to `shape`, each with as many axes; whole where that has at most PIECE
     numbers. Where `make` is element-wise the result is that of the whole, bit by bit."""
     count = math.prod(shape)

@@ -53,9 +53,7 @@ def unrounded(program: Program) -> Program:
 
 def wide(arguments: Sequence[Argument]) -> list[Argument]:
     """Arguments for the program without roundings: floating tensors as float64, others as they are."""
-    return [
-        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments
-    ]
+    return [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments]
 
 
 def _stage(stage: Stage) -> Stage:
@@ -67,9 +65,7 @@ def _stage(stage: Stage) -> Stage:
 
 
 def _kernel(kernel: Kernel) -> Kernel:
-    results = tuple(
-        replace(r, type=_tensor(r.type), value=rebuild(r.value, _uncast)) for r in kernel.results
-    )
+    results = tuple(replace(r, type=_tensor(r.type), value=rebuild(r.value, _uncast)) for r in kernel.results)
     return replace(kernel, params=_params(kernel.params), results=results, schedules=())
 
 

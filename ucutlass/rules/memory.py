@@ -128,9 +128,7 @@ def sm90_epilogue(
         source = _round(loads[0].bytes(part, stages_c), d.alignment(part))
         collective = _round(source + d.bytes(part, stages_d), align)
     members = [
-        (_round(tile[1] * t.elem.bytes, 16), 16)
-        for t in problem.inputs
-        if t.shape == "row" and t.n == ()
+        (_round(tile[1] * t.elem.bytes, 16), 16) for t in problem.inputs if t.shape == "row" and t.n == ()
     ]
     for tensors, stages in ((loads[1:], stages_c), (stores[1:], stages_d)):
         members += [(_round(b.bytes(part, stages), b.alignment(part)), b.alignment(part)) for b in tensors]

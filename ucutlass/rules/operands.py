@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from ucutlass.plan import (
-    Access,
-    CoordinateValue,
-    GemvSchedule,
-    Reduction,
-    Sm80Schedule,
-    Sm90Schedule,
-)
-from ucutlass.rules.candidate import (
-    TMA_BYTES,
-    Candidate,
-    ceil_div,
-    stride_bytes,
-    tma_alignable,
-)
+from ucutlass.plan import Access, CoordinateValue, GemvSchedule, Reduction, Sm80Schedule, Sm90Schedule
+from ucutlass.rules.candidate import TMA_BYTES, Candidate, ceil_div, stride_bytes, tma_alignable
 from ucutlass.rules.lean_memory import lean_epilogue
 from ucutlass.rules.violation import Finding, changed, multistage, nearest
 

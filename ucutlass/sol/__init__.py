@@ -4,12 +4,4 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError
 from ucutlass.sol.gemm import SpeedOfLight, fastest_lane, speed_of_light
 from ucutlass.sol.work import Work, total
 
-__all__ = [
-    "Ceilings",
-    "CeilingsError",
-    "SpeedOfLight",
-    "Work",
-    "fastest_lane",
-    "speed_of_light",
-    "total",
-]
+__all__ = ["Ceilings", "CeilingsError", "SpeedOfLight", "Work", "fastest_lane", "speed_of_light", "total"]

@@ -109,9 +109,14 @@ class Rates:
 def data_sheet(device: Device) -> Rates:
     """The device's rates as its data sheet has them."""
     return Rates(
-        "data sheet", device.peaks, device.special_rate, device.bandwidth, device.l2_bandwidth,
-        device.launch_floor, {"l2": device.l2_source, "launch": "an estimate"},
-    )  # fmt: skip
+        "data sheet",
+        device.peaks,
+        device.special_rate,
+        device.bandwidth,
+        device.l2_bandwidth,
+        device.launch_floor,
+        {"l2": device.l2_source, "launch": "an estimate"},
+    )
 
 
 def calibrated(device: Device, ceilings: Ceilings) -> Rates:
@@ -122,9 +127,14 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
         flops["tf32x3"] = ceilings.flops["tf32"] / 3
     l2 = sheet.notes["l2"] if ceilings.l2 is None else "measured"
     return replace(
-        sheet, basis="calibrated", flops=flops, memory=ceilings.bandwidth, l2=ceilings.l2 or sheet.l2,
-        launch_floor=ceilings.launch_floor, notes={"l2": l2, "launch": "measured"},
-    )  # fmt: skip
+        sheet,
+        basis="calibrated",
+        flops=flops,
+        memory=ceilings.bandwidth,
+        l2=ceilings.l2 or sheet.l2,
+        launch_floor=ceilings.launch_floor,
+        notes={"l2": l2, "launch": "measured"},
+    )
 
 
 def lane_rate(lane: str, flops: Mapping[str, float]) -> tuple[str, float]:

@@ -38,11 +38,17 @@ COSTS: Mapping[str, Cost] = MappingProxyType(
         for name in ("exp", "log", "log1p", "sqrt", "rsqrt", "erf", "sin", "cos", "tanh", "sigmoid")
     }
     | {
-        "silu": Cost(1, 1), "gelu": Cost(1, 1), "gelu_tanh": Cost(1, 1), "softplus": Cost(0, 1),
-        "mish": Cost(1, 1), "elu": Cost(0, 1), "selu": Cost(1, 1), "leaky_relu": Cost(1),
+        "silu": Cost(1, 1),
+        "gelu": Cost(1, 1),
+        "gelu_tanh": Cost(1, 1),
+        "softplus": Cost(0, 1),
+        "mish": Cost(1, 1),
+        "elu": Cost(0, 1),
+        "selu": Cost(1, 1),
+        "leaky_relu": Cost(1),
         "hardswish": Cost(1),
     }
-)  # fmt: skip
+)
 """By function of `ucutlass.functions.FUNCTIONS`; one that is not here costs nothing."""
 
 

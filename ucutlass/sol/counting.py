@@ -89,9 +89,7 @@ def _by_remainders(piece: Piece, extents: Extents) -> list[tuple[Piece, Extents]
     return None
 
 
-def _remainder(
-    piece: Piece, rest: dict[str, int], by: int, extents: Extents
-) -> tuple[Piece, Extents] | None:
+def _remainder(piece: Piece, rest: dict[str, int], by: int, extents: Extents) -> tuple[Piece, Extents] | None:
     """The points whose coordinates leave these remainders, over the quotients; None for none."""
     lengths = {**extents, **{v: (extents[v] - r + by - 1) // by for v, r in rest.items()}}
     if any(lengths[v] < 1 for v in rest):
@@ -199,12 +197,7 @@ def _parts(axes: list[_Axis]) -> Iterator[list[_Axis]]:
 
 
 def _points(
-    piece: Piece,
-    conditions: Sequence[Linear],
-    solved: str,
-    axes: Sequence[_Axis],
-    free: int,
-    known: Extents,
+    piece: Piece, conditions: Sequence[Linear], solved: str, axes: Sequence[_Axis], free: int, known: Extents
 ) -> int:
     """Points over the first `free` axes; over `solved` too where that is no inner variable."""
     low, high, valid = _interval(piece, conditions, solved, axes, known[solved])

@@ -24,18 +24,7 @@ from ucutlass.ir import (
 from ucutlass.sol.counting import count
 from ucutlass.sol.graph import Graph, Made, Opaque, ordered
 from ucutlass.sol.masks import Masks, image, through
-from ucutlass.sol.regions import (
-    EMPTY,
-    FULL,
-    Region,
-    both,
-    either,
-    linear,
-    project,
-    rename,
-    variable,
-    where,
-)
+from ucutlass.sol.regions import EMPTY, FULL, Region, both, either, linear, project, rename, variable, where
 
 NEUTRAL: Mapping[str, float] = {
     "sum": 0.0,
@@ -258,4 +247,3 @@ def demand(graph: Graph, may: bool) -> Demand:
     for node in nodes:
         found.spread(node)
     return found
-

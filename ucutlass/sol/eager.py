@@ -46,7 +46,6 @@ def stages(program: Program, sizes: Mapping[str, int]) -> tuple[Work, ...]:
     return _Eager(graph).stages()
 
 
-
 @dataclass(slots=True)
 class _Eager:
     graph: Graph

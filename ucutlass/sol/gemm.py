@@ -39,8 +39,15 @@ def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device)
     moved = shape.operand_bytes + shape.epilogue_bytes
     compute, memory = shape.flops / peak, moved / bandwidth
     return SpeedOfLight(
-        max(compute, memory), "multiplications" if compute >= memory else "memory", shape.flops, moved,
-        compute, memory, shape.flops / moved, peak / bandwidth, lane,
+        max(compute, memory),
+        "multiplications" if compute >= memory else "memory",
+        shape.flops,
+        moved,
+        compute,
+        memory,
+        shape.flops / moved,
+        peak / bandwidth,
+        lane,
     )
 
 

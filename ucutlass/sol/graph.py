@@ -199,9 +199,7 @@ def _same_axes(
 def _renamed_type(kind: ParamType, names: Mapping[str, str], sizes: Mapping[str, int]) -> ParamType:
     if isinstance(kind, ScalarType):
         return kind
-    axes = tuple(
-        MemoryAxis(tuple(names[d] for d in a.dims), Fixed(axis_length(a, sizes))) for a in kind.axes
-    )
+    axes = tuple(MemoryAxis(tuple(names[d] for d in a.dims), Fixed(axis_length(a, sizes))) for a in kind.axes)
     return TensorType(kind.elem, axes)
 
 

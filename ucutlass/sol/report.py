@@ -34,8 +34,11 @@ def row(bounds: Bounds, seconds: float | None = None) -> dict[str, Any]:
 
 def _work(work: Work) -> dict[str, Any]:
     return {
-        "operations": dict(work.operations), "read": work.read, "written": work.written, "bytes": work.bytes
-    }  # fmt: skip
+        "operations": dict(work.operations),
+        "read": work.read,
+        "written": work.written,
+        "bytes": work.bytes,
+    }
 
 
 def _bound(bound: Bound) -> dict[str, Any]:

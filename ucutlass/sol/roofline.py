@@ -146,9 +146,7 @@ def _grid(x: Scale, y: Scale) -> list[str]:
         at = x.at(10.0**power)
         found.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>')
         words = f"{10.0**power:g}"
-        found.append(
-            f'<text class="dim" x="{at:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{words}</text>'
-        )
+        found.append(f'<text class="dim" x="{at:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{words}</text>')
     for power in y.decades:
         at = y.at(10.0**power)
         found.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')

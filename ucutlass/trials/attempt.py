@@ -17,9 +17,7 @@ CASES: tuple[tuple[Literal["normal", "integer"], int], ...] = (("integer", 1), (
 """Distributions, and what is added to the seed of each. The last one's arguments are timed, too."""
 
 
-def tried(
-    text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int
-) -> dict[str, Any]:  # fmt: skip
+def tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
     """`seconds` of one call, None where it is wrong, and then `words` say how. What it should compute is the
     `problem`'s to say, not its own. Builds what the cache lacks."""
     import torch
@@ -69,10 +67,7 @@ def rotated(first: Sequence[Any]) -> list[list[Any]]:
 
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
     copies = range(sets_for(moved) - 1)
-    return [
-        list(first),
-        *([a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in copies),
-    ]
+    return [list(first), *([a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in copies)]
 
 
 def turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:

@@ -32,7 +32,11 @@ BASES = 6
 """Draws of all inputs around which one is changed."""
 
 DRAWS: tuple[tuple[Distribution, int], ...] = (
-    ("normal", 0), ("normal", 1), ("uniform", 2), ("positive", 3), ("wide", 4),
+    ("normal", 0),
+    ("normal", 1),
+    ("uniform", 2),
+    ("positive", 3),
+    ("wide", 4),
 )
 
 
@@ -132,9 +136,7 @@ def _common(references: Tensor, bounds: Tensor, over: int | None) -> bool:
     return bool((low.amax(over) <= high.amin(over)).all())
 
 
-def _inputs(
-    program: Program, sizes: Mapping[str, int], seed: int
-) -> tuple[list[dict[str, Any]], set[int]]:
+def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list[dict[str, Any]], set[int]]:
     """Each tensor with whether a result moved in any of BASES: another input, such as a condition of
     one element, may hide it in some. Also the results that moved, by position."""
     from torch import Tensor
@@ -157,9 +159,7 @@ def _inputs(
     return rows, moved
 
 
-def _movers(
-    program: Program, sizes: Mapping[str, int], seed: int, asked: set[int]
-) -> dict[int, set[int]]:
+def _movers(program: Program, sizes: Mapping[str, int], seed: int, asked: set[int]) -> dict[int, set[int]]:
     """Of the parameters asked for, those that move results when drawn anew or negated alone, with the
     results."""
     import torch

@@ -37,9 +37,12 @@ def counted(
 
 
 def count(
-    capability: tuple[int, int], trial: Mapping[str, Any], kernels: Sequence[str], limit_seconds: float,
+    capability: tuple[int, int],
+    trial: Mapping[str, Any],
+    kernels: Sequence[str],
+    limit_seconds: float,
     cache: ncu.Cache,
-) -> ncu.Counted | ncu.NoCounters:  # fmt: skip
+) -> ncu.Counted | ncu.NoCounters:
     """The counters of a trial's launch. The caller holds the lane."""
     table = metrics.table_for(capability)
     if table is None:

@@ -33,9 +33,16 @@ def look(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
 
 
 def same(
-    source: str, file: str, mode: Any, precision: Any, names: dict[str, str], text: str, program: str,
-    seed: int, device: str,
-) -> dict[str, Any]:  # fmt: skip
+    source: str,
+    file: str,
+    mode: Any,
+    precision: Any,
+    names: dict[str, str],
+    text: str,
+    program: str,
+    seed: int,
+    device: str,
+) -> dict[str, Any]:
     """Whether a program computes what a file's module does: `{"words": ""}`, where they differ
     `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of the program what it is,
     `input NUMBER` or `state NAME`."""
@@ -64,10 +71,13 @@ def same(
 
 
 _DRAWN: Mapping[str, str] = {
-    "own": "the file's own inputs and weights", "again": "the file's inputs, drawn anew, and other weights",
-    "normal": "normal numbers", "integer": "small whole numbers", "positive": "numbers from 4 to 8",
+    "own": "the file's own inputs and weights",
+    "again": "the file's inputs, drawn anew, and other weights",
+    "normal": "normal numbers",
+    "integer": "small whole numbers",
+    "positive": "numbers from 4 to 8",
     "wide": "numbers of many magnitudes",
-}  # fmt: skip
+}
 
 
 @contextmanager

@@ -38,8 +38,15 @@ _ROUNDS = 24
 
 
 def timed(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, request: dict[str, Any], seed: int,
-    energy: bool, versions: dict[str, str],
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    request: dict[str, Any],
+    seed: int,
+    energy: bool,
+    versions: dict[str, str],
 ) -> dict[str, Any]:
     """Microseconds a launch on the device and a call from the host, the bandwidth of a copy, and, if
     wanted, joules a launch (or `no_energy`, why not); `machine` as `subject.machine_of` gives it."""
@@ -74,8 +81,14 @@ def timing_of(answer: Mapping[str, Any]) -> Timing:
 
 
 def compared(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str,
-    requests: dict[str, dict[str, Any]], seed: int, versions: dict[str, str],
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: dict[str, dict[str, Any]],
+    seed: int,
+    versions: dict[str, str],
 ) -> dict[str, Any]:
     """Several schedules of one kernel in turns: `times` has each one's microseconds by round, in the order
     of measurement; `differences` how far its results are from the first one's, as a part of their norm
@@ -101,8 +114,13 @@ def _launcher(
 
 
 def _prepared(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str,
-    requests: dict[str, dict[str, Any]], seed: int,
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: dict[str, dict[str, Any]],
+    seed: int,
 ) -> tuple[dict[str, LoadedKernel], list[list[Any]]]:
     """A kernel for each schedule, and argument sets that rotate through more than twice the L2."""
     import torch
@@ -114,9 +132,7 @@ def _prepared(
     program = next(iter(kernels.values())).program
     first = generate(program, sizes, "normal", seed=seed, device="cuda")
     moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
-    sets = [
-        [a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))
-    ]
+    sets = [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
     return kernels, sets
 
 

@@ -77,7 +77,9 @@ def on_cpu(text: str, file: str, name: str | None, sizes: dict[str, int], seed: 
     return {
         "results": [
             {
-                "name": result_name, "shape": list(result.shape), "mean": float(result.double().mean()),
+                "name": result_name,
+                "shape": list(result.shape),
+                "mean": float(result.double().mean()),
                 "finite": bool(result.double().isfinite().all()),
             }
             for (result_name, _), result in zip(results_of(program), results, strict=True)

@@ -23,7 +23,7 @@ largest number that takes part NEAR**1.5, for what cancels."""
 
 
 def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> str:
-    """"" where on every draw at reduced extents every result of the two agrees within both bounds, and to
+    """ "" where on every draw at reduced extents every result of the two agrees within both bounds, and to
     NEAR where neither rounds: where many stages follow each other, bounds allow anything. Else where they
     differ, in words. Raises ReducedSizesError where no reduced extents satisfy the program."""
     from ucutlass import frontend
@@ -38,9 +38,12 @@ def same(text: str, other: str, name: str, sizes: dict[str, int], seed: int) -> 
             arguments = generate(ours, cut, draw, seed=seed + number)
             exact = wide(arguments)
             pairs = zip(
-                expect(ours, arguments), expect(theirs, arguments),
-                evaluate(unrounded(ours), exact), evaluate(unrounded(theirs), exact), strict=True,
-            )  # fmt: skip
+                expect(ours, arguments),
+                expect(theirs, arguments),
+                evaluate(unrounded(ours), exact),
+                evaluate(unrounded(theirs), exact),
+                strict=True,
+            )
             for at, (a, b, x, y) in enumerate(pairs):
                 words = differing(a.reference, b.reference, a.bound + b.bound)
                 words = words or differing(x, y, _near(x, arguments))

@@ -19,11 +19,14 @@ def subject_of_built(checked: Checked, program: ir.Program, built: AnyBuilt) -> 
     lie on disk. Raises OSError where these cannot be read."""
     kernels = kernels_of(built)
     return subject_of(
-        program, checked.source, sizes_of(built),
+        program,
+        checked.source,
+        sizes_of(built),
         arch=kernels[0].planned.plan.arch if kernels else "",
         lane="+".join(sorted({one.planned.plan.problem.lane.name for one in kernels})),
         schedule=schedule_of(built),
         code="\n".join(one.source.code for one in kernels),
-        library=kernels[0].artifact.library if isinstance(built, Built)
+        library=kernels[0].artifact.library
+        if isinstance(built, Built)
         else [one.artifact.library for one in kernels],
-    )  # fmt: skip
+    )

@@ -71,9 +71,17 @@ def ready() -> None:
 
 
 def timed(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int, counts: list[int], best: float | None,
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    counts: list[int],
+    best: float | None,
+) -> dict[str, Any]:
     """`seconds` of each schedule, None for one that the launcher refuses or that was not worth a look, with
     why in `words`. `counts` says how many of one binary stand together: where the first of them takes over
     WORTH times the `best` known, the settings of its knobs are not tried.
@@ -118,9 +126,16 @@ def timed(
 
 
 def confirmed(
-    text: str, file: str, name: str, sizes: dict[str, int], arch: str, requests: list[dict[str, Any]],
-    keys: list[str], seed: int, versions: dict[str, str],
-) -> dict[str, Any]:  # fmt: skip
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    versions: dict[str, str],
+) -> dict[str, Any]:
     """`machine`, and of each schedule its `rounds` in seconds, empty where it is wrong, which `words` say:
     a wrong kernel has no speed."""
     from ucutlass.runtime.subject import machine_of

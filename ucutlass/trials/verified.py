@@ -117,16 +117,24 @@ def run(
     """Judges every case on the first GPU that torch sees; a lost case costs itself alone."""
     shared = {"kernel": dict(plan.kernel), "tile": dict(plan.grain.tile), "device": plan.device}
     results = pool.run(
-        "ucutlass.trials.verify:judged", shared, plan.suite.cases,
-        case_seconds=case_seconds, start_seconds=START_SECONDS, on_result=on_result,
-    )  # fmt: skip
+        "ucutlass.trials.verify:judged",
+        shared,
+        plan.suite.cases,
+        case_seconds=case_seconds,
+        start_seconds=START_SECONDS,
+        on_result=on_result,
+    )
     return evidence_of(plan.suite, results, sanitizers(plan) if sanitize else ())
 
 
 def on_gpu(
-    kernel: dict[str, Any], keys: list[str], tile: dict[str, int], suite: dict[str, Any], case_seconds: float,
+    kernel: dict[str, Any],
+    keys: list[str],
+    tile: dict[str, int],
+    suite: dict[str, Any],
+    case_seconds: float,
     built_with: dict[str, str],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A plan's suite on an engine's GPU: `machine`, and `evidence` as `Evidence.to_json` writes it.
 
     `keys` are of the cache entries that hold the kernel's libraries, launch by launch: where this runs they
@@ -144,10 +152,13 @@ def on_gpu(
 def asked_of_gpu(plan: Plan, built: AnyBuilt, case_seconds: float) -> dict[str, Any]:
     """The arguments of `on_gpu`."""
     return {
-        "kernel": dict(plan.kernel), "keys": [one.artifact.key for one in kernels_of(built)],
-        "tile": dict(plan.grain.tile), "suite": asdict(plan.suite), "case_seconds": case_seconds,
+        "kernel": dict(plan.kernel),
+        "keys": [one.artifact.key for one in kernels_of(built)],
+        "tile": dict(plan.grain.tile),
+        "suite": asdict(plan.suite),
+        "case_seconds": case_seconds,
         "built_with": versions_of(built),
-    }  # fmt: skip
+    }
 
 
 def _library(key: str) -> str:
@@ -168,9 +179,12 @@ def sanitizers(plan: Plan, tools: Sequence[sanitize.Tool] = sanitize.TOOLS) -> t
         folder = Path(name)
         request, receipt = folder / "request.json", folder / "receipt.json"
         wanted = {
-            "kernel": dict(plan.kernel), "tile": dict(plan.grain.tile),
-            "cases": [asdict(c) for c in plan.reduced], "receipt": str(receipt), "device": plan.device,
-        }  # fmt: skip
+            "kernel": dict(plan.kernel),
+            "tile": dict(plan.grain.tile),
+            "cases": [asdict(c) for c in plan.reduced],
+            "receipt": str(receipt),
+            "device": plan.device,
+        }
         put(request, json.dumps(wanted))
         path = json.dumps([str(Path(p).absolute()) for p in sys.path])
         command = [sys.executable, "-I", "-c", _SANITIZED, str(request), path]

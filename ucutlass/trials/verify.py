@@ -83,9 +83,12 @@ def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
 
 
 def facts(
-    text: str, file: str, name: str, stages: Sequence[tuple[str, str, Sequence[int]] | None],
+    text: str,
+    file: str,
+    name: str,
+    stages: Sequence[tuple[str, str, Sequence[int]] | None],
     orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """What the processes need of a built program: its text, and library, entry and knobs of each launch,
     None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
     made = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]

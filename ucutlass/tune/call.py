@@ -61,11 +61,18 @@ class Result:
 
 
 def tune(
-    program: LoadedKernel | str | os.PathLike[str], sizes: Mapping[str, int], *,
-    name: str | None = None, arch: str | None = None, budget: float | None = None,
-    builds: int = Limits().builds, free: bool = False, policy: Name = "guided", seed: int = 0,
+    program: LoadedKernel | str | os.PathLike[str],
+    sizes: Mapping[str, int],
+    *,
+    name: str | None = None,
+    arch: str | None = None,
+    budget: float | None = None,
+    builds: int = Limits().builds,
+    free: bool = False,
+    policy: Name = "guided",
+    seed: int = 0,
     on_trial: OnTrial = lambda _: None,
-) -> Result:  # fmt: skip
+) -> Result:
     """Finds the fastest kernel that a program denotes for these extents (free dimensions by name), on the
     first GPU, and records it: `ucutlass.load(.., tuned=True)` takes it from then on.
 
@@ -112,11 +119,20 @@ Shapes: TypeAlias = "Sequence[Mapping[str, int]] | str | os.PathLike[str]"
 
 
 def tune_shapes(
-    program: LoadedKernel | str | os.PathLike[str], shapes: Shapes, *,
-    weights: Sequence[float] | None = None, guards: int | None = None, name: str | None = None,
-    arch: str | None = None, budget: float | None = None, builds: int = Limits().builds, free: bool = False,
-    policy: Name = "guided", seed: int = 0, on_job: Callable[[int, Job], OnTrial] | None = None,
-) -> SetResult:  # fmt: skip
+    program: LoadedKernel | str | os.PathLike[str],
+    shapes: Shapes,
+    *,
+    weights: Sequence[float] | None = None,
+    guards: int | None = None,
+    name: str | None = None,
+    arch: str | None = None,
+    budget: float | None = None,
+    builds: int = Limits().builds,
+    free: bool = False,
+    policy: Name = "guided",
+    seed: int = 0,
+    on_job: Callable[[int, Job], OnTrial] | None = None,
+) -> SetResult:
     """As `tune`, of a set of shapes: extents by name, with `weights` above 0, or a CSV file as `ucc tune -s`
     takes it, which has its own. `guards` is the most schedules that shall serve them all; `builds` bounds
     each shape's search, `budget` all of them. `on_job` hears of each shape by its number, and says who
@@ -148,9 +164,7 @@ def tune_shapes(
     return SetResult(rows, dispatch, done.gain, row)
 
 
-def _shapes(
-    kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None
-) -> tuple[Shape, ...]:
+def _shapes(kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None) -> tuple[Shape, ...]:
     if isinstance(shapes, (str, os.PathLike)):
         if weights is not None:
             raise ValueError("a file of shapes has its own weights")
@@ -180,10 +194,21 @@ def _machine(arch: str | None) -> tuple[str, Device | None]:
 
 def _result(row: Mapping[str, Any], gain: float | None) -> Result:
     return Result(
-        row["kernel"], row["sizes"], row["arch"], row["device"], row["schedule"], row["microseconds"],
-        row["bound"], gain, row["shrinkage"], len(row["trials"]), row["seconds"], row["stopped"],
-        row.get("record"), row,
-    )  # fmt: skip
+        row["kernel"],
+        row["sizes"],
+        row["arch"],
+        row["device"],
+        row["schedule"],
+        row["microseconds"],
+        row["bound"],
+        gain,
+        row["shrinkage"],
+        len(row["trials"]),
+        row["seconds"],
+        row["stopped"],
+        row.get("record"),
+        row,
+    )
 
 
 def _read(

@@ -23,8 +23,19 @@ PRIOR = 0.1
 unlike all that were keeps its estimate."""
 
 _FIELDS = (
-    "warps", "cluster", "swap", "split_k", "math", "rows", "columns", "threads", "warp_tile", "vector",
-    "items", "keep", "blocks",
+    "warps",
+    "cluster",
+    "swap",
+    "split_k",
+    "math",
+    "rows",
+    "columns",
+    "threads",
+    "warp_tile",
+    "vector",
+    "items",
+    "keep",
+    "blocks",
 )
 _VALUES = attrgetter(*_FIELDS)
 _STEP = 0.5

@@ -96,9 +96,13 @@ class Outcome:
 
 
 def job_of(
-    checked: frontend.Checked, program: ir.Kernel, sizes: Mapping[str, int], arch: str,
-    device: Device | None = None, free: bool = False,
-) -> Job:  # fmt: skip
+    checked: frontend.Checked,
+    program: ir.Kernel,
+    sizes: Mapping[str, int],
+    arch: str,
+    device: Device | None = None,
+    free: bool = False,
+) -> Job:
     """`sizes` has the free dimensions by name. Raises ShapeError, ProgramError."""
     extents = complete(program, sizes)
     return Job(checked, program, sizes, device, explore(checked, program, extents, arch, device, free))
@@ -112,16 +116,20 @@ def prepare() -> None:
 
 
 def tune(
-    job: Job, shop: Shop, settings: Settings, limits: Limits | None = None,
-    on_trial: OnTrial = lambda _: None,
-) -> Outcome:  # fmt: skip
+    job: Job, shop: Shop, settings: Settings, limits: Limits | None = None, on_trial: OnTrial = lambda _: None
+) -> Outcome:
     """Searches, confirms, and keeps the winner as a record and in the tuning database. `limits` in place
     of those of the settings. Raises StoreError, and what `Workshop` raises."""
     shop.prepare()
     tuned = search(
-        job.space, shop, settings.policy, limits or settings.limits,
-        seed=settings.seed, jobs=parallel.jobs(), on_trial=on_trial,
-    )  # fmt: skip
+        job.space,
+        shop,
+        settings.policy,
+        limits or settings.limits,
+        seed=settings.seed,
+        jobs=parallel.jobs(),
+        on_trial=on_trial,
+    )
     if tuned.winner is None:
         return Outcome(job, tuned)
     made = _record(job, shop, tuned, settings)
@@ -143,10 +151,13 @@ def _record(job: Job, shop: Shop, tuned: Tuned, settings: Settings) -> Record:
     assert tuned.winner is not None
     subject = subject_of_built(job.checked, job.program, shop.built(tuned.winner.kernel))
     protocol = {
-        "clock": "events over graphs, rotated buffers", "final": "a fresh process, in turns, verified",
-        "policy": settings.policy, "seed": settings.seed, "free": settings.free,
+        "clock": "events over graphs, rotated buffers",
+        "final": "a fresh process, in turns, verified",
+        "policy": settings.policy,
+        "seed": settings.seed,
+        "free": settings.free,
         "builds": settings.limits.builds,
-    }  # fmt: skip
+    }
     result = describe(Outcome(job, tuned), settings)
     return record("tune", subject, Machine(**shop.machine), protocol, json.loads(json.dumps(result)))
 
@@ -175,15 +186,19 @@ def describe(outcome: Outcome, settings: Settings) -> dict[str, Any]:
         "seconds": tuned.seconds,
         "trials": [_trial(job.space, t) for t in tuned.trials],
         "finals": [_final(f) for f in tuned.finals],
-        "policy": settings.policy, "seed": settings.seed, "free": settings.free,
-    }  # fmt: skip
+        "policy": settings.policy,
+        "seed": settings.seed,
+        "free": settings.free,
+    }
     if outcome.record is not None:
         row["record"] = outcome.record
     if outcome.best is not None and outcome.best.record != outcome.record:
         best = outcome.best
         row["faster"] = {
-            "schedule": show(best.request), "microseconds": best.microseconds, "record": best.record,
-        }  # fmt: skip
+            "schedule": show(best.request),
+            "microseconds": best.microseconds,
+            "record": best.record,
+        }
     return row
 
 

@@ -180,9 +180,14 @@ class Live:
 
     def _what(self, requests: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
         return {
-            "text": self.checked.source, "file": self.checked.file, "name": self.program.name,
-            "sizes": dict(self.sizes), "arch": self.arch, "requests": list(requests), **more,
-        }  # fmt: skip
+            "text": self.checked.source,
+            "file": self.checked.file,
+            "name": self.program.name,
+            "sizes": dict(self.sizes),
+            "arch": self.arch,
+            "requests": list(requests),
+            **more,
+        }
 
     def _keys(self, kernels: Sequence[AnyPlanned]) -> list[str]:
         """Empty for a kernel that was never built: the process that should load it says so."""
@@ -195,9 +200,13 @@ class Live:
         requests = [k.request.given() for k in kernels]
         arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
         task = self._engine.submit(
-            what, arguments, artifacts=sorted({k for k in keys if k}), limit_seconds=self.limit,
-            wait_seconds=self.wait, near=self.near,
-        )  # fmt: skip
+            what,
+            arguments,
+            artifacts=sorted({k for k in keys if k}),
+            limit_seconds=self.limit,
+            wait_seconds=self.wait,
+            near=self.near,
+        )
         found = _answer(task, "the timing")
         return Failed("timing", found[:_WORDS]) if isinstance(found, str) else found
 

@@ -33,16 +33,32 @@ NEAR = 1.03
 known of the best holds for it more than for them."""
 
 FIELDS = (
-    "warps", "tile", "cluster", "stages", "swap", "split_k", "math", "rows", "columns", "threads", "vector",
-    "items", "keep", "blocks",
+    "warps",
+    "tile",
+    "cluster",
+    "stages",
+    "swap",
+    "split_k",
+    "math",
+    "rows",
+    "columns",
+    "threads",
+    "vector",
+    "items",
+    "keep",
+    "blocks",
 )
 """What costs a build; a tile is one field however many of its sides change."""
 
 _TIED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "tile": frozenset({"stages", "warp_tile", "blocks"}), "warps": frozenset({"stages"}),
-        "blocks": frozenset({"stages"}), "threads": frozenset({"items"}), "items": frozenset({"threads"}),
-        "vector": frozenset({"items", "threads"}), "cluster": frozenset({"items", "threads", "rows"}),
+        "tile": frozenset({"stages", "warp_tile", "blocks"}),
+        "warps": frozenset({"stages"}),
+        "blocks": frozenset({"stages"}),
+        "threads": frozenset({"items"}),
+        "items": frozenset({"threads"}),
+        "vector": frozenset({"items", "threads"}),
+        "cluster": frozenset({"items", "threads", "rows"}),
         "keep": frozenset({"items", "threads", "rows", "cluster", "split_k"}),
     }
 )
@@ -72,9 +88,7 @@ def predictions(space: Space, seen: Seen) -> dict[int, float]:
         for at, seconds in seen.items()
         if seconds is not None
     ]
-    return {
-        at: g.estimate * factor(g.request, known) for at, g in enumerate(groups) if at not in seen
-    }  # fmt: skip
+    return {at: g.estimate * factor(g.request, known) for at, g in enumerate(groups) if at not in seen}
 
 
 # --- policies --------------------------------------------------------------------

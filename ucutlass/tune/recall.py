@@ -24,8 +24,15 @@ class NotLegalWarning(UserWarning):
 
 
 def recall(
-    checked: Checked, program: ir.Kernel, sizes: Sequence[int], arch: str, gpu: str,
-    device: Device | None = None, *, beyond: bool, database: Database | None = None,
+    checked: Checked,
+    program: ir.Kernel,
+    sizes: Sequence[int],
+    arch: str,
+    gpu: str,
+    device: Device | None = None,
+    *,
+    beyond: bool,
+    database: Database | None = None,
 ) -> tuple[ir.Kernel, Origin]:
     """The kernel with the schedule that is recorded for exactly this GPU (the driver's name), program
     and extents (in the order of `program.dims`), or as it is.
@@ -68,9 +75,7 @@ def found_on(
     return {name: row for name, row in rows.items() if row is not None}
 
 
-def recorded(
-    program: ir.Kernel, sizes: Sequence[int], arch: str, database: Database | None = None
-) -> bool:
+def recorded(program: ir.Kernel, sizes: Sequence[int], arch: str, database: Database | None = None) -> bool:
     """Whether anything is recorded for this program and these extents, on whatever GPU. A database that
     cannot be read may hold it: `recall` then says so."""
     try:

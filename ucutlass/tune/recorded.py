@@ -68,9 +68,7 @@ def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tupl
         for row in content["rows"]:
             if row["request"] is not None:
                 rows.setdefault(row["shape"], []).append(row)
-        return tuple(
-            _table(path.name, shape, content, mine, constants) for shape, mine in rows.items()
-        )
+        return tuple(_table(path.name, shape, content, mine, constants) for shape, mine in rows.items())
     except (ValueError, KeyError, TypeError) as problem:
         raise NotATable(f"{path} is no recording: {problem!r}") from problem
 
@@ -103,7 +101,10 @@ def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
 
 
 def _table(
-    file: str, shape: str, content: Mapping[str, Any], rows: Sequence[Mapping[str, Any]],
+    file: str,
+    shape: str,
+    content: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
     constants: heuristic.Constants,
 ) -> Table:
     case, program = _case(content, rows[0]["sizes"])

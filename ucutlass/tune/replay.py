@@ -81,9 +81,16 @@ def line(table: Table, seeds: int = SEEDS, limits: Limits | None = None) -> Line
         shares[policy] = tuple(statistics.fmean(r.share(b) for r in runs) for b in BUILDS)
     own = run(table, "guided", 0, limits or Limits())
     return Line(
-        table.file, table.shape, table.space.kernels, len(table.space.groups), table.refused, shares,
-        len(own.order), own.shares[-1], own.stopped,
-    )  # fmt: skip
+        table.file,
+        table.shape,
+        table.space.kernels,
+        len(table.space.groups),
+        table.refused,
+        shares,
+        len(own.order),
+        own.shares[-1],
+        own.stopped,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Shape sets: a CSV file of extents and weights, one shape a line.
 
-    M,N,K,weight
-    1,4096,4096,0.7
-    512,4096,4096,0.3
+M,N,K,weight
+1,4096,4096,0.7
+512,4096,4096,0.3
 """
 
 from __future__ import annotations
@@ -114,9 +114,13 @@ def _header(
 
 
 def _shape(
-    cells: Sequence[str], columns: Sequence[str], file: Path, line: int, program: ir.Kernel,
+    cells: Sequence[str],
+    columns: Sequence[str],
+    file: Path,
+    line: int,
+    program: ir.Kernel,
     common: Mapping[str, int],
-) -> tuple[tuple[int, ...], Shape]:  # fmt: skip
+) -> tuple[tuple[int, ...], Shape]:
     if len(cells) != len(columns):
         raise ShapesFileError(
             file, line, f"there are {len(cells)} values for {len(columns)} columns, {', '.join(columns)}"

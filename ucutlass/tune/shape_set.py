@@ -87,9 +87,14 @@ class _Bench:
 
 
 def tune_set(
-    shapes: Sequence[Shape], job_of: Callable[[Mapping[str, int]], Job], shop_of: ShopOf,
-    settings: Settings, *, most: int | None = None, on_job: Callable[[int, Job], OnTrial],
-) -> TunedSet:  # fmt: skip
+    shapes: Sequence[Shape],
+    job_of: Callable[[Mapping[str, int]], Job],
+    shop_of: ShopOf,
+    settings: Settings,
+    *,
+    most: int | None = None,
+    on_job: Callable[[int, Job], OnTrial],
+) -> TunedSet:
     """Tunes every shape and finds the dispatch table of at most `most` schedules. The settings' builds are
     of each shape, their seconds of all: each shape may take an equal part of them, and of what those
     before it left over. A build that runs beyond a part takes nothing from the shapes behind.
@@ -212,9 +217,13 @@ def to_json(done: TunedSet) -> dict[str, Any]:
         more = {"weight": one.shape.weight, "speedup": one.gain, "dispatch": number, "keeps": share}
         rows.append({**one.row, **more})
     return {
-        "kernel": rows[0]["kernel"], "arch": rows[0]["arch"], "device": rows[0]["device"],
-        "ok": done.ok, "gain": done.gain, "shapes": rows,
+        "kernel": rows[0]["kernel"],
+        "arch": rows[0]["arch"],
+        "device": rows[0]["device"],
+        "ok": done.ok,
+        "gain": done.gain,
+        "shapes": rows,
         "dispatch": [
             {"schedule": show(d.request), "shapes": [at for at, _ in d.shapes]} for d in done.dispatch
         ],
-    }  # fmt: skip
+    }

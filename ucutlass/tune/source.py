@@ -41,9 +41,11 @@ def with_schedule(
 
 
 def with_schedules(
-    checked: frontend.Checked, program: ir.Kernel, winners: Sequence[tuple[Sizes, AnyPlanned]],
+    checked: frontend.Checked,
+    program: ir.Kernel,
+    winners: Sequence[tuple[Sizes, AnyPlanned]],
     device: Device | None,
-) -> str:  # fmt: skip
+) -> str:
     """The whole file in canonical form (`ucc fmt`), with a block for each schedule of the winners in front
     of the kernel's others, for exactly the extents that it won at; blocks for some of these extents alone
     are replaced.
@@ -60,9 +62,13 @@ def with_schedules(
 
 
 def with_stage_schedule(
-    checked: frontend.Checked, pipeline: ir.Pipeline, plan: PipelinePlan, number: int, winner: AnyPlanned,
+    checked: frontend.Checked,
+    pipeline: ir.Pipeline,
+    plan: PipelinePlan,
+    number: int,
+    winner: AnyPlanned,
     device: Device | None,
-) -> str:  # fmt: skip
+) -> str:
     """As `with_schedule`, for the stage of this number in a plan of the pipeline, at the plan's extents: a
     block for the stage, or where it calls a kernel of the file a block of that kernel.
 
@@ -102,9 +108,12 @@ def _check_same(checked: frontend.Checked, winner: AnyPlanned, found: AnyPlanned
 
 
 def _rewritten(
-    checked: frontend.Checked, program: str, stage: syntax.StageName | None, names: Sequence[str],
+    checked: frontend.Checked,
+    program: str,
+    stage: syntax.StageName | None,
+    names: Sequence[str],
     winners: Sequence[tuple[Sizes, AnyPlanned]],
-) -> str:  # fmt: skip
+) -> str:
     """The file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
     dimensions that tell calls apart."""
     groups: dict[Request, list[tuple[Sizes, AnyPlanned]]] = {}
@@ -128,9 +137,11 @@ def _rewritten(
 
 
 def _placed(
-    body: tuple[syntax.Statement, ...], blocks: tuple[syntax.Schedule, ...], names: Sequence[str],
+    body: tuple[syntax.Statement, ...],
+    blocks: tuple[syntax.Schedule, ...],
+    names: Sequence[str],
     shapes: Set[tuple[int, ...]],
-) -> tuple[syntax.Statement, ...]:  # fmt: skip
+) -> tuple[syntax.Statement, ...]:
     """Before every other block, since the first condition that holds wins. What no call could reach any
     more goes: a block for some of these shapes alone, and where there are no dimensions to tell calls
     apart, every other one of the architecture and the stage."""

@@ -68,7 +68,11 @@ class Space:
 
 
 def explore(
-    checked: Checked, program: ir.Kernel, sizes: tuple[int, ...], arch: str, device: Device | None = None,
+    checked: Checked,
+    program: ir.Kernel,
+    sizes: tuple[int, ...],
+    arch: str,
+    device: Device | None = None,
     free: bool = False,
 ) -> Space:
     """The kernels that a program denotes for these extents (in the order of `program.dims`): the

@@ -33,10 +33,15 @@ Ended: TypeAlias = Done | ProgramError | MachineError
 
 
 def tune_many(
-    jobs: Sequence[Job], engine: Engine, settings: Settings, *, limit: float = LIMIT_SECONDS,
-    wait: float = WAIT_SECONDS, stage: Stage | None = None,
+    jobs: Sequence[Job],
+    engine: Engine,
+    settings: Settings,
+    *,
+    limit: float = LIMIT_SECONDS,
+    wait: float = WAIT_SECONDS,
+    stage: Stage | None = None,
     on_done: Callable[[int, Ended], None] = lambda _, __: None,
-) -> tuple[Ended, ...]:  # fmt: skip
+) -> tuple[Ended, ...]:
     """One result a job, in their order; a search that fails gives its error and stops no other.
 
     As many run at once as the engine's GPUs take; its compilers are shared among them, and
@@ -57,9 +62,15 @@ def tune_many(
 
 
 def _one(
-    job: Job, engine: Engine, settings: Settings, made: Made, compilers: int, limit: float, wait: float,
+    job: Job,
+    engine: Engine,
+    settings: Settings,
+    made: Made,
+    compilers: int,
+    limit: float,
+    wait: float,
     stage: Stage | None,
-) -> Ended:  # fmt: skip
+) -> Ended:
     arch, seed = job.first.plan.arch, settings.seed
     shop = Live(
         job.checked, job.program, job.sizes, arch, seed, limit, wait, engine=engine, stage=stage, made=made

@@ -117,8 +117,14 @@ OnTrial: TypeAlias = Callable[[Trial], None]
 
 
 def search(
-    space: Space, workshop: Workshop, policy: Name, limits: Limits, *,
-    seed: int = 0, jobs: int = 1, on_trial: OnTrial = lambda _: None,
+    space: Space,
+    workshop: Workshop,
+    policy: Name,
+    limits: Limits,
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    on_trial: OnTrial = lambda _: None,
 ) -> Tuned:
     """Runs at most `jobs` compilers at once; what is ready is timed while others build; then confirms.
     Where there is a compiler for each build of the budget all begin at once: a second wave would wait for
@@ -244,8 +250,13 @@ def _finals(
 
 
 def _judged(
-    space: Space, trials: Sequence[Trial], finals: tuple[Final, ...],
-    rounds: Mapping[int, tuple[float, ...]], seed: int, why: str, spent: float,
+    space: Space,
+    trials: Sequence[Trial],
+    finals: tuple[Final, ...],
+    rounds: Mapping[int, tuple[float, ...]],
+    seed: int,
+    why: str,
+    spent: float,
 ) -> Tuned:
     right = [(f.result, i) for i, f in enumerate(finals) if not isinstance(f.result, Failed)]
     if not right:

@@ -53,9 +53,16 @@ def asked(role: str = "implement", budget: Budget | None = None) -> tuple[Ask, S
 
 
 def proposer(
-    server: Server, subject: Subject, chosen: Chosen | None = None, *, key: str = KEY, tools: bool = False,
-    slept: list[float] | None = None, timeout: float = 30.0, measure: Any = None,
-) -> ModelProposer:  # fmt: skip
+    server: Server,
+    subject: Subject,
+    chosen: Chosen | None = None,
+    *,
+    key: str = KEY,
+    tools: bool = False,
+    slept: list[float] | None = None,
+    timeout: float = 30.0,
+    measure: Any = None,
+) -> ModelProposer:
     waits = [] if slept is None else slept
     service = open_service(key, base_url=server.url, timeout=timeout, sleep=waits.append)
     return ModelProposer(subject, service, chosen or Chosen(), toolbox(subject, measure) if tools else ())

@@ -73,12 +73,31 @@ def test_text_that_fights_reaches_the_checker_as_it_is() -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.one_of(
-    st.sampled_from(["```ucu\n", "```json\n", "```\n", "~~~\n", BETTER, '{"edits": ', "[{", "}]}",
-                     "kernel k(", '{"hypotheses": [',
-                     '{"edits": [{"at": "linear.return", "put": "}"}]}', "\0", "\r"]),
-    st.text(max_size=40),
-), max_size=12))  # fmt: skip
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                [
+                    "```ucu\n",
+                    "```json\n",
+                    "```\n",
+                    "~~~\n",
+                    BETTER,
+                    '{"edits": ',
+                    "[{",
+                    "}]}",
+                    "kernel k(",
+                    '{"hypotheses": [',
+                    '{"edits": [{"at": "linear.return", "put": "}"}]}',
+                    "\0",
+                    "\r",
+                ]
+            ),
+            st.text(max_size=40),
+        ),
+        max_size=12,
+    )
+)
 def test_nothing_that_is_said_raises(parts: list[str]) -> None:
     said = "".join(parts)
     for written in programs(said, PROGRAM):

@@ -217,9 +217,11 @@ def test_model_effort_and_thinking_are_sent_as_chosen(at: Any, subject: Subject)
         (Chosen(effort="high"), {"output_config": {"effort": "high"}}),
         (Chosen(thinking="adaptive"), {"thinking": {"type": "adaptive"}}),
         (Chosen(thinking="off"), {"thinking": {"type": "disabled"}}),
-        (Chosen("claude-sonnet-5-5", thinking=4096),
-         {"model": "claude-sonnet-5-5", "thinking": {"type": "enabled", "budget_tokens": 4096}}),
-    ):  # fmt: skip
+        (
+            Chosen("claude-sonnet-5-5", thinking=4096),
+            {"model": "claude-sonnet-5-5", "thinking": {"type": "enabled", "budget_tokens": 4096}},
+        ),
+    ):
         server = at(says(block(BETTER)))
         answered(proposer(server, subject, chosen))
         request = server.requests[0]
@@ -318,7 +320,7 @@ def test_a_stream_that_stalls_ends_the_call(at: Any, subject: Subject) -> None:
     "chunks",
     [
         [b"event: message_start\ndata: {no json\n\n"],
-        [b"event: content_block_delta\ndata: {\"type\": \"content_block_delta\", \"index\": 3}\n\n"],
+        [b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 3}\n\n'],
         [b"<html>not found</html>"],
         [b""],
         [b"\xff\xfe\x00\n\n" * 10],

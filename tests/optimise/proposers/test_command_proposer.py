@@ -117,10 +117,10 @@ def test_it_is_told_what_it_needs(subject: Subject, tmp_path: Path) -> None:
         ("print('{\"text\": 7}')", "answered a text"),
         ("print('{\"programs\": {}}')", "programs that are no list"),
         ("print('{\"programs\": [7]}')", "answered 7 as a program"),
-        ("print('{\"text\": \"\", \"usage\": {\"input\": -1}}')", "answered -1 as its usage's input"),
-        ("print('{\"text\": \"\", \"usage\": {\"input\": true}}')", "answered True"),
-        ("print('{\"text\": \"\", \"usage\": {\"dollars\": NaN}}')", "answered nan"),
-        ("print('{\"text\": \"\", \"usage\": {\"tokens\": 1}}')", "answered a usage that is not"),
+        ('print(\'{"text": "", "usage": {"input": -1}}\')', "answered -1 as its usage's input"),
+        ('print(\'{"text": "", "usage": {"input": true}}\')', "answered True"),
+        ('print(\'{"text": "", "usage": {"dollars": NaN}}\')', "answered nan"),
+        ('print(\'{"text": "", "usage": {"tokens": 1}}\')', "answered a usage that is not"),
         ("sys.stderr.write('no model here'); sys.exit(3)", "ended with status 3; it said: no model here"),
         ("os.kill(os.getpid(), 11)", "was ended by signal 11"),
         ("sys.stdout.write('x' * 5_000_000); sys.stdout.flush(); time.sleep(60)", "more than 4000000 bytes"),
@@ -132,7 +132,7 @@ def test_what_goes_wrong_is_said(code: str, words: str, subject: Subject) -> Non
 
 
 def test_usage_counts_whatever_comes_after_it(subject: Subject) -> None:
-    code = "print('{\"text\": \"\", \"usage\": {\"input\": 5}}'); sys.stdout.flush(); sys.exit(1)"
+    code = 'print(\'{"text": "", "usage": {"input": 5}}\'); sys.stdout.flush(); sys.exit(1)'
     failure, spent = failed(subject, python(code))
     assert "status 1" in failure.what and spent.input == 5
 
@@ -163,7 +163,7 @@ def gone(pid: int) -> bool:
 
 
 def test_one_that_reads_nothing_is_fine(subject: Subject) -> None:
-    answer, _ = answered(subject, [sys.executable, "-c", "print('{\"text\": \"prose\"}')"])
+    answer, _ = answered(subject, [sys.executable, "-c", 'print(\'{"text": "prose"}\')'])
     assert answer.programs == ()
 
 

@@ -28,9 +28,7 @@ FAST = Timed(1.5e-4, gain=1.33, low=1.31, high=1.35, advice="rule 9: more stages
 
 
 def state_of(*nodes: tuple[int | None, str, Outcome]) -> State:
-    state = opened(
-        Mortal(), {"text": PROGRAM}, Settings(), bound=1.4e-4, baseline=2e-4, id="s"
-    ).state  # fmt: skip
+    state = opened(Mortal(), {"text": PROGRAM}, Settings(), bound=1.4e-4, baseline=2e-4, id="s").state
     state.tree = Tree()
     for number, (parent, text, outcome) in enumerate(nodes):
         state.tree.add(parent, f"key {number}", text, f"reason {number}", outcome)
@@ -41,9 +39,15 @@ def grown() -> State:
     """0 has 1, 2, 3; 1 has 4, 5; 2 has 6; 4 has 7."""
     parents = (None, 0, 0, 0, 1, 1, 2, 4)
     outcomes: list[Outcome] = [
-        Timed(3e-4), Timed(2e-4), FAST, Failed("build", "ptxas"), Wrong("element 7"), Timed(2.5e-4),
-        Rejected("below-sol", "too fast"), Repeated(1),
-    ]  # fmt: skip
+        Timed(3e-4),
+        Timed(2e-4),
+        FAST,
+        Failed("build", "ptxas"),
+        Wrong("element 7"),
+        Timed(2.5e-4),
+        Rejected("below-sol", "too fast"),
+        Repeated(1),
+    ]
     sizes = ("128x128", "64x64", "128x256", "64x128", "64x256", "128x64", "256x128", "192x128")
     texts = [PROGRAM.replace("128x128", size) for size in sizes]
     return state_of(*zip(parents, texts, outcomes, strict=True))
