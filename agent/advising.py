@@ -24,13 +24,13 @@ from ucutlass.agent.session import Depth, State
 from ucutlass.assembly import kernels_of
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.planned import AnyPlanned
 from ucutlass.runtime.profile import sass, tools
 from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import Store
-from ucutlass.schedule import show
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds, micro
 from ucutlass.trials.profile import timing_of

@@ -20,7 +20,7 @@ from ucutlass.agent.run import Bench, Judged
 from ucutlass.agent.session import Ask, State
 from ucutlass.assembly import build_program
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.progress import Progress
 from ucutlass.shapes import ShapeError, complete

@@ -18,7 +18,7 @@ from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.module import Module, meet
 from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
 from ucutlass.assembly import AnyBuilt, kernels_of
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Machine, Record

@@ -30,11 +30,11 @@ from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import Engine
 from ucutlass.frontend import plan_kernel
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import isolate
 from ucutlass.runtime.errors import BuildError
-from ucutlass.schedule import show
 from ucutlass.shapes import ShapeError, complete
 
 SAME_SECONDS = 120.0

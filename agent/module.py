@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import files, ir
-from ucutlass.elements import ELEMENTS, Element
-from ucutlass.lanes import LANES
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.reference.binding import bind, shape_of
 from ucutlass.reference.errors import CallError
 from ucutlass.runtime import isolate, system

@@ -20,7 +20,7 @@ from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import Bench, OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
 from ucutlass.engine.work import Engine
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.shapes import complete
 from ucutlass.sol.bounds import Bounds, bounds
 from ucutlass.sol.report import row

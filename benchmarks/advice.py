@@ -29,8 +29,9 @@ from ucutlass import frontend, ir
 from ucutlass.advice import RULES, Advice, Edit, Finding, advise, facts_of, finding
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
-from ucutlass.planner import Planned, plan
-from ucutlass.rules import legal
+from ucutlass.ir.schedule import Request, request_of_json, scheduled, show
+from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.rules import legal
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.build import Artifact
@@ -42,7 +43,6 @@ from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.runtime.subject import subject_of
-from ucutlass.schedule import Request, request_of_json, scheduled, show
 from ucutlass.shapes import complete
 from ucutlass.trials.profile import AGREE
 

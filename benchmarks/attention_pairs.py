@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.plans.attention import AttentionPlan
+from ucutlass.kernels.attention.plan import AttentionPlan
 
 MASKS: Mapping[str, str] = MappingProxyType(
     {

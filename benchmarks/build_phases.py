@@ -22,10 +22,10 @@ from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
 from ucutlass.emit.text import Source
 from ucutlass.files import put
+from ucutlass.ir.schedule import show
 from ucutlass.runtime import nvcc
 from ucutlass.runtime.timings import NVCC_PHASES, REST, nvcc_phases
 from ucutlass.runtime.toolchain import Toolchain
-from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "linear_gelu.ucu"

@@ -30,7 +30,7 @@ from benchmarks import budget
 from ucutlass import frontend
 from ucutlass.backend import LEAN_BYTES, source_of, toolchain
 from ucutlass.emit.text import Source
-from ucutlass.plan import GemmPlan
+from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime.build import Artifact, Recipe, build, make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.parallel import make_many

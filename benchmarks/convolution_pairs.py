@@ -10,7 +10,7 @@ from types import MappingProxyType
 from benchmarks.gemm_pairs import LANES
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.plans.convolution import ConvPlan
+from ucutlass.kernels.convolution.plan import ConvPlan
 
 WINDOWS: Mapping[str, str] = MappingProxyType(
     {

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ucutlass.plan import Route, Sm80Schedule
-from ucutlass.rules.candidate import Candidate
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.candidate import Candidate
+from ucutlass.kernels.gemm.plan import Route, Sm80Schedule
 
 Cut = tuple[tuple[str, str], ...]
 

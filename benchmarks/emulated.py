@@ -30,20 +30,21 @@ from benchmarks.random_programs import random_program
 from tests.emit import emulator, hopper, plan_reference
 from tests.emit.harness import HOST_SHIM
 from tests.soundness.lowering import Lowered, distinct_scalars, lowered
-from ucutlass import frontend, ir, planner
+from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.families.gemm import GemmForm, problem
 from ucutlass.files import write
-from ucutlass.hardware import ARCHES
-from ucutlass.plan import Knobs, Sm90Schedule
-from ucutlass.planned import AnyPlanned
-from ucutlass.planner import Planned
-from ucutlass.plans.products import WgmmaSchedule
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import Request, Warps, show
+from ucutlass.kernels.gemm import planner
+from ucutlass.kernels.gemm.match import GemmForm, problem
+from ucutlass.kernels.gemm.plan import Knobs, Sm90Schedule
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import Distribution, generate
-from ucutlass.schedule import Request, Warps, show
 from ucutlass.shapes import complete, free_dims
 
 EMULABLE: tuple[Warps, ...] = ("multistage", "gemv")

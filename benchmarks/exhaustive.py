@@ -35,8 +35,8 @@ from benchmarks.report import machine
 from ucutlass import ir
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
-from ucutlass.hardware import Device
-from ucutlass.planned import AnyPlanned
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.gpu import at_hand
 from ucutlass.shapes import complete

@@ -23,13 +23,13 @@ from ucutlass import frontend, ir
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
-from ucutlass.families import Refused
-from ucutlass.plan import GemmPlan
-from ucutlass.planner import Planned
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.families import Refused
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.parallel import Failure, jobs
-from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
 GROUP_HELP = "kernels in one run of the compiler: less work in all, and one that fails delays its group"

@@ -7,7 +7,7 @@ schedule takes exactly does not matter; and every shape weighs the same, but for
 weigh less. Few rows far off may stay off (pseudo-Huber). The search is Levenberg-Marquardt over the logs of
 the constants. Needs no GPU. Prints for every shape what the schedule that ranks first loses against the best
 measured one, and how far estimates are off, before and after; and the constants, which go into
-`ucutlass.heuristic.Constants` by hand.
+`ucutlass.kernels.gemm.cost.Constants` by hand.
 
 `--cross` also fits as often as there are shapes, without one each, and prints what the shape left out
 then loses: fitted shapes that do better than shapes left out are over-fitted.
@@ -28,12 +28,12 @@ import torch
 
 from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
-from ucutlass.case import build, case_of
-from ucutlass.families.gemm import problem
-from ucutlass.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.heuristic import DEFAULT, Constants, estimate
-from ucutlass.rules.candidate import Candidate
-from ucutlass.schedule import Request
+from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.candidate import Candidate
+from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
+from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.schedule import build, case_of
 from ucutlass.shapes import complete
 
 FITTED = (

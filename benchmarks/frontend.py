@@ -29,7 +29,7 @@ from ucutlass.backend import made, source_of, stage_here
 from ucutlass.check import check_tree
 from ucutlass.emit.text import Source
 from ucutlass.grammar.parse import parse
-from ucutlass.plan import GemmPlan
+from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache

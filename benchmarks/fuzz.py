@@ -42,10 +42,10 @@ from ucutlass.frontend import Checked
 from ucutlass.grammar import problems
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import SyntaxProblem, check_length, decode, parse
-from ucutlass.hardware import ARCHES
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.limits import Effort
 from ucutlass.ordinary import typical_sizes
-from ucutlass.rules import RULES
 from ucutlass.shapes import complete, free_dims
 
 __all__ = [

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ucutlass.check.calls import REDUCTIONS
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import NAMED
-from ucutlass.hardware import ARCHES
-from ucutlass.lanes import LANES
-from ucutlass.schedule import FIELDS, Field
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import NAMED
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import FIELDS, Field
 
 Dims = tuple[str, ...]
 

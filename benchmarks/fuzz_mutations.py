@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.fuzz_grammar import drawn
 from benchmarks.random_programs import random_program
-from ucutlass.schedule import FIELDS
+from ucutlass.ir.schedule import FIELDS
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 64 * 1024

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.plan import GemmPlan
+from ucutlass.kernels.gemm.plan import GemmPlan
 
 LANES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
     {

@@ -42,9 +42,9 @@ import torch
 import ucutlass
 from benchmarks import host_programs
 from benchmarks.host_programs import Make, Variant
-from ucutlass.elements import BF16
-from ucutlass.extents import Fixed, Free, evaluate
 from ucutlass.files import write
+from ucutlass.ir.elements import BF16
+from ucutlass.ir.extents import Fixed, Free, evaluate
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
 from ucutlass.runtime.launch import Bound, Launcher
 from ucutlass.runtime.library import Entry, Native, NoNative, native

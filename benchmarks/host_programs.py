@@ -21,13 +21,13 @@ import ucutlass
 from ucutlass import frontend, ir
 from ucutlass.backend import build_kernels
 from ucutlass.files import put
+from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime.declaration import spec_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
 from ucutlass.runtime.library import Entry, load_entry
 from ucutlass.runtime.pipeline import series_of
 from ucutlass.runtime.series import Series
-from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
 ARCH = "sm90a"

@@ -40,10 +40,10 @@ from benchmarks.optimise_table import latest, summary, table
 from benchmarks.report import machine
 from ucutlass import ir
 from ucutlass.agent.proposers import cuts
-from ucutlass.hardware import DEVICES, Device
+from ucutlass.ir.hardware import DEVICES, Device
+from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime import system
-from ucutlass.schedule import show
 from ucutlass.shapes import complete
 from ucutlass.tune.space import explore
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ucutlass.engine.work import TABLE as REAL
 from ucutlass.engine.work import Row, Table
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)

@@ -32,7 +32,7 @@ from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolate, switches
 from ucutlass.runtime.gpu import at_hand
 

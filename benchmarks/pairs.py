@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass import files, frontend
 from ucutlass.diagnostics import ProgramError
-from ucutlass.planned import AnyPlanned
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.shapes import complete
 
 Feature: TypeAlias = tuple[str, str]

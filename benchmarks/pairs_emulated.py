@@ -21,8 +21,8 @@ from tests.soundness.lowering import distinct_scalars
 from ucutlass import ir
 from ucutlass.backend import source_of
 from ucutlass.emit import Source
-from ucutlass.plan import Knobs
-from ucutlass.planned import AnyPlanned
+from ucutlass.kernels.gemm.plan import Knobs
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import generate

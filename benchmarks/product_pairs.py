@@ -10,7 +10,7 @@ from types import MappingProxyType
 from benchmarks.gemm_pairs import LANES
 from benchmarks.pair_text import Axis, Stored, kernel
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.plans.products import ProductsPlan
+from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {"chosen": "", "direct": "warps direct", "cooperative": "warps cooperative", "pingpong": "warps pingpong"}

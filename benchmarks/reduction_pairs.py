@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from benchmarks.pairs import Choice, Program, Space
-from ucutlass.plans.sweep import SweepPlan
+from ucutlass.kernels.reduction.plan import SweepPlan
 
 NAMES = ("B", "L", "D")
 """The names of the value, in their natural order."""

@@ -30,25 +30,29 @@ from benchmarks import budget
 from benchmarks.budget import Deadline
 from benchmarks.edges import EDGES, Edge
 from benchmarks.relay import START_SECONDS
-from ucutlass import frontend, heuristic, ir
+from ucutlass import frontend, ir
 from ucutlass.backend import Built, bind, toolchain
-from ucutlass.case import build as candidate_of
-from ucutlass.case import case_of
-from ucutlass.elements import TF32
-from ucutlass.emit import emit, gemm_sm80, gemm_sm90, gemv
+from ucutlass.emit import emit
+from ucutlass.emit.gemm import gemv
+from ucutlass.emit.gemm import sm80 as gemm_sm80
+from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.text import Source
-from ucutlass.families.gemm import problem
-from ucutlass.hardware import ARCHES, default_device
-from ucutlass.plan import GemmPlan
-from ucutlass.planner import Planned
-from ucutlass.rules import RULES, violations
-from ucutlass.rules.candidate import Candidate, request_of
+from ucutlass.ir.elements import TF32
+from ucutlass.ir.hardware import ARCHES, default_device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm import cost as heuristic
+from ucutlass.kernels.gemm.candidate import Candidate, request_of
+from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.rules import RULES, violations
+from ucutlass.kernels.gemm.schedule import build as candidate_of
+from ucutlass.kernels.gemm.schedule import case_of
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled, BuildError
 from ucutlass.runtime.parallel import build_many
-from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.sol_problems import PROBLEMS, Problem
 from ucutlass.cli.sol_module import module_work
 from ucutlass.files import put, write
-from ucutlass.hardware import DEVICES, Device
+from ucutlass.ir.hardware import DEVICES, Device
 from ucutlass.runtime.module.work import ModuleWork
 from ucutlass.sol.bounds import data_sheet, fused_bound
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.speed import Task, extents_of
 from ucutlass import frontend
-from ucutlass.hardware import ARCHES, default_device
+from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.shapes import complete
 from ucutlass.sol import speed_of_light
 

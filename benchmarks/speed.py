@@ -24,10 +24,10 @@ from benchmarks.budget import Deadline
 from benchmarks.report import geomean, machine
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
+from ucutlass.ir.schedule import show
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.timing import compare, sets_for
-from ucutlass.schedule import show
 from ucutlass.shapes import complete
 
 Shape: TypeAlias = tuple[str, int, int, int, int]

@@ -32,7 +32,7 @@ from benchmarks.relay import Row
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
 from ucutlass.emit.text import Source
-from ucutlass.plan import GemmPlan, Sm90Schedule
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.staged import link

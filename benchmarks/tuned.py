@@ -35,11 +35,11 @@ from benchmarks.tuned_shop import Dry, OutOfTime, Shops
 from benchmarks.tuned_table import table
 from ucutlass import frontend
 from ucutlass.backend import build_kernel
-from ucutlass.hardware import ARCHES, default_device, device_named
+from ucutlass.ir.hardware import ARCHES, default_device, device_named
+from ucutlass.ir.schedule import request_of_json, scheduled, show
 from ucutlass.runtime import switches
 from ucutlass.runtime.parallel import jobs
 from ucutlass.runtime.switches import BUILD_STAGE, Stage
-from ucutlass.schedule import request_of_json, scheduled, show
 from ucutlass.shapes import complete
 from ucutlass.tune.policy import Limits
 from ucutlass.tune.space import Space, explore

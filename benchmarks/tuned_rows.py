@@ -16,10 +16,10 @@ from benchmarks.speed import FUSED, GELU, HELD_OUT, PLAIN, RESIDUAL, Shape, exte
 from ucutlass import frontend
 from ucutlass.api import LoadedKernel
 from ucutlass.ir import Kernel
+from ucutlass.ir.schedule import request_of_json, scheduled
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.timing import compare, sets_for
-from ucutlass.schedule import request_of_json, scheduled
 from ucutlass.trials.tune import FINAL_ROUNDS
 
 ARCH = "sm90a"

@@ -21,16 +21,18 @@ from typing import Any, TypeAlias
 
 from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from benchmarks.tuned_rows import ARCH, task_of
-from ucutlass import frontend, heuristic, planner, winners
-from ucutlass.case import Case, build, case_of
-from ucutlass.families.gemm import problem
+from ucutlass import frontend
 from ucutlass.files import write
-from ucutlass.hardware import ARCHES, Device, device_named
-from ucutlass.rules import legal
-from ucutlass.rules.candidate import Candidate, request_of
-from ucutlass.schedule import Request, request_of_json
+from ucutlass.ir.hardware import ARCHES, Device, device_named
+from ucutlass.ir.schedule import Request, request_of_json
+from ucutlass.kernels.gemm import cost as heuristic
+from ucutlass.kernels.gemm import planner, winners
+from ucutlass.kernels.gemm.candidate import Candidate, request_of
+from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.winners import Trust, Winner
 from ucutlass.shapes import complete
-from ucutlass.winners import Trust, Winner
 
 DATA = Path(__file__).parent / "data"
 RECORDINGS = (DATA / "h200_bf16.json", DATA / "h200_probe.json")
@@ -76,7 +78,7 @@ def _form(candidate: Candidate) -> Request:
 
 
 class NotOneDevice(ValueError):
-    """Recordings of different devices, or of one that has no entry in `ucutlass.hardware`."""
+    """Recordings of different devices, or of one that has no entry in `ucutlass.ir.hardware`."""
 
 
 def read(paths: Sequence[Path]) -> tuple[Device, list[Measured]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.emit import gemm_sm80, gemm_sm90, gemv
+from ucutlass.emit.gemm import gemv
+from ucutlass.emit.gemm import sm80 as gemm_sm80
+from ucutlass.emit.gemm import sm90 as gemm_sm90
 from ucutlass.emit.text import Source, finish
-from ucutlass.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
-from ucutlass.plans import Plan
-from ucutlass.plans.attention import AttentionPlan
-from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
-from ucutlass.plans.products import ProductsPlan
-from ucutlass.plans.sweep import SweepPlan
+from ucutlass.kernels.attention.plan import AttentionPlan
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
+from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.reduction.plan import SweepPlan
 from ucutlass.spans import span
 
 __all__ = ["Source", "emit"]
@@ -33,23 +35,26 @@ def _code(plan: Plan) -> str:
         case GemmPlan():
             return _gemm(plan)
         case ProductsPlan():
-            from ucutlass.emit import products
+            from ucutlass.emit.grouped_gemm import emitter as products
 
             return products.render(plan)
         case SweepPlan():
-            from ucutlass.emit import sweep
+            from ucutlass.emit.reduction import emitter as sweep
 
             return sweep.render(plan)
         case ConvPlan():
             return _convolution(plan)
         case AttentionPlan():
-            from ucutlass.emit import attention
+            from ucutlass.emit.attention import emitter as attention
 
             return attention.render(plan)
 
 
 def _convolution(plan: ConvPlan) -> str:
-    from ucutlass.emit import conv_direct, conv_places, conv_sm80, conv_sm90
+    from ucutlass.emit.convolution import direct as conv_direct
+    from ucutlass.emit.convolution import im2col as conv_sm90
+    from ucutlass.emit.convolution import sm80 as conv_sm80
+    from ucutlass.emit.convolution import wgrad as conv_places
 
     match plan.schedule:
         case DirectSchedule() as schedule:
@@ -66,7 +71,7 @@ def _gemm(plan: GemmPlan) -> str:
     match plan.schedule:
         case Sm90Schedule() if gemm_sm90.is_lean_alone(plan):
             # Here, since most processes never need what builds kernels in parts.
-            from ucutlass.emit.lean import listing
+            from ucutlass.emit.gemm.lean import listing
 
             return listing(plan)
         case Sm90Schedule():

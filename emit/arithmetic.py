@@ -27,30 +27,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ucutlass.elements import F32, I32, Element
 from ucutlass.emit.definitions import require_definitions
 from ucutlass.emit.functions import CPP, INTEGER, ROUND, Use, apply, definitions
 from ucutlass.emit.text import literal, product
 from ucutlass.emit.tolerance import coarse, tolerant
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
+from ucutlass.ir.elements import F32, I32, Element
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Output, Product, Reduction, Store
+from ucutlass.kernels.arithmetic import (
     Accumulator,
     Arithmetic,
     Compute,
     CoordinateValue,
     ExtentValue,
-    GemmProblem,
     HostScalar,
     Instruction,
     Literal_,
     LoadSlot,
-    Output,
-    Product,
-    Reduction,
     Round,
     ScalarKind,
-    Store,
 )
+from ucutlass.kernels.gemm.plan import GemmProblem
 
 INCLUDES = (
     "<algorithm>",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ucutlass.elements import TF32, Element
+from ucutlass.ir.elements import TF32, Element
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 
-FOLDER = Path(__file__).with_name("templates")
+FOLDER = Path(__file__).parent
 FILE = Path(__file__).with_name("templates.json")
 
 _SETTINGS = ("trim_blocks", "lstrip_blocks", "keep_trailing_newline", "autoescape", "optimized")

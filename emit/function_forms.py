@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ucutlass.functions import SELU_ALPHA, SELU_SCALE
-from ucutlass.plan import ScalarKind
+from ucutlass.ir.functions import SELU_ALPHA, SELU_SCALE
+from ucutlass.kernels.arithmetic import ScalarKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The C++ of each function of `ucutlass.functions`, under the same name, and of conversions.
+"""The C++ of each function of `ucutlass.ir.functions`, under the same name, and of conversions.
 
 Two forms of float functions. The accurate one keeps the table's `error`; the fast one has a
 relative error of at most 2**-16 wherever its result is not denormal, and below that error of the
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.emit.function_forms import FORMS, UNITS
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import ScalarKind
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.arithmetic import ScalarKind
 
 CPP: Mapping[ScalarKind, str] = MappingProxyType(
     {"f32": "float", "i32": "int32_t", "i64": "int64_t", "bool": "bool"}

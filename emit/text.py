@@ -9,8 +9,9 @@ import struct
 from dataclasses import dataclass
 
 from ucutlass.emit.environment import templates
-from ucutlass.extents import Combined, Extent, Fixed, Free
-from ucutlass.plan import Product, ScalarKind
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free
+from ucutlass.kernels.access import Product
+from ucutlass.kernels.arithmetic import ScalarKind
 
 PLACEHOLDER = "@ENTRY@"
 """Stands for the entry's name in the code that `finish` takes."""
@@ -22,8 +23,8 @@ class Source:
 
     `text` is the whole file; `code` is `text` without the header comment, so that what only
     explains a kernel takes no part in a cache key. `entry` is the C symbol of the entry
-    (`ucutlass.plan` has its signature), `arch` nvcc's name of the target, such as "sm_90a".
-    `in_parts`: the kernel is built of parts alone (`ucutlass.emit.lean`), and the file lists them.
+    (`ucutlass.kernels.gemm.plan` has its signature), `arch` nvcc's name of the target, such as "sm_90a".
+    `in_parts`: the kernel is built of parts alone (`ucutlass.emit.gemm.lean`), and the file lists them.
     """
 
     text: str

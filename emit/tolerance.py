@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from ucutlass.elements import F16, Element
-from ucutlass.plan import Compute, Round
+from ucutlass.ir.elements import F16, Element
+from ucutlass.kernels.arithmetic import Compute, Round
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from ucutlass.agent.proposer import Answer
 from ucutlass.agent.run import Judged, asked, resumed, tell, told
 from ucutlass.agent.session import Ask, End, Judge, Review, Settings, State, due
 from ucutlass.agent.spend import Budget, Spend
-from ucutlass.hardware import DEVICES
-from ucutlass.schedule import show
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.ir.schedule import show
 from ucutlass.shapes import complete
 
 TEXT = """\

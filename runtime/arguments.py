@@ -10,10 +10,10 @@ from typing import TypeAlias
 import torch
 
 from ucutlass import inference
-from ucutlass.elements import Element
-from ucutlass.extents import Extent, Fixed, names, show
 from ucutlass.inference import Inferred, Place
 from ucutlass.ir import MemoryAxis
+from ucutlass.ir.elements import Element
+from ucutlass.ir.extents import Extent, Fixed, names, show
 from ucutlass.reference.packing import dtypes_of
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot
 

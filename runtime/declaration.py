@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import torch
 
-from ucutlass.elements import Element
-from ucutlass.extents import Extent, Fixed, evaluate
 from ucutlass.ir import Kernel, Program, ScalarType, TensorType
+from ucutlass.ir.elements import Element
+from ucutlass.ir.extents import Extent, Fixed, evaluate
 
 NAMELESS = Fixed(1)
 """The extent of an axis written `1`."""

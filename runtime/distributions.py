@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Generator, Tensor
 
-from ucutlass.elements import F32, TF32, Element
+from ucutlass.ir.elements import F32, TF32, Element
 from ucutlass.reference.rounding import FORMATS, RANGES
 
 Distribution: TypeAlias = Literal[

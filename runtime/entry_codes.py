@@ -1,4 +1,4 @@
-"""What a kernel's entry returned, in words (the codes are those of ucutlass/plan.py)."""
+"""What a kernel's entry returned, in words (the codes are those of ucutlass/kernels/gemm/plan.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BAD_ARGUMENTS, CUDA_BASE, CUTLASS_BASE = 1, 1000, 2000
 
 
 class LaunchError(Exception):
-    """A kernel's entry refused or failed; `code` is what it returned (ucutlass/plan.py)."""
+    """A kernel's entry refused or failed; `code` is what it returned (ucutlass/kernels/gemm/plan.py)."""
 
     def __init__(self, kernel: str, code: int) -> None:
         super().__init__(kernel, code)

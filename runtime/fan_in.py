@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from ucutlass.extents import Fixed
 from ucutlass.ir import (
     Cast,
     Dot,
@@ -25,9 +24,10 @@ from ucutlass.ir import (
     TensorType,
     Value,
 )
+from ucutlass.ir.extents import Fixed
+from ucutlass.ir.traversal import walk
 from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.binding import shape_of
-from ucutlass.walks import walk
 
 
 def fan_in(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

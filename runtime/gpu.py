@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.hardware import Arch, Device, arch_for, device_named
+from ucutlass.ir.hardware import Arch, Device, arch_for, device_named
 from ucutlass.runtime import system
 
 

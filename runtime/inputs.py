@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F16
 from ucutlass.ir import (
     Cast,
     Dims,
@@ -31,6 +30,8 @@ from ucutlass.ir import (
     TensorType,
     Value,
 )
+from ucutlass.ir.elements import F16
+from ucutlass.ir.traversal import walk
 from ucutlass.pipeline.names import stage_names
 from ucutlass.reference.accumulation import ACCUMULATORS
 from ucutlass.reference.binding import shape_of
@@ -49,7 +50,6 @@ from ucutlass.runtime.distributions import (
 )
 from ucutlass.runtime.fan_in import fan_in
 from ucutlass.shapes import complete
-from ucutlass.walks import walk
 
 __all__ = ["DISTRIBUTIONS", "MEANINGS", "Distribution", "Role", "generate", "roles_of"]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from ucutlass.elements import Element
+from ucutlass.ir.elements import Element
 from ucutlass.runtime.arguments import (
     NotATensor,
     Undetermined,
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A loaded kernel for a request. `entry` is the address of its entry (ucutlass/plan.py);
+    """A loaded kernel for a request. `entry` is the address of its entry (ucutlass/kernels/gemm/plan.py);
     `workspace` counts bytes; `keep` owns the entry's library."""
 
     entry: int

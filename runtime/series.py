@@ -20,7 +20,7 @@ from ucutlass.runtime.entry_codes import CUDA_BASE, LaunchError
 from ucutlass.runtime.torch_device import stream
 
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
-"""The binary interface of emitted kernels (ucutlass/plan.py)."""
+"""The binary interface of emitted kernels (ucutlass/kernels/gemm/plan.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ucutlass import extents, ir
+from ucutlass import ir
+from ucutlass.ir import extents
 from ucutlass.runtime import system
 from ucutlass.runtime.evidence import Machine, Subject
 

@@ -14,7 +14,7 @@ from ucutlass.codes import CODES
 from ucutlass.diagnostics import Diagnostic, ProgramError, render
 from ucutlass.grammar import problems
 from ucutlass.grammar.parse import SyntaxProblem, decode
-from ucutlass.rules import RULES
+from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 
 PAGE = Path(__file__).parent.parent / "docs" / "diagnostics.md"
@@ -35,7 +35,7 @@ SYNTAX = {
 """Codes of `ucutlass.grammar.problems`."""
 
 FOREIGN = "UC0439"
-"""The one code of a request instead of a candidate: `ucutlass.planner.foreign_fields`."""
+"""The one code of a request instead of a candidate: `ucutlass.kernels.gemm.planner.foreign_fields`."""
 
 UNREACHED = {
     "UC0431": "not earned by a program: the planner chooses the routes itself",
@@ -223,21 +223,21 @@ _SECTIONS = (
     (
         "Types and dimensions",
         "UC02",
-        "A value does not fit. Found by `ucutlass.check`, UC0220 by `ucutlass.families`.",
+        "A value does not fit. Found by `ucutlass.check`, UC0220 by `ucutlass.kernels.families`.",
     ),
     (
         "What one kernel can do",
         "UC03",
-        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.families`.",
+        "The program has a meaning but is not one launch of today's families. Found by `ucutlass.kernels.families`.",
     ),
     (
         "Schedules",
         "UC04",
         "UC0401 to UC0406 are found by `ucutlass.check`; UC0460 is of kernels without a dot and of "
         "convolutions, UC0465 to UC0468 are of attention. Schedules are judged by rules, asked for given "
-        "extents: UC0410 to UC0454 of one product (`ucutlass.rules`; some of convolutions too), UC0332 of "
+        "extents: UC0410 to UC0454 of one product (`ucutlass.kernels.gemm.rules`; some of convolutions too), UC0332 of "
         "pairs and groups, UC0470 to UC0473 of kernels without a dot, UC0475 to UC0477 of attention, UC0480 "
-        "to UC0483 of convolutions (`ucutlass.families`).",
+        "to UC0483 of convolutions (`ucutlass.kernels.families`).",
     ),
     ("Pipelines", "UC05", "A stage does not fit. Found by `ucutlass.check`."),
     ("Extents of a call", "UC06", "The extents given with `-s` do not fit. Raised by `ucutlass.shapes`."),

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from tests import programs_attention
-from tests.families.convolution_programs import PROGRAMS as CONVOLUTIONS
-from tests.families.product_programs import PRODUCTS
-from tests.families.sweep_programs import SWEEPS
+from tests.kernels.convolution_programs import PROGRAMS as CONVOLUTIONS
+from tests.kernels.product_programs import PRODUCTS
+from tests.kernels.sweep_programs import SWEEPS
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.check.calls import BUILTINS
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import FUNCTIONS
 from ucutlass.grammar.parse import grammar_text
-from ucutlass.hardware import ARCHES
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import FIELDS, show
 from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.fusion import cuts
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.schedule import FIELDS, show
 from ucutlass.shapes import complete
 
 ROOT = Path(__file__).parent.parent

@@ -14,11 +14,11 @@ from tests import diagnostics_page
 from ucutlass import frontend, ir
 from ucutlass.cli import main
 from ucutlass.diagnostics import ProgramError
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import FUNCTIONS
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.ir.schedule import FIELDS
 from ucutlass.runtime.passed import PASSED
 from ucutlass.runtime.switches import DESCRIPTIONS
-from ucutlass.schedule import FIELDS
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))

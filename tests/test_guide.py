@@ -9,15 +9,15 @@ import pytest
 from ucutlass import frontend, ir
 from ucutlass.check.calls import BUILTINS
 from ucutlass.diagnostics import ProgramError
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import FUNCTIONS
 from ucutlass.guide import LIMIT, guide
-from ucutlass.hardware import ARCHES
-from ucutlass.lanes import LANES
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import FIELDS
+from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.ordinary import typical_sizes
 from ucutlass.pipeline.layout import kernels
-from ucutlass.rules import RULES
-from ucutlass.schedule import FIELDS
 
 BLOCKS = re.findall(r"^```[a-z]*\n(.*?)^```", guide(), re.DOTALL | re.MULTILINE)
 PROGRAMS = [b for b in BLOCKS if re.match(r"(#.*\n)*(kernel|pipeline|fn)\b", b)]

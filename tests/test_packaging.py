@@ -104,7 +104,7 @@ SEEN = (
     "ucutlass.guide as g;"
     "from importlib.resources import files;"
     "print(len(p.grammar_text()), len(g.guide()), "
-    "files('ucutlass.emit').joinpath('templates/gemm_sm90.j2').is_file());"
+    "files('ucutlass.emit').joinpath('gemm/sm90.j2').is_file());"
     "print(ucutlass.__file__)"
 )
 

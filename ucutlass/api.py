@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ucutlass import ir
 from ucutlass.frontend import Checked, program, read, read_text
-from ucutlass.hardware import ARCHES, Device, arch_for, device_named
+from ucutlass.ir.hardware import ARCHES, Device, arch_for, device_named
 from ucutlass.pipeline.layout import layout
 from ucutlass.pipeline.planning import Draw, as_written
 from ucutlass.shapes import ShapeError, holds

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from ucutlass import ir
 from ucutlass.backend import Built, bind, build_kernel, build_sources, place, source_of
 from ucutlass.frontend import Checked
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import show
 from ucutlass.pipeline.lanes import MOST_LANES, Lanes
 from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
 from ucutlass.runtime.build import Artifact
@@ -17,7 +18,6 @@ from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.progress import OnProgress, ignore
 from ucutlass.runtime.switches import Stage as HowBuilt
-from ucutlass.schedule import show
 
 if TYPE_CHECKING:
     from ucutlass.runtime.launch import Bound

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, get_args
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
 from ucutlass.emit import emit
-from ucutlass.emit.gemm_sm90 import is_lean_alone
+from ucutlass.emit.gemm.sm90 import is_lean_alone
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, Chosen, plan_kernel
-from ucutlass.hardware import Device
 from ucutlass.header import header
-from ucutlass.plan import GemmPlan
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans import Plan
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.plans import Plan
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache

@@ -125,4 +125,4 @@ CODES: Mapping[str, str] = MappingProxyType(
         "UC0808": "an alternative of a schedule that is given twice",
     }
 )
-"""Legality rules (UC041x and up) carry their codes in `ucutlass.rules`."""
+"""Legality rules (UC041x and up) carry their codes in `ucutlass.kernels.gemm.rules`."""

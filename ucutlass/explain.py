@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.planner import Planned
-from ucutlass.reasons import Note
-from ucutlass.rules.memory import SharedMemory, memory_of
-from ucutlass.rules.tiles import accumulators_per_thread
-from ucutlass.schedule import show
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
+from ucutlass.kernels.gemm.smem import SharedMemory, memory_of
 from ucutlass.sol.bounds import Bounds
 
 

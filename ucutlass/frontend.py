@@ -11,17 +11,17 @@ from pathlib import Path
 from ucutlass import files, ir
 from ucutlass.check import check_with_warnings, program_error
 from ucutlass.diagnostics import Diagnostic, ProgramError
-from ucutlass.families import Form, GemmForm, Refused, SweepForm, recognise
-from ucutlass.families.planning import plan_form
 from ucutlass.grammar.parse import SyntaxProblem, decode
 from ucutlass.grammar.problems import MAX_CHARACTERS
 from ucutlass.grammar.syntax import Span
-from ucutlass.hardware import ARCHES, Device
+from ucutlass.ir.hardware import ARCHES, Device
+from ucutlass.ir.schedule import Request, requests, show
+from ucutlass.kernels.families import Form, GemmForm, Refused, SweepForm, recognise
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planning import plan_form
+from ucutlass.kernels.violation import Violation
 from ucutlass.limits import CONDITIONS, Effort, LimitPassed
 from ucutlass.ordinary import Ordinary
-from ucutlass.planned import AnyPlanned
-from ucutlass.rules.violation import Violation
-from ucutlass.schedule import Request, requests, show
 from ucutlass.shapes import ShapeError, holds
 from ucutlass.spans import span
 

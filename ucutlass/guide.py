@@ -9,12 +9,12 @@ from typing import get_args
 from jinja2 import Environment, StrictUndefined
 
 from ucutlass import grammar, ir
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import NAMED, Function
-from ucutlass.hardware import ARCHES
-from ucutlass.lanes import LANES
-from ucutlass.rules import RULES
-from ucutlass.schedule import FIELDS, Field, legal_values
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import NAMED, Function
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import FIELDS, Field, legal_values
+from ucutlass.kernels.gemm.rules import RULES
 
 LIMIT = 10_000
 """Characters that the guide may take in a context."""

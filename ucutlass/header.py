@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ucutlass import ir
 from ucutlass.frontend import Checked
-from ucutlass.planned import AnyPlanned
-from ucutlass.schedule import show
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.planned import AnyPlanned
 
 _ALONE = "Build it from this file alone (with nvcc from PyPI's packages, add -L to their lib folder):"
 _IN_PARTS = "`ucc build` builds it of its parts, which follow, by NVRTC, nvJitLink and g++."

@@ -12,8 +12,8 @@ from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
-from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate, names
 from ucutlass.ir import Dims, MemoryAxis
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate, names
 
 Dimensions: TypeAlias = Mapping[str, Extent]
 """Every dimension of a program with its extent, in the program's order."""

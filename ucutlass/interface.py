@@ -7,9 +7,9 @@ from dataclasses import fields
 
 from ucutlass import ir
 from ucutlass.emit.text import Source, comment
-from ucutlass.plan import Knobs
-from ucutlass.planned import AnyPlanned
-from ucutlass.planner import Planned
+from ucutlass.kernels.gemm.plan import Knobs
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import AnyPlanned
 
 _TEMPLATE = """\
 #pragma once

@@ -9,10 +9,10 @@ from math import prod
 
 from ucutlass import inference, ir
 from ucutlass.ir import Kernel, TensorType, Value
+from ucutlass.ir.traversal import walk
 from ucutlass.limits import Effort
 from ucutlass.pipeline.names import stage_names
 from ucutlass.shapes import ShapeError, complete, free_dims, holds
-from ucutlass.walks import walk
 
 _TRIALS = (4096, 64, 8192, 128, 1024, 16, 1, 256, 32, 16384, 2, 4097)
 """Extents tried, most ordinary first, to find a shape for which a guard holds."""

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from ucutlass import extents, ir
+from ucutlass import ir
 from ucutlass.check.fold import fold
-from ucutlass.extents import Extent, Free
+from ucutlass.ir import extents
+from ucutlass.ir.extents import Extent, Free
 from ucutlass.limits import ELEMENTS
 
 MAX_ELEMENTS = 2**40

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ucutlass.elements import I64, Element
-from ucutlass.extents import Combined, Extent, Fixed, agree, bare, difference
+from ucutlass.ir.elements import I64, Element
+from ucutlass.ir.extents import Combined, Extent, Fixed, agree, bare, difference
 
 Shape: TypeAlias = tuple[Extent | None, ...]
 """Extents by axis in memory order; None: the call decides."""

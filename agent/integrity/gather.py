@@ -14,7 +14,7 @@ from ucutlass.agent.integrity.precision import Declared
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import ARCHES, Device, default_device, device_named
+from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.runtime import calibrate, isolate
 from ucutlass.runtime.evidence import Kind, Record
 from ucutlass.runtime.store import Store

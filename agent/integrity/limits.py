@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ucutlass import ir
 from ucutlass.agent.integrity.bundle import Limits, StageWork
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.reference.binding import bind
 from ucutlass.sol.bounds import Rates, Regime, calibrated, data_sheet, fused_bound
 from ucutlass.sol.ceilings import Ceilings

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from ucutlass import ir
-from ucutlass.elements import ELEMENTS, Element
-from ucutlass.lanes import LANES
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import ELEMENTS, Element
 
 EXPONENT_BITS: Mapping[str, int] = MappingProxyType(
     {"f64": 11, "f32": 8, "tf32": 8, "bf16": 8, "f16": 5, "e5m2": 5, "e4m3": 4}

@@ -19,7 +19,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime.subject import algorithm_digest
 
 Body: TypeAlias = tuple[syntax.Statement, ...]

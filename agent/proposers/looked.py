@@ -11,10 +11,10 @@ from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
 from ucutlass.agent.tree import Tree
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.plans import Plan
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans import Plan
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import ShapeError, complete
 

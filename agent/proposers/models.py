@@ -21,7 +21,7 @@ from ucutlass.agent.proposers.service import Service
 from ucutlass.agent.proposers.subject import Subject, subject_of, subject_of_module
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
-from ucutlass.hardware import ARCHES, Device, default_device
+from ucutlass.ir.hardware import ARCHES, Device, default_device
 
 Model: TypeAlias = Callable[[Problem, Device | None, int], ModelProposer]
 Command: TypeAlias = Callable[[Problem, Device | None, int], CommandProposer]

@@ -15,7 +15,7 @@ from ucutlass.agent.proposers.stages import Stages
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.tree import Node
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.shapes import complete
 from ucutlass.tune.source import NotWritten, with_schedule
 from ucutlass.tune.space import Space, explore

@@ -21,10 +21,10 @@ from ucutlass.agent.proposers.cuts import Cut
 from ucutlass.agent.proposers.looked import Looked, Place, Point, Times, look, stage_times
 from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, predicted
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.hardware import Device
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans import Plan
-from ucutlass.schedule import show
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.plans import Plan
 from ucutlass.tune.policy import Seen
 from ucutlass.tune.source import NotWritten, with_stage_schedule
 from ucutlass.tune.space import Space, explore

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ucutlass import frontend, ir
 from ucutlass.agent.module import Module, meet
 from ucutlass.diagnostics import ProgramError
-from ucutlass.extents import evaluate
-from ucutlass.hardware import ARCHES, DEVICES, Device
-from ucutlass.planned import gemm_or_none
+from ucutlass.ir.extents import evaluate
+from ucutlass.ir.hardware import ARCHES, DEVICES, Device
+from ucutlass.kernels.planned import gemm_or_none
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol import report
 from ucutlass.sol.bounds import bounds
@@ -83,7 +83,7 @@ def subject_of(
     baseline: str = "",
     memory: Sequence[str] = (),
 ) -> Subject:
-    """With what the compiler knows of it. `device` is a name in `ucutlass.hardware.DEVICES`. Raises
+    """With what the compiler knows of it. `device` is a name in `ucutlass.ir.hardware.DEVICES`. Raises
     ProgramError, ShapeError, and KeyError for a device or target that is not there."""
     checked = frontend.read_text(text, "problem")
     found = frontend.program(checked, program)

@@ -23,12 +23,12 @@ from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
 from ucutlass.explain import Explanation, explain
 from ucutlass.guide import guide
+from ucutlass.ir.schedule import FIELDS, legal_values, show
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.rules import RULES
+from ucutlass.kernels.planned import AnyPlanned, gemm_or_none
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
-from ucutlass.planned import AnyPlanned, gemm_or_none
-from ucutlass.planner import Planned
-from ucutlass.rules import RULES
 from ucutlass.runtime import isolate
-from ucutlass.schedule import FIELDS, legal_values, show
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import bounds, micro
 

@@ -18,7 +18,7 @@ from ucutlass.agent.report.texts import LINES, Excerpt, difference, excerpt, one
 from ucutlass.agent.session import OUTCOMES, NotASession, State, advance, replayed
 from ucutlass.agent.spend import Spend, spend_of_json
 from ucutlass.agent.tree import Node, Objective, leading
-from ucutlass.hardware import device_named
+from ucutlass.ir.hardware import device_named
 from ucutlass.sol.bounds import data_sheet, lane_rate
 
 Kind: TypeAlias = Literal["confirmed", "read", "wrong", "failed", "refused", "repeated", "rejected"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ucutlass import ir
-from ucutlass.elements import BF16
+from ucutlass.ir.elements import BF16
 from ucutlass.runtime.bench.eager import NotAvailable, dots, eager
 from ucutlass.runtime.bench.gpu import Outputs
 from ucutlass.runtime.bench.outcome import Candidate

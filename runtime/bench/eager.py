@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from ucutlass import extents, ir
-from ucutlass.functions import FUNCTIONS
+from ucutlass import ir
+from ucutlass.ir import extents
+from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
 from ucutlass.reference.packing import unpack_s4
@@ -182,7 +183,7 @@ FORMS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "sign": torch.sign,
     }
 )
-"""torch's own form of each of `ucutlass.functions.FUNCTIONS`."""
+"""torch's own form of each of `ucutlass.ir.functions.FUNCTIONS`."""
 
 _REDUCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp}

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ucutlass.elements import ELEMENTS
+from ucutlass.ir.elements import ELEMENTS
 from ucutlass.runtime.module.facts import Facts, Mode, Number, Precision, Tensor, Unusable
 
 NAMES = ("Model", "get_inputs", "get_init_inputs")

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ucutlass.elements import F32
+from ucutlass.ir.elements import F32
 from ucutlass.runtime.distributions import Distribution, floats, whole
 from ucutlass.runtime.module.facts import Unusable
 from ucutlass.runtime.module.look import Loaded

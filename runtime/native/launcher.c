@@ -17,7 +17,7 @@ enum { MAX_TENSORS = 64, MAX_SCALARS = 32, MAX_WORDS = 320, BUCKETS = 4096, ALIG
 
 static char const CAPSULE[] = "ucutlass.launcher";
 
-// The binary interface of emitted kernels (ucutlass/plan.py).
+// The binary interface of emitted kernels (ucutlass/kernels/gemm/plan.py).
 typedef int32_t (*Entry)(void* const* tensors, int64_t const* extents, double const* scalars,
                          int64_t const* knobs, void* workspace, uint64_t* workspace_size,
                          void* stream);
@@ -275,7 +275,7 @@ static int32_t run_in_line(Plan const* plan, Call const* call, char* workspace, 
 
 static int32_t run_branches(Plan const* plan, Call const* call, char* workspace, Branches const* on,
                             int* at) {
-  enum { CUDA = 1000 };  // ucutlass/plan.py
+  enum { CUDA = 1000 };  // ucutlass/kernels/gemm/plan.py
   int32_t code = 0, status = 0;
   *at = -1;
   if (plan->start >= 0) status = on->record(on->events[plan->start], on->streams[0]);

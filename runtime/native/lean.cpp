@@ -202,7 +202,7 @@ using StreamK = cutlass::gemm::kernel::detail::PersistentTileSchedulerSm90Stream
 using Order = Persistent::RasterOrderOptions;
 using cutlass::gemm::GemmCoord;
 
-static_assert(sizeof(Persistent) == 120 && sizeof(StreamK) == 280, "emit/lean.py reserves so much");
+static_assert(sizeof(Persistent) == 120 && sizeof(StreamK) == 280, "emit/gemm/lean.py reserves so much");
 
 constexpr uint32_t Bits = 32;  // of an accumulator, and of a lock
 

@@ -1,4 +1,4 @@
-// What the host's side of every lean kernel (emit/templates/lean_host.j2) shares. It includes no header of
+// What the host's side of every lean kernel (emit/gemm/lean_host.j2) shares. It includes no header of
 // CUDA's or CUTLASS's: it is compiled anew for each kernel, in tens of milliseconds.
 
 #ifndef UCC_LEAN_H

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ucutlass.advice import HitRate
-from ucutlass.hardware import Device, device_named
+from ucutlass.ir.hardware import Device, device_named
 from ucutlass.runtime.evidence import Record
 
 

@@ -1,4 +1,4 @@
-"""The skeleton of a lean kernel (`ucutlass.emit.lean`): NVRTC on the device's side, g++ on the host's.
+"""The skeleton of a lean kernel (`ucutlass.emit.gemm.lean`): NVRTC on the device's side, g++ on the host's.
 
 What all lean kernels share of the host's side (native/lean.cpp) is an artifact of its own, compiled once
 for a g++ and a version of CUTLASS, and linked into each.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from ucutlass.emit.lean import Lean
+from ucutlass.emit.gemm.lean import Lean
 from ucutlass.files import put
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make

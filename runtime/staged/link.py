@@ -13,12 +13,12 @@ from pathlib import Path
 from threading import Event
 from typing import Literal, TypeAlias
 
-from ucutlass.emit.lean import Lean, lean
-from ucutlass.emit.staged import NotServed, Staged, stage
+from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.staged import NotServed, Staged, stage
 from ucutlass.emit.text import Source
 from ucutlass.files import put
-from ucutlass.plan import GemmPlan
-from ucutlass.plans import Plan
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.plans import Plan
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ucutlass.emit import gemv
-from ucutlass.plan import Access, GemmPlan, GemvSchedule, Product, Sm80Schedule, Sm90Schedule
-from ucutlass.plans import Plan
-from ucutlass.plans.attention import AttentionPlan
-from ucutlass.plans.convolution import ConvPlan, DirectSchedule, Im2colSchedule
-from ucutlass.plans.products import ProductsPlan, WgmmaSchedule
-from ucutlass.plans.sweep import Load, Output, SweepPlan
+from ucutlass.emit.gemm import gemv
+from ucutlass.kernels.access import Access, Product
+from ucutlass.kernels.attention.plan import AttentionPlan
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, WgmmaSchedule
+from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.reduction.plan import Load, Output, SweepPlan
 from ucutlass.runtime.verify.suite import Grain
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ucutlass.elements import F16
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, TensorType
+from ucutlass.ir.elements import F16
 from ucutlass.reference.binding import shape_of
 from ucutlass.runtime.distributions import CORE, MEANINGS, Distribution
 from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, roles_of, summed_dims

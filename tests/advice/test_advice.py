@@ -17,8 +17,8 @@ from ucutlass.advice import Counters, Facts, HitRate, Timing, advise, classify, 
 from ucutlass.advice.edits import MODEL_HIGH, MODEL_LOW, PAYS
 from ucutlass.advice.finding import GROUPS
 from ucutlass.advice.rules import BY_NUMBER, RULES
-from ucutlass.planner import Planned, plan
-from ucutlass.rules import legal
+from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.rules import legal
 from ucutlass.shapes import complete
 
 SMALL_TILE = "warps pingpong tile 64x64x64 cluster 1x1 stages 2"

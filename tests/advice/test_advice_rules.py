@@ -9,8 +9,8 @@ from advice_cases import FP8, GELU, PLAIN, RELU, RESIDUAL, facts
 
 from ucutlass.advice import Build, Counters, Facts, Finding, Rival, Timing, finding
 from ucutlass.advice.rules import BY_NUMBER, RULES
-from ucutlass.rules import BY_CODE
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.rules import BY_CODE
 
 GOOD = "warps cooperative tile 128x256x64 cluster 2x1"
 

@@ -71,7 +71,7 @@ def verified(
 def subject(checked: frontend.Checked, sizes: dict[str, int], **changes: Any) -> Subject:
     """Of the code that this package emits now for an H200."""
     from ucutlass.backend import source_of
-    from ucutlass.hardware import DEVICES
+    from ucutlass.ir.hardware import DEVICES
 
     kernel = frontend.kernel(checked)
     extents = [sizes[d] for d in kernel.dims]

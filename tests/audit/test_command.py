@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.audit.producers import bench, subject, verified, without
 from ucutlass import frontend
 from ucutlass.cli import main
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import calibrate, isolate
 from ucutlass.runtime.evidence import Subject, sealed
 from ucutlass.runtime.store import Store

@@ -7,7 +7,7 @@ import pytest
 from tests.audit.bundles import program
 from ucutlass.agent.integrity.limits import calibrated_limits, limits_of, stage_works
 from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared, own_lane
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.sol.ceilings import Ceilings
 
 H200 = DEVICES["H200"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ucutlass import frontend, ir
-from ucutlass.functions import FUNCTIONS
+from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference import evaluate
 from ucutlass.runtime.bench.eager import FORMS, NotAvailable, eager, lanes, needs_tf32
 from ucutlass.runtime.inputs import generate

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import build_stages
 from benchmarks.build_stages import EDITED, FIRST, STEPS, SWEEP, one_round, parts, table_of
-from ucutlass.emit.lean import lean
-from ucutlass.emit.staged import stage
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.gemm.staged import stage
 from ucutlass.runtime.build import Artifact, Recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildTimedOut

@@ -10,9 +10,10 @@ from benchmarks.cases import cases
 from benchmarks.correctness import group_of, planned, summarise, table
 from benchmarks.farm import Accepted, Case
 from ucutlass import ir
-from ucutlass.functions import FUNCTIONS
-from ucutlass.lanes import LANES
-from ucutlass.plan import GemmProblem, GemvSchedule, Reduction, Sm80Schedule, Sm90Schedule
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Sm80Schedule, Sm90Schedule
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from benchmarks import rule_edges
 from benchmarks.budget import Deadline
 from benchmarks.edges import EDGES, Edge
 from benchmarks.rule_edges import Outcome, force, judge, known, line_of, tried
-from ucutlass.rules import RULES
+from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled, BuildError, OutOfMemory

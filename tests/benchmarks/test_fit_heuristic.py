@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.fit_heuristic import FITTED, Row, by_shape, fit, loss, read, table, weights
 from benchmarks.record import PROBE, plans
-from ucutlass.heuristic import DEFAULT, Constants, estimate
+from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data"
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.long_scans import ROWS, TWICE, variants
 from ucutlass import frontend
-from ucutlass.plans.sweep import SweepPlan
+from ucutlass.kernels.reduction.plan import SweepPlan
 from ucutlass.shapes import complete
 
 

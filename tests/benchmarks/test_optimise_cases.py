@@ -12,7 +12,7 @@ from ucutlass import ir
 from ucutlass.frontend import plan_kernel
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime.inputs import generate

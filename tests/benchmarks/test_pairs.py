@@ -14,7 +14,7 @@ from benchmarks.pair_spaces import SPACES
 from benchmarks.pair_text import Stored, kernel
 from benchmarks.pairs import OTHER, Judged, Program, Space, cover, refusal, table, undrawn
 from benchmarks.pairs_emulated import emulated
-from ucutlass.plans.sweep import SweepPlan
+from ucutlass.kernels.reduction.plan import SweepPlan
 
 DIAGNOSTICS = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text(encoding="utf-8")
 

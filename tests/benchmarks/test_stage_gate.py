@@ -18,7 +18,7 @@ from benchmarks.stage_gate import SIGNATURES, SPEED, building, gate, program, se
 from tests.emit.gemm_plans import SMALL as SM80
 from tests.emit.test_gemm_sm90 import bias_gelu
 from ucutlass import frontend
-from ucutlass.plan import GemmPlan, Sm90Schedule
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildTimedOut

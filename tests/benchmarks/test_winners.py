@@ -13,9 +13,9 @@ import pytest
 from benchmarks import tuned, winners
 from benchmarks.budget import NEVER
 from benchmarks.tuned_rows import GROUPS, tasks
-from ucutlass.hardware import DEVICES
-from ucutlass.rules.candidate import request_of
-from ucutlass.winners import form_of, of_json
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.kernels.gemm.candidate import request_of
+from ucutlass.kernels.gemm.winners import form_of, of_json
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from fake_ruler import FakeRuler, always
 
 from ucutlass.cli import calibrate as cli
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import calibrate, system
 from ucutlass.runtime.calibrate import (
     CalibrationFailed,

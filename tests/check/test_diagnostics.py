@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.check.limit_programs import LIMITS, MANY_ERRORS
-from ucutlass import extents, ir
+from ucutlass import ir
 from ucutlass.check import check
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError
-from ucutlass.families import Refused, recognise
-from ucutlass.families.planning import plan_form
-from ucutlass.hardware import ARCHES
+from ucutlass.ir import extents
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.families import Refused, recognise
+from ucutlass.kernels.planning import plan_form
 from ucutlass.limits import ERRORS
-from ucutlass.schedule import Request
 
 
 def kernel(body: str, params: str = "x: bf16[M, K], w: bf16[N, K]", result: str = "f32[M, N]") -> str:

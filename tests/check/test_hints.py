@@ -16,8 +16,8 @@ from ucutlass.check import check
 from ucutlass.check.calls import BUILTINS
 from ucutlass.check.spellings import SPELLINGS
 from ucutlass.diagnostics import Diagnostic, ProgramError
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import NAMED
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import NAMED
 from ucutlass.reference import evaluate
 
 GIVEN = (

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucutlass.extents import Combined, Extent, Fixed, Free, evaluate
 from ucutlass.inference import (
     Apart,
     DividesByZero,
@@ -21,6 +20,7 @@ from ucutlass.inference import (
     places,
 )
 from ucutlass.ir import MemoryAxis
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
 
 A, B = Free("A"), Free("B")
 DIMS: Mapping[str, Extent] = {

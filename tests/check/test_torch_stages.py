@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ucutlass.check import check
 from ucutlass.diagnostics import ProgramError
-from ucutlass.elements import BOOL, E4M3, ELEMENTS, F16, F32, F64, I32, I64, S8, Element
-from ucutlass.extents import Combined, Extent, Fixed, Free, bare, difference, evaluate
+from ucutlass.ir.elements import BOOL, E4M3, ELEMENTS, F16, F32, F64, I32, I64, S8, Element
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, bare, difference, evaluate
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
 from ucutlass.torch_functions import TORCH_SIGNATURES, Unfit
 

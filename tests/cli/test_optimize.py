@@ -20,7 +20,7 @@ from ucutlass.agent.live import Live
 from ucutlass.agent.outcome import Timed
 from ucutlass.agent.session import State, replayed
 from ucutlass.engine.work import TABLE, Task
-from ucutlass.hardware import DEVICES, arch_for
+from ucutlass.ir.hardware import DEVICES, arch_for
 from ucutlass.runtime import isolate
 from ucutlass.runtime.gpu import Found
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cli_machine import H200, Machine
 
+from ucutlass.ir.schedule import request_of_json, scheduled
 from ucutlass.runtime import isolate
-from ucutlass.schedule import request_of_json, scheduled
 
 BAD = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)

@@ -5,26 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from ucutlass.elements import BF16, BOOL, F16, F32, I32, S8, Element
-from ucutlass.plan import (
-    Access,
+from ucutlass.ir.elements import BF16, BOOL, F16, F32, I32, S8, Element
+from ucutlass.kernels.access import Access, Product, Reduction, Store, Stride
+from ucutlass.kernels.arithmetic import (
     Accumulator,
     Arithmetic,
     Compute,
     CoordinateValue,
     ExtentValue,
-    GemmPlan,
-    GemmProblem,
-    GemvSchedule,
     HostScalar,
     Literal_,
     LoadSlot,
-    Product,
-    Reduction,
-    Sm80Schedule,
-    Store,
-    Stride,
 )
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, Sm80Schedule
 
 SMALL = Sm80Schedule((64, 64, 32), (32, 32), 3, "tensor")
 

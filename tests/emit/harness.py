@@ -18,11 +18,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ucutlass.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8, Element
 from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText
 from ucutlass.emit.functions import CPP
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import Access, Arithmetic, Compute, GemmProblem, Instruction, LoadSlot, ScalarKind, Store
+from ucutlass.ir.elements import BF16, BOOL, E4M3, E5M2, F16, F32, I32, I64, S8, TF32, U8, Element
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Access, Store
+from ucutlass.kernels.arithmetic import Arithmetic, Compute, Instruction, LoadSlot, ScalarKind
+from ucutlass.kernels.gemm.plan import GemmProblem
 
 Array: TypeAlias = npt.NDArray[Any]
 

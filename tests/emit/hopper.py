@@ -24,8 +24,8 @@ from tests.emit.harness import HOST_SHIM, cuda_includes, cutlass_include
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.emit import Source
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans.products import SimtSchedule
+from ucutlass.kernels.grouped_gemm.plan import SimtSchedule
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import Distribution, generate

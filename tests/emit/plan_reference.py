@@ -14,25 +14,20 @@ from typing import Any
 
 import torch
 
-from ucutlass.elements import Element
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
-    Access,
+from ucutlass.ir.elements import Element
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Access, Product, Reduction, Store
+from ucutlass.kernels.arithmetic import (
     Accumulator,
     Compute,
     CoordinateValue,
     ExtentValue,
-    GemmPlan,
-    GemmProblem,
     HostScalar,
-    Knobs,
     Literal_,
     LoadSlot,
-    Product,
-    Reduction,
     Round,
-    Store,
 )
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Knobs
 
 GUARD = 64
 """Elements before and after every tensor that a kernel must leave alone."""

@@ -23,24 +23,23 @@ from tests.emit.harness import (
     round_reference,
     samples,
 )
-from ucutlass.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
 from ucutlass.emit.arithmetic import arithmetic, kind_of
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
+from ucutlass.ir.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Reduction, Store
+from ucutlass.kernels.arithmetic import (
     Accumulator,
     Compute,
     CoordinateValue,
     ExtentValue,
-    GemmProblem,
     HostScalar,
     Instruction,
     Literal_,
     LoadSlot,
-    Reduction,
     Round,
     ScalarKind,
-    Store,
 )
+from ucutlass.kernels.gemm.plan import GemmProblem
 
 # --- coordinates, extents, scalars -----------------------------------------------
 

@@ -17,10 +17,10 @@ from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM, SPECIAL, round_reference, samples
 from ucutlass import frontend
 from ucutlass.backend import source_of, toolchain
-from ucutlass.elements import BF16, E4M3, E5M2, ELEMENTS, F16, I32, S8, TF32, U8, Element
 from ucutlass.emit.cuda_types import CUDA_TYPES, plain
 from ucutlass.emit.text import Source
-from ucutlass.plan import Knobs
+from ucutlass.ir.elements import BF16, E4M3, E5M2, ELEMENTS, F16, I32, S8, TF32, U8, Element
+from ucutlass.kernels.gemm.plan import Knobs
 from ucutlass.runtime.build import build
 from ucutlass.runtime.cache import Cache
 from ucutlass.shapes import complete

@@ -71,6 +71,7 @@ def test_python_of_another_text_is_not_used(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "templates"
     folder.mkdir()
     for name in NAMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((kept.FOLDER / name).read_bytes())
     edited = NAMES[0]
     (folder / edited).write_text("edited {{ 1 + 1 }}")

@@ -28,11 +28,19 @@ from tests.emit.harness import (
     round_reference,
     samples,
 )
-from ucutlass.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of
 from ucutlass.emit.function_forms import FORMS
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import Accumulator, Compute, HostScalar, Instruction, LoadSlot, Round, ScalarKind
+from ucutlass.ir.elements import BF16, BOOL, F16, F32, I32, I64, S8, Element
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.arithmetic import (
+    Accumulator,
+    Compute,
+    HostScalar,
+    Instruction,
+    LoadSlot,
+    Round,
+    ScalarKind,
+)
 
 # --- functions against their references ------------------------------------------
 

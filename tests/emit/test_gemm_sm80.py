@@ -15,9 +15,10 @@ from tests.emit.emulator import build
 from tests.emit.gemm_plans import SMALL, plain, rich, square
 from tests.emit.harness import cutlass_include
 from tests.emit.plan_reference import call, run, worst
-from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
-from ucutlass.emit import emit, gemm_sm80
-from ucutlass.plan import GemmPlan, Knobs, Sm80Schedule
+from ucutlass.emit import emit
+from ucutlass.emit.gemm import sm80 as gemm_sm80
+from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
+from ucutlass.kernels.gemm.plan import GemmPlan, Knobs, Sm80Schedule
 
 SIMT = Sm80Schedule((64, 64, 16), (32, 32), 2, "simt")
 BYTES = Sm80Schedule((64, 64, 64), (32, 32), 3, "tensor")

@@ -13,24 +13,11 @@ from typing import Any
 import pytest
 
 from tests.emit.harness import cutlass_include
-from ucutlass.elements import BF16, E4M3, F16, F32, TF32, Element
 from ucutlass.emit import Source, emit
-from ucutlass.plan import (
-    Access,
-    Accumulator,
-    Arithmetic,
-    Compute,
-    CoordinateValue,
-    GemmPlan,
-    GemmProblem,
-    LoadSlot,
-    Output,
-    Reduction,
-    Round,
-    Route,
-    Sm90Schedule,
-    Store,
-)
+from ucutlass.ir.elements import BF16, E4M3, F16, F32, TF32, Element
+from ucutlass.kernels.access import Access, Output, Reduction, Store
+from ucutlass.kernels.arithmetic import Accumulator, Arithmetic, Compute, CoordinateValue, LoadSlot, Round
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Route, Sm90Schedule
 
 M, N, K = (0,), (1,), (2,)
 ACC = Accumulator("f32")

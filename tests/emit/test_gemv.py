@@ -11,9 +11,10 @@ import pytest
 from tests.emit.emulator import build
 from tests.emit.gemm_plans import plain, rich
 from tests.emit.plan_reference import run, worst
-from ucutlass.elements import BF16, E4M3, F16, F32, I32, S8, TF32
-from ucutlass.emit import emit, gemv
-from ucutlass.plan import GemmPlan, GemvSchedule, Knobs
+from ucutlass.emit import emit
+from ucutlass.emit.gemm import gemv
+from ucutlass.ir.elements import BF16, E4M3, F16, F32, I32, S8, TF32
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Knobs
 
 WHOLE, SPLIT = Knobs(), Knobs(raster=2, swizzle=4, splits=3)
 

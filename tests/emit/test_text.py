@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucutlass.emit.text import PLACEHOLDER, comment, finish, literal, product
-from ucutlass.plan import ScalarKind
+from ucutlass.kernels.arithmetic import ScalarKind
 
 # --- text ------------------------------------------------------------------------
 

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ucutlass import elements, ir
+from ucutlass import ir
 from ucutlass.check import check
-from ucutlass.extents import Combined, Fixed, Free
 from ucutlass.frontend import read, read_text
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
+from ucutlass.ir import elements
+from ucutlass.ir.extents import Combined, Fixed, Free
 from ucutlass.runtime import subject
 from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.subject import algorithm_digest, program_digest
@@ -331,7 +332,7 @@ def test_the_harness_is_the_code_wherever_it_lies(tmp_path: Path) -> None:
     "name",
     [
         "runtime/statistics.py",
-        "emit/templates/gemv.cu.j2",
+        "emit/gemm/gemv.cu.j2",
         "runtime/native/launcher.c",
         "grammar/ucutlass.lark",
         "grammar/ucutlass.tables.json",

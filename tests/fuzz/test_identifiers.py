@@ -12,13 +12,13 @@ from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.check.calls import BUILTINS
 from ucutlass.diagnostics import ProgramError
-from ucutlass.elements import ELEMENTS
 from ucutlass.emit.text import Source
-from ucutlass.functions import FUNCTIONS
 from ucutlass.grammar.parse import grammar_text
-from ucutlass.hardware import ARCHES
-from ucutlass.planned import AnyPlanned
-from ucutlass.schedule import FIELDS
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import FIELDS
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.shapes import ShapeError, complete, free_dims
 
 ROOT = Path(__file__).parent.parent.parent

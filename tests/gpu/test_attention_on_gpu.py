@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import ucutlass
-from tests.families.huge_numbers import Scores, arguments_of
+from tests.kernels.huge_numbers import Scores, arguments_of
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
 from ucutlass.backend import build_kernel
-from ucutlass.hardware import device_named
+from ucutlass.ir.hardware import device_named
 from ucutlass.reference import expect
 from ucutlass.runtime.distributions import Distribution
 from ucutlass.shapes import complete, free_dims

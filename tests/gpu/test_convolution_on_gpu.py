@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 import ucutlass
-from tests.families.convolution_programs import PROGRAMS
+from tests.kernels.convolution_programs import PROGRAMS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
-from ucutlass.hardware import arch_for
+from ucutlass.ir.hardware import arch_for
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact

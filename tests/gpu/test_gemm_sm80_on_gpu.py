@@ -18,10 +18,10 @@ from tests.emit import test_gemm_sm80, test_gemv
 from tests.emit.gemm_plans import plain
 from tests.emit.plan_reference import call, run, worst
 from ucutlass.backend import toolchain
-from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32
 from ucutlass.emit import Source, emit
-from ucutlass.hardware import arch_for
-from ucutlass.plan import GemmPlan, GemvSchedule, Knobs, Sm80Schedule
+from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32
+from ucutlass.ir.hardware import arch_for
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Knobs, Sm80Schedule
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.parallel import Failure, build_many

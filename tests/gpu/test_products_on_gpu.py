@@ -12,10 +12,10 @@ import torch
 
 import ucutlass
 from benchmarks.random_products import program, run_gpu
-from tests.families.product_programs import PRODUCTS
+from tests.kernels.product_programs import PRODUCTS
 from ucutlass import frontend
 from ucutlass.backend import build_kernel, build_sources, source_of
-from ucutlass.hardware import arch_for, device_named
+from ucutlass.ir.hardware import arch_for, device_named
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact

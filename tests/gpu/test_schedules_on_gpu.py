@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import ucutlass
-from tests.families.test_schedules import CASES, _with, space
+from tests.kernels.test_schedules import CASES, _with, space
 from ucutlass.backend import build_sources, source_of
-from ucutlass.planned import FamilyPlanned
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.planned import FamilyPlanned
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
-from ucutlass.schedule import show
 from ucutlass.shapes import free_dims
 
 pytestmark = pytest.mark.gpu

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ucutlass
-from tests.families.huge_numbers import arguments_of
-from tests.families.sweep_programs import SWEEPS
+from tests.kernels.huge_numbers import arguments_of
+from tests.kernels.sweep_programs import SWEEPS
 from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
 from ucutlass.reference import expect

@@ -11,7 +11,7 @@ import torch
 
 from ucutlass import frontend
 from ucutlass.backend import build_kernel
-from ucutlass.hardware import arch_for, device_named
+from ucutlass.ir.hardware import arch_for, device_named
 from ucutlass.runtime.sanitize import Tool
 from ucutlass.runtime.verify import Case, Suite
 from ucutlass.runtime.verify.suite import Grain, reduced, suite

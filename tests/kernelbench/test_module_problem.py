@@ -38,7 +38,7 @@ from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench.workload import Buffers
 from ucutlass.trials.modules import module_candidate

@@ -34,7 +34,7 @@ from ucutlass.cli.kernelbench import command
 from ucutlass.cli.optimize import command as optimize_command
 from ucutlass.cli.replay import command as replay_command
 from ucutlass.cli.report import command as report_command
-from ucutlass.hardware import ARCHES, DEVICES
+from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import Found
 from ucutlass.runtime.module.facts import Unusable
 from ucutlass.runtime.store import file

@@ -22,7 +22,7 @@ from tests.mutants.lowering import BASES, LOWERINGS, mutated
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.emit.text import Source
-from ucutlass.planner import Planned
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.reference import expect
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.runtime import isolate, verify

@@ -23,8 +23,8 @@ from ucutlass.agent.run import Judged, Session, Sink, opened, run
 from ucutlass.agent.session import Ask, Settings, State, Written
 from ucutlass.agent.spend import Budget, Spend
 from ucutlass.agent.stop import Stop
-from ucutlass.hardware import DEVICES
-from ucutlass.schedule import show
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.ir.schedule import show
 from ucutlass.sol.bounds import bounds
 from ucutlass.sol.report import row
 from ucutlass.tune.recorded import Table, read

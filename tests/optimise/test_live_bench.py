@@ -26,7 +26,7 @@ from ucutlass.agent.stop import Stop
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import TABLE, Task
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime import isolate
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)

@@ -25,7 +25,7 @@ from ucutlass.agent.session import Ask, Settings, State, replayed
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.agent.tree import Tree
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.tune.space import Space, explore
 

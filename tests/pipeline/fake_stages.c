@@ -1,4 +1,4 @@
-// Kernels of the binary interface (ucutlass/plan.py) that run on the host, and a driver's streams and
+// Kernels of the binary interface (ucutlass/kernels/gemm/plan.py) that run on the host, and a driver's streams and
 // events that only write down what was asked of them.
 #include <stdint.h>
 

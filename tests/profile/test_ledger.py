@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
 from ucutlass.runtime.profile.ledger import Entry, entry_of, hit_rates, tallies, to_result
 

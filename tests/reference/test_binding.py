@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.reference.tasks import named
-from ucutlass.elements import F32
-from ucutlass.extents import Combined, Free
 from ucutlass.ir import Kernel, MemoryAxis, ParamDecl, Program, TensorType
+from ucutlass.ir.elements import F32
+from ucutlass.ir.extents import Combined, Free
 from ucutlass.reference import bind, errors, evaluate
 
 

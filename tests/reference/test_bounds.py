@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.reference.tasks import named
-from ucutlass.elements import ELEMENTS, F16, TF32
 from ucutlass.ir import Program
+from ucutlass.ir.elements import ELEMENTS, F16, TF32
 from ucutlass.reference import evaluate, expect
 from ucutlass.reference.rounding import FORMATS, quantum, round_float, store
 from ucutlass.runtime.inputs import DISTRIBUTIONS, Distribution, generate

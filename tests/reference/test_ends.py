@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.reference.tasks import named
-from ucutlass.elements import ELEMENTS
-from ucutlass.neutral import NEUTRAL, in_element
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.neutral import NEUTRAL, in_element
 from ucutlass.reference import errors, evaluate, expect
 
 INTEGERS = ("s8", "u8", "i32", "i64")

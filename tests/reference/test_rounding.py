@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ucutlass.elements import BF16, E4M3, E5M2, ELEMENTS, F16, F32, I32, I64, S8, TF32, U8, Element
+from ucutlass.ir.elements import BF16, E4M3, E5M2, ELEMENTS, F16, F32, I32, I64, S8, TF32, U8, Element
 from ucutlass.reference.errors import UnsupportedError
 from ucutlass.reference.rounding import cast, outer_dtype, round_float, store
 

@@ -1,4 +1,4 @@
-// Kernels of the binary interface (ucutlass/plan.py) that run on the host.
+// Kernels of the binary interface (ucutlass/kernels/gemm/plan.py) that run on the host.
 #include <stdint.h>
 
 #define ENTRY(name)                                                                                  \

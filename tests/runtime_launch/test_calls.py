@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ucutlass.elements import ELEMENTS, F32, S4, Element
+from ucutlass.ir.elements import ELEMENTS, F32, S4, Element
 from ucutlass.runtime import launch
 from ucutlass.runtime.declaration import LaunchSpec, TensorSlot, dtype_of
 from ucutlass.runtime.launch import Bound, Launcher, Request

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ucutlass.elements import F32, S4
-from ucutlass.extents import Combined, Fixed, Free
+from ucutlass.ir.elements import F32, S4
+from ucutlass.ir.extents import Combined, Fixed, Free
 from ucutlass.runtime import arguments
 from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot
 from ucutlass.runtime.entry_codes import LaunchError, describe

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ucutlass
-from ucutlass.elements import I32
-from ucutlass.extents import Combined, Fixed, Free
+from ucutlass.ir.elements import I32
+from ucutlass.ir.extents import Combined, Fixed, Free
 from ucutlass.runtime.declaration import Axis, LaunchSpec, Offsets, TensorSlot
 from ucutlass.runtime.offsets import WrongOffsets, check_offsets, first_wrong, offsets_of
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from ucutlass import extents
 from ucutlass.ir import (
     Apply,
     Cast,
@@ -25,6 +24,7 @@ from ucutlass.ir import (
     Softmax,
     TensorType,
     Value,
+    extents,
 )
 from ucutlass.sol.demand import NEUTRAL
 from ucutlass.sol.graph import Graph, Made

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ucutlass.check import check
-from ucutlass.families import recognise
-from ucutlass.families.gemm import problem
-from ucutlass.hardware import DEVICES
 from ucutlass.ir import Kernel, Program
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.kernels.families import recognise
+from ucutlass.kernels.gemm.match import problem
 from ucutlass.shapes import complete
 from ucutlass.sol import speed_of_light
 from ucutlass.sol.bounds import bounds

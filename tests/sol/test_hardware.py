@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ucutlass.hardware import ARCHES, DEVICES, OPS_PER_CLOCK, Device
+from ucutlass.ir.hardware import ARCHES, DEVICES, OPS_PER_CLOCK, Device
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda d: d.name)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.sol.bounds import Bounds, bounds_of
 from ucutlass.sol.roofline import RooflineError, points, roofs, scales, svg
 from ucutlass.sol.work import Work

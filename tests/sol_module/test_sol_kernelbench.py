@@ -11,7 +11,7 @@ from module_files import worked
 
 from benchmarks import sol_kernelbench as bench
 from benchmarks.sol_problems import PROBLEMS, Problem
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime.module.work import ModuleWork
 
 GIVEN = bench._given()

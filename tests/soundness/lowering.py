@@ -15,16 +15,18 @@ from benchmarks.random_programs import random_program
 from tests.soundness.plan_interpreter import addresses, interpret
 from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
-from ucutlass.families import Refused
-from ucutlass.families.gemm import problem
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import Access, Compute, GemmProblem
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Access
+from ucutlass.kernels.arithmetic import Compute
+from ucutlass.kernels.families import Refused
+from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.reference import evaluate
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.rounding import cast
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.shapes import complete
-from ucutlass.transpose import transpose
 
 VECTOR_BYTES = 16
 

@@ -14,27 +14,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32, I32, TF32
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import (
-    Access,
+from ucutlass.ir.elements import F32, I32, TF32
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.access import Access, Output, Product, Reduction, Store, Stride
+from ucutlass.kernels.arithmetic import (
     Accumulator,
     Compute,
     CoordinateValue,
     ExtentValue,
-    GemmProblem,
     HostScalar,
     Instruction,
     Literal_,
     LoadSlot,
-    Output,
-    Product,
-    Reduction,
     Round,
     ScalarKind,
-    Store,
-    Stride,
 )
+from ucutlass.kernels.gemm.plan import GemmProblem
 from ucutlass.reference.rounding import cast, wrap
 
 KINDS: Mapping[ScalarKind, torch.dtype] = {

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from benchmarks.emulated import Job, emulate, random_jobs
+from ucutlass.ir.schedule import Warps
 from ucutlass.runtime import isolate
-from ucutlass.schedule import Warps
 
 JOBS = list(random_jobs(first=20, wanted=3))
 

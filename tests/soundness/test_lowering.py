@@ -10,8 +10,9 @@ import torch
 
 from tests.soundness import lowering
 from tests.soundness.lowering import check_program, lowered
-from ucutlass.families import gemm
-from ucutlass.plan import Access, GemmProblem, Reduction
+from ucutlass.kernels.access import Access, Reduction
+from ucutlass.kernels.gemm import match as gemm
+from ucutlass.kernels.gemm.plan import GemmProblem
 
 SEEDS, PART = 320, 20
 """Programs that every run checks. `python -m benchmarks.emulated --lowering 5000` checks more."""

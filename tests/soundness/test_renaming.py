@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from benchmarks import random_attention, random_convolutions, random_products, random_programs, random_sweeps
 from tests.check.test_diagnostics import CHECKED
 from tests.renaming import corpus, decided, own_names, renamed, reversed_names
-from ucutlass import extents, frontend
+from ucutlass import frontend
 from ucutlass.check import check
 from ucutlass.diagnostics import ProgramError
-from ucutlass.extents import Combined, Fixed, Free
-from ucutlass.hardware import DEVICES
+from ucutlass.ir import extents
+from ucutlass.ir.extents import Combined, Fixed, Free
+from ucutlass.ir.hardware import DEVICES
 from ucutlass.ordinary import typical_sizes
 from ucutlass.shapes import ShapeError, free_dims
 from ucutlass.sol.bounds import bounds

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ucutlass.emit.lean import lean
-from ucutlass.plan import Access, GemmPlan, Product
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.kernels.access import Access, Product
+from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.staged import device
 from ucutlass.runtime.staged import lean as lean_parts

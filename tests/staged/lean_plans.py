@@ -12,12 +12,14 @@ from benchmarks.random_programs import random_program
 from tests.emit.test_gemm_sm90 import ACC, COOPERATIVE, PINGPONG, access, bias_gelu, matrix, plan
 from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
-from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, U8, Element
-from ucutlass.emit.lean import Lean, lean
-from ucutlass.emit.staged import NotServed
-from ucutlass.families import Refused
-from ucutlass.plan import Arithmetic, Compute, GemmPlan, HostScalar, LoadSlot, Math, Sm90Schedule, Store
-from ucutlass.rules.tiles import COOPERATIVE_M, MAX_CLUSTER, MAX_TILE, PINGPONG_M, WIDTHS
+from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, U8, Element
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.arithmetic import Arithmetic, Compute, HostScalar, LoadSlot
+from ucutlass.kernels.families import Refused
+from ucutlass.kernels.gemm.plan import GemmPlan, Math, Sm90Schedule
+from ucutlass.kernels.gemm.rules.tiles import COOPERATIVE_M, MAX_CLUSTER, MAX_TILE, PINGPONG_M, WIDTHS
 from ucutlass.shapes import complete
 
 Warps: TypeAlias = Literal["pingpong", "cooperative"]

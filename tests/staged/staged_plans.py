@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.emit.test_gemm_sm90 import ACC, PINGPONG, access, matrix, plan
-from ucutlass.elements import BF16, E4M3, F16
-from ucutlass.plan import (
+from ucutlass.ir.elements import BF16, E4M3, F16
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.arithmetic import (
     Arithmetic,
     Compute,
     CoordinateValue,
-    GemmPlan,
     HostScalar,
     Instruction,
     Literal_,
     LoadSlot,
     Round,
-    Store,
 )
+from ucutlass.kernels.gemm.plan import GemmPlan
 
 SMALL = replace(PINGPONG, tile=(64, 64, 64))
 

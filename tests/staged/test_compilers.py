@@ -18,9 +18,10 @@ from tests.emit.test_gemm_sm90 import batched_with_reductions, bias_gelu, fp8_tw
 from tests.staged.machine_code import kernels
 from tests.staged.staged_plans import biased, everything, scaled_relu
 from ucutlass.emit.function_forms import FORMS
-from ucutlass.emit.staged import stage
-from ucutlass.functions import FUNCTIONS
-from ucutlass.plan import Compute, GemmPlan, Literal_
+from ucutlass.emit.gemm.staged import stage
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.arithmetic import Compute, Literal_
+from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime.staged import device, nvjitlink, nvrtc, shared, worker
 
 OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true")

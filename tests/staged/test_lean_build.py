@@ -15,10 +15,11 @@ from tests.staged.lean_plans import KINDS, biased, residual
 from tests.staged.machine_code import CALLS, HGMMA, IGMMA, QGMMA, kernels, operations
 from ucutlass import backend
 from ucutlass.emit import emit
-from ucutlass.emit.lean import Lean, lean
-from ucutlass.emit.lean_mainloop import instructions, operands, parts, promotion, turn
-from ucutlass.emit.staged import KERNEL_NAME, NotServed
-from ucutlass.plan import Arithmetic, Compute, GemmPlan, Sm90Schedule
+from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.lean_mainloop import instructions, operands, parts, promotion, turn
+from ucutlass.emit.gemm.staged import KERNEL_NAME, NotServed
+from ucutlass.kernels.arithmetic import Arithmetic, Compute
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import errors, process
 from ucutlass.runtime.build import BUILDERS, Artifact, make
 from ucutlass.runtime.cache import Cache, Entry

@@ -18,8 +18,8 @@ import pytest
 from tests.staged.lean_plans import biased
 from ucutlass import backend
 from ucutlass.emit import emit
-from ucutlass.emit.lean import Lean, lean
-from ucutlass.emit.staged import stage
+from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.staged import stage
 from ucutlass.runtime import errors, nvcc, process
 from ucutlass.runtime.build import Artifact, Recipe, make
 from ucutlass.runtime.cache import Cache, Entry

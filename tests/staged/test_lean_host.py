@@ -13,14 +13,15 @@ import pytest
 
 from tests.staged.lean_host import Bench, Call, Problem, good, tensor
 from tests.staged.lean_plans import KINDS, biased, interleaved, residual, shared, turned, wide
-from ucutlass.emit.lean import lean
-from ucutlass.emit.lean_epilogue import SHARED_BYTES
-from ucutlass.emit.lean_mainloop import WIDEST
-from ucutlass.plan import GemmPlan, Sm90Schedule, Store
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES
+from ucutlass.emit.gemm.lean_mainloop import WIDEST
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
+from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import ToolchainError
 from ucutlass.runtime.toolchain import find
-from ucutlass.transpose import transpose
 
 MISMATCH, DRIVER = 1, 1000
 NOT_FOUND, INVALID_DEVICE, OUT_OF_MEMORY = 500, 101, 2

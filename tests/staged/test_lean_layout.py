@@ -12,12 +12,20 @@ from hypothesis import assume, given, settings
 
 from tests.staged.lean_model import EMPTY, MOST, Box, Descriptor, Memory, number, read, write
 from tests.staged.lean_plans import KINDS, plain, plain_plans, random_kernels
-from ucutlass.elements import F16, TF32, Element
-from ucutlass.emit.lean import lean
-from ucutlass.emit.lean_epilogue import SHARED_BYTES
-from ucutlass.emit.lean_mainloop import WIDEST, Operand, instructions, operands, part_step, parts, promotion
-from ucutlass.emit.staged import NotServed
-from ucutlass.plan import GemmPlan, Sm90Schedule
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES
+from ucutlass.emit.gemm.lean_mainloop import (
+    WIDEST,
+    Operand,
+    instructions,
+    operands,
+    part_step,
+    parts,
+    promotion,
+)
+from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.ir.elements import F16, TF32, Element
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 
 STAGE = 1
 """Of shared memory, that the model fills: not the first, so that a stage's own border counts too."""

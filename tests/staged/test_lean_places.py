@@ -16,7 +16,7 @@ import pytest
 from tests.emit.harness import cuda_includes, cutlass_include
 from tests.staged.lean_model import EMPTY, Box, write
 from tests.staged.lean_plans import biased
-from ucutlass.emit.lean import lean
+from ucutlass.emit.gemm.lean import lean
 
 COLUMNS = (16, 32, 64)
 SIZES = (1, 2, 4)

@@ -23,14 +23,16 @@ from tests.emit.test_gemm_sm90 import ACC, access, matrix, plan
 from tests.staged.lean_emulated import Setup, built
 from tests.staged.machine_code import kernels
 from ucutlass import frontend
-from ucutlass.elements import BF16, F32
 from ucutlass.emit import emit
 from ucutlass.emit.arithmetic import arithmetic
-from ucutlass.emit.gemm_sm90_epilogue import epilogue
-from ucutlass.emit.lean import lean
-from ucutlass.emit.lean_reductions import combines
-from ucutlass.emit.staged import KERNEL_NAME
-from ucutlass.plan import Arithmetic, GemmPlan, Output, Reduction, Route, Sm90Schedule, Store
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.gemm.lean_reductions import combines
+from ucutlass.emit.gemm.sm90_epilogue import epilogue
+from ucutlass.emit.gemm.staged import KERNEL_NAME
+from ucutlass.ir.elements import BF16, F32
+from ucutlass.kernels.access import Output, Reduction, Store
+from ucutlass.kernels.arithmetic import Arithmetic
+from ucutlass.kernels.gemm.plan import GemmPlan, Route, Sm90Schedule
 from ucutlass.runtime.build import make
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import ToolchainError

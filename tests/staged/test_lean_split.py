@@ -17,23 +17,26 @@ from hypothesis import strategies as st
 
 from tests.emit.harness import cuda_includes
 from tests.emit.test_gemm_sm90 import ACC, access, matrix, plan
-from tests.rules.problems import gemm
+from tests.kernels.gemm.problems import gemm
 from tests.staged.lean_emulated import between
 from tests.staged.lean_host import Bench, good, tensor
 from tests.staged.lean_plans import CLUSTERS, THREE, THREE_PINGPONG, three
 from tests.staged.machine_code import CALLS, HGMMA, kernels, operations
 from ucutlass import backend, frontend
-from ucutlass.case import build as candidate_of
-from ucutlass.case import case_of
-from ucutlass.elements import F32
 from ucutlass.emit import emit
-from ucutlass.emit.lean import lean
-from ucutlass.emit.lean_split import BLOCKS
-from ucutlass.emit.staged import KERNEL_NAME, NotServed, stage
-from ucutlass.hardware import ARCHES, DEVICES
-from ucutlass.plan import Arithmetic, Compute, GemmPlan, Output, Reduction, Route, Store
-from ucutlass.rules import violations
-from ucutlass.rules.tiles import COOPERATIVE_M, PINGPONG_M, WIDTHS
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.emit.gemm.lean_split import BLOCKS
+from ucutlass.emit.gemm.staged import KERNEL_NAME, NotServed, stage
+from ucutlass.ir.elements import F32
+from ucutlass.ir.hardware import ARCHES, DEVICES
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.access import Output, Reduction, Store
+from ucutlass.kernels.arithmetic import Arithmetic, Compute
+from ucutlass.kernels.gemm.plan import GemmPlan, Route
+from ucutlass.kernels.gemm.rules import violations
+from ucutlass.kernels.gemm.rules.tiles import COOPERATIVE_M, PINGPONG_M, WIDTHS
+from ucutlass.kernels.gemm.schedule import build as candidate_of
+from ucutlass.kernels.gemm.schedule import case_of
 from ucutlass.runtime.build import make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuiltInPartsAlone, ToolchainError
@@ -41,7 +44,6 @@ from ucutlass.runtime.parallel import build_many
 from ucutlass.runtime.staged import lean as lean_parts
 from ucutlass.runtime.staged import link, nvjitlink, nvrtc
 from ucutlass.runtime.toolchain import Toolchain, find
-from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 
 Array: TypeAlias = npt.NDArray[Any]

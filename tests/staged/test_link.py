@@ -17,9 +17,9 @@ from tests.staged.machine_code import CALLS, FLOAT, kernels, operations
 from tests.staged.staged_plans import everything, gelu, scaled_relu
 from ucutlass import backend, frontend
 from ucutlass.emit import emit
-from ucutlass.emit.staged import KERNEL_NAME, Staged, stage
+from ucutlass.emit.gemm.staged import KERNEL_NAME, Staged, stage
 from ucutlass.emit.text import Source
-from ucutlass.plan import GemmPlan
+from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime import errors, nvcc, process, ptxas
 from ucutlass.runtime.build import BUILDERS, Artifact, make
 from ucutlass.runtime.cache import Cache

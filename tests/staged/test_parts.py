@@ -13,8 +13,9 @@ from tests.emit.gemm_plans import SMALL as SM80
 from tests.emit.test_gemm_sm90 import batched_with_reductions
 from tests.staged.staged_plans import biased, everything, gelu, scaled_relu
 from ucutlass.emit import emit
-from ucutlass.emit.staged import KERNEL_NAME, NotServed, stage
-from ucutlass.plan import Compute, CoordinateValue, GemmPlan, HostScalar
+from ucutlass.emit.gemm.staged import KERNEL_NAME, NotServed, stage
+from ucutlass.kernels.arithmetic import Compute, CoordinateValue, HostScalar
+from ucutlass.kernels.gemm.plan import GemmPlan
 
 
 def test_kernels_that_differ_in_arithmetic_share_a_skeleton() -> None:

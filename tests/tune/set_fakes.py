@@ -11,8 +11,8 @@ from typing import Any
 from tune_fakes import TABLES
 
 from ucutlass import frontend
-from ucutlass.planner import Planned
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.tune.job import Job
 from ucutlass.tune.recorded import PLAIN, Table
 from ucutlass.tune.sets import Shape

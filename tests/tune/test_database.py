@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from ucutlass import frontend
+from ucutlass.ir.schedule import Request
 from ucutlass.runtime import errors
 from ucutlass.runtime.store import file as store_file
-from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 from ucutlass.tune.database import APPLICATION, SCHEMA, Database, Key, Row, TuningDamaged, key_of, replaces
 

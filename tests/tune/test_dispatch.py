@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 from ucutlass.tune.dispatch import KEEP, Measured, cover, geomean
 
 A, B, C, D = (Request(stages=n) for n in (2, 3, 4, 5))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ucutlass import frontend
-from ucutlass.planned import AnyPlanned, FamilyPlanned
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.planned import AnyPlanned, FamilyPlanned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.policy import Limits, neighbours

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tune_fakes import TABLES
 
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 from ucutlass.tune.correct import PRIOR, distance, factor
 from ucutlass.tune.policy import (
     OPENING,

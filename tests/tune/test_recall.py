@@ -16,9 +16,9 @@ from cli_machine import H200, NVCC, Machine
 
 import ucutlass
 from ucutlass import backend, frontend
+from ucutlass.ir.schedule import Request
 from ucutlass.runtime import declaration
 from ucutlass.runtime.launch import Bound
-from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.recall import NotLegalWarning, UnreadableWarning, recall

@@ -18,9 +18,9 @@ from ucutlass import frontend
 from ucutlass.api import NoKernelsHere
 from ucutlass.cli import tune_show
 from ucutlass.engine.local import LocalEngine
+from ucutlass.ir.schedule import show
 from ucutlass.runtime.errors import StoreError, StoreFull
 from ucutlass.runtime.store import Store
-from ucutlass.schedule import show
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.tune.call import Result
 from ucutlass.tune.database import Database, Row, key_of

@@ -10,7 +10,7 @@ import pytest
 from tune_fakes import RECORDING, TABLES
 
 from benchmarks import speed
-from ucutlass.heuristic import DEFAULT
+from ucutlass.kernels.gemm.cost import DEFAULT
 from ucutlass.tune import recorded, replay
 
 

@@ -12,8 +12,8 @@ from set_fakes import CHECKED, PROGRAM, Floor, TableShop, job_of, shape
 from tune_fakes import TABLES
 
 from ucutlass import frontend
+from ucutlass.ir.schedule import Request
 from ucutlass.runtime.store import Store
-from ucutlass.schedule import Request
 from ucutlass.shapes import complete
 from ucutlass.tune.database import Database, key_of
 from ucutlass.tune.dispatch import KEEP
@@ -128,7 +128,7 @@ def test_a_schedule_that_is_wrong_or_slow_at_a_shape_is_not_given_to_it(floor: F
     plain = run(floor, [shape(n) for n in LARGE])
     request, at = next((d.request, d.shapes) for d in plain.dispatch if len(d.shapes) > 1)
     winners = {n: r["schedule"] for n, r in zip(LARGE, (s.row for s in plain.shapes), strict=True)}
-    from ucutlass.schedule import show
+    from ucutlass.ir.schedule import show
 
     name = next(LARGE[i] for i, _ in at if winners[LARGE[i]] != show(request))
     for more in ({"wrong": {name: frozenset({request})}}, {"turns": {name: {request: 0.9}}}):

@@ -9,8 +9,8 @@ import pytest
 from ucutlass import frontend, ir
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
-from ucutlass.planned import AnyPlanned
 from ucutlass.shapes import complete
 from ucutlass.tune.source import NotWritten, with_stage_schedule
 from ucutlass.tune.space import explore

@@ -7,7 +7,7 @@ import pytest
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
-from ucutlass.rules import legal
+from ucutlass.kernels.gemm.rules import legal
 from ucutlass.shapes import complete
 from ucutlass.tune.space import SPLITS, Space, explore
 

@@ -11,8 +11,6 @@ import pytest
 from ucutlass.runtime import sanitize
 from ucutlass.runtime.sanitize import Finding, find, judge, parse
 
-# ruff: noqa: E501 (reports stand as they are printed)
-
 # Compute Sanitizer documentation, "memcheck_demo Output with Memcheck (Release Build)".
 MEMCHECK = """\
 ========= COMPUTE-SANITIZER

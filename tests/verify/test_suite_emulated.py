@@ -16,7 +16,7 @@ from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
 from ucutlass.backend import source_of
-from ucutlass.planner import Planned
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.runtime import sanitize
 from ucutlass.runtime.verify.grain import grain_of
 from ucutlass.runtime.verify.suite import Kind, reduced, suite

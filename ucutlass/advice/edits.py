@@ -12,8 +12,8 @@ from typing import Any
 
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit, Expected
-from ucutlass.planner import Planned, candidates, plan
-from ucutlass.schedule import Request, differing, show, without
+from ucutlass.ir.schedule import Request, differing, show, without
+from ucutlass.kernels.gemm.planner import Planned, candidates, plan
 
 PAYS = 0.95
 """An edit is offered where the cost model gives at most this part of the time. Of the 25,762 ordered

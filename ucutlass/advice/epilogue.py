@@ -5,7 +5,7 @@ from __future__ import annotations
 from ucutlass.advice.edits import best, neighbours
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
-from ucutlass.plan import GemvSchedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
 
 EXPOSED = 0.15
 """Of the time, the epilogue's part that is worth hiding."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from ucutlass.hardware import cluster_slots
-from ucutlass.heuristic import DEFAULT, Constants, epilogue_cycles
-from ucutlass.plan import GemmProblem, GemvSchedule, Sm90Schedule
-from ucutlass.planner import Planned
-from ucutlass.rules.memory import memory_of
-from ucutlass.rules.tiles import accumulators_per_thread
-from ucutlass.schedule import Request
+from ucutlass.ir.hardware import cluster_slots
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.cost import DEFAULT, Constants, epilogue_cycles
+from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Sm90Schedule
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
+from ucutlass.kernels.gemm.smem import memory_of
+from ucutlass.kernels.gemm.transpose import transpose
 from ucutlass.sol import SpeedOfLight, speed_of_light
 from ucutlass.sol.bounds import l2_bytes
-from ucutlass.transpose import transpose
 
 Tier: TypeAlias = Literal["analytic", "build", "timing", "counters"]
 

@@ -17,8 +17,8 @@ from ucutlass.advice.finding import Bottleneck, Edit, Evidence, Expected, Findin
 from ucutlass.advice.rules import NEAR
 from ucutlass.advice.select import NO_RECORD, Advice, HitRate, advise
 from ucutlass.advice.whole import FLOOR
-from ucutlass.planned import FamilyPlanned
-from ucutlass.schedule import differing, show
+from ucutlass.ir.schedule import differing, show
+from ucutlass.kernels.planned import FamilyPlanned
 from ucutlass.sol import SpeedOfLight
 from ucutlass.sol.bounds import Bounds
 

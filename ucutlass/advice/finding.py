@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass.advice.facts import Facts, Tier
-from ucutlass.schedule import Request, Value
+from ucutlass.ir.schedule import Request, Value
 
 Bottleneck: TypeAlias = Literal["multiplications", "memory", "latency", "launch"]
 """What decides the time: the multipliers, bytes from memory, neither (too little in flight), or

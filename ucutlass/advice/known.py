@@ -7,12 +7,12 @@ from functools import partial
 from ucutlass import frontend, ir
 from ucutlass.advice.facts import Facts, facts_of
 from ucutlass.advice.family import FamilyFacts, speed_of
-from ucutlass.families import GemmForm
-from ucutlass.families.planning import kernels
-from ucutlass.hardware import ARCHES
-from ucutlass.planned import AnyPlanned
-from ucutlass.planner import Planned
-from ucutlass.schedule import Request
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.families import GemmForm
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planning import kernels
 from ucutlass.sol.bounds import bounds
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from ucutlass.advice.edits import best, edit_to, exactly, neighbours, of_request
 from ucutlass.advice.facts import Analytic, Facts, analytic
 from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
-from ucutlass.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
-from ucutlass.planner import Planned, plan
-from ucutlass.rules.candidate import ceil_div
-from ucutlass.rules.tiles import accumulators_per_thread
-from ucutlass.schedule import Request
-from ucutlass.search import LINE
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.candidate import ceil_div
+from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
+from ucutlass.kernels.gemm.search import LINE
 
 LEAST_STAGES = 3
 

@@ -10,7 +10,7 @@ from ucutlass.advice.classify import Classified, classify
 from ucutlass.advice.facts import Facts, Tier
 from ucutlass.advice.finding import GROUPS, Edit, Finding, Rule
 from ucutlass.advice.rules import BY_NUMBER, RULES
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 from ucutlass.sol import SpeedOfLight
 
 MOST_FINDINGS = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ucutlass.advice.edits import best, exactly, neighbours
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit, Evidence, Verdict
-from ucutlass.hardware import cluster_slots
-from ucutlass.plan import Sm90Schedule
-from ucutlass.planner import Planned
+from ucutlass.ir.hardware import cluster_slots
+from ucutlass.kernels.gemm.plan import Sm90Schedule
+from ucutlass.kernels.gemm.planner import Planned
 
 BUSY = 0.85
 """Of the busiest slot's time, how long the average slot must work."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 from ucutlass.advice.edits import best, exactly, neighbours, of_request
 from ucutlass.advice.facts import Facts, Tier
 from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
-from ucutlass.plan import GemvSchedule
-from ucutlass.planner import Planned
-from ucutlass.rules.candidate import ceil_div
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.gemm.candidate import ceil_div
+from ucutlass.kernels.gemm.plan import GemvSchedule
+from ucutlass.kernels.gemm.planner import Planned
 
 SKINNY = 128
 

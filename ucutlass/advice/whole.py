@@ -5,8 +5,8 @@ from __future__ import annotations
 from ucutlass.advice.edits import edit_to, neighbours
 from ucutlass.advice.facts import Facts, Tier, analytic
 from ucutlass.advice.finding import Evidence, Expected, Verdict
-from ucutlass.planner import Planned, plan
-from ucutlass.rules.tiles import accumulators_per_thread
+from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 
 LAUNCH, FLOOR = 0.20, 0.50
 """Of a call, what may lie outside the kernel; of an estimate, what the launch floor may be."""

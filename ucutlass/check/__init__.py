@@ -13,10 +13,10 @@ from ucutlass.check.pipelines import check_pipeline
 from ucutlass.check.programs import Findings, Names, TooManyErrors, check_kernel
 from ucutlass.check.scope import Reject, beyond
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed
-from ucutlass.elements import ELEMENTS
-from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 from ucutlass.grammar.parse import SyntaxProblem, parse
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.ir.functions import NAMED
 from ucutlass.limits import ALTERNATIVES, PROGRAMS, LimitPassed
 
 __all__ = ["check", "check_tree", "check_with_warnings", "program_error"]

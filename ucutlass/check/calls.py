@@ -12,14 +12,14 @@ from ucutlass.check import elementwise
 from ucutlass.check.scope import Reject, Repeated, Scope, describe, did_you_mean, show_value
 from ucutlass.check.spellings import spelling_hint
 from ucutlass.check.types import extent_of, positive
-from ucutlass.elements import BOOL, ELEMENTS, F32, I64, Element
-from ucutlass.functions import NAMED, Function
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Dims, Value
-from ucutlass.lanes import LANES
-from ucutlass.neutral import NEUTRAL, survives
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import BOOL, ELEMENTS, F32, I64, Element
+from ucutlass.ir.functions import NAMED, Function
+from ucutlass.ir.neutral import NEUTRAL, survives
 from ucutlass.torch_functions import TORCH_SIGNATURES
 
 REDUCTIONS: tuple[str, ...] = get_args(ir.ReduceOp)

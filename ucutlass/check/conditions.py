@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from ucutlass import ir
-from ucutlass.extents import Combined, Extent, Fixed, Free, Polynomial, difference_of
 from ucutlass.ir import Value
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, Polynomial, difference_of
 
 MOST_CASES = 64
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from ucutlass import ir
 from ucutlass.check import fold
 from ucutlass.check.scope import Reject, Scope, show_value
-from ucutlass.elements import BOOL, F32, I32, I64, Element
-from ucutlass.extents import Fixed
-from ucutlass.functions import Function
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
+from ucutlass.ir.elements import BOOL, F32, I32, I64, Element
+from ucutlass.ir.extents import Fixed
+from ucutlass.ir.functions import Function
 
 _COMPARE = "compare it, as in x != 0"
 _MAX_INT = 2**63 - 1

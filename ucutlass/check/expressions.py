@@ -5,11 +5,11 @@ from __future__ import annotations
 from ucutlass import ir
 from ucutlass.check import calls, elementwise, indexing
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Repeated, Scope, unknown_value, used_before
-from ucutlass.elements import BOOL, F32
-from ucutlass.functions import OPERATORS
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
+from ucutlass.ir.elements import BOOL, F32
+from ucutlass.ir.functions import OPERATORS
 from ucutlass.limits import EXPRESSIONS, LEVELS, within
 
 

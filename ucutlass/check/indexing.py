@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ucutlass import ir
 from ucutlass.check.scope import Reject, Scope, combine, describe, did_you_mean, show_value
-from ucutlass.extents import Extent, Fixed
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_expression
 from ucutlass.ir import Affine, Position, Value
+from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.limits import FACTOR, within
 
 

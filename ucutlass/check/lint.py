@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from ucutlass import ir
 from ucutlass.check.conditions import impossible
 from ucutlass.diagnostics import Diagnostic
-from ucutlass.extents import Extent
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Value
+from ucutlass.ir.extents import Extent
 
 
 def warnings(tree: syntax.File, module: ir.Module) -> tuple[Diagnostic, ...]:

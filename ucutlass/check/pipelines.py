@@ -10,13 +10,13 @@ from ucutlass.check.programs import Findings, Names
 from ucutlass.check.scope import Cascade, Poisoned, Reject, Scope, beyond
 from ucutlass.check.stage_calls import arguments_of, call_stage, callee_of, check_same, torch_stage
 from ucutlass.check.stages import Scheduling
-from ucutlass.extents import Extent, Free
-from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, TensorType, Value
+from ucutlass.ir.extents import Extent, Free
+from ucutlass.ir.extents import names as extent_names
+from ucutlass.ir.traversal import walk
 from ucutlass.limits import BLOCKS, STAGES, LimitPassed, within
-from ucutlass.walks import walk
 
 
 def check_pipeline(

@@ -7,9 +7,9 @@ from math import gcd
 
 from ucutlass import ir
 from ucutlass.check.scope import Reject, combine
-from ucutlass.extents import Combined, Extent, Fixed, Free, bare, never_positive
 from ucutlass.ir import Position, Value
-from ucutlass.walks import walk
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, bare, never_positive
+from ucutlass.ir.traversal import walk
 
 
 def empty_reads(values: Sequence[Value], dims: Mapping[str, Extent]) -> Iterator[Reject]:

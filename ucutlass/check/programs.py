@@ -11,12 +11,12 @@ from ucutlass.check.graph import Graph
 from ucutlass.check.positions import empty_reads
 from ucutlass.check.scope import Cascade, DimTable, Poisoned, Reject, Scope, beyond, describe, show_value
 from ucutlass.diagnostics import Diagnostic
-from ucutlass.extents import Fixed, bare, never_positive
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import TensorType, Value
+from ucutlass.ir.extents import Fixed, bare, never_positive
+from ucutlass.ir.traversal import walk
 from ucutlass.limits import BLOCKS, DIMENSIONS, ERRORS, PARAMETERS, RESULTS, Effort, LimitPassed, within
-from ucutlass.walks import walk
 
 
 @dataclass(frozen=True, slots=True)

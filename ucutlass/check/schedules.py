@@ -8,8 +8,8 @@ from ucutlass import ir
 from ucutlass.check import expressions
 from ucutlass.check.scope import Cascade, Reject, Scope, did_you_mean
 from ucutlass.grammar import syntax
-from ucutlass.hardware import ARCHES
-from ucutlass.schedule import FIELDS, fits, legal_values, show_value
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import FIELDS, fits, legal_values, show_value
 
 
 def check_blocks(

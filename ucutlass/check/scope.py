@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import islice
 
-from ucutlass import extents
 from ucutlass.check.graph import Graph
 from ucutlass.diagnostics import Diagnostic
-from ucutlass.extents import Extent, Fixed, Free
-from ucutlass.functions import NAMED
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
-from ucutlass.ir import Dims, Value
+from ucutlass.ir import Dims, Value, extents
+from ucutlass.ir.extents import Extent, Fixed, Free
+from ucutlass.ir.functions import NAMED
 from ucutlass.limits import DIMENSIONS, ERRORS, MAGNITUDE, TERMS, LimitPassed, within
 
 

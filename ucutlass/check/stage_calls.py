@@ -9,11 +9,11 @@ from ucutlass.check.draft import Draft, declared_type, define
 from ucutlass.check.scope import Cascade, Poisoned, Reject, did_you_mean
 from ucutlass.check.spellings import spelling_hint
 from ucutlass.check.unify import hint_if_one, settle, substitute, unify
-from ucutlass.extents import Extent, Fixed, Free, agree, bare
 from ucutlass.grammar import syntax
 from ucutlass.grammar.problems import shortened
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, ScalarType, TensorType
+from ucutlass.ir.extents import Extent, Fixed, Free, agree, bare
 from ucutlass.torch_functions import TORCH_SIGNATURES, Keywords, Unfit
 
 

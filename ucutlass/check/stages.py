@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ucutlass import ir
 from ucutlass.check.schedules import check_blocks
 from ucutlass.check.scope import Poisoned, Reject, Scope, did_you_mean
-from ucutlass.extents import names as extent_names
 from ucutlass.grammar import syntax
 from ucutlass.ir import Stage, TensorType
+from ucutlass.ir.extents import names as extent_names
 from ucutlass.pipeline.copies import copies
 
 RejectTo = Callable[[Reject], None]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ucutlass.check.scope import DimTable, Reject, Scope, combine, did_you_mean, listed
-from ucutlass.elements import ELEMENTS, Element
-from ucutlass.extents import Extent, Fixed, Free, names
 from ucutlass.grammar import syntax
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import MemoryAxis, ScalarType, TensorType
+from ucutlass.ir.elements import ELEMENTS, Element
+from ucutlass.ir.extents import Extent, Fixed, Free, names
 
 MAX_EXTENT = 2**31 - 1
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ucutlass.check.scope import Reject, combine, describe
-from ucutlass.extents import Combined, Extent, Free, agree, bare
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir import Kernel, MemoryAxis, TensorType
+from ucutlass.ir.extents import Combined, Extent, Free, agree, bare
 
 Expand: TypeAlias = Callable[[Extent], Extent]
 """Expresses a caller's extent by free ones and numbers alone (`DimTable.expand`)."""

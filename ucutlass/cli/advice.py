@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ucutlass.advice import Advice, HitRate
 from ucutlass.advice.rules import BY_NUMBER
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime.profile.ledger import hit_rates, tallies
 from ucutlass.runtime.store import Store
 

@@ -25,7 +25,7 @@ from ucutlass.cli.options import (
     sizes_option,
 )
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.bench.protocol import Protocol, Regime

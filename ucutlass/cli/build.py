@@ -18,12 +18,12 @@ from ucutlass.cli import gpu, inputs, pipelines, show
 from ucutlass.cli.build_files import Export
 from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.emit.staged import NotServed
+from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import timings
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.switches import Stage
-from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import ShapeError, complete, free_dims, parse_sizes
 from ucutlass.spans import recording
 from ucutlass.tune.origin import Origin, written

@@ -11,7 +11,7 @@ import click
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Whole, json_option, seconds_option
-from ucutlass.hardware import Device, device_named
+from ucutlass.ir.hardware import Device, device_named
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench.lane import NoGpu
 from ucutlass.runtime.calibrate import RATES, Calibration, Reading, best, calibration, save

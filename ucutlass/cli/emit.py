@@ -15,8 +15,8 @@ from ucutlass.cli.errors import reported
 from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output, write
-from ucutlass.planner import Planned
-from ucutlass.schedule import show as show_schedule
+from ucutlass.ir.schedule import show as show_schedule
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.shapes import complete, parse_sizes
 
 

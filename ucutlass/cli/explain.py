@@ -17,9 +17,9 @@ from ucutlass.cli.errors import reported
 from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
-from ucutlass.hardware import DEVICES
-from ucutlass.planned import FamilyPlanned, gemm_or_none
-from ucutlass.schedule import show as show_schedule
+from ucutlass.ir.hardware import DEVICES
+from ucutlass.ir.schedule import show as show_schedule
+from ucutlass.kernels.planned import FamilyPlanned, gemm_or_none
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
 from ucutlass.sol.bounds import Bounds, bounds, micro

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from ucutlass.cli import inputs
-from ucutlass.hardware import ARCHES
+from ucutlass.ir.hardware import ARCHES
 
 
 class Whole(click.IntRange):

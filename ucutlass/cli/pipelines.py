@@ -11,13 +11,13 @@ from ucutlass import frontend, ir
 from ucutlass.assembly import BuiltPipeline, build_pipeline
 from ucutlass.cli import show
 from ucutlass.cli.build_files import Export
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.pipeline.fusion import Cut, Run, cuts, operators, runs
 from ucutlass.pipeline.orders import Better, better, type_words
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_pipeline
 from ucutlass.pipeline.workspace import memory, pointers
 from ucutlass.runtime.switches import Stage
-from ucutlass.schedule import show as show_schedule
 from ucutlass.sol import report
 from ucutlass.sol.bounds import Bounds, bounds, micro, short
 

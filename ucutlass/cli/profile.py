@@ -22,7 +22,9 @@ from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Whole, arch_option, json_option, kernel_option, seconds_option, sizes_option
-from ucutlass.hardware import Device, device_named
+from ucutlass.ir.hardware import Device, device_named
+from ucutlass.ir.schedule import scheduled
+from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.runtime import isolate, system
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.evidence import Machine, Record
@@ -30,8 +32,6 @@ from ucutlass.runtime.profile import metrics, ncu, sass, tools
 from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
-from ucutlass.schedule import scheduled
-from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import micro
 from ucutlass.trials import counted

@@ -23,8 +23,8 @@ from ucutlass.cli.options import (
     seconds_option,
     sizes_option,
 )
-from ucutlass.hardware import ARCHES, default_device
-from ucutlass.planned import gemm_or_none
+from ucutlass.ir.hardware import ARCHES, default_device
+from ucutlass.kernels.planned import gemm_or_none
 from ucutlass.runtime import isolate
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import Bounds, bounds

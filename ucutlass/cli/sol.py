@@ -15,12 +15,12 @@ from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_opt
 from ucutlass.cli.outputs import Output
 from ucutlass.cli.sol_show import Request, present
 from ucutlass.diagnostics import ProgramError
-from ucutlass.hardware import DEVICES, Device, arch_for, device_named
-from ucutlass.planned import gemm_or_none
-from ucutlass.planner import Planned
+from ucutlass.ir.hardware import DEVICES, Device, arch_for, device_named
+from ucutlass.ir.schedule import show as show_schedule
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import gemm_or_none
 from ucutlass.runtime import calibrate
 from ucutlass.runtime.module.work import POLICIES, LanePolicy
-from ucutlass.schedule import show as show_schedule
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.sol.bounds import Regime, bounds
 from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json

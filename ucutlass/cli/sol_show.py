@@ -9,7 +9,7 @@ from typing import Any
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.outputs import write
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime.module.work import LanePolicy
 from ucutlass.sol import roofline as picture
 from ucutlass.sol.bounds import Bounds, Regime

@@ -29,8 +29,8 @@ from ucutlass.cli.tune_show import OnJob, progress, report, report_set
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.files import write
-from ucutlass.hardware import Device
-from ucutlass.planned import AnyPlanned
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import sets
 from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ucutlass.cli import show
-from ucutlass.schedule import show as show_schedule
+from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.tune.job import Job
 from ucutlass.tune.policy import Limits
 from ucutlass.tune.tune import Failed, OnTrial, Trial, best_so_far

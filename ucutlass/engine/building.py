@@ -8,10 +8,10 @@ from typing import Any
 
 from ucutlass import frontend
 from ucutlass.backend import build_planned
-from ucutlass.planned import AnyPlanned
+from ucutlass.ir.schedule import request_of_json, scheduled
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.switches import Stage
-from ucutlass.schedule import request_of_json, scheduled
 from ucutlass.shapes import complete
 
 

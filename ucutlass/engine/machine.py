@@ -8,7 +8,7 @@ from typing import Any
 
 from ucutlass.engine.errors import WorkerUnfit
 from ucutlass.engine.work import Engine
-from ucutlass.hardware import arch_for, device_named
+from ucutlass.ir.hardware import arch_for, device_named
 from ucutlass.runtime import gpu, isolate, system
 
 

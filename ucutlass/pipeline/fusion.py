@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from ucutlass import ir
-from ucutlass.families import Refused, recognise
-from ucutlass.families.planning import plan_form
-from ucutlass.hardware import ARCHES, Device
+from ucutlass.ir.hardware import ARCHES, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.families import Refused, recognise
+from ucutlass.kernels.planning import plan_form
 from ucutlass.limits import LimitPassed
 from ucutlass.pipeline.joining import Joined, NotJoined, joined
 from ucutlass.pipeline.layout import Layout, Step
 from ucutlass.pipeline.planning import PipelinePlan
-from ucutlass.schedule import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ucutlass import ir
 from ucutlass.check.graph import Graph
-from ucutlass.extents import Combined, Extent, Fixed, Free
 from ucutlass.ir import Kernel, TensorType, Value
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free
 from ucutlass.pipeline.layout import Step
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ucutlass import inference, ir
-from ucutlass.extents import show
 from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
+from ucutlass.ir.extents import show
 from ucutlass.pipeline.copies import copies
 from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
 

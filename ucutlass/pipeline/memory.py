@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 256
-"""Bytes: what kernels' workspaces need (ucutlass/plan.py), and TMA and vectors at least."""
+"""Bytes: what kernels' workspaces need (ucutlass/kernels/gemm/plan.py), and TMA and vectors at least."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
-from ucutlass.extents import show
 from ucutlass.ir import Kernel, Pipeline, TensorType
+from ucutlass.ir.extents import show
 from ucutlass.pipeline.copies import copies
 from ucutlass.pipeline.layout import Layout, Step, as_written
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.frontend import Checked, Chosen
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.pipeline.lanes import MOST_LANES, Lanes
 from ucutlass.pipeline.layout import Layout, Step, layout
 from ucutlass.pipeline.orders import Orders, ordered, permuted

@@ -33,8 +33,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F16, F32, TF32
 from ucutlass.ir import Dot
+from ucutlass.ir.elements import F16, F32, TF32
 from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
 from ucutlass.reference.named import Named
 from ucutlass.reference.radius import UNIT, deviation, exactly, extremes, finite, strange

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ucutlass import extents, inference
-from ucutlass.extents import Extent, Fixed
+from ucutlass import inference
 from ucutlass.inference import Apart, DividesByZero, Inferred, NotDivisible, Place, TooSmall, Undetermined
-from ucutlass.ir import Kernel, MemoryAxis, Pipeline, TensorType
+from ucutlass.ir import Kernel, MemoryAxis, Pipeline, TensorType, extents
+from ucutlass.ir.extents import Extent, Fixed
 from ucutlass.reference.errors import (
     CallError,
     ExtentMismatchError,

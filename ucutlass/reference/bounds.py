@@ -31,9 +31,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ucutlass.elements import BOOL, E4M3, E5M2, F32, F64, I32, Element
-from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import Apply, Cast, Constant, Dot, Gather, ParamValue, Read, Value, children
+from ucutlass.ir.elements import BOOL, E4M3, E5M2, F32, F64, I32, Element
+from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference import reductions
 from ucutlass.reference.accumulation import dot_radius, from_operands
 from ucutlass.reference.contract import Operand

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F64, Element
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, Stage, TensorType, TorchCall, Value
+from ucutlass.ir.elements import F64, Element
+from ucutlass.ir.traversal import walk
 from ucutlass.reference.bounds import Inputs, analyse, cast_radius
 from ucutlass.reference.contract import contract
 from ucutlass.reference.errors import UnsupportedError
@@ -28,7 +29,6 @@ from ucutlass.reference.interpreter import walk as values
 from ucutlass.reference.named import Named, from_memory, to_memory
 from ucutlass.reference.radius import Bounded, extremes, finite, settle
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
-from ucutlass.walks import walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ucutlass.elements import Element
 from ucutlass.ir import Apply, Cast, Dot, Reduce, Softmax, Value, children
-from ucutlass.walks import upwards
+from ucutlass.ir.elements import Element
+from ucutlass.ir.traversal import upwards
 
 FAST_UNITS = 2.0**-16 / 2.0**-24
 """The relative error of a fast form, in units of f32's round-off."""

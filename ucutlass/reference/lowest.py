@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from ucutlass.elements import F32
 from ucutlass.ir import Apply, Cast, Constant, Read, Reduce, Softmax, Value
+from ucutlass.ir.elements import F32
 from ucutlass.reference.rounding import round_float
 
 _NEVER_NEGATIVE = frozenset({"abs", "relu", "exp", "sqrt", "rsqrt", "sigmoid", "softplus"})

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucutlass import extents
-from ucutlass.ir import Dims, MemoryAxis, TensorType
+from ucutlass.ir import Dims, MemoryAxis, TensorType, extents
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.packing import unpacked
 from ucutlass.reference.rounding import inner_dtype

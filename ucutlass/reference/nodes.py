@@ -21,9 +21,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucutlass import extents
-from ucutlass.elements import F16, F32, Element
-from ucutlass.functions import FUNCTIONS, Function
 from ucutlass.ir import (
     Apply,
     Cast,
@@ -40,8 +37,11 @@ from ucutlass.ir import (
     Size,
     Softmax,
     Value,
+    extents,
 )
-from ucutlass.neutral import NEUTRAL
+from ucutlass.ir.elements import F16, F32, Element
+from ucutlass.ir.functions import FUNCTIONS, Function
+from ucutlass.ir.neutral import NEUTRAL
 from ucutlass.reference.contract import Operand, contract, realise
 from ucutlass.reference.errors import ExtentRangeError
 from ucutlass.reference.named import Named, coordinates

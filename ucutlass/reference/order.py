@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ucutlass.ir import Dot, Gather, Read, Value, children
-from ucutlass.walks import upwards
+from ucutlass.ir.traversal import upwards
 
 
 def unrealised(operand: Value) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ucutlass.elements import Element
+from ucutlass.ir.elements import Element
 from ucutlass.reference.rounding import outer_dtype
 
 LOW, HIGH = -8, 7

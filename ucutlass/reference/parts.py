@@ -16,13 +16,14 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from ucutlass import extents, ir
-from ucutlass.elements import Element
+from ucutlass import ir
+from ucutlass.ir import extents
+from ucutlass.ir.elements import Element
+from ucutlass.ir.traversal import walk
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.interpreter import Argument, open_call, sizes_of
 from ucutlass.reference.order import steps
-from ucutlass.walks import walk
 
 VALUES = 2**28
 """Values of a program's nodes together, of which a reference is made at once: less than 10 GiB with what lies

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ucutlass import extents
-from ucutlass.ir import Dims, Position, Read
-from ucutlass.neutral import in_element
+from ucutlass.ir import Dims, Position, Read, extents
+from ucutlass.ir.neutral import in_element
 from ucutlass.reference.errors import CoordinateRangeError, OffsetsError
 from ucutlass.reference.named import Named, coordinates
 

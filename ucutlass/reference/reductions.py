@@ -17,9 +17,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ucutlass.elements import F32, F64
-from ucutlass.functions import FUNCTIONS
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
+from ucutlass.ir.elements import F32, F64
+from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference.named import Named
 from ucutlass.reference.nodes import axes, last, scan
 from ucutlass.reference.radius import UNIT, Bounded, exactly, extremes, finite, growth, rounding, strange

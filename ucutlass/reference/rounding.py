@@ -20,7 +20,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ucutlass.elements import BF16, E4M3, E5M2, F16, F32, F64, I32, I64, S4, S8, TF32, U8, Element
+from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, F64, I32, I64, S4, S8, TF32, U8, Element
 from ucutlass.reference.errors import UnsupportedError
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 
-from ucutlass.elements import F64, Element
 from ucutlass.ir import (
     Apply,
     Cast,
@@ -32,6 +31,7 @@ from ucutlass.ir import (
     Value,
     rebuild,
 )
+from ucutlass.ir.elements import F64, Element
 from ucutlass.reference.interpreter import Argument
 
 

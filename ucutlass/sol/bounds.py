@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ucutlass.hardware import Device
-from ucutlass.heuristic import rate_key
 from ucutlass.ir import Program
-from ucutlass.plan import GemvSchedule, Sm90Schedule
-from ucutlass.planner import Planned
-from ucutlass.rules.memory import operand_parts
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.gemm.cost import rate_key
+from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.smem import operand_parts
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.eager import stages

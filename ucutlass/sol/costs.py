@@ -49,7 +49,7 @@ COSTS: Mapping[str, Cost] = MappingProxyType(
         "hardswish": Cost(1),
     }
 )
-"""By function of `ucutlass.functions.FUNCTIONS`; one that is not here costs nothing."""
+"""By function of `ucutlass.ir.functions.FUNCTIONS`; one that is not here costs nothing."""
 
 
 def cost_of(node: Apply) -> Cost:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ucutlass.elements import BF16, F32, I32, Element
-from ucutlass.extents import Fixed
 from ucutlass.ir import (
     Apply,
     Cast,
@@ -24,7 +22,9 @@ from ucutlass.ir import (
     Value,
     children,
 )
-from ucutlass.lanes import LANES
+from ucutlass.ir.compute_types import LANES
+from ucutlass.ir.elements import BF16, F32, I32, Element
+from ucutlass.ir.extents import Fixed
 from ucutlass.sol.demand import Demand
 from ucutlass.sol.graph import Graph, Made, Opaque, graph_of, ordered
 from ucutlass.sol.masks import Masks

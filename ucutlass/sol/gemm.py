@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ucutlass.hardware import Device
-from ucutlass.plan import GemmProblem
-from ucutlass.rules.candidate import shape_of
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.gemm.candidate import shape_of
+from ucutlass.kernels.gemm.plan import GemmProblem
 
 
 @dataclass(frozen=True, slots=True)

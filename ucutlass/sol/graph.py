@@ -12,9 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
-from ucutlass import extents
-from ucutlass.elements import I64
-from ucutlass.extents import Fixed
 from ucutlass.ir import (
     Affine,
     Constant,
@@ -31,7 +28,10 @@ from ucutlass.ir import (
     TorchCall,
     Value,
     children,
+    extents,
 )
+from ucutlass.ir.elements import I64
+from ucutlass.ir.extents import Fixed
 from ucutlass.limits import CONDITIONS, Effort, LimitPassed
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.regions import Region

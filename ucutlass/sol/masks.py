@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ucutlass.extents import Fixed
 from ucutlass.ir import (
     Apply,
     Cast,
@@ -19,6 +18,7 @@ from ucutlass.ir import (
     TensorType,
     Value,
 )
+from ucutlass.ir.extents import Fixed
 from ucutlass.sol.graph import Graph, Made
 from ucutlass.sol.regions import (
     EMPTY,

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from ucutlass.elements import F32
 from ucutlass.ir import Apply, Constant, Dot, Program, Reduce, Scan, Softmax, TensorType, Value
+from ucutlass.ir.elements import F32
 from ucutlass.sol.costs import SPECIAL, cost_of, dot_lane, folds, products_under
 from ucutlass.sol.demand import Demand, demand
 from ucutlass.sol.graph import Graph, Opaque, axis_length, graph_of, ordered

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.sol.bounds import Bounds, data_sheet, lane_rate, micro, short
 from ucutlass.sol.costs import SPECIAL
 

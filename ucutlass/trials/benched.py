@@ -12,7 +12,7 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, sizes_of, versions_of
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime.evidence import Machine, Subject
 from ucutlass.runtime.store import Store, record
 from ucutlass.sol.bounds import bounds

@@ -10,7 +10,7 @@ def read(text: str, program: str, sizes: Mapping[str, int], arch: str, device: s
     `explain` and `sol` do. Whether it got through without being refused."""
     from ucutlass import frontend, ir
     from ucutlass.diagnostics import ProgramError
-    from ucutlass.hardware import DEVICES
+    from ucutlass.ir.hardware import DEVICES
     from ucutlass.pipeline.planning import plan_pipeline
     from ucutlass.shapes import ShapeError
     from ucutlass.sol.bounds import bounds

@@ -158,11 +158,11 @@ def confirmed(
 def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any], key: str) -> Loaded:
     from ucutlass import frontend
     from ucutlass.backend import Built, bind, source_of
+    from ucutlass.ir.schedule import request_of_json, scheduled
     from ucutlass.runtime.build import kept
     from ucutlass.runtime.cache import Cache
     from ucutlass.runtime.declaration import spec_of
     from ucutlass.runtime.launch import Bound, Launcher, Request
-    from ucutlass.schedule import request_of_json, scheduled
 
     checked = frontend.read_text(text, file)
     program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))

@@ -17,9 +17,9 @@ from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, BuiltPipeline, kernels_of, versions_of
 from ucutlass.backend import Built
 from ucutlass.files import put
+from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.orders import Orders
-from ucutlass.planner import Planned
 from ucutlass.runtime import isolate, sanitize
 from ucutlass.runtime.build import kept
 from ucutlass.runtime.cache import Cache

@@ -15,7 +15,7 @@ from ucutlass import frontend, ir
 from ucutlass.api import LoadedKernel, NoKernelsHere
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
 from ucutlass.runtime import gpu
 from ucutlass.shapes import complete
 from ucutlass.tune.job import Job, Settings, describe, job_of, prepare

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from operator import attrgetter, ne
 
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 
 APART = 1.0
 """Distance at which one kernel says 1 / e of what it says of itself."""

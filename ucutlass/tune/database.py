@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ucutlass import ir
+from ucutlass.ir.schedule import Request, request_of_json
 from ucutlass.runtime import folders, switches
 from ucutlass.runtime.errors import StoreError, StoreForeign
 from ucutlass.runtime.store import faults
 from ucutlass.runtime.store import file as store_file
 from ucutlass.runtime.subject import algorithm_digest
-from ucutlass.schedule import Request, request_of_json
 from ucutlass.shapes import free_dims
 
 NAME = "tuned.sqlite"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 
 KEEP = 0.98
 """Of the speed of a shape's winner, that the schedule it is given must have."""

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ucutlass.case import Case, build
-from ucutlass.rules import legal
-from ucutlass.rules.candidate import Candidate
-from ucutlass.rules.vector import ROWS, THREADS
-from ucutlass.schedule import Family, Request
-from ucutlass.search import LINE
+from ucutlass.ir.schedule import Family, Request
+from ucutlass.kernels.gemm.candidate import Candidate
+from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
+from ucutlass.kernels.gemm.schedule import Case, build
+from ucutlass.kernels.gemm.search import LINE
 
 _SIDES: Mapping[Family, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyType(
     {

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ucutlass import frontend, ir
-from ucutlass.hardware import Device
-from ucutlass.planned import AnyPlanned
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import show
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.runtime import parallel
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
-from ucutlass.schedule import show
 from ucutlass.shapes import complete
 from ucutlass.trials.subjects import subject_of_built
 from ucutlass.tune.database import Database, Row, key_of

@@ -16,8 +16,8 @@ from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine, Task
 from ucutlass.frontend import Chosen
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans import Plan
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.plans import Plan
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from ucutlass.schedule import Request
+from ucutlass.ir.schedule import Request
 from ucutlass.tune.correct import factor
 from ucutlass.tune.space import Group, Space
 

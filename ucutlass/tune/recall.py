@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.frontend import Checked, alternatives, matching, plan_kernel
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import Request, scheduled, show
 from ucutlass.runtime.errors import StoreError
-from ucutlass.schedule import Request, scheduled, show
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.origin import Origin, written
 

@@ -14,16 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ucutlass import frontend, heuristic
-from ucutlass.case import Case, build, case_of
+from ucutlass import frontend
 from ucutlass.diagnostics import ProgramError
-from ucutlass.families.gemm import problem
-from ucutlass.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.planned import AnyPlanned
-from ucutlass.planner import Planned
-from ucutlass.plans import Plan
-from ucutlass.rules import legal
-from ucutlass.schedule import Request, request_of_json, scheduled
+from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
+from ucutlass.ir.schedule import Request, request_of_json, scheduled
+from ucutlass.kernels.gemm import cost as heuristic
+from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.plans import Plan
 from ucutlass.shapes import complete
 from ucutlass.tune.space import Group, Space, grouped, least_bound, planned, started
 

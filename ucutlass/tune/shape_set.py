@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ucutlass import frontend
-from ucutlass.families.planning import plan_form
-from ucutlass.hardware import ARCHES
-from ucutlass.planned import AnyPlanned
-from ucutlass.plans import Plan
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.ir.schedule import Request, show
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planning import plan_form
+from ucutlass.kernels.plans import Plan
 from ucutlass.runtime.statistics import summary
-from ucutlass.schedule import Request, show
 from ucutlass.tune.dispatch import KEEP, Entry, Measured, cover, geomean
 from ucutlass.tune.job import Job, Outcome, Settings, Shop, describe, tune
 from ucutlass.tune.sets import Shape

@@ -12,11 +12,11 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.hardware import Device
+from ucutlass.ir.hardware import Device
+from ucutlass.ir.schedule import Request, Value
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.pipeline.names import written_stage
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
-from ucutlass.planned import AnyPlanned
-from ucutlass.schedule import Request, Value
 from ucutlass.shapes import complete, free_dims
 
 

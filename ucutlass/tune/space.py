@@ -10,21 +10,22 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ucutlass import heuristic, ir
-from ucutlass.case import Case, build, case_of
-from ucutlass.families import Form, GemmForm
-from ucutlass.families.gemm import problem
-from ucutlass.families.planning import kernels
+from ucutlass import ir
 from ucutlass.frontend import Checked, alternatives, form, matching, plan_kernel
-from ucutlass.hardware import ARCHES, Arch, Device, default_device
-from ucutlass.plan import GemmPlan, GemvSchedule, Knobs, Sm90Schedule
-from ucutlass.planned import AnyPlanned, gemm_or_none
-from ucutlass.planner import AUTO, Planned
-from ucutlass.plans import Plan
-from ucutlass.rules import legal
-from ucutlass.rules.candidate import RASTER_WORD, Candidate, ceil_div, request_of
-from ucutlass.schedule import Request
-from ucutlass.search import expand, rounds
+from ucutlass.ir.hardware import ARCHES, Arch, Device, default_device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.families import Form, GemmForm
+from ucutlass.kernels.gemm import cost as heuristic
+from ucutlass.kernels.gemm.candidate import RASTER_WORD, Candidate, ceil_div, request_of
+from ucutlass.kernels.gemm.match import problem
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Knobs, Sm90Schedule
+from ucutlass.kernels.gemm.planner import AUTO, Planned
+from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.search import expand, rounds
+from ucutlass.kernels.planned import AnyPlanned, gemm_or_none
+from ucutlass.kernels.planning import kernels
+from ucutlass.kernels.plans import Plan
 from ucutlass.sol.bounds import data_sheet, fused_bound, realistic_bound
 from ucutlass.sol.program import compulsory
 from ucutlass.tune.free import everything

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from ucutlass.planned import AnyPlanned
+from ucutlass.kernels.planned import AnyPlanned
 from ucutlass.runtime.statistics import Ratio, paired_ratio, shrinkage, summary
 from ucutlass.tune.policy import POLICIES, Limits, Name, best, finished
 from ucutlass.tune.space import Group, Space

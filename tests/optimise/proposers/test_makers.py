@@ -19,7 +19,7 @@ from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Settings, State
 from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
-from ucutlass.hardware import DEVICES
+from ucutlass.ir.hardware import DEVICES
 
 PROBLEM = problem_of(PROGRAM, "linear.ucu", None, SIZES, "sm90a")
 

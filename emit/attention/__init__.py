@@ -1,0 +1,1 @@
+"""The emitter of attention and its templates."""

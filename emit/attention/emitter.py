@@ -1,0 +1,380 @@
+"""Attention for Hopper: TMA, wgmma, a producer's warp group and two or three of rows that take turns.
+
+The structure is FlashAttention-3's (Shah et al., arXiv 2407.08608): while one block's scores are made
+exponentials, the block before is multiplied by its values, and warp groups alternate between the tensor
+cores and the softmax. A row's highest score is replaced only where it has grown by more than 2**8, so that
+outcomes are seldom rescaled. The templates are `attention/attention.cu.j2` and `attention/host.j2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import INCLUDES, ArithmeticText, arithmetic, kind_of
+from ucutlass.emit.definitions import require_definitions
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.emit.text import product
+from ucutlass.ir.elements import BOOL
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free
+from ucutlass.kernels.access import Access, Stride
+from ucutlass.kernels.attention.plan import (
+    AttentionPlan,
+    AttentionProblem,
+    AttentionSchedule,
+    Call,
+    ExtentNumber,
+    Number,
+    Packed,
+    Relative,
+)
+from ucutlass.kernels.gemm.plan import GemmProblem
+
+_INCLUDES = ("<algorithm>", "<atomic>", "<cmath>", "<cstdint>", "<cstring>", "<cuda.h>", "<cuda_runtime.h>")
+
+_TMA_TYPES = {"f16": "FLOAT16", "bf16": "BFLOAT16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A TMA descriptor: extents and strides in C++, `box` rows of a box, `modes` the batch modes it has."""
+
+    name: str
+    pointer: int
+    type: str
+    extents: tuple[str, ...]
+    strides: tuple[str, ...]
+    box: int
+    modes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor that threads address themselves; strides in C++."""
+
+    cpp: str
+    pointer: int
+    m: str
+    n: str
+    batch: tuple[str, ...]
+    value: str
+
+
+def render(plan: AttentionPlan) -> str:
+    """The code of a plan, for `ucutlass.emit.text.finish`."""
+    p, s = plan.problem, plan.schedule
+    score = None if p.factor is not None else arithmetic(p.scores)
+    boxed = p.plain and not s.split
+    result = None if boxed else arithmetic(p.results)
+    batch = tuple(product(extent) for extent in p.scores.batch) or ("1",)
+    maps = _maps(p, s)
+    modes = {m.name: m.modes for m in maps}
+    head, head_v = padded(p.head), padded(p.head_v)
+    tiles_q = stages_q(p, s)
+    return text.render(
+        "attention/attention.cu.j2",
+        includes=_includes(score, result),
+        head=head,
+        head_v=head_v,
+        groups=s.groups,
+        keys=s.keys,
+        stages=s.stages,
+        stages_q=max(1, tiles_q),
+        shares_q=tiles_q == 0,
+        boxed=boxed,
+        split=s.split,
+        across=s.across and tiles_q > 1,
+        batch_modes=len(batch),
+        lane=p.lane.name,
+        result_type=p.results.outputs[0].access.elem.name,
+        above=[_extent(e) for e in p.above],
+        below=[_extent(e) for e in p.below],
+        factor=_number(p.factor) if p.factor is not None else "1.0",
+        score=score,
+        result=result,
+        score_inputs=[_slot(a) for a in p.scores.inputs],
+        result_inputs=[_slot(a) for a in p.results.inputs],
+        outputs=[_slot(o.access) for o in p.results.outputs],
+        score_body=_score_body(p.scores, score) if score else "",
+        result_body=_result_body(p.results, result) if result and not s.split else "",
+        combine_body=_combine_body(p.results, result) if result and s.split else "",
+        **_positions(p),
+        **_packed(p.packed),
+        ranks=sorted({2 + len(m.modes) for m in maps if m.name != "o"}),
+        o_rank=2 + len(modes.get("o", ())),
+        q_modes=modes["q"],
+        k_modes=modes["k"],
+        v_modes=modes["v"],
+        o_modes=modes.get("o", ()),
+        registers=_registers(s.groups, p.packed is not None),
+        rows=product(p.scores.m),
+        key_count=product(p.scores.n),
+        columns=product(p.results.n),
+        batch=batch,
+        maps=maps,
+        dims=p.dims,
+        pointers=p.pointers,
+        scalars=p.scalars,
+        fixed=[(product(p.scores.k[0]), p.head), (product(p.results.n), p.head_v)],
+    )
+
+
+def _registers(groups: int, packed: bool) -> tuple[int, int]:
+    """Of a thread that moves data, and of one that has rows. Notes of packed sequences need more to make."""
+    if packed:
+        return (40, 232) if groups < 3 else (56, 152)
+    return {1: (40, 232), 2: (24, 240), 3: (32, 160)}[groups]
+
+
+def _includes(*texts: ArithmeticText | None) -> list[str]:
+    mine = list(_INCLUDES)
+    mine += [i for i in INCLUDES if any(texts) and i not in mine]
+    return [i if i.startswith("<") else f'"{i}"' for i in mine]
+
+
+def padded(head: int) -> int:
+    """A head's elements as wgmma takes them: whole steps of 16."""
+    return -(-head // 16) * 16
+
+
+MOST_SHARED = 227 * 1024
+
+
+def shared_bytes(p: AttentionProblem, s: AttentionSchedule, stages_q: int) -> int:
+    """Dynamic shared memory with so many tiles of queries; 0: the result takes the place of the one."""
+    chunks, chunks_v = -(-p.head // 64), -(-p.head_v // 64)
+    rows, keys = 64 * s.groups * 128, s.keys * 128
+    q, o = chunks * rows, chunks_v * rows if p.plain and not s.split else 0
+    tiles = stages_q * q + o if stages_q else max(q, o)
+    notes = 0 if p.packed is None else max(1, stages_q) * (32 + 8 * 64 * s.groups)
+    barriers = 16 * (max(1, stages_q) + 2 * s.stages)
+    return 1024 + tiles + s.stages * (chunks + chunks_v) * keys + barriers + notes
+
+
+def stages_q(p: AttentionProblem, s: AttentionSchedule) -> int:
+    """Tiles of queries in flight: two where there is room, so that a tile's are there before it begins."""
+    return next((n for n in (2, 1) if shared_bytes(p, s, n) <= MOST_SHARED), 0)
+
+
+def _positions(p: AttentionProblem) -> dict[str, Any]:
+    """What the templates ask of windows: whether positions matter, where they are found, and whether groups
+    of a tile skip blocks of their own."""
+    windows = bool(p.above or p.below) and p.packed is None
+    walk = p.walk if windows else None
+    found = {"windows": windows, "walk": walk, "skips": bool(p.above) and walk is None}
+    if walk is None:
+        return found
+    return found | {"walk_inner": product(walk.inner), "walk_length": product(walk.extent)}
+
+
+def _packed(packed: Packed | None) -> dict[str, Any]:
+    if packed is None:
+        return {"packed": None, "relative_above": (), "relative_below": ()}
+    sides = {"q": packed.q, "k": packed.k}
+    return {
+        "packed": {side: offsets.elem.cpp for side, offsets in sides.items()},
+        "starts_at": {side: offsets.pointer for side, offsets in sides.items()},
+        "sequences": {side: f"({_extent(offsets.count)} - 1)" for side, offsets in sides.items()},
+        "relative_above": packed.above,
+        "relative_below": packed.below,
+        "starts": _starts,
+        "extent": _extent,
+    }
+
+
+def _starts(limit: Relative) -> str:
+    """What a limit adds of the offsets, in C++ where `e` is the row's sequence."""
+    terms = (f" + {n} * int64_t(__ldg(p.starts_{side} + e + {after}))" for side, after, n in limit.starts)
+    return "".join(terms)
+
+
+# --- tensors -----------------------------------------------------------------------
+
+
+def _maps(p: AttentionProblem, s: AttentionSchedule) -> list[Map]:
+    q, k, v, o = p.scores.a, p.scores.b, p.results.b, p.results.outputs[0].access
+    rows, keys = product(p.scores.m), product(p.scores.n)
+    made = [
+        _map("q", q, p.head, rows, q.m, 64 * s.groups, p.scores),
+        _map("k", k, p.head, keys, k.n, s.keys, p.scores),
+        _map("v", v, p.head_v, keys, v.k[0], s.keys, p.results),
+    ]
+    return [*made, _map("o", o, p.head_v, rows, o.m, 64, p.results)] if p.plain and not s.split else made
+
+
+def _map(name: str, a: Access, head: int, count: str, row: Stride, box: int, problem: GemmProblem) -> Map:
+    modes = tuple(i for i, stride in enumerate(a.batch) if stride is not None)
+    extents = (str(head), count if row is not None else "1", *(product(problem.batch[i]) for i in modes))
+    strides = ("1", epilogue.stride(row), *(epilogue.stride(a.batch[i]) for i in modes))
+    return Map(name, a.pointer, _TMA_TYPES[a.elem.name], extents, strides, box, modes)
+
+
+def _slot(a: Access) -> Slot:
+    cpp = "uint8_t" if a.elem is BOOL else a.elem.cpp
+    batch = epilogue.batch_strides(a)
+    return Slot(cpp, a.pointer, epilogue.stride(a.m), epilogue.stride(a.n), batch, CPP[kind_of(a.elem)])
+
+
+# --- numbers of a launch -----------------------------------------------------------
+
+
+def _extent(extent: Extent) -> str:
+    """An extent as C++ over the entry's array."""
+    match extent:
+        case Fixed(value):
+            return f"int64_t({value})"
+        case Free(position):
+            return f"e[{position}]"
+        case Combined("//" | "%" as op, left, right):
+            return f"{'floor_divide' if op == '//' else 'modulo'}({_extent(left)}, {_extent(right)})"
+        case Combined(op, left, right):
+            return f"({_extent(left)} {op} {_extent(right)})"
+
+
+_CALLS = {
+    "add": "({} + {})",
+    "subtract": "({} - {})",
+    "multiply": "({} * {})",
+    "divide": "({} / {})",
+    "negate": "(-{})",
+    "sqrt": "std::sqrt({})",
+    "rsqrt": "(1.0 / std::sqrt({}))",
+    "exp": "std::exp({})",
+    "log": "std::log({})",
+}
+
+
+def _number(number: Number) -> str:
+    """A number as C++, in double."""
+    match number:
+        case ExtentNumber(extent):
+            return f"double({_extent(extent)})"
+        case Call(function, args):
+            return _CALLS[function].format(*(_number(a) for a in args))
+        case float():
+            return number.hex() if math.isfinite(number) else f"double({'-' if number < 0 else ''}INFINITY)"
+
+
+# --- the score's and the result's functions ----------------------------------------
+
+
+def _offset(name: str, a: Access) -> str:
+    modes = [i for i, stride in enumerate(a.batch) if stride is not None]
+    return " + ".join(f"tile.batch[{i}] * p.{name}.batch[{i}]" for i in modes) or "0"
+
+
+def _widened(name: str, a: Access) -> str:
+    if a.elem is BOOL:
+        return f"{name} != 0"
+    if a.elem.kind == "float":
+        return f"float({name})"
+    return name
+
+
+def _loads(prefix: str, inputs: tuple[Access, ...], rows: str, columns: str) -> tuple[list[str], list[str]]:
+    """Lines that point at a row of each operand, and expressions that read its element in column `at`."""
+    lines, values = [], []
+    for i, a in enumerate(inputs):
+        name = f"{prefix}{i}"
+        row = f" + int64_t(min(m, {rows} - 1)) * p.{name}.row" if a.m is not None else ""
+        lines.append(f"    auto const* const from{i} = p.{name}.data + ({_offset(name, a)}){row};")
+        column = f"int64_t(min(n_at, {columns} - 1)) * p.{name}.column" if a.n is not None else "0"
+        values.append(_widened(f"from{i}[{column}]", a))
+    return lines, values
+
+
+def _defined(lines: Sequence[str]) -> str:
+    """The lines as text, each of which reads only what one before it defines."""
+    require_definitions(lines)
+    return "\n".join(lines)
+
+
+def _score_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    lines, values = _loads("score_in", problem.inputs, "p.rows", "p.keys")
+    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
+    call = made.call("p.score", ["m", "n_at", *batch], "s[at]", values, ["s[at]"])
+    return _defined(
+        [
+            "#pragma unroll",
+            "  for (int r = 0; r < 2; ++r) {",
+            "    int const m = row + 8 * r;",
+            *lines,
+            "#pragma unroll",
+            "    for (int i = 0; i < kScores / 2; ++i) {",
+            "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = n * kTileN + column + column_of(at);",
+            f"      score::{call};",
+            "    }",
+            "  }",
+        ]
+    )
+
+
+def _result_parts(problem: GemmProblem, made: ArithmeticText) -> tuple[list[str], list[str]]:
+    """What is read and pointed at before a row's outcomes, and what is done with each."""
+    lines, values = _loads("result_in", problem.inputs, "p.rows", "p.columns")
+    batch = [f"tile.batch[{i}]" for i in range(made.batch)]
+    outs = [f"out{j}" for j in range(len(problem.outputs))]
+    call = made.call("p.result", ["m", "n_at", *batch], "o[at]", values, outs)
+    pointed, stores = _targets(problem)
+    declared = [f"      {CPP[kind]} out{j};" for j, kind in enumerate(made.outputs)]
+    return [*lines, *pointed], [*declared, f"      result::{call};", *stores]
+
+
+def _result_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    before, each = _result_parts(problem, made)
+    return _defined(
+        [
+            "#pragma unroll",
+            "  for (int r = 0; r < 2; ++r) {",
+            "    int const m = row + 8 * r;",
+            "    if (m >= p.rows) continue;",
+            *before,
+            "#pragma unroll",
+            "    for (int i = 0; i < kOutcomes / 2; ++i) {",
+            "      int const at = i / 2 * 4 + r * 2 + i % 2, n_at = column + column_of(at);",
+            "      if (n_at >= p.columns) continue;",
+            *each,
+            "    }",
+            "  }",
+        ]
+    )
+
+
+def _combine_body(problem: GemmProblem, made: ArithmeticText) -> str:
+    """As `_result_body`, of the one row m whose outcomes a warp has."""
+    before, each = _result_parts(problem, made)
+    return _defined(
+        [
+            *before,
+            "#pragma unroll",
+            "  for (int at = 0; at < 4 * kPieces; ++at) {",
+            "    int const n_at = at / 4 * 128 + 4 * lane + at % 4;",
+            "    if (n_at >= p.columns) continue;",
+            *each,
+            "  }",
+        ]
+    )
+
+
+def _targets(problem: GemmProblem) -> tuple[list[str], list[str]]:
+    """Lines that point at a row of each result, and statements that store to its column `n_at`."""
+    pointed, stores = [], []
+    for j, output in enumerate(problem.outputs):
+        a = output.access
+        pointed.append(
+            f"    auto* const to{j} = p.out{j}.data + ({_offset(f'out{j}', a)}) + int64_t(m) * p.out{j}.row;"
+        )
+        stores.append(f"      to{j}[int64_t(n_at) * p.out{j}.column] = {_narrowed(f'out{j}', a)};")
+    return pointed, stores
+
+
+def _narrowed(name: str, a: Access) -> str:
+    if a.elem is BOOL:
+        return f"{name} ? 1 : 0"
+    if a.elem.kind == "float":
+        return f"cutlass::NumericConverter<{a.elem.cpp}, float>::convert({name})"
+    return f"{a.elem.cpp}({name})"

@@ -1,0 +1,1 @@
+"""The emitters of convolutions and their templates."""

@@ -1,0 +1,168 @@
+"""Convolution without a tile: a thread multiplies and adds for its own results. For depthwise and one-channel
+groups, which only memory bounds, for sums of products of mixed elements, and for lanes that no tensor-core
+kernel here gathers. The template is `convolution/direct.cu.j2`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of, taken
+from ucutlass.emit.convolution import emitter as convolution
+from ucutlass.emit.convolution.emitter import WalkText
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm.sm80 import includes
+from ucutlass.emit.gemm.sm80_epilogue import batch_strides
+from ucutlass.emit.text import product
+from ucutlass.ir.elements import S8, TF32
+from ucutlass.kernels.access import Access, Store
+from ucutlass.kernels.convolution.plan import (
+    ConvProblem,
+    DirectSchedule,
+    Walk,
+    across_mode,
+    along,
+    moves,
+    slide,
+)
+
+_INCLUDES = (
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<type_traits>",
+    "<cuda_runtime.h>",
+    "<cuda/std/limits>",
+    "cutlass/cutlass.h",
+    "cutlass/numeric_types.h",
+    "cutlass/numeric_conversion.h",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An epilogue operand or result; `unit`: neighbours are adjacent, and moved together."""
+
+    index: int
+    cpp: str
+    value: str
+    pointer: int
+    batch: tuple[str, ...]
+    unit: bool
+    narrow: str
+
+
+def render(problem: ConvProblem, schedule: DirectSchedule) -> str:
+    """The code of a plan with a DirectSchedule, for `ucutlass.emit.text.finish`. Raises ValueError for a
+    reduced result, or where taps slide along nothing."""
+    gemm = problem.gemm
+    turned = schedule.turned
+    vector = schedule.width > 1
+    modes = max(1, len(problem.batch))
+    across = modes - 1 if turned else across_mode(problem) if schedule.rows > 1 else -1
+    along_a, along_b = ("kSame" if turned else along(problem, w, vector) for w in (problem.a, problem.b))
+    moving = slide(problem, across) if schedule.taps else None
+    if schedule.taps and moving is None:
+        raise ValueError("no window slides along the results")
+    checked = [f"p.{w}.data" for w, how in (("a", along_a), ("b", along_b)) if how == "kUnit"]
+    stored = _epilogue(problem, schedule, vector)
+    checked += [f"p.input{s.index}.data" for s in stored.inputs if s.unit]
+    checked += [f"p.output{s.index}.data" for s in stored.outputs if s.unit]
+    walk_texts = tuple(
+        _with_steps(problem, walk, made, across)
+        for walk, made in zip((problem.a, problem.b), convolution.walks(problem), strict=True)
+    )
+    return text.render(
+        "convolution/direct.cu.j2",
+        includes=includes(_INCLUDES),
+        lane="tf32" if problem.lane == TF32 else "",
+        width=1 if turned else schedule.width,
+        rows=schedule.rows,
+        threads=schedule.threads,
+        taps=schedule.taps,
+        turned=turned,
+        whole=vector and bool(checked),
+        slide=moving,
+        slide_window=problem.a.windows.index(moving.axis) if moving else 0,
+        tap_extent=problem.k[moving.k] if moving else 0,
+        across=across if across >= 0 else -1,
+        contracted=max(1, len(problem.k)),
+        batch_modes=modes,
+        accumulator="int32_t" if problem.lane == S8 else "float",
+        arithmetic=stored.spell.text,
+        coordinates=stored.spell.coordinates,
+        walks=walk_texts,
+        contracted_extents=convolution.contracted(problem),
+        along_a=along_a,
+        along_b=along_b,
+        shared_b=across < 0 or not moves(problem, problem.b, across),
+        inputs=stored.inputs,
+        outputs=stored.outputs,
+        call=stored.call,
+        dims=gemm.dims,
+        batch=[product(extent) for extent in gemm.batch] or ["1"],
+        checks=checked,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epilogue:
+    """What becomes of a result: the arithmetic, its operands and results, and its call as C++."""
+
+    spell: ArithmeticText
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    call: str
+
+
+def _epilogue(problem: ConvProblem, schedule: DirectSchedule, vector: bool) -> _Epilogue:
+    gemm, turned = problem.gemm, schedule.turned
+    stores = [o for o in gemm.outputs if isinstance(o, Store)]
+    if len(stores) < len(gemm.outputs):
+        raise ValueError("the direct kernel reduces nothing")
+    inputs = tuple(
+        _slot(i, a, CPP[kind_of(a.elem)], vector and schedule.width * a.elem.bytes <= 16)
+        for i, a in enumerate(gemm.inputs)
+    )
+    outputs = tuple(_slot(i, o.access, CPP[taken(o)], vector) for i, o in enumerate(stores))
+    batch = [f"int(batch[{i}])" for i in range(len(problem.batch))]
+    if batch and not turned:
+        batch[-1] += " + i"
+    spell = arithmetic(gemm)
+    call = spell.call(
+        "p.arithmetic",
+        ["0", "0", *batch],
+        "sums[j][i]",
+        [f"in{slot.index}[i]" for slot in inputs],
+        [f"out{slot.index}[{'j' if turned else 'i'}]" for slot in outputs],
+    )
+    return _Epilogue(spell, inputs, outputs, call)
+
+
+def _slot(index: int, access: Access, value: str, vector: bool) -> Slot:
+    unit = vector and bool(access.batch) and access.batch[-1] == ()
+    cpp = access.elem.cpp
+    wide = value in ("float",) and cpp != "float"
+    narrow = f"cutlass::NumericConverter<{cpp}, float>::convert" if wide else cpp
+    return Slot(index, cpp, value, access.pointer, batch_strides(access), unit, narrow)
+
+
+def _with_steps(problem: ConvProblem, walk: Walk, made: WalkText, across: int) -> WalkText:
+    """The walk with what a step along the neighbours, and one across, adds."""
+    number = {axis: i for i, axis in enumerate(walk.windows)}
+
+    def step(mode: int) -> tuple[str, ...]:
+        if not problem.batch or mode < 0:
+            return ()
+        return convolution.sums(walk, dict.fromkeys(problem.batch[mode], "1"), number)
+
+    steps: Mapping[str, Sequence[str]] = {"along": step(len(problem.batch) - 1), "across": step(across)}
+    column = [part for part in made.parts if part[0] == "column"]
+    return replace(
+        made,
+        parts=(*column, ("along", 0), ("across", 0)),
+        sums={**made.sums, **{k: tuple(v) for k, v in steps.items()}},
+    )

@@ -1,0 +1,326 @@
+"""Convolution as an implicit GEMM of Hopper: TMA's im2col mode fills swizzled shared memory, wgmma
+multiplies, the multistage GEMM's epilogue stores. The templates are `conv_sm90*.j2`.
+
+A stage holds `parts` parts of K, each one tap of the windows and up to 128 bytes of channels. Layouts in
+shared memory and their descriptors are those of the PTX manual, "Asynchronous Warpgroup Level Matrix
+Shared Memory Layout", K-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.emit import text
+from ucutlass.emit.convolution import emitter as convolution
+from ucutlass.emit.gemm import sm80 as gemm_sm80
+from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.emit.gemm.sm80 import PAD_M, PAD_N
+from ucutlass.ir.elements import BF16, F16, TF32
+from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule, Walk
+from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
+from ucutlass.kernels.gemm.plan import GemmProblem
+
+INCLUDES = (
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<type_traits>",
+    "<cuda.h>",
+    "<cuda_runtime.h>",
+    "<cuda/std/limits>",
+    "cute/tensor.hpp",
+    "cute/arch/copy_sm90_desc.hpp",
+    "cute/arch/copy_sm90_tma.hpp",
+    "cute/arch/mma_sm90_gmma.hpp",
+    "cutlass/arch/barrier.h",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """How wgmma takes a lane: operand types, its K, what follows the predicate, TMA's element."""
+
+    types: str
+    k: int
+    modifiers: str
+    tma: str
+
+
+LANES: Mapping[str, Lane] = MappingProxyType(
+    {
+        F16.name: Lane("f32.f16.f16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"),
+        BF16.name: Lane("f32.bf16.bf16", 16, ", 1, 1, 0, 0", "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"),
+        TF32.name: Lane("f32.tf32.tf32", 8, ", 1, 1", "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"),
+    }
+)
+"""TMA rounds f32 to tf32 as it reads, to nearest, ties to even."""
+
+_SWIZZLE = {128: 1, 64: 2, 32: 3}
+"""The descriptor's code by a row's bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DimText:
+    """A dimension of a TMA tensor as C++: extent, bytes to the next, coordinate, box."""
+
+    extent: str
+    stride: str
+    at: str
+    box: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceText:
+    """A spatial axis as C++."""
+
+    scale: int
+    along: int
+    tap: int
+    results: str
+    taps: str
+    places: str
+    offset: str
+
+
+def render(problem: ConvProblem, schedule: Im2colSchedule) -> str:
+    """The code of a plan with an Im2colSchedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
+    """
+    how = im2col(problem)
+    if isinstance(how, str):
+        raise ValueError(how)
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    layout = layout_of(convolution.seen(problem), how)
+    apart = how.phases > 1
+    values = convolution.values(problem, layout, "int(row)" if apart else epilogue.ROW)
+    values |= hopper_values(problem, schedule, _end(problem, schedule))
+    if apart:
+        values["scattered"] = "rows_at(shared)"
+    if how.across:
+        values["modifiers"] = ", 1, 1, 0, 1"
+    deep, row_bytes = is_deep(schedule), schedule.part * problem.a.read.bytes
+    sums = schedule.tile[0] * schedule.tile[1] // schedule.groups
+    return text.render(
+        "convolution/im2col.cu.j2",
+        parts=schedule.tile[2] // schedule.part,
+        stage_rows=rows_staged(problem, schedule),
+        deep=deep,
+        halves=2 if deep else 1,
+        phases=how.phases,
+        windows=_space(problem, how),
+        registers=schedule.tile[1] // (4 if deep else 2),
+        across=how.across,
+        row_bytes=row_bytes,
+        swizzle_code=_SWIZZLE[row_bytes],
+        image=_image(problem, how),
+        images=_images(problem, how),
+        first_channel=_first_channel(problem, how),
+        channels=convolution.layout(problem.a)[0].extent,
+        grouped=how.group is not None,
+        a_dims=windowed_dims(problem, how.channel, tuple(s.axis for s in how.space), how.image, how.group),
+        b_dims=_b_dims(problem, how, schedule),
+        groups_at_once=2 if sums <= 4096 or (schedule.blocks == 1 and not deep) else 1,
+        **values,
+    )
+
+
+def hopper_values(
+    problem: ConvProblem, schedule: Im2colSchedule | PlacesSchedule, end: int
+) -> Mapping[str, object]:
+    """The variables that both kernels of TMA and wgmma take; `end`: bytes of shared memory that stages or the
+    epilogue use, behind which the table of rows and the barriers lie."""
+    lane, (tile_m, _, _) = LANES[problem.lane.name], schedule.tile
+    return {
+        "includes": gemm_sm80.includes(INCLUDES),
+        "tile": schedule.tile,
+        "part": schedule.part,
+        "groups": schedule.groups,
+        "stages": schedule.stages,
+        "blocks": schedule.blocks,
+        "shared_bytes": around(end, schedule),
+        "tables": end,
+        "barriers": end + 4 * tile_m,
+        "instruction_k": lane.k,
+        "types": lane.types,
+        "modifiers": lane.modifiers,
+        "swizzle_name": f"CU_TENSOR_MAP_SWIZZLE_{schedule.part * problem.a.read.bytes}B",
+        "tma_type": lane.tma,
+        "strides_alone": True,
+    }
+
+
+def around(end: int, schedule: Im2colSchedule | PlacesSchedule) -> int:
+    """Dynamic shared memory of a thread block: `end` bytes of stages or epilogue, a table of rows, barriers,
+    and what bringing them to a multiple of 1024 bytes may take."""
+    return end + 4 * schedule.tile[0] + 16 * schedule.stages + 1024
+
+
+def check(problem: ConvProblem, schedule: Im2colSchedule) -> str:
+    """Why the template cannot take this schedule, or ""."""
+    m, n, k = schedule.tile
+    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
+        return f"lane {problem.lane.name} accumulated in {problem.gemm.accumulate} has no wgmma here"
+    lane = LANES[problem.lane.name]
+    if m % (64 * schedule.groups) or not 8 <= n <= 256 or n % 8:
+        return f"tile {m}x{n} is not whole instructions of {schedule.groups} warp groups"
+    if isinstance(how := im2col(problem), Im2col) and how.across and n % 64:
+        return f"tile N {n} is not whole rows of 128 bytes"
+    if schedule.part % lane.k or schedule.part * problem.a.read.bytes not in _SWIZZLE or k % schedule.part:
+        return (
+            f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or tile K {k} no whole parts"
+        )
+    return ""
+
+
+def is_deep(schedule: Im2colSchedule) -> bool:
+    """Whether the sums of three warp groups need registers that only a producer's group can leave them: a
+    quarter of an SM's 16384 a warp, four of which are four times 128 a thread."""
+    return schedule.groups > 2 and schedule.tile[0] * schedule.tile[1] // (128 * schedule.groups) > 96
+
+
+def layout_of(gemm: GemmProblem, how: Im2col) -> epilogue.Layout:
+    """As the multistage GEMM's; rows of several phases lie apart, so that along M no two are neighbours."""
+    made = epilogue.layout(gemm)
+    return epilogue.Layout("m", 1) if made.along == "m" and how.phases > 1 else made
+
+
+def pipeline_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    """Shared memory of the stages."""
+    m, n, k = schedule.tile
+    return schedule.stages * k * (m + n) * problem.a.read.bytes
+
+
+def stage_bytes(problem: ConvProblem, schedule: Im2colSchedule, rows: int) -> int:
+    """Shared memory of the epilogue when `rows` rows of the tile pass at a time."""
+    n = schedule.tile[1]
+    elements = rows * (n + PAD_N) if epilogue.layout(problem.gemm).along == "n" else n * (rows + PAD_M)
+    return elements * (4 + sum(slot.bytes for slot in epilogue.reductions(problem.gemm)))
+
+
+def rows_staged(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    """The most rows that the epilogue can take at a time in the stages' shared memory."""
+    rows = schedule.tile[0]
+    while rows > 32 and stage_bytes(problem, schedule, rows) > pipeline_bytes(problem, schedule):
+        rows //= 2
+    return rows
+
+
+def _end(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    used = max(
+        pipeline_bytes(problem, schedule), stage_bytes(problem, schedule, rows_staged(problem, schedule))
+    )
+    return (used + 15) // 16 * 16
+
+
+def shared_bytes(problem: ConvProblem, schedule: Im2colSchedule) -> int:
+    """Dynamic shared memory of a thread block."""
+    return around(_end(problem, schedule), schedule)
+
+
+# --- text -------------------------------------------------------------------------
+
+
+def extent_of(walk: Walk, axis: int) -> str:
+    """An axis's extent as it lies when the product reads it, as C++."""
+    return next(one.extent for one in convolution.layout(walk) if one.axis == axis)
+
+
+def _space(problem: ConvProblem, how: Im2col) -> tuple[SpaceText, ...]:
+    return tuple(
+        SpaceText(
+            s.scale,
+            s.along,
+            s.tap,
+            f"e[{s.result}]",
+            "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            extent_of(problem.a, s.axis),
+            convolution.spelled(s.offset),
+        )
+        for s in how.space
+    )
+
+
+def _batch_of(problem: ConvProblem, dim: int) -> str | None:
+    return next((f"batch[{i}]" for i, run in enumerate(problem.batch) if run == (dim,)), None)
+
+
+def _image(problem: ConvProblem, how: Im2col) -> str:
+    if how.image is None:
+        return "0"
+    dim = problem.a.axes[how.image].extent
+    return "rest" if dim in problem.m else _batch_of(problem, dim) or "0"
+
+
+def _images(problem: ConvProblem, how: Im2col) -> str:
+    """Images that a phase's rows go over."""
+    if how.image is None or problem.a.axes[how.image].extent not in problem.m:
+        return "1"
+    return f"e[{problem.a.axes[how.image].extent}]"
+
+
+def _first_channel(problem: ConvProblem, how: Im2col) -> str:
+    if how.group is None:
+        return "0"
+    return f"int({_batch_of(problem, problem.a.axes[how.group].extent)}) * plan.group"
+
+
+def _dim(extent: str) -> str:
+    return f"cuuint64_t({extent})"
+
+
+def windowed_dims(
+    problem: ConvProblem, channel: int, space: tuple[int, ...], image: int | None, group: int | None
+) -> tuple[DimText, ...]:
+    """A's axes as TMA's dimensions: channels of all groups, `space` innermost first, images."""
+    channels = extent_of(problem.a, channel)
+    if group is not None:
+        channels = f"{channels} * {extent_of(problem.a, group)}"
+
+    def dim(axis: int) -> DimText:
+        return DimText(
+            _dim(extent_of(problem.a, axis)), f"cuuint64_t(p.a.stride[{axis}]) * sizeof(ElementA)", "", ""
+        )
+
+    made = [DimText(_dim(channels), "", "", ""), *(dim(axis) for axis in space)]
+    if image is not None:
+        return (*made, dim(image))
+    last = space[-1]
+    return (
+        *made,
+        DimText(
+            "1", f"cuuint64_t(p.a.stride[{last}] * {extent_of(problem.a, last)}) * sizeof(ElementA)", "", ""
+        ),
+    )
+
+
+def _b_dims(problem: ConvProblem, how: Im2col, schedule: Im2colSchedule) -> tuple[DimText, ...]:
+    b = problem.b
+    made: list[DimText] = []
+    taps = {s.tap_dim: i for i, s in enumerate(how.space) if s.tap_dim is not None}
+    columns = False
+    for axis in reversed(b.order):
+        stride = f"cuuint64_t(p.b.stride[{axis}]) * sizeof(ElementB)"
+        if axis == how.channel_b:
+            made.append(DimText(_dim(extent_of(b, axis)), stride, "channel", "kPart"))
+        elif axis in how.columns:
+            if not columns:
+                extent = " * ".join(extent_of(b, i) for i in how.columns)
+                at, box = ("column + 64 * block", "64") if how.across else ("column", "kTileN")
+                made.append(DimText(_dim(extent), stride, at, box))
+            columns = True
+        elif axis == how.group_b:
+            made.append(
+                DimText(
+                    _dim(extent_of(b, axis)), stride, f"int({_batch_of(problem, b.axes[axis].extent)})", "1"
+                )
+            )
+        else:
+            tap = f"weight[{taps[b.axes[axis].extent]}]"
+            made.append(DimText(_dim(extent_of(b, axis)), stride, tap, "1"))
+    return tuple(made)

@@ -1,0 +1,189 @@
+"""A gradient of weights on Hopper: TMA's im2col mode brings places of windows, channels inside, wgmma
+multiplies over places, parts of K are added by a second kernel. The templates are `convolution/wgrad.cu.j2` and
+the convolution's own.
+
+Both operands lie with K outside in shared memory, as wgmma takes elements of 16 bits (PTX manual,
+"Asynchronous Warpgroup Level Matrix Shared Memory Layout", MN-major).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit import text
+from ucutlass.emit.convolution import emitter as convolution
+from ucutlass.emit.convolution import im2col as conv_sm90
+from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.emit.gemm.sm80 import PAD_M, PAD_N
+from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.convolution.plan import ConvProblem, PlacesSchedule
+from ucutlass.kernels.convolution.plan_wgrad import Places, padded, places
+from ucutlass.kernels.gemm.plan import GemmProblem
+
+LANES = ("f16", "bf16")
+"""Lanes that wgmma takes with K outside."""
+
+ROWS = {128: 64, 64: 32, 32: 16}
+"""Channels of a part by bytes of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomText:
+    """A spatial axis as C++; `row`: rows of the result from tap to tap, `batch` the tap where the batch has
+    it."""
+
+    along: int
+    tap: int
+    results: str
+    taps: str
+    places: str
+    offset: str
+    row: str
+    batch: str | None
+
+
+def render(problem: ConvProblem, schedule: PlacesSchedule) -> str:
+    """The code of a plan with a PlacesSchedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a problem that TMA cannot gather, or a schedule that breaks `check`'s rules.
+    """
+    how = places(problem)
+    if isinstance(how, str):
+        raise ValueError(how)
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    layout = layout_of(problem, convolution.seen(problem), how)
+    rooms = _rooms(problem, how)
+    channel = problem.a.axes[how.channel].extent
+    values = convolution.values(problem, layout, "int(row)")
+    values |= conv_sm90.hopper_values(problem, schedule, _end(problem, schedule))
+    values["modifiers"] = ", 1, 1, 1, 1"
+    values["stage_elements"] = "0"
+    values["m"] = " * ".join(
+        [*(r.taps for r in rooms if r.batch is None), f"ceil_div(e[{channel}], kPart) * kPart"]
+    )
+    return text.render(
+        "convolution/wgrad.cu.j2",
+        stage_rows=rows_staged(problem, schedule),
+        windows=rooms,
+        registers=schedule.tile[1] // 2,
+        first_channel=_first(problem, how.group, conv_sm90.extent_of(problem.a, how.channel)),
+        first_column=f"{_first(problem, how.group, _columns(problem, how))} + int(tile.n)",
+        channels=conv_sm90.extent_of(problem.a, how.channel),
+        channels_real=f"e[{channel}]",
+        channel_row=_stride(problem, channel),
+        columns=_columns(problem, how)
+        + ("" if how.group_b is None else f" * {conv_sm90.extent_of(problem.b, how.group_b)}"),
+        images="1" if how.image is None else f"e[{problem.a.axes[how.image].extent}]",
+        a_dims=_a_dims(problem, how),
+        scattered="row_table",
+        masked=True,
+        finishes=True,
+        groups_at_once=1,
+        halves=1,
+        deep=False,
+        **values,
+    )
+
+
+def check(problem: ConvProblem, schedule: PlacesSchedule) -> str:
+    """Why the template cannot take this schedule, or ""."""
+    m, n, k = schedule.tile
+    if problem.lane.name not in LANES or problem.gemm.accumulate != "f32":
+        return f"{problem.lane.name} accumulated in {problem.gemm.accumulate} has no wgmma with K outside"
+    if any(isinstance(o, Reduction) for o in problem.gemm.outputs):
+        return "rows that lie apart are not reduced"
+    if m % (64 * schedule.groups) or n % 64 or not 64 <= n <= 256:
+        return f"tile {m}x{n} is not whole instructions of {schedule.groups} groups and rows of 128 bytes"
+    if schedule.part not in ROWS.values() or k % 16 or not 16 <= k <= 256:
+        return f"parts of {schedule.part} channels are no rows of 32 to 128 bytes, or K {k} no whole steps"
+    return ""
+
+
+def layout_of(problem: ConvProblem, gemm: GemmProblem, how: Places) -> epilogue.Layout:
+    """As the multistage GEMM's, but rows are neighbours as far as channels are, whose count is then a
+    multiple of what is read together."""
+    made = epilogue.layout(gemm)
+    together = problem.m[-1] == problem.a.axes[how.channel].extent and not padded(problem.a)
+    return made if made.along == "n" or together else epilogue.Layout("m", 1)
+
+
+def pipeline_bytes(schedule: PlacesSchedule) -> int:
+    """Shared memory of the stages."""
+    m, n, k = schedule.tile
+    return schedule.stages * k * (m + n) * 2
+
+
+def rows_staged(problem: ConvProblem, schedule: PlacesSchedule) -> int:
+    """The most rows that the epilogue can take at a time in the stages' shared memory."""
+    rows = schedule.tile[0]
+    while rows % 64 == 0 and _stage_bytes(problem, schedule, rows) > pipeline_bytes(schedule):
+        rows //= 2
+    return rows
+
+
+def _stage_bytes(problem: ConvProblem, schedule: PlacesSchedule, rows: int) -> int:
+    n = schedule.tile[1]
+    return 4 * (rows * (n + PAD_N) if epilogue.layout(problem.gemm).along == "n" else n * (rows + PAD_M))
+
+
+def _end(problem: ConvProblem, schedule: PlacesSchedule) -> int:
+    rows = rows_staged(problem, schedule)
+    return (max(pipeline_bytes(schedule), _stage_bytes(problem, schedule, rows)) + 15) // 16 * 16
+
+
+def shared_bytes(problem: ConvProblem, schedule: PlacesSchedule) -> int:
+    """Dynamic shared memory of a thread block."""
+    return conv_sm90.around(_end(problem, schedule), schedule)
+
+
+# --- text -------------------------------------------------------------------------
+
+
+def _stride(problem: ConvProblem, dim: int | None) -> str:
+    """Rows of the result between neighbours of a name."""
+    if dim not in problem.m:
+        return "0"
+    return " * ".join(f"e[{d}]" for d in problem.m[problem.m.index(dim) + 1 :]) or "1"
+
+
+def _rooms(problem: ConvProblem, how: Places) -> tuple[RoomText, ...]:
+    return tuple(
+        RoomText(
+            s.along,
+            s.tap,
+            f"e[{s.place}]",
+            "1" if s.tap_dim is None else f"e[{s.tap_dim}]",
+            conv_sm90.extent_of(problem.a, s.axis),
+            convolution.spelled(s.offset),
+            _stride(problem, s.tap_dim),
+            None if s.tap_dim is None or s.tap_dim in problem.m else _batched(problem, s.tap_dim),
+        )
+        for s in how.space
+    )
+
+
+def _batched(problem: ConvProblem, dim: int) -> str:
+    """The block's coordinate along a name of the batch."""
+    mode, run = next((i, run) for i, run in enumerate(problem.batch) if dim in run)
+    if len(run) == 1:
+        return f"int(batch[{mode}])"
+    inside = " * ".join(["1", *(f"p.e[{d}]" for d in run[run.index(dim) + 1 :])])
+    return f"int(batch[{mode}] / ({inside}) % p.e[{dim}])"
+
+
+def _first(problem: ConvProblem, group: int | None, each: str) -> str:
+    """The first channel or column of the block's group."""
+    if group is None:
+        return "0"
+    return f"{_batched(problem, problem.a.axes[group].extent)} * int({each.replace('e[', 'p.e[')})"
+
+
+def _columns(problem: ConvProblem, how: Places) -> str:
+    """Columns of a group as they lie."""
+    return " * ".join(conv_sm90.extent_of(problem.b, i) for i in how.columns)
+
+
+def _a_dims(problem: ConvProblem, how: Places) -> tuple[conv_sm90.DimText, ...]:
+    axes = (how.channel, tuple(s.axis for s in how.space), how.image, how.group)
+    return conv_sm90.windowed_dims(problem, *axes)

@@ -1,0 +1,1 @@
+"""The emitters of GEMM and their templates."""

@@ -1,0 +1,133 @@
+"""The matrix-vector product: few columns, so that reading the matrix is all the time.
+
+The matrix is operand A. Products and sums are plain multiply-adds in f32 (i32 for s8), whatever
+the lane. The template is `gemm/gemv.cu.j2`; parameters and epilogue are the multistage GEMM's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.emit.gemm.sm80 import includes
+from ucutlass.ir.elements import S8
+from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule
+
+IN_FLIGHT = 8
+"""Loads of the matrix that a thread has in flight at a time, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a thread block covers its tile.
+
+    `order` is the mode along which neighbouring threads read the matrix. `threads_m` x
+    `threads_k` threads share rows and K; `parts` groups of them leave sums in shared memory.
+    """
+
+    order: Literal["k", "m"]
+    tile_m: int
+    threads_m: int
+    threads_k: int
+    vector: int
+    unroll: int
+    parts: int
+
+
+_INCLUDES = (
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<type_traits>",
+    "<cuda_runtime.h>",
+    "<cuda/std/limits>",
+    "cutlass/array.h",
+)
+
+
+def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
+    """The code of a plan with a GemvSchedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a schedule that breaks `check`'s rules.
+    """
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    how = shape(problem, schedule)
+    along = epilogue.layout(problem)
+    fast = schedule.columns if along.along == "n" else how.tile_m
+    layout = epilogue.Layout(along.along, min(along.width, fast))
+    a, b = problem.a, problem.b
+    return text.render(
+        "gemm/gemv.cu.j2",
+        includes=includes(_INCLUDES),
+        lane=problem.lane.name,
+        order=how.order,
+        tile_m=how.tile_m,
+        tile_n=schedule.columns,
+        threads_m=how.threads_m,
+        threads_k=how.threads_k,
+        vector=how.vector,
+        unroll=how.unroll,
+        parts=how.parts,
+        shared_bytes=shared_bytes(problem, schedule),
+        a=epilogue.matrix(a, a.m),
+        b=epilogue.matrix(b, b.n),
+        a_unit_k=a.contiguous == "k",
+        b_unit_k=b.contiguous == "k",
+        pack_a=how.vector if a.contiguous else 1,
+        pack_b=min(b.align, how.vector) if b.contiguous == "k" else 1,
+        accumulator="int32_t" if problem.lane == S8 else "float",
+        pitch="kTileN" if layout.along == "n" else "kStageRows",
+        stage_elements=_stage_elements(problem, schedule),
+        sums_per_tile="kTileM * kTileN",
+        **epilogue.values(problem, layout, arithmetic(problem)),
+    )
+
+
+def shape(problem: GemmProblem, schedule: GemvSchedule) -> Shape:
+    """The cover of a tile. Along M a thread's rows are adjacent, one vector of at most 8; along K
+    vectors are short enough for a thread's share of the matrix to stay in registers."""
+    a = problem.a
+    widest = min(a.align, 16 // a.elem.bytes) if a.contiguous else 1
+    if a.contiguous == "m":
+        vector = min(widest, 8)
+        rows, threads = schedule.rows, schedule.threads
+        parts = threads if rows >= 32 else rows * threads // 32
+        return Shape("m", rows * vector, rows, threads, vector, IN_FLIGHT // 2, parts)
+    vector = min(widest, max(4, 64 // schedule.rows))
+    unroll = max(1, min(4, IN_FLIGHT // schedule.rows))
+    return Shape("k", schedule.rows, 1, schedule.threads, vector, unroll, schedule.threads // 32)
+
+
+def shared_bytes(problem: GemmProblem, schedule: GemvSchedule) -> int:
+    """Dynamic shared memory of a thread block: sums of every part, the accumulators of the
+    tile, and one such tile for every reduction; in bytes."""
+    how = shape(problem, schedule)
+    stages = 4 + sum(slot.bytes for slot in epilogue.reductions(problem))
+    return how.parts * how.tile_m * schedule.columns * 4 + _stage_elements(problem, schedule) * stages
+
+
+def _stage_elements(problem: GemmProblem, schedule: GemvSchedule) -> int:
+    # At least one for every warp, which reduce_stage keeps its warps' values in.
+    return max(32, shape(problem, schedule).tile_m * schedule.columns)
+
+
+def check(problem: GemmProblem, schedule: GemvSchedule) -> str:
+    """Why the template cannot take this schedule, or ""."""
+    rows, columns, threads = schedule.rows, schedule.columns, schedule.threads
+    for what, value in (("rows", rows), ("columns", columns), ("threads", threads)):
+        if value < 1 or value & (value - 1):
+            return f"{what} is {value}, not a power of two"
+    if columns > 8:
+        return f"{columns} columns: at most 8 are possible"
+    block = rows * threads if problem.a.contiguous == "m" else threads
+    if not 32 <= block <= 1024:
+        return f"{block} threads a block: 32 to 1024 are possible"
+    if problem.a.contiguous != "m" and rows > 16:
+        return f"{rows} rows: at most 16 are possible where the matrix is not contiguous along M"
+    return ""

@@ -1,0 +1,397 @@
+"""A Hopper kernel that NVRTC builds in seconds: CUTLASS's kernel layer around collectives of our own.
+
+Of a CUTLASS kernel's build nearly all is the layout algebra of CuTe in the epilogue's store and in the
+partitioning of loads and multiplications. The main loop and the epilogue here compute addresses by plain
+arithmetic instead; kernel layer, tile scheduler and pipelines are CUTLASS's. The host's side is plain C++
+without CUTLASS, which fills the same parameters. The arithmetic is linked in, as for `ucutlass.emit.gemm.staged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm import sm90 as gemm_sm90
+from ucutlass.emit.gemm.lean_epilogue import SHARED_BYTES, Result, Slot, call, slots, steps
+from ucutlass.emit.gemm.lean_mainloop import (
+    CROSS,
+    TYPES,
+    WIDEST,
+    Instruction,
+    Operand,
+    instructions,
+    modifiers,
+    operands,
+    part_step,
+    parts,
+    passes,
+    promotion,
+    small,
+    turn,
+)
+from ucutlass.emit.gemm.lean_reductions import Combine, combines, down, widths
+from ucutlass.emit.gemm.lean_split import BLOCKS, VECTOR, Split, splits
+from ucutlass.emit.gemm.sm90_epilogue import extent
+from ucutlass.emit.gemm.staged import KERNEL_NAME, ROUNDED, NotServed, arithmetic_text, declaration
+from ucutlass.emit.text import Source
+from ucutlass.ir.elements import F32, TF32
+from ucutlass.kernels.access import Access, Store
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Sm90Schedule
+
+_SCHEDULER_BYTES: Mapping[str, int] = MappingProxyType({"persistent": 120, "stream_k": 280})
+"""Size of CUTLASS's parameters of a tile scheduler (PersistentTileSchedulerSm90Params and its stream-K
+sister); both compilers check it."""
+
+TMA_TYPES: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 4: 2})
+"""CUtensorMapDataType of elements that are only moved, by their bytes: UINT8, UINT16, UINT32."""
+
+TMA_TF32 = 11
+"""CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: TMA rounds what it loads."""
+
+
+_COLLECTIVES = "CUTLASS's own collectives serve it"
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """`device` is for NVRTC, `host` is C++ for the host's compiler, with the entry; `arithmetic` for NVRTC
+    defines what `device` leaves out. `device.entry` names the content of both."""
+
+    device: Source
+    host: str
+    arithmetic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that the templates read as `lean`."""
+
+    a: Operand
+    b: Operand
+    loaded: tuple[Operand, ...]
+    splits: tuple[Split, ...]
+    instruction_k: int
+    types: str
+    modifiers: str
+    constraint: str
+    instructions: tuple[Instruction, ...]
+    big_instructions: tuple[Instruction, ...]
+    cross_instructions: tuple[Instruction, ...]
+    promotion: int
+    parts: int
+    part_step: int
+    turn: int
+    warp_groups: int
+    scheduler_bytes: int
+    stream_k: bool
+    columns: int
+    store_buffers: int
+    load_stages: int
+    inputs: tuple[Slot, ...]
+    written: tuple[Slot, ...]
+    outputs: tuple[Result, ...]
+    combines: tuple[Combine, ...]
+    reads_coordinates: bool
+    call: str
+
+    threads: int = 384
+    shared_bytes: int = SHARED_BYTES
+    vector: int = VECTOR
+    split_blocks: int = BLOCKS
+
+    @property
+    def cooperative(self) -> bool:
+        return self.warp_groups == 2
+
+    @property
+    def overlaps(self) -> bool:
+        # Its locks are set to 0 on the stream before it, by what need not be a kernel.
+        return not self.stream_k
+
+    @property
+    def stores(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.written if s.shape == "box")
+
+    @property
+    def loads(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.inputs if s.shape == "box")
+
+    @property
+    def staged(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.inputs if s.count)
+
+    @property
+    def direct_inputs(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.inputs if s.shape == "direct")
+
+    @property
+    def direct_outputs(self) -> tuple[Slot, ...]:
+        return tuple(s for s in self.written if s.shape == "direct")
+
+    @property
+    def down(self) -> bool:
+        return down(self.combines)
+
+    @property
+    def destination(self) -> str:
+        return next((s.element for s in self.stores), "cutlass::half_t")
+
+    @property
+    def coordinates(self) -> bool:
+        return self.reads_coordinates or bool(self.direct_inputs)
+
+    @property
+    def stage_bytes(self) -> int:
+        """That TMA brings for a k tile."""
+        return sum(operand.bytes for operand in self.loaded)
+
+    @property
+    def boxes(self) -> tuple[Slot, ...]:
+        return (*self.loads, *self.stores)
+
+    @property
+    def load_bytes(self) -> int:
+        """That TMA brings for a step."""
+        return sum(self.warp_groups * 64 * self.columns * s.size for s in self.loads)
+
+    @property
+    def pointers(self) -> tuple[Slot, ...]:
+        return (*self.staged, *self.direct_inputs, *self.direct_outputs)
+
+
+def listing(plan: GemmPlan) -> str:
+    """The parts of a kernel that is built of them alone, as one file for people to read. Raises NotServed."""
+    kernel = lean(plan)
+    parts = (kernel.device.code, kernel.host, kernel.arithmetic)
+    return text.render(
+        "gemm/lean_listing.j2", parts=[part.replace(kernel.device.entry, text.PLACEHOLDER) for part in parts]
+    )
+
+
+def lean(plan: GemmPlan) -> Lean:
+    """The plan's kernel for NVRTC. Raises NotServed."""
+    try:
+        return _lean(plan)
+    except NotServed as why:
+        served = "use `warps multistage`" if gemm_sm90.is_lean_alone(plan) else _COLLECTIVES
+        raise NotServed(f"{why}: {served}") from None
+
+
+def _lean(plan: GemmPlan) -> Lean:
+    schedule, problem = _served(plan)
+    operation = arithmetic(problem)
+    layout = _layout(plan, problem, schedule, operation)
+    mainloop, _, _ = gemm_sm90.WARPS[schedule.warps]
+    values = {
+        "lean": layout,
+        "schedule": schedule,
+        "problem": problem,
+        "arithmetic": operation,
+        "accumulator": gemm_sm90.ACCUMULATORS[problem.accumulate],
+        "mainloop": mainloop,
+        "scheduler": gemm_sm90.SCHEDULERS[schedule.scheduler],
+        "declaration": declaration(operation),
+        "kernel_name": KERNEL_NAME,
+        "rounded": ROUNDED,
+        "extents": [extent(product) for product in (problem.m, problem.n, problem.k[0])],
+        "batch": extent(problem.batch[0]) if problem.batch else "1",
+        "maps": _maps(layout, problem),
+        "host": False,
+    }
+    device = text.finish(
+        text.render("gemm/lean_device.j2", **values), "", "sm_" + plan.arch.removeprefix("sm")
+    )
+    host = text.render("gemm/lean_host.j2", **values).replace(text.PLACEHOLDER, device.entry)
+    return Lean(device, host, arithmetic_text(operation))
+
+
+def _served(plan: GemmPlan) -> tuple[Sm90Schedule, GemmProblem]:
+    schedule, problem = plan.schedule, plan.problem
+    if not isinstance(schedule, Sm90Schedule):
+        raise NotServed("only TMA kernels for sm90a are built lean")
+    refusals = {
+        "k in several modes": len(problem.k) != 1,
+        "several batch modes": len(problem.batch) > 1,
+        "accumulation in f16": problem.accumulate == "f16",
+        f"lane {problem.lane.name}, math {schedule.math}": problem.lane.name not in TYPES
+        or (problem.lane == F32) != (schedule.math == "tf32x3"),
+        "operands without M, N or K": None in (problem.a.m, problem.b.n, problem.a.k[0], problem.b.k[0]),
+        "elements of 8 bytes": any(a.elem.bytes > 4 for a in _accesses(problem)),
+        "4-byte or 1-byte operands that are not K-major": problem.lane.bytes != 2
+        and not problem.a.k[0] == problem.b.k[0] == (),
+    }
+    for what, refused in refusals.items():
+        if refused:
+            raise NotServed(what)
+    return schedule, problem
+
+
+def _accesses(problem: GemmProblem) -> tuple[Access, ...]:
+    """Of the operands and results that lie over M and N, or that the kernel reads."""
+    return (*problem.inputs, *(o.access for o in problem.outputs if isinstance(o, Store)))
+
+
+def _layout(
+    plan: GemmPlan, problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText
+) -> Layout:
+    groups = 2 if schedule.warps == "cooperative" else 1
+    tile_m, tile_n, _ = schedule.tile
+    a, b = operands(problem, schedule, groups)
+    in_parts = schedule.math == "tf32x3"
+    loaded = (a, b, small(a), small(b)) if in_parts else (a, b)
+    atoms = tile_m // (64 * groups)
+    inputs, outputs = slots(plan, problem, schedule)
+    stores, loads = ([s for s in of if s.shape == "box"] for of in (outputs, inputs))
+    staged = [s for s in inputs if s.count]
+    reduced = combines(problem, schedule, operation)
+    wide = widths(schedule, atoms, reduced, stores[0].size if stores else None)
+    walk = steps(schedule, loaded, groups, atoms, stores, loads, staged, wide)
+    results = [
+        Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        for slot, kind in zip(outputs, operation.outputs, strict=True)
+        if slot.shape != "reduced"
+    ]
+    accumulate = "s32" if problem.lane.kind == "int" else "f32"
+    lane = TYPES[problem.lane.name]
+    terms, promoted, registers = passes(schedule), promotion(problem, schedule), atoms * tile_n // 2
+    count = parts(schedule, promoted, registers)
+    columns = tile_n // count
+    return Layout(
+        a=a,
+        b=b,
+        loaded=loaded,
+        splits=splits(problem, a, b) if in_parts else (),
+        instruction_k=32 // problem.lane.bytes,
+        types=f"{accumulate}.{lane}.{lane}",
+        modifiers=modifiers(problem, a, b),
+        constraint="r" if accumulate == "s32" else "f",
+        instructions=tuple(instructions(a, b, atoms, columns, terms)),
+        big_instructions=tuple(instructions(a, b, atoms, columns)) if in_parts else (),
+        cross_instructions=tuple(instructions(a, b, atoms, columns, CROSS)) if in_parts else (),
+        promotion=promoted,
+        parts=count,
+        part_step=part_step(b, columns),
+        turn=turn(schedule, promoted, registers, atoms),
+        warp_groups=groups,
+        scheduler_bytes=_SCHEDULER_BYTES[schedule.scheduler],
+        stream_k=schedule.scheduler == "stream_k",
+        columns=walk.columns,
+        store_buffers=walk.store_buffers,
+        load_stages=walk.load_stages,
+        inputs=tuple(inputs),
+        written=tuple(outputs),
+        outputs=tuple(results),
+        combines=reduced,
+        reads_coordinates=operation.coordinates,
+        call=call(operation, inputs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """One TMA descriptor: its place in the parameters, its tensor's position, and as C++ the extents and
+    strides (in elements) of its inner, outer and batch mode; `box` has the elements of the first two."""
+
+    place: str
+    pointer: int
+    type: int
+    size: int
+    inner: str
+    outer: str
+    batch: str
+    outer_stride: str
+    batch_stride: str
+    box: tuple[int, int]
+    swizzle: int
+
+
+_SWIZZLES: Mapping[int, int] = MappingProxyType({16: 0, 32: 1, 64: 2, 128: 3})
+"""CUtensorMapSwizzle by the bytes of a box's row."""
+
+
+def _maps(layout: Layout, problem: GemmProblem) -> list[Map]:
+    maps = []
+    for operand, mode in ((layout.a, "M"), (layout.b, "N")):
+        access = operand.access
+        across = access.m if mode == "M" else access.n
+        along_k = operand.inner == "k"
+        kind = TMA_TF32 if problem.lane in (TF32, F32) else TMA_TYPES[problem.lane.bytes]
+        extents = ("K", mode) if along_k else (mode, "K")
+        outer = across if along_k else access.k[0]
+        maps.append(
+            tensor_map(
+                f"mainloop.{operand.name}",
+                access,
+                kind,
+                problem.lane.bytes,
+                extents,
+                extent(outer or ()),
+                operand.box,
+                operand.width,
+            )
+        )
+    for split, operand in zip(layout.splits, layout.loaded[2:], strict=False):
+        maps.append(
+            replace(
+                tensor_map(
+                    f"mainloop.{operand.name}",
+                    operand.access,
+                    TMA_TF32,
+                    4,
+                    ("K", split.rows),
+                    "padded",
+                    operand.box,
+                    operand.width,
+                ),
+                pointer=split.small,
+                batch_stride=f"padded * {split.rows}",
+            )
+        )
+    for slot in layout.boxes:
+        access, rows = slot.access, slot.rows == "true"
+        width = layout.columns * slot.size if rows else min(WIDEST, 64 * slot.size)
+        box = (layout.columns, 64) if rows else (width // slot.size, layout.columns)
+        outer = access.m if rows else access.n
+        maps.append(
+            tensor_map(
+                f"epilogue.{slot.name}_map",
+                access,
+                TMA_TYPES[slot.size],
+                slot.size,
+                ("N", "M") if rows else ("M", "N"),
+                extent(outer or ()),
+                box,
+                width,
+            )
+        )
+    return maps
+
+
+def tensor_map(
+    place: str,
+    access: Access,
+    kind: int,
+    size: int,
+    extents: tuple[str, str],
+    outer_stride: str,
+    box: tuple[int, int],
+    width: int,
+) -> Map:
+    batched = access.batch[0] if access.batch else None
+    return Map(
+        place=place,
+        pointer=access.pointer,
+        type=kind,
+        size=size,
+        inner=extents[0],
+        outer=extents[1],
+        batch="1" if batched is None else "L",
+        outer_stride=outer_stride,
+        batch_stride="0" if batched is None else extent(batched),
+        box=box,
+        swizzle=_SWIZZLES[width],
+    )

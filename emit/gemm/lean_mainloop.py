@@ -1,0 +1,244 @@
+"""The main loop of a lean kernel (`ucutlass.emit.gemm.lean`): how A and B lie in shared memory, are loaded there
+and are multiplied, as numbers and C++ for the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from ucutlass.emit.gemm import sm90 as gemm_sm90
+from ucutlass.emit.gemm.staged import NotServed
+from ucutlass.ir.elements import Element
+from ucutlass.kernels.access import Access
+from ucutlass.kernels.gemm.plan import GemmProblem, Sm90Schedule
+
+WIDEST = 128
+"""Bytes of a row of TMA's and wgmma's widest swizzle."""
+
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "f16": "f16",
+        "bf16": "bf16",
+        "tf32": "tf32",
+        "e4m3": "e4m3",
+        "e5m2": "e5m2",
+        "s8": "s8",
+        "u8": "u8",
+        "f32": "tf32",
+    }
+)
+"""A lane's name in wgmma; f32 is multiplied as sums of two tf32."""
+
+SMALL = "_small"
+"""Ends the name of an operand's small parts: what TMA's rounding to tf32 takes from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One TMA load of the main loop as C++: where it lands, and its coordinates."""
+
+    place: str
+    inner: str
+    outer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A or B of the main loop in shared memory.
+
+    `width` is the bytes of a swizzled row, `box` the elements that one TMA load takes. `leading`, `stride`
+    and `swizzle_code` are the matrix descriptor's, in 16 bytes; `group_step` is how far the second warp
+    group's rows lie; `instruction_steps` how far each k step lies. A tile is loaded in `slices`, one by
+    each block that shares it; `mask` has those blocks.
+    """
+
+    name: str
+    access: Access
+    element: str
+    bytes: int
+    width: int
+    box: tuple[int, int]
+    inner: Literal["k", "mn"]
+    slices: int
+    mask: int
+    copies: tuple[Copy, ...]
+    leading: int
+    stride: int
+    group_step: int
+    atom_step: int
+    instruction_steps: tuple[int, ...]
+    batch: str
+
+    @property
+    def swizzle_code(self) -> int:
+        return {128: 1, 64: 2, 32: 3}[self.width]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One wgmma of a part of a k tile: its first register, its matrices' names and their offsets."""
+
+    register: int
+    left: str
+    right: str
+    a: int
+    b: int
+    first: bool
+
+
+def operands(problem: GemmProblem, schedule: Sm90Schedule, groups: int) -> tuple[Operand, Operand]:
+    """A and B of a tile that `groups` warp groups share. Raises NotServed where no swizzle fits the tile."""
+    tile_m, tile_n, tile_k = schedule.tile
+    cluster_m, cluster_n = schedule.cluster
+    lane, k = problem.lane, tile_k
+    a = _operand(
+        "a",
+        problem.a,
+        problem.a.k[0] == (),
+        lane,
+        tile_m,
+        k,
+        cluster_n,
+        "y",
+        sum(1 << (y * cluster_m) for y in range(cluster_n)),
+        groups,
+    )
+    b = _operand(
+        "b", problem.b, problem.b.k[0] == (), lane, tile_n, k, cluster_m, "x", (1 << cluster_m) - 1, groups
+    )
+    return a, b
+
+
+def _operand(
+    name: str,
+    access: Access,
+    along_k: bool,
+    lane: Element,
+    rows: int,
+    tile_k: int,
+    slices: int,
+    slice_index: str,
+    mask: int,
+    groups: int,
+) -> Operand:
+    size, first = lane.bytes, "m0" if name == "a" else "n0"
+    length = (tile_k if along_k else rows) * size
+    width = next((w for w in (WIDEST, 64, 32) if length % w == 0), None)
+    across = rows if along_k else tile_k
+    if width is None or across % (8 * slices):
+        raise NotServed(f"a tile of {rows} x {tile_k} in {slices} slices")
+    panels, part = length // width, across // slices
+    panel_bytes, per_row = across * width, width // size
+    sliced = f" + {slice_index} * {part}" if slices > 1 else ""
+    copies = []
+    for panel in range(panels):
+        place = f"{panel * panel_bytes}" + (f" + {slice_index} * {part * width}" if slices > 1 else "")
+        along = f"{'k' if along_k else first} + {panel * per_row}"
+        over = f"{first if along_k else 'k'}{sliced}"
+        copies.append(Copy(place, along, over))
+    step_bytes = 32  # of K, for every lane's instruction
+    if along_k:
+        steps = [(at // width) * panel_bytes + at % width for at in range(0, tile_k * size, step_bytes)]
+        row_step = width
+    else:
+        steps = [at * width for at in range(0, tile_k, step_bytes // size)]
+        row_step = panel_bytes * size // width  # 64 rows are one panel: A is always that wide
+    return Operand(
+        name=name,
+        access=access,
+        element=lane.cpp,
+        bytes=rows * tile_k * size,
+        width=width,
+        box=(per_row, part),
+        inner="k" if along_k else "mn",
+        slices=slices,
+        mask=mask,
+        copies=tuple(copies),
+        leading=1 if along_k else panel_bytes // 16,
+        stride=8 * width // 16,
+        group_step=64 * row_step // 16,
+        atom_step=64 * groups * row_step // 16,
+        instruction_steps=tuple(step // 16 for step in steps),
+        batch="l" if access.batch and access.batch[0] is not None else "0",
+    )
+
+
+PRODUCT: tuple[tuple[str, str], ...] = (("a", "b"),)
+CROSS: tuple[tuple[str, str], ...] = (("a" + SMALL, "b"), ("a", "b" + SMALL))
+"""The matrices that an instruction multiplies: the operands, and for tf32x3 the products with small parts."""
+
+
+def passes(schedule: Sm90Schedule) -> tuple[tuple[str, str], ...]:
+    """The smallest terms first: a sum loses the bits below its largest term's last."""
+    return CROSS + PRODUCT if schedule.math == "tf32x3" else PRODUCT
+
+
+def small(operand: Operand) -> Operand:
+    """An operand's small parts, which lie and are loaded as the operand itself."""
+    return replace(operand, name=operand.name + SMALL)
+
+
+_FEW = 64
+"""Accumulators a thread, of which registers hold three sets."""
+
+
+def parts(schedule: Sm90Schedule, promotion: int, registers: int) -> int:
+    """Of a tile's columns, multiplied one after another. Where sums are promoted after each k tile, one is
+    added while the next one is under way: that of the next k tile or, where registers do not hold two,
+    of the other half of the columns. f32 stays whole: halves would read A once more for each of three terms
+    (4096 x 3072 x 4096 by 256x96 tiles took an H200 1100 us, whole 854)."""
+    halves = promotion == 1 and schedule.math == "tensor" and registers > _FEW
+    return 2 if halves else 1
+
+
+def turn(schedule: Sm90Schedule, promotion: int, registers: int, atoms: int) -> int:
+    """k tiles that a turn of the loop takes which promotes after each of them, 0 for another loop: as many
+    as ptxas 13.0 keeps in registers (read off its account of ten kernels of fp8 and forty of f32). The k
+    tile of f32 is long: of two warp groups that share a tile one multiplies while the other one adds (by
+    128x128 tiles 867 us so, and 907 with a third set of registers); pingpong's multiply in turns."""
+    if promotion != 1:
+        return 0
+    if schedule.math == "tf32x3":
+        return 2 if schedule.warps == "pingpong" and registers <= _FEW and atoms == 1 else 1
+    if registers <= _FEW:
+        return 4
+    return 2 if atoms == 1 else 1
+
+
+def instructions(
+    a: Operand, b: Operand, atoms: int, columns: int, terms: tuple[tuple[str, str], ...] = PRODUCT
+) -> Iterator[Instruction]:
+    """Those of `columns` columns of the tile, term after term; a part's columns follow the last part's by
+    `part_step`."""
+    pairs = list(zip(a.instruction_steps, b.instruction_steps, strict=True))
+    for term, (left, right) in enumerate(terms):
+        for k, (a_step, b_step) in enumerate(pairs):
+            for atom in range(atoms):
+                at = atom * a.atom_step + a_step
+                yield Instruction(atom * columns // 2, left, right, at, b_step, k == term == 0)
+
+
+def part_step(b: Operand, columns: int) -> int:
+    """How far so many columns of B lie, in 16 bytes; B is contiguous along K."""
+    return columns * b.width // 16
+
+
+def modifiers(problem: GemmProblem, a: Operand, b: Operand) -> str:
+    """What follows the scale of D: signs of A and B, and for 16-bit lanes whether they are transposed."""
+    if problem.lane.kind == "int":
+        return ""
+    signs = ", 1, 1"
+    return f"{signs}, {int(a.inner == 'mn')}, {int(b.inner == 'mn')}" if problem.lane.bytes == 2 else signs
+
+
+def promotion(problem: GemmProblem, schedule: Sm90Schedule) -> int:
+    """k tiles whose products the tensor core sums before they go to f32 registers, 0 for all: for fp8 as in
+    CUTLASS; for f32 one, since each addition there cuts low bits off, and long sums drift."""
+    if schedule.math == "tf32x3":
+        return 1
+    if problem.lane.name not in ("e4m3", "e5m2") or problem.accumulate == "fast":
+        return 0
+    instructions = schedule.tile[2] // gemm_sm90.FP8_INSTRUCTION_K
+    return max(1, gemm_sm90.FP8_PROMOTION // instructions)

@@ -1,0 +1,149 @@
+"""The reductions of a lean kernel (`ucutlass.emit.gemm.lean`): what its epilogue leaves in the workspace, and the
+launch that finishes it. Partial results lie as those of `ucutlass.emit.gemm.sm90_epilogue`, and are added in
+the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from ucutlass.emit.arithmetic import ArithmeticText
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm.sm90_epilogue import element, extent
+from ucutlass.kernels.access import Product, Reduction, Stride
+from ucutlass.kernels.gemm.plan import GemmProblem, Sm90Schedule
+
+Removed: TypeAlias = Literal["M", "N", "MN"]
+
+_WIDTHS = (64, 32, 16)
+"""Columns of a step of the epilogue, the widest first."""
+
+_FEW = (32, 16)
+"""With results by columns: a thread holds one of each column that it meets in a step."""
+
+_PARTS: Mapping[Removed, str] = MappingProxyType(
+    {"MN": "tiles.tiles_m * tiles.tiles_n * {warps}", "M": "tiles.tiles_m * {warps}", "N": "tiles.tiles_n"}
+)
+"""Partial results of each element that stays, as C++ over the entry's variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Batch modes as C++: how many coordinates, and how far apart what they stand for lies."""
+
+    count: str
+    stride: str
+
+    @property
+    def text(self) -> str:
+        return f"{{{self.count}, {self.stride}}}"
+
+
+ONE = Modes("1", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """A reduction. In the kernel: its name, the modes that it `removed`, and the types of its values, alone
+    (`scalar`) and in arrays and the workspace (`value`). `parts`, `extent` and `stride` are C++ of the
+    entry: so many partial results for each of `extent` elements of each batch become the result, an
+    `element`'s array whose elements are `stride` apart. `kept` and `summed` lead from batch modes to the
+    linear batch, `placed` from kept ones into the result. `columns` of a block's threads are along x."""
+
+    name: str
+    pointer: int
+    removed: Removed
+    operation: str
+    scalar: str
+    value: str
+    element: str
+    columns: int
+    parts: str
+    extent: str
+    stride: str
+    kept: Modes
+    placed: Modes
+    summed: Modes
+
+
+def combines(problem: GemmProblem, schedule: Sm90Schedule, operation: ArithmeticText) -> tuple[Combine, ...]:
+    """The reductions among the results. Raises ValueError for one over batch modes alone."""
+    warps = 8 if schedule.warps == "cooperative" else 4
+    made = []
+    for j, (output, kind) in enumerate(zip(problem.outputs, operation.outputs, strict=True)):
+        if not isinstance(output, Reduction):
+            continue
+        access, value = output.access, "uint8_t" if kind == "bool" else CPP[kind]
+        over = removed(output)
+        remains, stride = _left(over, access.m, access.n)
+        # The kernel has at most one batch mode.
+        batched = bool(access.batch)
+        stays = batched and access.batch[0] is not None
+        made.append(
+            Combine(
+                name=f"out{j}",
+                pointer=access.pointer,
+                removed=over,
+                operation=f"{output.op.capitalize()}<{value}>",
+                scalar=CPP[kind],
+                value=value,
+                element=element(access.elem),
+                columns=1 if remains == "1" else 32,
+                parts=_PARTS[over].format(warps=warps),
+                extent=remains,
+                stride=extent(stride),
+                kept=Modes("L", "1") if stays else ONE,
+                placed=Modes("L", extent(access.batch[0] or ())) if stays else ONE,
+                summed=Modes("L", "1") if batched and not stays else ONE,
+            )
+        )
+    return tuple(made)
+
+
+def removed(output: Reduction) -> Removed:
+    """Which of M and N the reduction removes. Raises ValueError for none."""
+    match output.access.m is None, output.access.n is None:
+        case True, True:
+            return "MN"
+        case True, False:
+            return "M"
+        case False, True:
+            return "N"
+        case _:
+            raise ValueError("a reduction over batch modes alone is no epilogue of this family")
+
+
+def _left(over: Removed, m: Stride, n: Stride) -> tuple[str, Product]:
+    """The extent that remains, and its stride in the result."""
+    match over:
+        case "MN":
+            return "1", ()
+        case "M":
+            return "N", n or ()
+        case "N":
+            return "M", m or ()
+
+
+def widths(
+    schedule: Sm90Schedule, atoms: int, made: tuple[Combine, ...], first_size: int | None
+) -> tuple[int, ...]:
+    """The widths that a step of the epilogue may have. `first_size` is the bytes of an element of the first
+    result that TMA stores, if there is one.
+
+    Where a thread adds rows of several atoms to one number, it does so in the order of CUTLASS's epilogue,
+    whose subtiles (`EpilogueTileAuto`) decide it: the same bits.
+    """
+    over = {combine.removed for combine in made}
+    if "MN" in over and atoms > 1:
+        wide = 64 if schedule.warps == "pingpong" and first_size == 1 and schedule.tile[1] % 64 == 0 else 32
+        return (gcd(wide, schedule.tile[1]),)
+    return _FEW if "M" in over else _WIDTHS
+
+
+def down(made: tuple[Combine, ...]) -> bool:
+    """Whether steps go down M first, as CUTLASS's subtiles do: then columns finish one step at a time, and
+    few registers hold them."""
+    return any("M" in combine.removed for combine in made)

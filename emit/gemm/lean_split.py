@@ -1,0 +1,60 @@
+"""f32 by wgmma in three tf32 passes (`ucutlass.emit.gemm.lean`): x = big + small, each a tf32, and the sum over k
+of small * big + big * small + big * big.
+
+TMA rounds what it loads to tf32, so that big is loaded from the operand itself. A launch before the kernel's
+writes x - big to the workspace, from where TMA loads small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.gemm.lean_mainloop import SMALL, Operand
+from ucutlass.emit.gemm.sm90_epilogue import extent
+from ucutlass.kernels.gemm.plan import GemmProblem
+
+BLOCKS = 256
+"""Thread blocks that split an operand. Each tells in a byte whether it met what is not finite: a warp reads
+the bytes of both operands at once, 16 a lane."""
+
+VECTOR = 4
+"""Elements that a thread splits at a time; rows of small parts are padded to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An operand as the launch before the kernel's reads and writes it. `small` is the place of the small
+    parts among the host's tensors; rows, batches, and strides in elements are C++ of the entry."""
+
+    name: str
+    pointer: int
+    small: int
+    rows: str
+    batches: str
+    row_stride: str
+    batch_stride: str
+
+    @property
+    def offset(self) -> str:
+        return f"{self.name}{SMALL}_offset"
+
+
+def splits(problem: GemmProblem, a: Operand, b: Operand) -> tuple[Split, ...]:
+    """Both operands, in the order of their blocks."""
+    made = []
+    for i, (operand, rows) in enumerate(((a, "M"), (b, "N"))):
+        access = operand.access
+        across = access.m if rows == "M" else access.n
+        batch = access.batch[0] if access.batch else None
+        made.append(
+            Split(
+                name=operand.name,
+                pointer=access.pointer,
+                small=problem.pointers + i,
+                rows=rows,
+                batches="1" if batch is None else "L",
+                row_stride=extent(across or ()),
+                batch_stride="0" if batch is None else extent(batch),
+            )
+        )
+    return tuple(made)

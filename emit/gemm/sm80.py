@@ -1,0 +1,278 @@
+"""The multistage GEMM: cp.async into swizzled shared memory, mma.sync or FFMA.
+
+It takes what Hopper's TMA collectives cannot (any alignment, any strides, any extents) and
+runs on compute capability 8.0 and later. The templates are `gemm_sm80*.j2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import INCLUDES as ARITHMETIC_INCLUDES
+from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, S8, TF32, Element
+from ucutlass.kernels.access import Access
+from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
+
+PAD_N, PAD_M = 8, 4
+"""Elements added to a staged row (column) of accumulators, so that the eight rows that a warp
+writes at once fall into different banks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """How a lane multiplies on tensor cores.
+
+    `atom` lays out the fragments; `k` is its extent along K in elements of `element`, which
+    fragments hold. `multiply` chooses what turns fragments into products, see
+    `gemm/sm80_mma.j2`; `fp8` is the narrow type where that widens. `sum` is the sums' type.
+    """
+
+    atom: str
+    k: int
+    element: str
+    multiply: Literal["plain", "tf32", "tf32x3", "fp8"]
+    sum: str
+    fp8: str = ""
+
+
+_BYTES = "SM80_16x8x32_S32S8S8S32_TN"
+_TF32 = "SM80_16x8x8_F32TF32TF32F32_TN"
+
+MMAS: Mapping[tuple[str, str, str], Mma] = MappingProxyType(
+    {
+        (F16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32F16F16F32_TN", 16, F16.cpp, "plain", "float"),
+        (F16.name, "f16", "tensor"): Mma("SM80_16x8x16_F16F16F16F16_TN", 16, F16.cpp, "plain", F16.cpp),
+        (BF16.name, "f32", "tensor"): Mma("SM80_16x8x16_F32BF16BF16F32_TN", 16, BF16.cpp, "plain", "float"),
+        (TF32.name, "f32", "tensor"): Mma(_TF32, 8, TF32.cpp, "tf32", "float"),
+        (F32.name, "f32", "tf32x3"): Mma(_TF32, 8, TF32.cpp, "tf32x3", "float"),
+        (S8.name, "s32", "tensor"): Mma(_BYTES, 32, "int8_t", "plain", "int32_t"),
+        **{
+            (elem.name, accumulate, "tensor"): Mma(_BYTES, 32, "int8_t", "fp8", "float", elem.cpp)
+            for elem in (E4M3, E5M2)
+            for accumulate in ("f32", "fast")
+        },
+    }
+)
+"""By lane, accumulation and math. fp8 products are made in f16, exactly, and added in f32, also
+where `fast` would allow less. f32 with `simt` needs no entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """How a matrix operand gets to shared memory and from there to registers.
+
+    `load` is the way to shared memory and `loader` its C++ type; `swizzle` and `atom` make the
+    layout there, along K where `shared_k`, and `read` is the copy to registers.
+    """
+
+    load: Literal["async", "staged"]
+    loader: str
+    swizzle: str
+    atom: str
+    shared_k: str
+    read: str
+
+
+def render(problem: GemmProblem, schedule: Sm80Schedule) -> str:
+    """The code of a plan with an Sm80Schedule, for `ucutlass.emit.text.finish`.
+
+    Raises ValueError for a schedule that breaks `check`'s rules.
+    """
+    if reason := check(problem, schedule):
+        raise ValueError(reason)
+    mma = _mma(problem, schedule)
+    warps = warps_of(schedule)
+    layout = epilogue.layout(problem)
+    stage_rows = rows_staged(problem, schedule)
+    spell = arithmetic(problem)
+    return text.render(
+        "gemm/sm80.cu.j2",
+        includes=includes(_INCLUDES),
+        tile=schedule.tile,
+        warps=warps,
+        stages=schedule.stages,
+        stage_rows=stage_rows,
+        shared_bytes=shared_bytes(problem, schedule),
+        a=epilogue.matrix(problem.a, problem.a.m),
+        b=epilogue.matrix(problem.b, problem.b.n),
+        copy_a=_copies(problem.a, "A", schedule.tile[0], schedule.tile[2]),
+        copy_b=_copies(problem.b, "B", schedule.tile[1], schedule.tile[2]),
+        mma=mma,
+        sum=mma.sum if mma else "float",
+        accumulator="int32_t" if problem.lane == S8 else "float",
+        **staged(layout),
+        **epilogue.values(problem, layout, spell),
+    )
+
+
+def staged(layout: epilogue.Layout) -> Mapping[str, str]:
+    """How accumulators lie in shared memory as C++."""
+    return {
+        "pitch": f"kTileN + {PAD_N}" if layout.along == "n" else f"kStageRows + {PAD_M}",
+        "stage_elements": "kStageRows * kStagePitch" if layout.along == "n" else "kTileN * kStagePitch",
+        "sums_per_tile": "kTileM * kTileN",
+    }
+
+
+def warps_of(schedule: Sm80Schedule) -> tuple[int, int]:
+    """Warps along M and N."""
+    return schedule.tile[0] // schedule.warp_tile[0], schedule.tile[1] // schedule.warp_tile[1]
+
+
+def pipeline_bytes(problem: GemmProblem, schedule: Sm80Schedule) -> int:
+    """Shared memory of the main loop: stages of both operands' tiles."""
+    m, n, k = schedule.tile
+    return schedule.stages * k * (m * problem.a.elem.bytes + n * problem.b.elem.bytes)
+
+
+def stage_bytes(problem: GemmProblem, schedule: Sm80Schedule, rows: int) -> int:
+    """Shared memory of the epilogue when `rows` rows of the tile pass at a time: accumulators
+    of 4 bytes, and one more such tile for every reduction."""
+    n = schedule.tile[1]
+    layout = epilogue.layout(problem)
+    elements = rows * (n + PAD_N) if layout.along == "n" else n * (rows + PAD_M)
+    return elements * (4 + sum(slot.bytes for slot in epilogue.reductions(problem)))
+
+
+def rows_staged(problem: GemmProblem, schedule: Sm80Schedule) -> int:
+    """The most rows that the epilogue can take at a time in the main loop's shared memory, in
+    whole MMA rows of all warps; at least one such."""
+    rows, least = schedule.tile[0], 16 * warps_of(schedule)[0]
+    room = pipeline_bytes(problem, schedule)
+    while rows % (2 * least) == 0 and stage_bytes(problem, schedule, rows) > room:
+        rows //= 2
+    return rows
+
+
+def shared_bytes(problem: GemmProblem, schedule: Sm80Schedule) -> int:
+    """Dynamic shared memory of a thread block, in bytes."""
+    stage = stage_bytes(problem, schedule, rows_staged(problem, schedule))
+    return max(pipeline_bytes(problem, schedule), stage)
+
+
+def check(problem: GemmProblem, schedule: Sm80Schedule) -> str:
+    """Why the template cannot take this schedule, or "": what divides what. Shared memory and
+    registers are the legality rules' business."""
+    key = (problem.lane.name, problem.accumulate, schedule.math)
+    if key not in MMAS and (schedule.math, problem.lane) != ("simt", F32):
+        return f"lane {key[0]} accumulated in {key[1]} has no math '{key[2]}'"
+    mma = _mma(problem, schedule)
+    m, n, k = schedule.tile
+    warp_m, warp_n = schedule.warp_tile
+    steps = {"warp tile M": (warp_m, 16), "warp tile N": (warp_n, 16 if mma else 32)}
+    steps["tile K"] = (k, 2 * mma.k if mma else 16)
+    for what, (value, step) in steps.items():
+        if value < step or value % step:
+            return f"{what} is {value}, not a multiple of {step}"
+    if m % warp_m or n % warp_n:
+        return f"tile {m}x{n} is not whole warp tiles of {warp_m}x{warp_n}"
+    warps = (m // warp_m) * (n // warp_n)
+    if warps > 32 or warps & (warps - 1):
+        return f"{warps} warps: a power of two up to 32 is needed"
+    if not 2 <= schedule.stages <= 16:
+        return f"{schedule.stages} stages: 2 to 16 are possible"
+    return ""
+
+
+def _mma(problem: GemmProblem, schedule: Sm80Schedule) -> Mma | None:
+    if schedule.math == "simt":
+        return None
+    return MMAS[problem.lane.name, problem.accumulate, schedule.math]
+
+
+_INCLUDES = (
+    "<algorithm>",
+    "<atomic>",
+    "<cstdint>",
+    "<cstring>",
+    "<initializer_list>",
+    "<numeric>",
+    "<type_traits>",
+    "<cuda_runtime.h>",
+    "<cuda/std/limits>",
+    "cute/tensor.hpp",
+    "cute/atom/copy_atom.hpp",
+    "cute/atom/mma_atom.hpp",
+)
+"""In this order: CuTe's atoms do not stand without cute/tensor.hpp before them."""
+
+
+def includes(own: Sequence[str]) -> tuple[str, ...]:
+    """The headers' names as #include takes them: the template's own, then the arithmetic's."""
+    every = dict.fromkeys((*own, *ARITHMETIC_INCLUDES))
+    system = [name for name in every if name.startswith("<")]
+    return (*system, *(f'"{name}"' for name in every if not name.startswith("<")))
+
+
+# --- operands --------------------------------------------------------------------
+
+
+def vector(access: Access) -> int:
+    """Elements that one copy moves along the contiguous mode: at most 16 bytes."""
+    return min(access.align, 16 // access.elem.bytes) if access.contiguous else 1
+
+
+def _copies(access: Access, name: str, rows: int, depth: int) -> Copies:
+    elem, width = access.elem, vector(access)
+    contiguous = access.contiguous
+    along_k = contiguous not in ("m", "n")
+    # ldmatrix transposes 16-bit elements only; FFMA and tf32 read 32-bit ones in either order.
+    shared_k = along_k or elem.bits == 8
+    shared = f"Shared{name}, kTile{'M' if name == 'A' else 'N'}"
+    direct = width * elem.bytes >= 4 and along_k == shared_k
+    load: Literal["async", "staged"] = "async" if direct else "staged"
+    line, swizzle, atom = shared_atom(elem, depth if shared_k else rows, shared_k)
+    flags = f"{_bool(along_k)}, {_bool(contiguous is not None)}"
+    loader = (
+        f"AsyncLoad<{elem.cpp}, {shared}, {flags}, {width}, {line}>"
+        if direct
+        else f"StagedLoad<{elem.cpp}, {shared}, {flags}, {_bool(shared_k)}>"
+    )
+    return Copies(
+        load=load,
+        loader=loader,
+        swizzle=swizzle,
+        atom=atom,
+        shared_k=_bool(shared_k),
+        read=read_atom(elem, shared_k),
+    )
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def shared_atom(elem: Element, extent: int, shared_k: bool) -> tuple[int, str, str]:
+    """The elements of a line in shared memory, the swizzle, and the layout of eight lines, (rows,
+    K), that it permutes; both repeat over the tile. Lines lie along K where `shared_k`, else
+    along the rows; `extent` is the tile's there.
+
+    A line is up to 128 bytes. The 16-byte chunks in one place of eight lines fall into different
+    banks, as ldmatrix reads them. 32-bit operands along the rows are read one by one, by lanes
+    4 K apart and 8 rows wide: chunks of 32 bytes move by K modulo 4.
+    """
+    longest = 128 // elem.bytes
+    line = next(n for n in (longest, longest // 2, longest // 4) if extent % n == 0)
+    chunk = (16 // elem.bytes).bit_length() - 1
+    bits = (line * elem.bytes // 16).bit_length() - 1
+    swizzle = f"{bits}, {chunk}, 3" if shared_k or elem.bits == 16 else f"{bits - 1}, 3, 2"
+    shape, strides = f"cute::_8, cute::_{line}", f"cute::_{line}, cute::_1"
+    if not shared_k:
+        shape, strides = f"cute::_{line}, cute::_8", f"cute::_1, cute::_{line}"
+    return line, f"cute::Swizzle<{swizzle}>", f"cute::Layout<cute::Shape<{shape}>, cute::Stride<{strides}>>"
+
+
+def read_atom(elem: Element, shared_k: bool) -> str:
+    match (shared_k, elem.bits):
+        case (True, _):
+            return "SM75_U32x4_LDSM_N"
+        case (False, 16):
+            return "SM75_U16x8_LDSM_T"
+        case _:
+            return f"UniversalCopy<{TF32.cpp}>"

@@ -1,0 +1,1 @@
+"""The emitters of grouped GEMM and their templates."""

@@ -1,0 +1,119 @@
+"""Products by plain multiply-adds (`ucutlass.emit.grouped_gemm.emitter`): what TMA and wgmma do not take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.arithmetic import ArithmeticText, arithmetic
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.gemm.lean_epilogue import Result, Slot
+from ucutlass.emit.gemm.sm90_epilogue import element, extent
+from ucutlass.emit.grouped_gemm.scales import ScaleSlot, factors_of
+from ucutlass.emit.text import render as template
+from ucutlass.kernels.access import Access, Stride
+from ucutlass.kernels.grouped_gemm.plan import ProductsProblem, SimtSchedule
+
+_INCLUDES = ("<algorithm>", "<cmath>", "<cstdint>", "<limits>")
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A or B: strides as C++ of the entry."""
+
+    name: str
+    data: str
+    pointer: int
+    row: str
+    k: str
+    l: str  # noqa: E741
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything that the template reads as `lean`."""
+
+    products: int
+    ragged: str
+    a: Operand
+    b: tuple[Operand, ...]
+    factors: tuple[tuple[ScaleSlot, ...], ...]
+    inputs: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+    outputs: tuple[Result, ...]
+    call: str
+
+    @property
+    def scales(self) -> tuple[ScaleSlot, ...]:
+        return tuple(slot for factor in self.factors for slot in factor)
+
+    @property
+    def pointers(self) -> tuple[Slot, ...]:
+        return (*self.inputs, *self.results)
+
+    @property
+    def stored(self) -> tuple[tuple[Slot, Result], ...]:
+        return tuple(zip(self.results, self.outputs, strict=True))
+
+
+def render(problem: ProductsProblem, schedule: SimtSchedule) -> str:
+    """The code, for `ucutlass.emit.text.finish`."""
+    gemm = problem.gemm
+    operation = arithmetic(gemm, problem.products)
+    return template(
+        "grouped_gemm/simt.cu.j2",
+        includes=_INCLUDES,
+        problem=problem,
+        schedule=schedule,
+        lane=gemm.lane.name,
+        lean=_layout(problem, operation),
+        arithmetic=operation,
+        accumulator="int32_t" if gemm.lane.kind == "int" else "float",
+        extents=[extent(product) for product in (gemm.m, gemm.n, gemm.k[0])],
+        batch=extent(gemm.batch[0]) if gemm.batch else "1",
+        part=extent(problem.scaled.length) if problem.scaled is not None else "K",
+    )
+
+
+def _layout(problem: ProductsProblem, operation: ArithmeticText) -> Layout:
+    gemm = problem.gemm
+    rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
+    inputs = tuple(Slot(f"in{i}", a, element(a.elem), "direct", True) for i, a in enumerate(gemm.inputs))
+    results = tuple(
+        Slot(f"out{j}", o.access, element(o.access.elem), "direct", False) for j, o in enumerate(gemm.outputs)
+    )
+    outputs = tuple(
+        Result(slot.name, slot.element, CPP[kind], "uint8_t" if kind == "bool" else CPP[kind])
+        for slot, kind in zip(results, operation.outputs, strict=True)
+    )
+    return Layout(
+        products=problem.products,
+        ragged=problem.ragged.mode if problem.ragged else "",
+        a=_operand("a", gemm.a, gemm.a.m),
+        b=tuple(_operand(f"b{i}", b, b.n) for i, b in enumerate(rights)),
+        factors=factors_of(problem.scaled),
+        inputs=inputs,
+        results=results,
+        outputs=outputs,
+        call=_call(operation, inputs, problem),
+    )
+
+
+def _operand(name: str, access: Access, row: Stride) -> Operand:
+    batch = access.batch[0] if access.batch else None
+    row_, k, l_ = ("0" if s is None else extent(s) for s in (row, access.k[0], batch))
+    data = "Nibbles" if access.elem.packed > 1 else f"{element(access.elem)} const*"
+    return Operand(name, data, access.pointer, row_, k, l_)
+
+
+def _call(operation: ArithmeticText, inputs: tuple[Slot, ...], problem: ProductsProblem) -> str:
+    names = ["m", "n", *(["l"] * operation.batch)]
+    return operation.call(
+        "p.arithmetic",
+        names if operation.coordinates else ["0"] * len(names),
+        "scaled[r][c]" if problem.scaled else ", ".join(f"sums[{i}][r][c]" for i in range(problem.products)),
+        [
+            f"{slot.name} != 0" if kind == "bool" else f"{CPP[kind]}({slot.name})"
+            for slot, kind in zip(inputs, operation.inputs, strict=True)
+        ],
+        [f"out{j}" for j in range(len(operation.outputs))],
+    )

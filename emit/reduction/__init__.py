@@ -1,0 +1,1 @@
+"""The emitter of reductions and its templates."""

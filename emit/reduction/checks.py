@@ -1,0 +1,55 @@
+"""What the entry of a sweep checks before it launches: alignments and extents that the plan relies on."""
+
+from __future__ import annotations
+
+from ucutlass.emit.reduction.writer import host_extent
+from ucutlass.emit.text import product
+from ucutlass.kernels.reduction.plan import TILE, Load, Output, SweepProblem, SweepSchedule
+
+
+def filled(problem: SweepProblem, schedule: SweepSchedule) -> str:
+    """What a full schedule relies on, of the columns or of a square's sides."""
+    if schedule.turned and schedule.full:
+        sides = (problem.vector or 0, schedule.across)
+        return " && ".join(f"({product(problem.modes[m])}) % {TILE} == 0" for m in sides)
+    line = schedule.threads * schedule.items
+    if schedule.keep == "registers" and not schedule.chained:
+        return f"p.columns == {line * schedule.cluster}" if schedule.full else ""
+    return f"p.columns % {line} == 0" if schedule.full else ""
+
+
+def aligned(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, object]]:
+    """By pointer, the bytes at whose multiples a tensor must start where they are more than an element's."""
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    words = [(problem.loads[k], word) for k, word in schedule.turned]
+    needs: dict[int, int] = {}
+    for x, elements in (*((x, _reach(x)) for x in every), *words):
+        if elements > 1:
+            needs[x.pointer] = max(elements * x.elem.bytes, needs.get(x.pointer, 0))
+    return [{"pointer": pointer, "bytes": n} for pointer, n in sorted(needs.items())]
+
+
+def multiples(problem: SweepProblem, schedule: SweepSchedule) -> list[dict[str, object]]:
+    """What the plan relies on: vectors divide their mode, words that of a square, strides keep alignments."""
+    needs: dict[tuple[str, int], None] = {}
+    vector = schedule.vector
+    for k, word in schedule.turned:
+        if word > 1:
+            inner = problem.modes[schedule.across]
+            strides = [a.stride for a in problem.loads[k].axes if a.stride]
+            needs |= dict.fromkeys((product(x), word) for x in (inner, *strides))
+    if problem.vector is not None and vector > 1:
+        needs[product(problem.modes[problem.vector]), vector] = None
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    for one in every:
+        for axis in one.axes:
+            if min(one.align, vector) > 1 and axis.stride:
+                needs[product(axis.stride), min(one.align, vector)] = None
+            if isinstance(one, Load) and one.span > 1 and axis.extent is not None:
+                needs[product(axis.stride) if axis.stride else host_extent(axis.extent), one.span] = None
+    return [{"value": value, "of": of} for value, of in needs]
+
+
+def _reach(one: Load | Output) -> int:
+    """Elements at whose multiples the tensor must start."""
+    return max(one.align, one.span if isinstance(one, Load) else 1)

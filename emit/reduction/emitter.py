@@ -1,0 +1,451 @@
+"""Sweeps: element-wise work, reductions and scans over columns, windows and gathers.
+
+The template is `reduction/reduction.cu.j2`, its library `reduction/library.j2`; the kernel's body is written here, pass by
+pass over the columns: loads of all items first, so that they are in flight together, then the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ucutlass.emit import text
+from ucutlass.emit.arithmetic import convert, kind_of, rounded
+from ucutlass.emit.cuda_types import types_of
+from ucutlass.emit.definitions import require_definitions
+from ucutlass.emit.functions import CPP, INTEGER, definitions
+from ucutlass.emit.reduction.checks import aligned, filled, multiples
+from ucutlass.emit.reduction.indexing import Places
+from ucutlass.emit.reduction.loads import Loader
+from ucutlass.emit.reduction.lookback import Chains
+from ucutlass.emit.reduction.reductions import Reducer
+from ucutlass.emit.reduction.splits import Splits
+from ucutlass.emit.reduction.writer import Fields, Names, Writer, accumulator, stored_cpp, touched
+from ucutlass.emit.tolerance import coarse, tolerant
+from ucutlass.ir.elements import BF16, TF32
+from ucutlass.kernels.arithmetic import Round
+from ucutlass.kernels.reduction.plan import (
+    TILE,
+    Load,
+    Output,
+    RowReduce,
+    ScanAlong,
+    SweepPlan,
+    SweepProblem,
+    Window,
+    arguments,
+    beside,
+    phase_of,
+    phases,
+    reductions,
+    scans_of,
+)
+
+_INCLUDES = ("<cmath>", "<cstdint>", "<cstring>", "<limits>", "<type_traits>", "<cuda_runtime.h>")
+
+
+def render(plan: SweepPlan) -> str:
+    """The code of a plan, for `ucutlass.emit.text.finish`."""
+    problem, schedule = plan.problem, plan.schedule
+    exact = [o.value for o in problem.outputs if not coarse(o.elem)]
+    live, loads = range(len(problem.instructions)), problem.loads
+    fast = tolerant(problem.instructions, live, exact, lambda one: arguments(one, loads))
+    pen = Writer(plan, Fields(), {}, fast)
+    hands = Loader(plan, pen)
+    made = _Body(plan, pen, hands, Places(plan, pen, hands))
+    chains = Chains(plan)
+    statements = made.lines()
+    require_definitions(statements)
+    body = "\n".join(_indented(statements))
+    writer = made.writer
+    integers = [INTEGER] if "ucc_integer<" in body else []
+    fields = writer.fields
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    elems = {x.elem for x in every} | {i.elem for i in problem.instructions if isinstance(i, Round)}
+    types = types_of(elems)
+    across = problem.across
+    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
+    reductions = any(isinstance(i, RowReduce | Window) for i in problem.instructions)
+    block = (schedule.threads, schedule.rows)
+    return text.render(
+        "reduction/reduction.cu.j2",
+        includes=(*_INCLUDES, *dict.fromkeys(t.header for t in types)),
+        types=types,
+        bf16=BF16 in elems,
+        tf32=TF32 in elems,
+        rounds="ucc_round<" in body,
+        columns=bool(problem.columns),
+        across=across,
+        reductions=reductions,
+        scans=scans,
+        vector=schedule.vector,
+        threads=schedule.threads,
+        rows=schedule.rows,
+        items=schedule.items,
+        functions="\n".join([*integers, definitions(tuple(writer.uses))]),
+        fields=[{"type": cpp, "name": name, "note": note} for name, (cpp, note) in fields.types.items()],
+        floors=any("floor_" in line for line in fields.host),
+        host=fields.host,
+        body=body,
+        dims=problem.dims,
+        launches=made.launches,
+        splits=schedule.splits,
+        whole=any(o.whole for o in problem.outputs),
+        block=", ".join(map(str, block if across else reversed(block))),
+        block_threads=schedule.threads * schedule.rows,
+        resident=chains.blocks(loads[k] for k in pen.fetched(o.value for o in problem.outputs)),
+        rows_per_block=1 if schedule.turned else schedule.rows * (1 if problem.columns else schedule.items),
+        turned=bool(schedule.turned),
+        tile=TILE,
+        cluster=schedule.cluster,
+        chained=schedule.chained,
+        workspace=chains.workspace() if schedule.chained else Splits(plan).workspace(),
+        radix=chains.radix,
+        full=filled(problem, schedule),
+        retained="load_retained<" in body,
+        aligned=aligned(problem, schedule),
+        multiples=multiples(problem, schedule),
+    )
+
+
+def _indented(lines: Iterable[str]) -> Iterable[str]:
+    depth = 1
+    for line in lines:
+        closing = len(line) - len(line.lstrip("}"))
+        shown = depth - closing
+        depth += line.count("{") - line.count("}")
+        yield line if line.startswith("#") else "  " * max(1, shown) + line
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The kernel's statements."""
+
+    plan: SweepPlan
+    writer: Writer
+    loader: Loader
+    places: Places
+
+    @property
+    def problem(self) -> SweepProblem:
+        return self.plan.problem
+
+    @property
+    def launches(self) -> int:
+        return phases(self.problem) + bool(self._scans) + 1 if self.plan.schedule.splits > 1 else 1
+
+    def lines(self) -> list[str]:
+        self.places.totals()
+        out = self.places.start()
+        if self.plan.schedule.cluster > 1:
+            # None writes to a block that is not there yet.
+            out.append("cluster_sync();")
+        return [*out, *self.places.row(), *self._row()]
+
+    @property
+    def _part(self) -> str:
+        """The chunk of a row that lies in registers."""
+        if self.plan.schedule.chained:
+            return "part"
+        return "int(blockIdx.y)" if self.plan.schedule.cluster > 1 else "0"
+
+    def _row(self) -> list[str]:
+        """All that is done for a thread's row."""
+        problem = self.problem
+        splits, schedule = Splits(self.plan), self.plan.schedule
+        split, keep = schedule.splits > 1, schedule.keep == "registers"
+        out = [self.loader.declared(k) for k in range(len(problem.loads))] if keep else []
+        loaded: set[int] = set()
+        for phase in range(phases(problem)):
+            reductions = self._reductions(phase)
+            out += [f"{accumulator(one)} r{i}[{self._lanes}];" for i, one in reductions]
+            made = self._phase(reductions, loaded)
+            made += [f"reduce(r{i}, turn);" for i, _ in reductions]
+            if not split:
+                out += made
+                continue
+            out += [f"if constexpr (kLaunch == {phase}) {{", *made]
+            out += [line for i, one in reductions for line in splits.leave(i, one)]
+            out += ["return;", "} else {"]
+            out += [line for i, one in reductions for line in splits.gather(i, one)]
+            out += ["}"]
+        if any(o.whole for o in problem.outputs) or not problem.columns:
+            out += self._results(loaded)
+        out += self._row_results()
+        return out
+
+    @property
+    def _lanes(self) -> str:
+        return "1" if self.problem.across else "kVector"
+
+    @property
+    def _scans(self) -> tuple[tuple[int, ScanAlong], ...]:
+        return scans_of(self.problem)
+
+    # --- loads
+
+    def _loads(self, targets: Sequence[int], loaded: set[int], names: Names) -> list[str]:
+        """Loads of all items that the targets need, that are not there yet and that are not loaded item by
+        item."""
+        keep = self.plan.schedule.keep == "registers"
+        wanted = [
+            k for k in self.writer.fetched(targets) if k not in names.local and not (keep and k in loaded)
+        ]
+        if keep:
+            loaded.update(wanted)
+        if not wanted:
+            return []
+        lines = [] if keep else [self.loader.declared(k) for k in wanted]
+        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
+        for k in wanted:
+            lines += self.loader.load(k, "ok", names)
+        return [*lines, "}"]
+
+    def _late(self, targets: Sequence[int], loaded: set[int], scanned: Sequence[int] = ()) -> Names:
+        """The names of a pass over the targets and what is scanned.
+
+        Of the targets what is the same for all rows, or for a vector's elements, comes from the caches, item
+        by item, and so does whatever lies at addresses that the pass computes. What an early load's address
+        reads is early too.
+        """
+        fetched = self.writer.fetched([*targets, *scanned])
+        late = {k for k in fetched if self.writer.computed_address(k)}
+        if self.problem.columns:
+            late |= {k for k in self.writer.fetched(targets) if k not in loaded and self._cached(k)}
+        for k in fetched:
+            if k not in late and k not in loaded:
+                late -= set(self.writer.address_loads(k))
+        return Names(self.problem.vector, local=frozenset(late))
+
+    def _cached(self, load: int) -> bool:
+        """Whether a load is the same for all rows, or for a vector's elements."""
+        one = self.problem.loads[load]
+        modes = touched(self.plan, (*one.axes, *one.guards))
+        return modes.isdisjoint(range(len(self.problem.rows))) or self.problem.vector not in modes
+
+    def _item_loads(self, targets: Sequence[int], names: Names) -> list[str]:
+        """Loads of this item alone and its windows: what gives an address stands before what reads there."""
+        loads = [k for k in self.writer.fetched(targets) if k in names.local]
+        lines, windows = [], self.writer.windows(targets)
+        for k in sorted(loads, key=self.writer.computed_address):
+            needed = [i for i in self.writer.windows(self.writer.ids(k)) if i in windows]
+            windows = [i for i in windows if i not in needed]
+            lines += self.loader.windows(needed, names)
+            lines += [self.loader.declared(k, "1"), *self.loader.load(k, "true", names)]
+        return [*lines, *self.loader.windows(windows, names)]
+
+    # --- passes
+
+    def _reductions(self, phase: int) -> list[tuple[int, RowReduce]]:
+        at = phase_of(self.problem)
+        found = [(i, self.problem.instructions[i]) for i in reductions(self.problem) if at[i] == phase]
+        return [(i, one) for i, one in found if isinstance(one, RowReduce)]
+
+    def _chunks(self, inside: list[str]) -> list[str]:
+        """Over a row's chunks; one is all where the row lies in registers."""
+        if self.plan.schedule.keep == "registers":
+            return ["{", f"int const chunk = {self._part};", *inside, "}"]
+        return ["for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {", *inside, "}"]
+
+    def _each(
+        self,
+        targets: Sequence[int],
+        work: list[str],
+        names: Names,
+        before: Sequence[str] = (),
+        backwards: bool = False,
+    ) -> list[str]:
+        """Over the elements of all items that are there: the targets, then the work on them. `backwards`:
+        from the largest coordinate on."""
+        up, down = "int i = 0; i < kItems; ++i", "int i = kItems - 1; i >= 0; --i"
+        vector = "int v = kVector - 1; v >= 0; --v" if backwards else "int v = 0; v < kVector; ++v"
+        items = down if backwards and not self.places.reversed() else up
+        return [
+            "#pragma unroll",
+            f"for ({items}) {{",
+            *self.places.item(),
+            "if (ok) {",
+            *before,
+            *self._item_loads(targets, names),
+            "#pragma unroll",
+            f"for ({vector}) {{",
+            self.loader.element(),
+            *self.writer.statements(targets, names),
+            *work,
+            "}",
+            "}",
+            "}",
+        ]
+
+    def _once(self, targets: Sequence[int], names: Names) -> tuple[list[str], Names]:
+        """The lines that compute once a row what of the targets is the same for all of it."""
+        known = self.writer.of_row(targets)
+        if not known or not self.problem.columns:
+            return [], names
+        lines = [f"{CPP[self.writer.kind(i)]} h{i}[{self._lanes}];" for i in known]
+        lines += ["#pragma unroll", f"for (int v = 0; v < {self._lanes}; ++v) {{"]
+        lines += [*self.writer.statements(known, names), *(f"h{i}[v] = v{i};" for i in known), "}"]
+        return lines, replace(names, known=frozenset(known))
+
+    def _phase(self, reductions: list[tuple[int, RowReduce]], loaded: set[int]) -> list[str]:
+        targets = [one.arg for _, one in reductions]
+        once, names = self._once(targets, self._late(targets, loaded))
+        lines = [*once, *self._loads(targets, loaded, names)]
+        reducer = Reducer(self.plan, self.loader, self.places)
+        made = [reducer.passes(i, one, self.writer.operand(one.arg, names)) for i, one in reductions]
+        before = [line for m in made for line in m.counted]
+        lines += [line for m in made for line in m.declared]
+        lines += self._each(targets, [line for m in made for line in m.first], names, before)
+        lines += [line for m in made for line in m.between]
+        for backwards in (False, True):
+            pairs = zip(made, reductions, strict=True)
+            again = [(m, one) for m, (_, one) in pairs if m.second and m.backwards == backwards]
+            if again:
+                work = [line for m, _ in again for line in m.second]
+                lines += self._each([one.arg for _, one in again], work, names, (), backwards)
+        return self._chunks([*lines, *(line for m in made for line in m.ends)])
+
+    def _results(self, loaded: set[int]) -> list[str]:
+        whole = [o for o in self.problem.outputs if o.whole or not self.problem.columns]
+        targets = [o.value for o in whole]
+        scans = self._scans
+        scanned = [s.arg for _, s in scans]
+        once, names = self._once([*targets, *scanned], self._late(targets, loaded, scanned))
+        carries = [
+            f"{CPP[s.kind]} carry{i}[{self._lanes}]; for (int l = 0; l < {self._lanes}; ++l) "
+            f"carry{i}[l] = {'0' if s.op == 'sum' else '1'};"
+            for i, s in scans
+        ]
+        if scans and self.plan.schedule.keep == "reread":
+            early, lines = self._following([*targets, *scanned], loaded, names)
+        else:
+            early, lines = [], self._loads([*targets, *scanned], loaded, names)
+        for i, s in scans:
+            lines += self._scan(i, s, names)
+        if scans and self.plan.schedule.splits > 1:
+            early = [*self._totals([*early, *self._chunks(lines)]), *early]
+        stores = [line for j, o in enumerate(whole) for line in self._store(j, o)]
+        lines += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item(), "if (ok) {"]
+        lines += [f"Pack<{_wide(o)}, kVector> wide{j};" for j, o in enumerate(whole)]
+        lines += self._item_loads(targets, names)
+        lines += ["#pragma unroll", "for (int v = 0; v < kVector; ++v) {", self.loader.element()]
+        lines += self.writer.statements(targets, names)
+        lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(whole)]
+        if not self.problem.columns:
+            return [*lines, "}", *stores, "}", "}"]
+        lines += ["}", "if (mine) {", *stores, "}", "}", "}"]
+        return [*once, *carries, *early, *self._chunks(lines)]
+
+    def _totals(self, scanned: Sequence[str]) -> list[str]:
+        """The launch that leaves each part's total of every scan, and what the next begins with."""
+        splits, scans = Splits(self.plan), self._scans
+        return [
+            f"if constexpr (kLaunch == {phases(self.problem)}) {{",
+            *scanned,
+            *(line for i, s in scans for line in splits.leave(i, s)),
+            "return;",
+            "} else {",
+            *(line for i, s in scans for line in splits.carry(i, s)),
+            "}",
+        ]
+
+    def _following(
+        self, targets: Sequence[int], loaded: set[int], names: Names
+    ) -> tuple[list[str], list[str]]:
+        """As `_loads`, for one pass over chunks: each chunk's loads are under way while the one before is
+        computed. What stands before the chunks, and what stands in them."""
+        wanted = [k for k in self.writer.fetched(targets) if k not in names.local]
+        load = ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {", *self.places.item()]
+        for k in wanted:
+            load += self.loader.load(k, "ok", replace(names, raw="next"))
+        load.append("}")
+        early = [self.loader.declared(k, into="next") for k in wanted]
+        early += ["{", "int const chunk = first_chunk;", *load, "}"]
+        inside = [self.loader.declared(k) for k in wanted]
+        inside += ["#pragma unroll", "for (int i = 0; i < kItems; ++i) {"]
+        inside += [*(f"raw{k}[i] = next{k}[i];" for k in wanted), "}"]
+        inside += ["if (int const next_chunk = chunk + 1; next_chunk < last_chunk) {"]
+        inside += ["int const chunk = next_chunk;", *load, "}"]
+        return early, inside
+
+    def _scan(self, i: int, s: ScanAlong, names: Names) -> list[str]:
+        """A chunk's values of a scan."""
+        neutral, cpp = "0" if s.op == "sum" else "1", CPP[s.kind]
+        at = "kVector - 1 - v" if s.reverse and self.problem.across else "v"
+        op = "Add" if s.op == "sum" else "Multiply"
+        return [
+            f"{cpp} s{i}[kItems][kVector];",
+            "#pragma unroll",
+            "for (int i = 0; i < kItems; ++i)",
+            "#pragma unroll",
+            f"for (int v = 0; v < kVector; ++v) s{i}[i][v] = {cpp}({neutral});",
+            *self._each([s.arg], [f"s{i}[i][{at}] = {self.writer.operand(s.arg, names)};"], names),
+            f"scan<{op}, {'true' if s.exclusive else 'false'}>(s{i}, carry{i}{self._chain(i, s)});",
+        ]
+
+    def _chain(self, i: int, s: ScanAlong) -> str:
+        """Through which the parts of a row learn what stands before them, as a further argument."""
+        return f", {Chains(self.plan).of(i, s)}" if self.plan.schedule.chained else ""
+
+    def _narrow(self, o: Output, names: Names) -> str:
+        kind = self.writer.kind(o.value)
+        value = convert(self.writer.operand(o.value, names), kind, kind_of(o.elem))
+        match o.elem.kind:
+            case "float":
+                return value
+            case "bool":
+                return f"uint8_t({value})"
+            case "int":
+                return f"{o.elem.cpp}({rounded(self.writer.operand(o.value, names), kind, o.elem)})"
+
+    def _store(self, j: int, o: Output) -> list[str]:
+        vector = self.problem.vector
+        lines = [f"auto const out{j} = narrow<{stored_cpp(o.elem)}>(wide{j});"]
+        if vector is None or beside(o.axes, vector):
+            inner = self.writer.address(o.axes, (), Names(None))
+            return [*lines, "{", *inner, f"store<kVector, {o.align}>(p.t{o.pointer} + o, out{j});", "}"]
+        inner = self.writer.address(o.axes, (), Names(vector))
+        return [
+            *lines,
+            "#pragma unroll",
+            "for (int v = 0; v < kVector; ++v) {",
+            self.loader.element(),
+            *inner,
+            f"p.t{o.pointer}[o] = out{j}.value[v];",
+            "}",
+        ]
+
+    def _row_results(self) -> list[str]:
+        """Results of one value a row, by one thread of each row."""
+        rows = [o for o in self.problem.outputs if not o.whole and self.problem.columns]
+        if not rows:
+            return []
+        across = self.problem.across
+        names = Names(None if across else self.problem.vector)
+        leader = "threadIdx.x" if across else "threadIdx.y"
+        targets = [o.value for o in rows]
+        part = "part" if self.plan.schedule.chained else "blockIdx.y"
+        lines = [f"if (mine && {leader} == 0 && {part} == 0) {{"]
+        lanes = "1" if across else "kVector"
+        fetched = self.writer.fetched(targets)
+        names = replace(names, local=frozenset(fetched))
+        lines += self._item_loads(targets, names)
+        lines += [f"Pack<{_wide(o)}, {lanes}> wide{j};" for j, o in enumerate(rows)]
+        lines += ["#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{"]
+        lines += [] if across else [self.loader.element()]
+        lines += self.writer.statements(targets, names)
+        lines += [f"wide{j}.value[v] = {self._narrow(o, names)};" for j, o in enumerate(rows)]
+        lines.append("}")
+        for j, o in enumerate(rows):
+            if across:
+                inner = self.writer.address(o.axes, (), Names(None))
+                made = f"narrow<{stored_cpp(o.elem)}>(wide{j})"
+                lines += ["{", *inner, f"p.t{o.pointer}[o] = {made}.value[0];", "}"]
+            else:
+                lines += self._store(j, o)
+        return [*lines, "}"]
+
+
+def _wide(o: Output) -> str:
+    """What a result is before it is narrowed: floats are rounded a vector at a time."""
+    return "float" if o.elem.kind == "float" else stored_cpp(o.elem)

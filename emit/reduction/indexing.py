@@ -1,0 +1,184 @@
+"""Where a thread of a sweep stands: its rows and columns as coordinates of the modes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.reduction.loads import Loader
+from ucutlass.emit.reduction.lookback import Chains
+from ucutlass.emit.reduction.writer import Writer, stored_cpp
+from ucutlass.emit.text import product
+from ucutlass.kernels.reduction.plan import TILE, SweepPlan, SweepProblem, scans_of
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Writes coordinates: q<mode> of a mode where an item's vector starts."""
+
+    plan: SweepPlan
+    writer: Writer
+    loader: Loader
+
+    @property
+    def chains(self) -> Chains:
+        return Chains(self.plan)
+
+    @property
+    def problem(self) -> SweepProblem:
+        return self.plan.problem
+
+    def totals(self) -> None:
+        """Rows and columns in the units that threads count: vectors along the vector mode."""
+        problem, fields = self.problem, self.writer.fields
+        for load in problem.loads:
+            fields.add(
+                f"t{load.pointer}",
+                f"{stored_cpp(load.elem)} const*",
+                f"static_cast<{stored_cpp(load.elem)} const*>(tensors[{load.pointer}])",
+            )
+        for output in problem.outputs:
+            cpp = stored_cpp(output.elem)
+            fields.add(f"t{output.pointer}", f"{cpp}*", f"static_cast<{cpp}*>(tensors[{output.pointer}])")
+        if self.plan.schedule.turned:
+            sides = (problem.vector, self.plan.schedule.across)
+            counts = [
+                f"(({product(m)} + {TILE - 1}) / {TILE})" if i in sides else f"({product(m)})"
+                for i, m in enumerate(problem.rows)
+            ]
+            fields.add("rows", "int64_t", " * ".join(counts))
+            fields.add("columns", "int64_t", "1")
+            return
+        for name, modes, first in (
+            ("rows", problem.rows, 0),
+            ("columns", problem.columns, len(problem.rows)),
+        ):
+            units = "*".join(f"({product(m)})" for m in modes) or "1"
+            if problem.vector is not None and first <= problem.vector < first + len(modes):
+                units = f"{units} / {self.plan.schedule.vector}"
+            fields.add(name, "int64_t", units)
+        if self.plan.schedule.splits > 1 or self.plan.schedule.chained:
+            fields.types["partial"] = ("uint8_t*", "")
+        if self.plan.schedule.chained:
+            for name, value in self.chains.fields().items():
+                fields.add(name, "int64_t", value)
+
+    def start(self) -> list[str]:
+        if self.plan.schedule.turned:
+            return self._square()
+        if not self.problem.columns:
+            return ["int64_t const block = blockIdx.x;"]
+        if self.plan.schedule.chained:
+            return self.chains.start()
+        return [
+            "[[maybe_unused]] constexpr int kLine = kThreads * kItems;",
+            f"[[maybe_unused]] constexpr int kSplits = {self.plan.schedule.splits};",
+            "int const chunks = int((p.columns + kLine - 1) / kLine);",
+            "[[maybe_unused]] int const first_chunk = int(int64_t(chunks) * blockIdx.y / gridDim.y);",
+            "[[maybe_unused]] int const last_chunk = int(int64_t(chunks) * (blockIdx.y + 1) / gridDim.y);",
+            "[[maybe_unused]] int turn = 0;  // of the two buffers in which threads meet",
+        ]
+
+    def row(self) -> list[str]:
+        """The coordinates of the thread's row. Where it has none, it does again what the last
+        row's does, and stores nothing."""
+        if not self.problem.columns:
+            return []
+        row = "threadIdx.y" if self.problem.across else "threadIdx.x"
+        chained = self.plan.schedule.chained
+        if self.plan.schedule.rows == 1:
+            # A launch has no more blocks than rows.
+            block = "block" if chained else "blockIdx.x"
+            lines = [f"int64_t const row = {block};", "[[maybe_unused]] constexpr bool mine = true;"]
+        else:
+            block = "block" if chained else "int64_t(blockIdx.x)"
+            lines = [
+                f"int64_t const own_row = {block} * kRows + {row};",
+                "[[maybe_unused]] bool const mine = own_row < p.rows;",
+                "int64_t const row = mine ? own_row : p.rows - 1;",
+            ]
+        return lines + self._coordinates("row", 0, len(self.problem.rows), "true")
+
+    def _square(self) -> list[str]:
+        """Where a block's square lies: blocks are numbered along a few squares of the other side, so that
+        what runs at a time reads long stretches too, then along the vector mode, then along the rest of the
+        other side, then along all other modes."""
+        problem, fields, across = self.problem, self.writer.fields, self.plan.schedule.across
+        vector = problem.vector
+        assert vector is not None
+        along, side = (f"(({product(problem.modes[m])} + {TILE - 1}) / {TILE})" for m in (vector, across))
+        group = f"({side} % 8 == 0 ? 8 : {side} % 4 == 0 ? 4 : {side} % 2 == 0 ? 2 : 1)"
+        few = fields.add("group", "Divisor", f"Divisor(int({group}))")
+        lines = ["int rest = int(blockIdx.x), at, near;", f"{few}(rest, near, rest);"]
+        for mode, units in ((vector, along), (across, f"{side} / {group}")):
+            field = fields.add(f"squares{mode}", "Divisor", f"Divisor(int({units}))")
+            first = "at" if mode == vector else f"at * {few}.divisor + near"
+            lines += [f"{field}(rest, at, rest);", f"int64_t const first_{mode} = int64_t({first}) * {TILE};"]
+        others = [m for m in range(len(problem.rows)) if m not in (vector, across)]
+        for mode in reversed(others):
+            units = product(problem.modes[mode])
+            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
+            lines += [f"{field}(rest, at, rest);", f"[[maybe_unused]] int64_t const q{mode} = at;"]
+        return [*lines, *self.loader.squares()]
+
+    def _coordinates(self, index: str, first: int, count: int, valid: str) -> list[str]:
+        """q<mode> of modes first.. of a flat index, the last mode innermost; 0 where it is not valid."""
+        problem, fields = self.problem, self.writer.fields
+        if count == 0:
+            return []
+        lines, rest = [], f"at{first}"
+        lines.append(f"int64_t {rest} = {index if valid == 'true' else f'{valid} ? {index} : 0'};")
+        for mode in reversed(range(first, first + count)):
+            vector = self.plan.schedule.vector if mode == problem.vector else 1
+            scale = f" * {vector}" if vector > 1 else ""
+            if mode == first:
+                lines.append(f"[[maybe_unused]] int64_t const q{mode} = {rest}{scale};")
+                continue
+            units = (
+                f"({product(problem.modes[mode])}) / {vector}" if vector > 1 else product(problem.modes[mode])
+            )
+            field = fields.add(f"div{mode}", "Divisor", f"Divisor(int({units}))")
+            lines += [
+                f"int quotient{mode}, remainder{mode};",
+                f"{field}(quotient{mode}, remainder{mode}, int({rest}));",
+                f"[[maybe_unused]] int64_t const q{mode} = int64_t(remainder{mode}){scale};",
+                f"{rest} = quotient{mode};",
+            ]
+        return lines
+
+    def item(self) -> list[str]:
+        """The coordinates of item i, and in `ok` whether it is there."""
+        problem = self.problem
+        if self.plan.schedule.turned:
+            vector, across, fields = problem.vector, self.plan.schedule.across, self.writer.fields
+            assert vector is not None
+            return [
+                "int const slot = i * kRows + threadIdx.x;",
+                f"int const along = slot % ({TILE} / kVector) * kVector, side = slot / ({TILE} / kVector);",
+                f"int64_t const q{vector} = first_{vector} + along, q{across} = first_{across} + side;",
+                "constexpr bool ok = true;"
+                if self.plan.schedule.full
+                else f"bool const ok = q{vector} < {fields.mode(vector, problem.modes[vector])}"
+                f" && q{across} < {fields.mode(across, problem.modes[across])};",
+            ]
+        if not problem.columns:
+            lines = [
+                "int64_t const row = (block * kItems + i) * kRows + threadIdx.x;",
+                "bool const ok = row < p.rows;",
+            ]
+            return lines + self._coordinates("row", 0, len(problem.rows), "ok")
+        thread = "threadIdx.x" if problem.across else "threadIdx.y"
+        # Full lines need no comparison, and 64 bits let the compiler walk addresses by their strides.
+        full = self.plan.schedule.full
+        wide = "int64_t" if full else "uint32_t"
+        column = f"({wide}(chunk) * kItems + i) * kThreads + {thread}"
+        if scans_of(self.problem) and not problem.across:
+            column = f"({wide}(chunk) * kThreads + {thread}) * kItems + i"
+        ok = "constexpr bool ok = true" if full else "bool const ok = place < uint32_t(p.columns)"
+        lines = [f"{wide} const place = {column};", f"[[maybe_unused]] {ok};"]
+        valid = "true" if full else "ok"
+        index = f"({wide}(p.columns) - 1 - place)" if self.reversed() else "place"
+        first = len(problem.rows)
+        return lines + self._coordinates(index, first, len(problem.columns), valid)
+
+    def reversed(self) -> bool:
+        return any(s.reverse for _, s in scans_of(self.problem))

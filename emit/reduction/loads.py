@@ -1,0 +1,309 @@
+"""Loads of a sweep: vectors of items, and windows, whose overlapping elements are read once.
+
+Where a window moves along the contiguous axis together with the vector, and the program fixes its extent,
+all that a vector's windows touch is a *span*, read in aligned vectors: taps then are registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from ucutlass.emit.reduction.writer import Names, Writer, fill, moves, stored_cpp, touched, window_accumulator
+from ucutlass.ir.extents import Fixed
+from ucutlass.kernels.reduction.plan import (
+    Along,
+    Fetch,
+    Linear,
+    Load,
+    SweepPlan,
+    SweepProblem,
+    Window,
+    arguments,
+    beside,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one vector's windows touch: `packs` vectors of `align` elements from `first` on, relative to
+    where the vector's first element lies; `modes` are the windows that move within it, by factor."""
+
+    load: int
+    along: Along
+    align: int
+    first: int
+    shift: int
+    packs: int
+    step: int
+    modes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Writes the loads of one plan."""
+
+    plan: SweepPlan
+    writer: Writer
+
+    @property
+    def problem(self) -> SweepProblem:
+        return self.plan.problem
+
+    def declared(self, load: int, count: str = "kItems", into: str = "raw") -> str:
+        one = self.problem.loads[load]
+        width = "kVector" if moves(self.plan, one) else "1"
+        return f"Pack<{raw_cpp(one)}, {width}> {into}{load}[{count}];"
+
+    def load(self, k: int, valid: str, names: Names) -> list[str]:
+        """raw<k> of the item at hand; `valid`: whether its coordinates are there."""
+        one, plan, vector = self.problem.loads[k], self.plan, self.problem.vector
+        if k in dict(plan.schedule.turned):
+            return [f"raw{k}[i] = turned(tile{k}, side, along);"]
+        cpp, ids = raw_cpp(one), self.writer.ids(k)
+        pack = f"raw{k}[0]" if k in names.local else f"{names.raw}{k}[{names.item}]"
+        outside = f"{cpp}({fill(one)})"
+        moved = [a for a in (*one.axes, *one.guards) if vector in touched(plan, [a])]
+        if not moved or (len(moved) == 1 and beside(one.axes, vector)):
+            # Neighbours: one address for all.
+            here = replace(names, vector=None)
+            count, align = ("kVector", one.align) if moved else ("1", 1)
+            how = "load_retained" if self._retained(k) else "load"
+            read = f"{how}<{count}, {align}>(p.t{one.pointer} + o)"
+            if cpp != stored_cpp(one.elem):
+                read = f"widen<{cpp}>({read})"
+            return [
+                "{",
+                *self._ids(ids, here),
+                *self.writer.address(one.axes, one.guards, here),
+                f"{pack} = in && {valid} ? {read} : splat<{count}>({outside});",
+                "}",
+            ]
+        here = replace(names, vector=vector)
+        read = f"{cpp}(load<1, 1>(p.t{one.pointer} + o).value[0])"
+        return [
+            "#pragma unroll",
+            "for (int v = 0; v < kVector; ++v) {",
+            self.element(),
+            *self._ids(ids, here),
+            *self.writer.address(one.axes, one.guards, here),
+            f"{pack}.value[v] = in && {valid} ? {read} : {outside};",
+            "}",
+        ]
+
+    def _retained(self, k: int) -> bool:
+        """Whether no two rows share an element of a load, and its lines are to leave the L2 last."""
+        walked = set(range(len(self.problem.rows) + len(self.problem.columns)))
+        one = self.problem.loads[k]
+        return self.plan.schedule.retain and touched(self.plan, (*one.axes, *one.guards)) == walked
+
+    def element(self) -> str:
+        """The coordinate of the vector's element at hand."""
+        vector = self.problem.vector
+        return "" if vector is None else f"[[maybe_unused]] int64_t const c{vector} = q{vector} + v;"
+
+    def _ids(self, ids: Sequence[int], names: Names) -> list[str]:
+        """The gathered coordinates of the element at hand."""
+        if not ids:
+            return []
+        start = [] if names.vector is not None else ["constexpr int v = 0;"]
+        return [*start, *self.writer.statements(ids, names)]
+
+    # --- squares
+
+    def squares(self) -> list[str]:
+        """Fills the squares of shared memory that turn loads, whose places are `first_<mode>`."""
+        lines: list[str] = []
+        for k, word in self.plan.schedule.turned:
+            lines += self._square(k, word)
+        return [*lines, "__syncthreads();"] if lines else []
+
+    def _square(self, k: int, word: int) -> list[str]:
+        """Reads along the tensor's own mode, a word of each of as many lines; writes words of the other."""
+        problem, fields = self.problem, self.writer.fields
+        vector, across = problem.vector, self.plan.schedule.across
+        assert vector is not None
+        one = problem.loads[k]
+        cpp = stored_cpp(one.elem)
+        names = Names(None)
+        lines = fields.mode(vector, problem.modes[vector])
+        wide = fields.mode(across, problem.modes[across])
+        slot = [
+            "int const slot = j * kRows + threadIdx.x;",
+            f"int const lu = slot % kSide * {word}, lw = slot / kSide * {word};",
+        ]
+        return [
+            f"__shared__ __align__(16) uint8_t memory{k}[TILE * (TILE + {word}) * sizeof({cpp})];",
+            f"auto* const tile{k} = reinterpret_cast<Pack<{cpp}, TILE + {word}>*>(memory{k});",
+            "{",
+            f"constexpr int kSide = TILE / {word}, kSlots = kSide * kSide / kRows;",
+            f"Pack<{cpp}, {word}> in_lines[kSlots][{word}];",
+            "#pragma unroll",
+            "for (int j = 0; j < kSlots; ++j) {",
+            *slot,
+            "#pragma unroll",
+            f"for (int a = 0; a < {word}; ++a) {{",
+            f"int64_t const q{across} = first_{across} + lu, q{vector} = first_{vector} + lw + a;",
+            "{" if self.plan.schedule.full else f"if (q{across} < {wide} && q{vector} < {lines}) {{",
+            *self.writer.address(one.axes, (), names),
+            f"in_lines[j][a] = load<{word}, {word}>(p.t{one.pointer} + o);",
+            "}",
+            "}",
+            "}",
+            "#pragma unroll",
+            "for (int j = 0; j < kSlots; ++j) {",
+            *slot,
+            "#pragma unroll",
+            f"for (int b = 0; b < {word}; ++b) {{",
+            f"Pack<{cpp}, {word}> column;",
+            "#pragma unroll",
+            f"for (int a = 0; a < {word}; ++a) column.value[a] = in_lines[j][a].value[b];",
+            f"store<{word}, {word}>(&tile{k}[lu + b].value[lw], column);",
+            "}",
+            "}",
+            "}",
+        ]
+
+    # --- windows
+
+    def windows(self, windows: Iterable[int], names: Names) -> list[str]:
+        """These windows, of all elements of the item at hand."""
+        instructions = self.problem.instructions
+        return [
+            line
+            for i in windows
+            if isinstance(window := instructions[i], Window)
+            for line in self._window(i, window, names)
+        ]
+
+    def _window(self, i: int, window: Window, names: Names) -> list[str]:
+        problem = self.problem
+        spans = self.spans(window)
+        inside = [m for span in spans for m, _ in span.modes]
+        outside = [m for m in window.modes if m not in inside]
+        lines = [f"{window_accumulator(window, self.writer.kind(window.arg))} a{i}[kVector];"]
+        here = replace(names, windows=names.windows | set(outside))
+        lines += ["{"]  # two windows may have spans of one load
+        lines += [line for m in outside for line in self._loop(m)]
+        for span in spans:
+            lines += self._span(span, here)
+        lines += [line for m in window.modes if m in inside for line in self._loop(m)]
+        here = replace(
+            here,
+            windows=names.windows | set(window.modes),
+            spans={span.load: _tap(span) for span in spans} | dict(names.spans),
+        )
+        loads = [o.load for j in window.body if isinstance(o := problem.instructions[j], Fetch)]
+        single = [k for k in dict.fromkeys(loads) if k not in here.spans]
+        here = replace(here, local=here.local | set(single))
+        for k in single:
+            lines += [self.declared(k, "1"), *self.load(k, "true", here)]
+        # What stays the same in the window is computed again for each tap: the compiler knows better.
+        around = {a for j in window.body for a in arguments(problem.instructions[j], problem.loads)} | {
+            window.arg
+        }
+        start = [
+            line for j in self.writer.live(around - set(window.body)) for line in self.writer.line(j, here)
+        ]
+        work = [line for j in window.body for line in self.writer.line(j, here)]
+        value = self.writer.operand(window.arg, here)
+        at = f", w{window.modes[0]}" if window.op in ("argmax", "argmin") else ""
+        lines += [
+            "#pragma unroll",
+            "for (int v = 0; v < kVector; ++v) {",
+            self.element(),
+            *start,
+            *work,
+            f"a{i}[v].add({value}{at});",
+            "}",
+        ]
+        return [*lines, *("}" for _ in window.modes), "}"]
+
+    def _loop(self, mode: int) -> list[str]:
+        problem = self.problem
+        taps = problem.taps[mode - len(problem.rows) - len(problem.columns)]
+        bound = str(taps) if taps else self.writer.fields.mode(mode, problem.modes[mode])
+        pragma = ["#pragma unroll"] if 0 < taps <= MOST_TAPS else []
+        return [*pragma, f"for (int w{mode} = 0; w{mode} < {bound}; ++w{mode}) {{"]
+
+    def spans(self, window: Window) -> list[Span]:
+        loads = [o.load for j in window.body if isinstance(o := self.problem.instructions[j], Fetch)]
+        found = [span for k in dict.fromkeys(loads) if (span := self._span_of(k, window)) is not None]
+        # All or none: the loops of a span's windows are inside the others.
+        return found if len({span.modes for span in found}) <= 1 else []
+
+    def _span_of(self, k: int, window: Window) -> Span | None:
+        """The span of a load, where it has one."""
+        problem, vector = self.problem, self.problem.vector
+        one = problem.loads[k]
+        moved = [a for a in (*one.axes, *one.guards) if vector in touched(self.plan, [a])]
+        if len(moved) != 1 or moved[0] not in one.axes or moved[0].stride != () or vector is None:
+            return None
+        (along,) = moved
+        terms = dict(along.at.terms)
+        modes = tuple((m, c) for m, c in along.at.terms if m in window.modes)
+        taps = {m: problem.taps[m - len(problem.rows) - len(problem.columns)] for m, _ in modes}
+        plain = along.scale == 1 and along.gathered is None and along.extent is not None
+        fixed = isinstance(along.at.offset, Fixed) and all(0 < n <= MOST_TAPS for n in taps.values())
+        # Coordinates that a window's loop loads are not there yet where its span is read.
+        steady = not any(
+            m in touched(self.plan, [a])
+            for a in (*one.axes, *one.guards)
+            if a is not along
+            for m in (taps if a.gathered is None else window.modes)
+        )
+        if not (modes and plain and fixed and steady) or terms[vector] < 1 or any(c < 1 for _, c in modes):
+            return None
+        assert isinstance(along.at.offset, Fixed)
+        step, offset = terms[vector], along.at.offset.value
+        # Where a span starts: at multiples of what a vector steps over, and of every other name's factor.
+        starts = [c for m, c in terms.items() if m != vector and m not in taps]
+        align = gcd(one.span, step * self.plan.schedule.vector, *starts)
+        count = step * (self.plan.schedule.vector - 1) + sum(c * (taps[m] - 1) for m, c in modes) + 1
+        shift = offset % align
+        packs = -(-(shift + count) // align)
+        return Span(k, along, align, offset - shift, shift, packs, step, modes)
+
+    def _span(self, span: Span, names: Names) -> list[str]:
+        one, vector = self.problem.loads[span.load], self.problem.vector
+        cpp, here = raw_cpp(one), replace(names, vector=None)
+        others = tuple(a for a in one.axes if a is not span.along)
+        rest = tuple((m, c) for m, c in span.along.at.terms if m not in dict(span.modes))
+        start = self.writer.linear(Linear(rest, Fixed(span.first)), here)
+        assert span.along.extent is not None and vector is not None
+        bound = self.writer.fields.number(span.along.extent)
+        k = span.load
+        return [
+            f"Pack<{cpp}, {span.packs * span.align}> span{k};",
+            "{",
+            *self._ids(self.writer.ids(k), here),
+            *self.writer.address(others, one.guards, here),
+            f"int64_t const start = {start};",
+            "#pragma unroll",
+            f"for (int j = 0; j < {span.packs}; ++j) {{",
+            f"int64_t const x = start + j * {span.align};",
+            f"auto const pack = in && x >= 0 && x < {bound}"
+            f" ? widen<{cpp}>(load<{span.align}, {span.align}>(p.t{one.pointer} + o + x))"
+            f" : splat<{span.align}>({cpp}({fill(one)}));",
+            "#pragma unroll",
+            f"for (int b = 0; b < {span.align}; ++b) span{k}.value[j * {span.align} + b] = pack.value[b];",
+            "}",
+            "}",
+        ]
+
+
+MOST_TAPS = 32
+"""Extent of a window that is unrolled."""
+
+
+def _tap(span: Span) -> str:
+    taps = "".join(f" + {c} * w{m}" for m, c in span.modes)
+    return f"span{span.load}.value[{span.shift} + {span.step} * v{taps}]"
+
+
+def raw_cpp(load: Load) -> str:
+    """What a load is kept as: its element, or a float where that has no infinity to fill with."""
+    if load.elem.name == "e4m3" and load.fill in (float("inf"), float("-inf")):
+        return "float"
+    return stored_cpp(load.elem)

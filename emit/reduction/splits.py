@@ -1,0 +1,87 @@
+"""A sweep's rows shared by blocks: each leaves its part of a reduction, or its total of a scan, in the
+workspace, and the next launch gathers them, always in the same order, so that results repeat bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ucutlass.emit.functions import CPP
+from ucutlass.emit.reduction.writer import accumulator
+from ucutlass.kernels.reduction.plan import RowReduce, ScanAlong, SweepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Writes what the launches of one plan leave and gather."""
+
+    plan: SweepPlan
+
+    @property
+    def _lanes(self) -> str:
+        return "1" if self.plan.problem.across else "kVector"
+
+    def _sizes(self) -> list[tuple[int, RowReduce | ScanAlong, str]]:
+        """Reductions and scans with the offset of their parts in the workspace."""
+        lanes = 1 if self.plan.problem.across else self.plan.schedule.vector
+        found, before = [], "0"
+        for i, one in enumerate(self.plan.problem.instructions):
+            if isinstance(one, RowReduce | ScanAlong):
+                found.append((i, one, before))
+                count = lanes * self.plan.schedule.splits
+                # Whole words of 8 bytes: what comes behind stays aligned.
+                before = f"{before} + p.rows * {count} * int64_t((sizeof({_part(one)}) + 7) / 8 * 8)"
+        return found
+
+    def workspace(self) -> str:
+        """Bytes of partial results, as the host computes them."""
+        if self.plan.schedule.splits == 1:
+            return "0"
+        lanes = 1 if self.plan.problem.across else self.plan.schedule.vector
+        # An accumulator has 24 bytes at most.
+        count = len(self._sizes()) * lanes * self.plan.schedule.splits * 24
+        return f"uint64_t(p.rows) * {count}"
+
+    def _at(self, i: int, one: RowReduce | ScanAlong) -> str:
+        offset = next(o for j, _, o in self._sizes() if j == i)
+        return f"reinterpret_cast<{_part(one)}*>(p.partial + {offset}) + row * {self._lanes} * kSplits"
+
+    def leave(self, i: int, one: RowReduce | ScanAlong) -> list[str]:
+        leader = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
+        name = f"r{i}" if isinstance(one, RowReduce) else f"carry{i}"
+        return [
+            f"if (mine && {leader} == 0) {{",
+            f"auto* const left = {self._at(i, one)};",
+            f"for (int l = 0; l < {self._lanes}; ++l) left[l * kSplits + blockIdx.y] = {name}[l];",
+            "}",
+        ]
+
+    def gather(self, i: int, one: RowReduce) -> list[str]:
+        thread = "threadIdx.x" if self.plan.problem.across else "threadIdx.y"
+        return [
+            "if (mine) {",
+            f"auto const* const left = {self._at(i, one)};",
+            f"for (int l = 0; l < {self._lanes}; ++l) {{",
+            f"for (int part = {thread}; part < kSplits; part += kThreads) "
+            f"r{i}[l].merge(left[l * kSplits + part]);",
+            "}",
+            "}",
+            f"reduce(r{i}, turn);",
+        ]
+
+    def carry(self, i: int, one: ScanAlong) -> list[str]:
+        """The scan of the parts before this block's."""
+        op = "Add" if one.op == "sum" else "Multiply"
+        return [
+            "if (mine) {",
+            f"auto const* const left = {self._at(i, one)};",
+            f"for (int l = 0; l < {self._lanes}; ++l) {{",
+            "#pragma unroll 16",
+            "for (int part = 0; part < int(blockIdx.y); ++part) "
+            f"carry{i}[l] = {op}::apply(carry{i}[l], left[l * kSplits + part]);",
+            "}",
+            "}",
+        ]
+
+
+def _part(one: RowReduce | ScanAlong) -> str:
+    return accumulator(one) if isinstance(one, RowReduce) else CPP[one.kind]

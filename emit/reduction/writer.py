@@ -1,0 +1,385 @@
+"""The instructions of a sweep as C++ statements, and the fields of its parameters.
+
+Names in the emitted text: `q<mode>` is a mode's coordinate where an item's vector starts, `c<mode>` the
+element's along the vector mode, `w<mode>` a window's; `i` an item, `v` an element of its vector;
+`raw<load>[i].value[v]` what a load brought, `v<instruction>` a value, `r<reduction>` a row's reduction,
+`s<instruction>[i][v]` a scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from ucutlass.emit.arithmetic import computed, convert, kind_of, rounded, use_of
+from ucutlass.emit.cuda_types import plain
+from ucutlass.emit.functions import CPP, Use
+from ucutlass.emit.text import literal, over_extents, product
+from ucutlass.ir.elements import Element
+from ucutlass.ir.extents import Extent, Fixed
+from ucutlass.ir.neutral import in_element
+from ucutlass.kernels.access import Product
+from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
+from ucutlass.kernels.reduction.plan import (
+    Along,
+    Fetch,
+    Inside,
+    Linear,
+    Load,
+    Point,
+    RowReduce,
+    RowValue,
+    ScanAlong,
+    SweepPlan,
+    Window,
+    arguments,
+)
+
+# --- parameters -------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Fields:
+    """Fields of the parameters, each distinct one once, with the host's line that fills it."""
+
+    types: dict[str, tuple[str, str]] = field(default_factory=dict)
+    host: list[str] = field(default_factory=list)
+    _known: dict[tuple[str, object], str] = field(default_factory=dict)
+
+    def add(self, name: str, cpp: str, value: str, note: str = "") -> str:
+        if name not in self.types:
+            self.types[name] = (cpp, note)
+            self.host.append(f"p.{name} = {value};")
+        return f"p.{name}"
+
+    def numbered(self, prefix: str, key: object, cpp: str, value: str, note: str = "") -> str:
+        """A field whose name is the next number, for a key."""
+        if (prefix, key) not in self._known:
+            count = sum(p == prefix for p, _ in self._known)
+            self._known[prefix, key] = f"{prefix}{count}"
+        return self.add(self._known[prefix, key], cpp, value, note)
+
+    def stride(self, stride: Product) -> str:
+        return self.numbered("stride", stride, "int64_t", product(stride), product(stride))
+
+    def number(self, extent: Extent) -> str:
+        """An extent as an int64_t expression."""
+        if isinstance(extent, Fixed):
+            return str(extent.value)
+        return self.numbered("number", extent, "int64_t", host_extent(extent))
+
+    def mode(self, mode: int, extent: Product) -> str:
+        return self.add(f"m{mode}", "int64_t", product(extent))
+
+
+def host_extent(extent: Extent) -> str:
+    """An extent in the host's terms, of the array e; divisions round down."""
+    return over_extents(extent, "floor_div", "floor_mod")
+
+
+# --- statements -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the instructions of one plan. `down`: row values are arrays over the vector."""
+
+    plan: SweepPlan
+    fields: Fields
+    uses: dict[Use, None]
+    fast: frozenset[int]
+
+    @property
+    def down(self) -> bool:
+        return not self.plan.problem.across
+
+    def live(self, targets: Iterable[int], known: Collection[int] = ()) -> list[int]:
+        """What the targets need outside of windows and reductions and is not known yet, in order."""
+        problem = self.plan.problem
+        found: set[int] = set()
+        stack = list(targets)
+        while stack:
+            i = stack.pop()
+            if i in found or i in known:
+                continue
+            found.add(i)
+            match problem.instructions[i]:
+                case RowValue() | ScanAlong():
+                    pass
+                case Window(body=body) as window:
+                    inner = {a for b in body for a in arguments(problem.instructions[b], problem.loads)}
+                    stack += (inner | {window.arg}) - set(body)
+                case one:
+                    stack += arguments(one, problem.loads)
+        return sorted(found)
+
+    def fetched(self, targets: Iterable[int]) -> list[int]:
+        """The loads that the targets need before an element is computed, those of addresses first."""
+        instructions = self.plan.problem.instructions
+        # Instructions are in static single assignment: what gives an address stands before what reads there.
+        fetches = (one for i in self.live(targets) if isinstance(one := instructions[i], Fetch))
+        return list(dict.fromkeys(one.load for one in fetches))
+
+    def windows(self, targets: Iterable[int]) -> list[int]:
+        """The windows that the targets need, those of addresses first."""
+        return [i for i in self.live(targets) if isinstance(self.plan.problem.instructions[i], Window)]
+
+    def address_loads(self, load: int) -> list[int]:
+        """The loads that give a load's gathered coordinates, of their own coordinates too."""
+        return self.fetched(self.ids(load))
+
+    def computed_address(self, load: int) -> bool:
+        """Whether a window or a scan gives a load's gathered coordinates: then its elements cannot be loaded
+        before these are computed."""
+        instructions = self.plan.problem.instructions
+        return any(isinstance(instructions[i], Window | ScanAlong) for i in self.live(self.ids(load)))
+
+    def ids(self, load: int) -> list[int]:
+        """The instructions that give a load's gathered coordinates."""
+        one = self.plan.problem.loads[load]
+        return [a.gathered for a in (*one.axes, *one.guards) if a.gathered is not None]
+
+    def statements(self, targets: Iterable[int], names: Names) -> list[str]:
+        """The lines that compute the targets for the element at hand."""
+        return [line for i in self.live(targets, names.known) for line in self.line(i, names)]
+
+    def of_row(self, targets: Iterable[int]) -> list[int]:
+        """What of the targets is the same for a whole row, where another than such a value reads it: it is
+        computed once a row."""
+        instructions, loads = self.plan.problem.instructions, self.plan.problem.loads
+        live = self.live(targets)
+        same: set[int] = set()
+        for i in live:
+            one = instructions[i]
+            constant = isinstance(one, RowValue | HostScalar | Literal_ | ExtentValue)
+            computed = isinstance(one, Compute | Round) and same.issuperset(arguments(one, loads))
+            if constant or computed:
+                same.add(i)
+        read = {a for i in live if i not in same for a in arguments(instructions[i], loads)}
+        wanted = (read | set(targets)) & same
+        return sorted(i for i in wanted if isinstance(instructions[i], Compute | Round))
+
+    def line(self, i: int, names: Names) -> list[str]:
+        one = self.plan.problem.instructions[i]
+        match one:
+            case Fetch(load):
+                text = self._fetched(load, names)
+            case Point(at, kind):
+                text = convert(f"int64_t({self.linear(at, names)})", "i64", kind)
+            case Inside(axes):
+                return self._inside(i, axes, names)
+            case Compute():
+                kinds = [self.kind(a) for a in one.args]
+                if (about := self._exponential(one)) is not None:
+                    x, largest = (self.operand(a, names) for a in about)
+                    return [f"float const v{i} = exponential({x}, {largest});"]
+                use = use_of(one, kinds, i in self.fast)
+                self.uses[use] = None
+                text = computed(one, use, [(self.operand(a, names), self.kind(a)) for a in one.args])
+            case Round(arg, elem, kind):
+                value = rounded(self.operand(arg, names), self.kind(arg), plain(elem))
+                text = convert(f"({value})", kind_of(elem), kind)
+            case Window():
+                text = f"a{i}[{names.element}].value"
+            case ScanAlong():
+                place = f"kVector - 1 - {names.element}" if one.reverse and not self.down else names.element
+                text = f"s{i}[{names.item}][{place}]"
+            case _:
+                return []
+        return [f"{CPP[one.kind]} const v{i} = {text};"]
+
+    def kind(self, i: int) -> ScalarKind:
+        return self.plan.problem.instructions[i].kind
+
+    def operand(self, i: int, names: Names) -> str:
+        """Instruction i as a C++ primary of its kind."""
+        one = self.plan.problem.instructions[i]
+        match one:
+            case Literal_(value, kind):
+                return literal(value, kind)
+            case HostScalar(index, kind):
+                text = f"s[{index}] != 0.0" if kind == "bool" else f"{CPP[kind]}(s[{index}])"
+                return self.fields.add(f"scalar{index}", CPP[kind], text)
+            case ExtentValue(extent, kind):
+                return self.fields.numbered(
+                    "extent", (extent, kind), CPP[kind], f"{CPP[kind]}({product(extent)})", product(extent)
+                )
+            case RowValue(reduction, part, kind):
+                at = f"r{reduction}[{names.element if self.down else 0}]"
+                return f"{CPP[kind]}({at}.{_PART[part]})"
+            case _ if i in names.known:
+                return f"h{i}[{names.element if self.down else 0}]"
+            case _:
+                return f"v{i}"
+
+    # --- addresses
+
+    def linear(self, at: Linear, names: Names) -> str:
+        terms = [f"{names.at(m)}" if c == 1 else f"{names.at(m)} * {c}" for m, c in at.terms]
+        if at.offset != Fixed(0) or not terms:
+            terms.append(self.fields.number(at.offset))
+        return " + ".join(terms)
+
+    def position(self, along: Along, names: Names) -> str:
+        """The coordinate along an axis, before it is divided by the scale."""
+        if along.gathered is None:
+            return self.linear(along.at, names)
+        return convert(self.operand(along.gathered, names), self.kind(along.gathered), "i64")
+
+    def address(self, axes: Sequence[Along], guards: Sequence[Along], names: Names) -> list[str]:
+        """Lines that leave the element's offset in `o`, and in `in` whether it is there."""
+        lines = ["int64_t o = 0;", "[[maybe_unused]] bool in = true;"]
+        for along in axes:
+            stride = "" if along.stride == () else f" * {self.fields.stride(along.stride)}"
+            if along.extent is None and along.scale == 1:
+                lines.append(f"o += ({self.position(along, names)}){stride};")
+                continue
+            lines += self._bounded(along, names)
+            lines.append(f"o += x{stride}; }}")
+        for along in guards:
+            lines += [*self._bounded(along, names), "}"]
+        return lines
+
+    def _bounded(self, along: Along, names: Names) -> list[str]:
+        lines = [f"{{ int64_t x = {self.position(along, names)};"]
+        if along.scale != 1:
+            lines.append(f"in = in && x % {along.scale} == 0; x /= {along.scale};")
+            # C++ rounds towards zero: what is below zero and does not divide would reach 0.
+        if along.extent is not None:
+            low = "x >= 0" if along.scale == 1 else f"({self.position(along, names)}) >= 0"
+            lines.append(f"in = in && {low} && x < {self.fields.number(along.extent)};")
+        return lines
+
+    def _inside(self, i: int, axes: Sequence[Along], names: Names) -> list[str]:
+        lines = [f"bool v{i}; {{ bool in = true;"]
+        for along in axes:
+            lines += [*self._bounded(along, names), "}"]
+        return [*lines, f"v{i} = in; }}"]
+
+    def _fetched(self, load: int, names: Names) -> str:
+        one = self.plan.problem.loads[load]
+        if load in names.spans:
+            return widened(names.spans[load], one)
+        pack = f"raw{load}[0]" if load in names.local else f"{names.raw}{load}[{names.item}]"
+        element = names.element if moves(self.plan, one) else "0"
+        if one.elem.kind == "float":
+            return f"number({pack}, {element})"
+        return widened(f"{pack}.value[{element}]", one)
+
+    def _exponential(self, one: Compute) -> tuple[int, int] | None:
+        """x and the row's largest, where this is exp(x - largest)."""
+        instructions = self.plan.problem.instructions
+        inner = instructions[one.args[0]] if one.function == "exp" else None
+        if not isinstance(inner, Compute) or inner.function != "subtract":
+            return None
+        x, largest = inner.args
+        row = instructions[largest]
+        return (x, largest) if isinstance(row, RowValue) and row.part == "largest" else None
+
+
+_PART = MappingProxyType(
+    {
+        "value": "value",
+        "logarithm": "logarithm()",
+        "largest": "largest",
+        "total": "total()",
+        "mean": "mean",
+        "squares": "squares",
+    }
+)
+
+_ACCUMULATOR = MappingProxyType(
+    {
+        "sum": "Sum<{t}>",
+        "prod": "Product<{t}>",
+        "max": "Extreme<{t}, true>",
+        "min": "Extreme<{t}, false>",
+        "argmax": "Where<{t}, true>",
+        "argmin": "Where<{t}, false>",
+        "logsumexp": "Exponentials",
+        "moments": "Moments",
+    }
+)
+"""The library's type that accumulates a reduction, of values of type t."""
+
+
+def window_accumulator(one: Window, kind: ScalarKind) -> str:
+    """The library's type that accumulates a window."""
+    return _ACCUMULATOR[one.op].format(t=CPP[kind])
+
+
+def accumulator(one: RowReduce) -> str:
+    return _ACCUMULATOR[one.op].format(t=CPP[one.kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What coordinates and loads are called at a place: `vector` is the mode whose elements differ there, if
+    any; `windows` the modes whose loops stand around it; loads of `local` are those of this item alone, those
+    of all items lie in the arrays `<raw><load>`, elements of `spans` lie there; `known` are the values that
+    were computed once for the row."""
+
+    vector: int | None
+    item: str = "i"
+    element: str = "v"
+    windows: frozenset[int] = frozenset()
+    local: frozenset[int] = frozenset()
+    spans: Mapping[int, str] = field(default_factory=dict)
+    known: frozenset[int] = frozenset()
+    raw: str = "raw"
+
+    def at(self, mode: int) -> str:
+        if mode in self.windows:
+            return f"w{mode}"
+        return f"c{mode}" if mode == self.vector else f"q{mode}"
+
+
+def touched(plan: SweepPlan, axes: Iterable[Along]) -> set[int]:
+    """The modes that move an address, through gathered coordinates too."""
+    found: set[int] = set()
+    for along in axes:
+        found |= {m for m, _ in along.at.terms}
+        if along.gathered is not None:
+            found |= moved_by(plan, along.gathered)
+    return found
+
+
+def moved_by(plan: SweepPlan, i: int) -> set[int]:
+    """The modes that change an instruction's value."""
+    problem = plan.problem
+    one = problem.instructions[i]
+    match one:
+        case Fetch(load):
+            return touched(plan, (*problem.loads[load].axes, *problem.loads[load].guards))
+        case Inside(axes):
+            return touched(plan, axes)
+        case Point(at):
+            return {m for m, _ in at.terms}
+        case RowValue():
+            return set(range(len(problem.rows)))
+        case ScanAlong():
+            return set(range(len(problem.rows) + len(problem.columns)))
+        case _:
+            return {m for a in arguments(one, problem.loads) for m in moved_by(plan, a)}
+
+
+def moves(plan: SweepPlan, load: Load) -> bool:
+    """Whether a load differs between the elements of a vector."""
+    return plan.problem.vector in touched(plan, (*load.axes, *load.guards))
+
+
+def widened(text: str, load: Load) -> str:
+    """An element as its kind."""
+    kind = kind_of(load.elem)
+    return f"({text} != 0)" if kind == "bool" else f"{CPP[kind]}({text})"
+
+
+def stored_cpp(elem: Element) -> str:
+    """The C++ type of an element in memory; a bool is a byte."""
+    return "uint8_t" if elem.kind == "bool" else plain(elem).cpp
+
+
+def fill(load: Load) -> str:
+    """What a position outside reads, in the kind of the element."""
+    return literal(in_element(load.fill, load.elem), kind_of(load.elem))

@@ -1,0 +1,354 @@
+"""The planner returns legal kernels only, near ones where asked for illegal ones, and knows
+when the Hopper kernels cannot serve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernels.gemm.problems import gemm
+from ucutlass.emit.gemm import gemv
+from ucutlass.emit.gemm import sm80 as gemm_sm80
+from ucutlass.emit.gemm import sm90 as gemm_sm90
+from ucutlass.emit.gemm.lean import lean
+from ucutlass.ir import Choice
+from ucutlass.ir.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
+from ucutlass.ir.schedule import FIELDS, Request, Warps, fits, legal_values, requests
+from ucutlass.kernels.arithmetic import CoordinateValue
+from ucutlass.kernels.gemm.cost import Estimate
+from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.planner import Planned, candidates, plan, transpose
+from ucutlass.kernels.gemm.rules import legal, violations
+from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.smem import memory_of
+from ucutlass.kernels.violation import Violation
+from ucutlass.sol import speed_of_light
+
+SM90 = ARCHES["sm90a"]
+
+
+def planned(made: object) -> Planned:
+    assert isinstance(made, Planned), made
+    return made
+
+
+def refusals(made: object) -> tuple[Violation, ...]:
+    assert isinstance(made, tuple), made
+    return made
+
+
+def case(made: object, arch: str) -> Case:
+    problem, sizes = made  # type: ignore[misc]
+    return case_of(problem, sizes, ARCHES[arch], default_device(ARCHES[arch]))
+
+
+extents = st.sampled_from([1, 2, 7, 8, 16, 33, 64, 100, 128, 512, 1000, 4096, 8205])
+lanes = st.sampled_from(["f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"])
+orders = st.sampled_from(["KK", "KN", "MK", "MN"])
+problems = st.builds(
+    lambda m, n, k, b, lane, order, residual, bias, reduce: gemm(
+        m, n, k, b, lane=lane, order=order, residual=residual, bias=bias, reduce=reduce
+    ),
+    extents,
+    extents,
+    extents,
+    st.sampled_from([1, 3, 32]),
+    lanes,
+    orders,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+def either(*values: object) -> st.SearchStrategy[object]:
+    return st.sampled_from([None, *values])
+
+
+asked = st.builds(
+    Request,
+    warps=either("pingpong", "cooperative", "multistage", "gemv"),
+    tile=either(
+        (64, 64, 64),
+        (128, 256, 64),
+        (192, 72, 32),
+        (64, 8, 24),
+        (256, 256, 128),
+        (100, 100, 100),
+        (16, 16, 16),
+    ),
+    cluster=either((1, 1), (2, 1), (3, 1), (8, 2), (1, 8)),
+    stages=either(2, 3, 7, 32),
+    warp_tile=either((64, 64), (16, 8), (128, 128), (48, 32)),
+    math=either("tf32x3", "simt"),
+    swap=either("no", "yes"),
+    split_k=either(1, 2, 200, "stream"),
+    swizzle=either(1, 3, 8),
+    rows=either(1, 40),
+    columns=either(1, 3, 8),
+    threads=either(32, 100),
+)
+
+
+@settings(max_examples=500)
+@given(problems, asked, st.sampled_from(sorted(ARCHES)))
+def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Request, arch: str) -> None:
+    problem, sizes = made  # type: ignore[misc]
+    result = plan(problem, sizes, ARCHES[arch], None, request)
+    if isinstance(result, Planned):
+        assert violations(result.candidate) == ()
+        for name, value in request.given().items():
+            assert getattr(result.request, name) == value
+        again = build(case(made, arch), result.request)
+        assert (again.schedule, again.knobs, again.problem) == (
+            result.plan.schedule,
+            result.knobs,
+            result.plan.problem,
+        )
+        assert {note.field for note in result.notes} >= set(result.request.given()) - set(request.given())
+        assert memory_of(result.candidate).total <= ARCHES[arch].shared_memory
+        return
+    assert result
+    for violation in result:
+        assert violation.nearest is not None, violation
+        assert legal(build(case(made, arch), violation.nearest)), violation
+
+
+@settings(max_examples=200)
+@given(problems, st.sampled_from(sorted(ARCHES)))
+def test_every_shape_has_a_kernel(made: object, arch: str) -> None:
+    problem, sizes = made  # type: ignore[misc]
+    planned(plan(problem, sizes, ARCHES[arch]))
+
+
+@settings(max_examples=100)
+@given(problems)
+def test_transposing_twice_is_nothing(made: object) -> None:
+    problem, _ = made  # type: ignore[misc]
+    assert transpose(transpose(problem)) == problem
+    assert transpose(problem).m == problem.n
+
+
+@settings(max_examples=300)
+@given(problems, asked, st.sampled_from(sorted(ARCHES)))
+def test_templates_take_what_the_rules_take(made: object, request: Request, arch: str) -> None:
+    problem, sizes = made  # type: ignore[misc]
+    chosen = plan(problem, sizes, ARCHES[arch], None, request)
+    if not isinstance(chosen, Planned):
+        return
+    what, memory = chosen.plan.problem, memory_of(chosen.candidate).total
+    match chosen.plan.schedule:
+        case Sm80Schedule() as schedule:
+            assert gemm_sm80.check(what, schedule) == ""
+            assert gemm_sm80.shared_bytes(what, schedule) <= memory
+        case GemvSchedule() as schedule:
+            assert gemv.check(what, schedule) == ""
+            assert gemv.shared_bytes(what, schedule) <= memory
+        case Sm90Schedule(math="tf32x3"):
+            assert lean(chosen.plan)
+        case Sm90Schedule():
+            assert gemm_sm90.render(chosen.plan)
+
+
+def test_transposing_turns_coordinates_and_operands() -> None:
+    problem, _ = gemm(64, 32, 16, bias=True)
+    at = CoordinateValue("m", 0, (), problem.m, "i32")
+    problem = replace(
+        problem, arithmetic=replace(problem.arithmetic, instructions=(*problem.arithmetic.instructions, at))
+    )
+    turned = transpose(problem)
+    assert turned.arithmetic.instructions[-1] == replace(at, mode="n")
+    assert (turned.a.m, turned.b.n) == (problem.b.n, problem.a.m)
+    assert turned.inputs[0].shape == "column"
+    assert turned.outputs[0].access.m == problem.outputs[0].access.n
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (gemm(8205, 5921, 2949), "aligned to 2 bytes"),
+        (gemm(512, 512, 512, lane="e4m3", order="KN"), "contiguous along N"),
+        (gemm(512, 512, 512, lane="f32", order="KN"), "the tf32 parts of f32 only contiguous along K"),
+    ],
+)
+def test_what_tma_cannot_take_goes_to_multistage_and_says_so(made: object, why: str) -> None:
+    problem, sizes = made  # type: ignore[misc]
+    chosen = planned(plan(problem, sizes, SM90))
+    assert isinstance(chosen.plan.schedule, Sm80Schedule)
+    assert any(why in note.reason for note in chosen.notes if note.field == "")
+    refused = plan(problem, sizes, SM90, None, Request(warps="cooperative"))
+    assert isinstance(refused, tuple)
+    assert refused[0].nearest is not None
+    assert refused[0].nearest.warps == "multistage"
+
+
+def test_large_gemm_takes_a_large_cooperative_tile() -> None:
+    chosen = planned(plan(*gemm(8192, 8192, 8192), SM90))
+    schedule = chosen.plan.schedule
+    assert isinstance(schedule, Sm90Schedule)
+    assert schedule.warps == "cooperative"
+    assert sorted(schedule.tile[:2]) == [128, 256]
+    assert schedule.cluster != (1, 1)
+
+
+F32 = {"large": (4096, 4096, 4096), "small": (256, 256, 256)}
+
+
+def test_f32_goes_to_wgmma_where_its_launch_before_pays() -> None:
+    large, small = (planned(plan(*gemm(*sizes, lane="f32"), SM90)) for sizes in F32.values())
+    chosen = large.plan.schedule
+    assert isinstance(chosen, Sm90Schedule) and chosen.math == large.request.math == "tf32x3"
+    assert (chosen.tile, chosen.stages) == ((128, 128, 32), 3)
+    said = {note.field: note.reason for note in large.notes}
+    assert said["math"].endswith("a launch before the kernel's splits the operands")
+    assert isinstance(small.plan.schedule, Sm80Schedule)
+    (why,) = (note.reason for note in small.notes if note.field == "")
+    assert why.startswith("predicted to be faster than wgmma")
+    assert {c.plan.schedule.__class__ for c in candidates(*gemm(*F32["small"], lane="f32"), SM90)} == {
+        Sm90Schedule,
+        Sm80Schedule,
+    }
+
+
+@pytest.mark.parametrize(
+    "asked", [Request(warps="multistage"), Request(math="simt"), Request(warp_tile=(32, 32))]
+)
+def test_f32_stays_where_it_was_asked_for(asked: Request) -> None:
+    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
+    assert isinstance(chosen.plan.schedule, Sm80Schedule)
+    assert [note.reason for note in chosen.notes if note.field == ""] == ["asked for"]
+
+
+def test_math_alone_leaves_the_kernel_open() -> None:
+    chosen = planned(plan(*gemm(*F32["large"], lane="f32"), SM90, None, Request(math="tf32x3")))
+    assert isinstance(chosen.plan.schedule, Sm90Schedule)
+
+
+@pytest.mark.parametrize("warps", ["cooperative", "pingpong"])
+def test_ffma_by_a_hopper_kernel_is_refused_with_a_mend(warps: Warps) -> None:
+    asked = Request(warps=warps, math="simt")
+    (refused,) = refusals(plan(*gemm(*F32["large"], lane="f32"), SM90, None, asked))
+    assert (refused.code, refused.fields) == ("UC0412", ("math", "warps"))
+    assert refused.nearest is not None
+    assert (refused.nearest.warps, refused.nearest.math) == (warps, "tf32x3")
+
+
+def test_three_passes_cost_three_times_one_and_a_launch() -> None:
+    """The price of a large product is about that of three in tf32; of few rows, the split's."""
+    request = Request(warps="cooperative", tile=(128, 128, 32), cluster=(2, 1))
+
+    def price(lane: str, *sizes: int) -> Estimate:
+        return planned(plan(*gemm(*sizes, lane=lane), SM90, None, request)).estimate
+
+    one, three = (price(lane, 8192, 8192, 8192) for lane in ("tf32", "f32"))
+    assert 2.7 < three.sm_seconds / one.sm_seconds < 3.1
+    assert three.power_seconds == pytest.approx(3 * one.power_seconds)
+    assert three.dram_bytes > 1.5 * one.dram_bytes
+    one, three = (price(lane, 128, 8192, 8192) for lane in ("tf32", "f32"))
+    moved = 2 * (128 + 8192) * 8192 * 4
+    assert three.seconds - one.seconds > moved / DEVICES["H200"].bandwidth
+
+
+def test_matrix_vector_reads_the_matrix_as_a() -> None:
+    for sizes in ((1, 4096, 4096), (4096, 1, 4096)):
+        chosen = planned(plan(*gemm(*sizes), SM90))
+        assert isinstance(chosen.plan.schedule, GemvSchedule)
+        assert chosen.swapped == (sizes[0] == 1)
+        assert chosen.candidate.shape.n == 1
+
+
+def test_short_m_is_tried_both_ways() -> None:
+    found = list(candidates(*gemm(16, 4096, 4096), SM90))
+    assert {c.swapped for c in found} == {False, True}
+    chosen = found[0].plan.schedule
+    assert isinstance(chosen, Sm90Schedule)
+    assert min(chosen.tile[:2]) <= 64
+    assert {c.swapped for c in candidates(*gemm(4096, 4096, 4096), SM90)} == {False}
+
+
+def test_no_width_falls_off_a_cliff() -> None:
+    """Every multiple of 16 has a wgmma of its own: a wider tile costs less a column."""
+
+    def price(n: int) -> float:
+        request = Request(warps="cooperative", tile=(128, n, 64), cluster=(1, 1))
+        made = planned(plan(*gemm(4096, 16 * n, 4096), SM90, None, request))
+        return made.estimate.sm_seconds / n
+
+    prices = [price(n) for n in range(64, 257, 16)]
+    assert prices == sorted(prices, reverse=True)
+
+
+def test_few_tiles_of_a_long_k_are_split() -> None:
+    chosen = planned(plan(*gemm(256, 256, 16384), SM90))
+    assert chosen.knobs.splits != 1
+
+
+def test_candidates_are_ranked_and_distinct() -> None:
+    found = list(candidates(*gemm(4096, 4096, 4096), SM90))
+    seconds = [c.estimate.seconds for c in found]
+    assert seconds == sorted(seconds)
+    assert len({c.request for c in found}) == len(found) > 10
+    assert found[0].request == planned(plan(*gemm(4096, 4096, 4096), SM90)).request
+
+
+def test_fields_of_two_kernels_do_not_mix() -> None:
+    refused = plan(*gemm(512, 512, 512), SM90, None, Request(warps="multistage", cluster=(2, 1)))
+    assert isinstance(refused, tuple)
+    assert [v.code for v in refused] == ["UC0439"]
+    assert refused[0].fields == ("cluster",)
+    assert refused[0].nearest is not None
+    assert refused[0].nearest.warps == "multistage"
+
+
+def test_a_family_ruled_out_hides_the_faults_of_its_tile() -> None:
+    refused = plan(*gemm(512, 512, 510), SM90, None, Request(warps="cooperative", tile=(100, 100, 10)))
+    assert isinstance(refused, tuple)
+    assert [v.code for v in refused] == ["UC0418"]
+
+
+def test_alternatives_expand_in_order() -> None:
+    made = list(requests([Choice("tile", ((128, 128, 64), (128, 256, 64))), Choice("stages", ("auto", 4))]))
+    assert made == [
+        Request(tile=(128, 128, 64)),
+        Request(tile=(128, 128, 64), stages=4),
+        Request(tile=(128, 256, 64)),
+        Request(tile=(128, 256, 64), stages=4),
+    ]
+
+
+def test_field_values() -> None:
+    assert fits(FIELDS["tile"], (128, 128, 64))
+    assert not fits(FIELDS["tile"], (128, 128))
+    assert fits(FIELDS["split_k"], "stream")
+    assert not fits(FIELDS["warps"], "vector")
+    assert not fits(FIELDS["stages"], 1)
+    assert all("auto" in legal_values(f) for f in FIELDS.values())
+
+
+def test_devices() -> None:
+    h200 = DEVICES["H200"]
+    assert [cluster_slots(h200, size) for size in (1, 2, 4, 8)] == [132, 132, 116, 112]
+    assert device_named("NVIDIA H100 80GB HBM3") is DEVICES["H100-SXM"]
+    assert device_named("NVIDIA H100 PCIe") is DEVICES["H100-PCIe"]
+    assert device_named("GeForce GTX 1080") is None
+    for relative in ("NVIDIA GH200 480GB", "NVIDIA H100 NVL", "NVIDIA GB200"):
+        assert device_named(relative) is None
+    assert arch_for((9, 0)) is SM90
+    assert arch_for((12, 0)) is ARCHES["sm89"]
+    assert arch_for((7, 5)) is None
+
+
+def test_speed_of_light_counts_every_tensor_once() -> None:
+    problem, sizes = gemm(4096, 4096, 4096)
+    bound = speed_of_light(problem, sizes, DEVICES["H200"])
+    assert bound.flops == 2 * 4096**3
+    assert bound.bytes == 3 * 4096**2 * 2
+    assert bound.limit == "multiplications"
+    assert bound.seconds == pytest.approx(2 * 4096**3 / 989.4e12)
+    problem, sizes = gemm(1, 4096, 4096)
+    assert speed_of_light(problem, sizes, DEVICES["H200"]).limit == "memory"
+    problem, sizes = gemm(512, 512, 512, lane="f32")
+    assert speed_of_light(problem, sizes, DEVICES["H200"]).lane == "tf32x3"

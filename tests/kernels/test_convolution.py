@@ -1,0 +1,298 @@
+"""Convolutions: what is recognised, what is refused and why, which kernel is planned; that it is legal."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.kernels.convolution_emulated import judge, plan
+from tests.kernels.convolution_programs import PROGRAMS
+from ucutlass import frontend
+from ucutlass.diagnostics import ProgramError
+from ucutlass.emit import emit
+from ucutlass.emit.convolution import im2col as conv_sm90
+from ucutlass.emit.convolution import wgrad as conv_places
+from ucutlass.ir.hardware import ARCHES
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
+from ucutlass.kernels.convolution.plan_im2col import im2col
+from ucutlass.kernels.families import ConvForm, GemmForm, SweepForm
+from ucutlass.kernels.gemm.plan import GemmPlan, Sm80Schedule
+from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.shapes import complete
+
+FORWARD = "x: f16[N, H, W, C], w: f16[K, R=3, S=3, C]"
+RESULT = "f16[N, P=H, Q=W, K]"
+WINDOW = "x[H = P + R - 1, W = Q + S - 1]"
+
+
+def _kernel(head: str, result: str, value: str, more: str = "") -> str:
+    return f"kernel k({head}) -> {result} {{ return {value} {more} }}"
+
+
+def _form(text: str) -> object:
+    checked = frontend.read_text(text)
+    return frontend.form(checked, frontend.kernel(checked))
+
+
+def _codes(text: str, sizes: dict[str, int] | None = None, arch: str = "sm90a") -> list[str]:
+    with pytest.raises(ProgramError) as error:
+        if sizes is None:
+            _form(text)
+        else:
+            plan(text, sizes, arch)
+    return [d.code for d in error.value.diagnostics]
+
+
+def _conv(planned: AnyPlanned) -> ConvPlan:
+    assert isinstance(planned.plan, ConvPlan)
+    return planned.plan
+
+
+# --- recognition --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "n", "k", "batch"),
+    [
+        ("f16 strided", "NPQ", "K", "RSC", ""),
+        ("weight gradient", "CRS", "K", "NPQ", ""),
+        ("data gradient", "NHW", "C", "RSK", ""),
+        ("grouped", "NPQ", "K", "RSC", "G"),
+        ("depthwise", "NPQ", "", "RS", "C"),
+        ("three dimensions", "NOPQ", "K", "TRSC", ""),
+    ],
+)
+def test_roles(name: str, m: str, n: str, k: str, batch: str) -> None:
+    form = _form(PROGRAMS[name][0])
+    assert isinstance(form, ConvForm)
+    assert {*form.m} == {*m} and {*form.n} == {*n} and {*form.k} == {*k} and {*form.batch} == {*batch}
+    assert form.summed == ("first" in name)
+
+
+def test_a_convolution_of_one_tap_and_step_is_a_gemm() -> None:
+    head, result = "x: f16[N, H, W, C], w: f16[K, R=1, S=1, C]", "f16[N, P=(H-1)//1+1, Q=W, K]"
+    text = _kernel(head, result, "relu(dot[R, S, C](x[H = P + R, W = Q + S], w))")
+    form = _form(text)
+    assert isinstance(form, GemmForm) and (form.m, form.n, form.k) == (("N", "P", "Q"), ("K",), ("C",))
+    planned = plan(text, {"N": 2, "H": 4, "W": 4, "C": 64, "K": 64}, "sm90a").plan
+    assert isinstance(planned, GemmPlan) and {len(planned.problem.m), len(planned.problem.n)} == {1, 3}
+    strided = _kernel(head, "f16[N, P=(H-1)//2+1, Q=W, K]", "dot[R, S, C](x[H = 2*P + R, W = Q + S], w)")
+    assert isinstance(_form(strided), ConvForm)
+
+
+def test_a_window_that_sums_no_product_is_no_convolution() -> None:
+    text = _kernel("x: f32[N, H, C]", "f32[N, P=H, C]", "sum[R=3](x[H = P + R - 1])")
+    assert isinstance(_form(text), SweepForm)
+
+
+def test_what_one_kernel_cannot_read_is_refused_where_it_stands() -> None:
+    assert _codes(_kernel(FORWARD, RESULT, f"dot[R, S, C]({WINDOW.replace('x', '(2.0 * x)')}, f32(w))")) == [
+        "UC0302"
+    ]
+    narrow = _kernel(
+        "x: f32[N, H, C], w: f16[K, R=3, C]", "f16[N, P=H, K]", "dot[R, C](f16(x[H = P + R]), w)"
+    )
+    assert _codes(narrow) == ["UC0308"]
+    twice = "dot[R, C](x[H = H + 1][H = P + R], w)"
+    assert _codes(_kernel("x: f16[N, H, C], w: f16[K, R=3, C]", "f16[N, P=H, K]", twice)) == ["UC0304"]
+    value = "max[C](dot[R, S](x[H = P + R - 1, W = Q + S - 1], w))"
+    depthwise = _kernel("x: f16[N, H, W, C], w: f16[R=3, S=3, C]", "f32[N, P=H, Q=W]", value)
+    assert _codes(depthwise, {"N": 1, "H": 4, "W": 4, "C": 8}) == ["UC0309"]
+
+
+def test_fields_of_other_kernels_are_refused() -> None:
+    scheduled = _kernel(FORWARD, RESULT, f"dot[R, S, C]({WINDOW}, w)", "schedule sm90a { cluster 2x1 }")
+    assert _codes(scheduled, {"N": 1, "H": 8, "W": 8, "C": 64, "K": 64}) == ["UC0439"]
+
+
+def test_more_than_is_counted_is_refused_with_the_numbers() -> None:
+    text = PROGRAMS["weight gradient"][0]
+    assert _codes(text, {"N": 2**20, "H": 64, "W": 64, "C": 8, "K": 8}) == ["UC0460"]
+
+
+# --- planning -----------------------------------------------------------------------
+
+
+def test_channels_last_goes_to_tma_as_it_lies() -> None:
+    made = _conv(plan(PROGRAMS["f16 strided"][0], {"N": 32, "H": 56, "W": 56, "C": 64, "K": 64}, "sm90a"))
+    assert isinstance(made.schedule, Im2colSchedule) and made.schedule.part == 64
+    assert made.problem.a.pack is None and made.problem.b.pack is None
+
+
+def test_what_tma_cannot_take_is_copied_or_gathered() -> None:
+    sizes = {"B": 2, "C": 32, "H": 8, "W": 8, "K": 64}
+    first = _conv(plan(PROGRAMS["f16 channels first"][0], sizes, "sm90a"))
+    assert isinstance(first.schedule, Im2colSchedule)
+    assert first.problem.a.pack == (0, 2, 3, 1) and first.problem.b.pack == (2, 3, 0, 1)
+    few = _conv(plan(*PROGRAMS["f16 three channels"], "sm90a"))
+    assert isinstance(few.schedule, Sm80Schedule) and few.problem.a.pad == 8
+    f32 = _conv(plan(*PROGRAMS["f32"], "sm90a"))
+    assert isinstance(f32.schedule, Sm80Schedule) and f32.schedule.math == "tf32x3"
+
+
+def test_odd_rows_are_widened_exactly() -> None:
+    text, sizes = PROGRAMS["weight gradient odd"]
+    made = _conv(
+        plan(
+            text.replace("dot[N, P, Q]", "dot[P, Q]")
+            .replace("x: bf16[N, ", "x: bf16[")
+            .replace("y: bf16[N, ", "y: bf16["),
+            {k: v for k, v in sizes.items() if k != "N"},
+            "sm80",
+        )
+    )
+    assert made.problem.a.packed is not None and made.problem.a.packed.name == "f32"
+
+
+def test_divided_positions_split_into_phases() -> None:
+    made = _conv(plan(*PROGRAMS["data gradient"], "sm90a"))
+    how = im2col(made.problem)
+    assert not isinstance(how, str) and how.phases == 4 and how.across
+    assert isinstance(made.schedule, Im2colSchedule)
+
+
+def test_gradients_of_weights_are_summed_over_places() -> None:
+    text = PROGRAMS["weight gradient"][0]
+    deep = plan(text, {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128}, "sm90a")
+    made = _conv(deep)
+    assert isinstance(made.schedule, PlacesSchedule) and made.schedule.part == 64
+    assert deep.knob_values[2] > 4 and made.problem.a.pack is None and made.problem.b.pack is None
+    wide = plan(text, {"N": 8, "H": 7, "W": 7, "C": 1024, "K": 1024}, "sm90a")
+    assert wide.knob_values[2] == 1
+    exchanged = _conv(plan(*PROGRAMS["weight gradient exchanged"], "sm90a"))
+    assert isinstance(exchanged.schedule, PlacesSchedule)
+    assert [a.window is not None for a in exchanged.problem.a.axes] == [False, True, True, False]
+    first = text.replace("x: f16[N, H, W, C]", "x: f16[N, C, H, W]")
+    turned = _conv(plan(first, {"N": 2, "H": 9, "W": 9, "C": 64, "K": 64}, "sm90a"))
+    assert isinstance(turned.schedule, PlacesSchedule) and turned.problem.a.pack == (0, 2, 3, 1)
+    f32 = _conv(plan(text.replace("f16", "f32"), {"N": 2, "H": 9, "W": 9, "C": 64, "K": 64}, "sm90a"))
+    assert isinstance(f32.schedule, Sm80Schedule)
+
+
+def test_every_chosen_tile_of_a_gradient_is_legal() -> None:
+    draw = random.Random(8)
+    for _ in range(60):
+        sizes = {"N": draw.choice((1, 3, 32)), "H": draw.randrange(3, 70), "W": draw.randrange(3, 70)}
+        sizes |= {"C": draw.randrange(1, 300), "K": draw.randrange(1, 300)}
+        made = _conv(plan(PROGRAMS["weight gradient odd"][0], sizes, "sm90a"))
+        assert isinstance(made.schedule, PlacesSchedule)
+        assert conv_places.check(made.problem, made.schedule) == ""
+        shared, arch = conv_places.shared_bytes(made.problem, made.schedule), ARCHES["sm90a"]
+        assert shared <= arch.shared_memory
+        assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
+
+
+def test_depthwise_slides() -> None:
+    made = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 11, "C": 64}, "sm90a"))
+    assert made.schedule == DirectSchedule(8, 4, 3)
+    whole = _conv(plan(PROGRAMS["depthwise"][0], {"N": 2, "H": 9, "W": 28, "C": 64}, "sm90a"))
+    assert whole.schedule == DirectSchedule(8, 7, 3)
+    taps = PROGRAMS["depthwise"][0].replace("R=3, S=3", "R, S")
+    free = _conv(plan(taps, {"N": 2, "H": 9, "W": 11, "C": 64, "R": 3, "S": 3}, "sm90a"))
+    assert free.schedule == DirectSchedule(8, 4)
+    # Written as a sum, it is a sweep's.
+    dotted = PROGRAMS["depthwise channels first"][0].replace("- 3] * w)", "- 3], w)").replace("sum[", "dot[")
+    along = _conv(plan(dotted, {"B": 2, "C": 5, "L": 64}, "sm90a"))
+    assert along.schedule == DirectSchedule(8, 8, 4, True)
+
+
+def test_tensors_that_are_not_aligned_are_read_by_fewer() -> None:
+    checked = frontend.read_text(PROGRAMS["f16 strided"][0])
+    program = frontend.kernel(checked)
+    sizes = complete(program, {"N": 2, "H": 9, "W": 7, "C": 64, "K": 64})
+    planned = frontend.plan_kernel(checked, program, sizes, "sm90a", None, (False, False, True)).planned
+    made = _conv(planned)
+    assert made.problem.a.pack is not None and made.problem.b.pack is not None
+    assert any("workspace" in note.reason for note in planned.notes)  # type: ignore[union-attr]
+
+
+def test_every_chosen_tile_is_legal() -> None:
+    draw = random.Random(7)
+    for _ in range(150):
+        sizes = {"N": draw.choice((1, 3, 32)), "H": draw.randrange(3, 70), "W": draw.randrange(3, 70)}
+        sizes |= {"C": 8 * draw.randrange(1, 70), "K": draw.randrange(1, 600)}
+        made = _conv(plan(PROGRAMS["bf16 fused"][0], sizes, "sm90a"))
+        if isinstance(made.schedule, Im2colSchedule):
+            assert conv_sm90.check(made.problem, made.schedule) == ""
+            shared = conv_sm90.shared_bytes(made.problem, made.schedule)
+            arch = ARCHES["sm90a"]
+            assert shared <= arch.shared_memory
+            assert made.schedule.blocks * (shared + arch.shared_memory_reserved) <= arch.shared_memory_sm
+
+
+# --- what is computed ---------------------------------------------------------------
+
+QUICK = ("depthwise", "depthwise channels first", "f16 three channels", "tf32 images innermost")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS]
+)
+def test_values_on_the_host(name: str) -> None:
+    assert judge(*PROGRAMS[name]) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "f16 strided",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "bf16 fused",
+                "tf32",
+                "data gradient",
+                "f16 channels first",
+                "one dimension",
+                "reduced",
+            )
+        ),
+    ],
+)
+def test_values_of_hopper_s_kernel_on_the_host(name: str) -> None:
+    assert isinstance(_conv(plan(*PROGRAMS[name], "sm90a")).schedule, Im2colSchedule)
+    assert judge(*PROGRAMS[name], arch="sm90a") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weight gradient",
+        pytest.param("weight gradient odd", marks=pytest.mark.slow),
+        pytest.param("weight gradient grouped", marks=pytest.mark.slow),
+        pytest.param("weight gradient exchanged", marks=pytest.mark.slow),
+    ],
+)
+def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
+    # Of nine parts, four threads share what is added.
+    def in_parts(planned: AnyPlanned) -> AnyPlanned:
+        return replace(planned, knob_values=(0, 4, 9))
+
+    text, sizes = PROGRAMS[name]
+    assert isinstance(_conv(plan(text, sizes, "sm90a")).schedule, PlacesSchedule)
+    assert judge(text, {**sizes, "N": 16}, arch="sm90a", change=in_parts) == []
+    assert judge(text, sizes, arch="sm90a") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["f16 strided", "data gradient"])
+def test_values_of_three_warp_groups_on_the_host(name: str) -> None:
+    def wide(planned: AnyPlanned) -> AnyPlanned:
+        made = _conv(planned)
+        assert isinstance(made.schedule, Im2colSchedule)
+        tile = (192, 256, made.schedule.tile[2])
+        schedule = replace(made.schedule, tile=tile, groups=3, stages=3, blocks=1)
+        return replace(planned, plan=replace(made, schedule=schedule))
+
+    assert judge(*PROGRAMS[name], arch="sm90a", change=wide) == []
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm90a"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_name_of_a_program_is_in_the_code(name: str, arch: str) -> None:
+    text, sizes = PROGRAMS[name]
+    renamed = text.replace("kernel k(", "kernel peculiar_name(")
+    source = emit(plan(renamed, sizes, arch).plan, "")
+    assert "peculiar" not in source.code and source.text.count(f"int32_t {source.entry}(") == 1

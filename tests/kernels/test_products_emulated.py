@@ -1,0 +1,33 @@
+"""Products by plain multiply-adds on the host: the emitted CUDA file against the float64 reference."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.emulated import Job, emulate
+from benchmarks.random_products import program
+from tests.kernels.product_programs import PRODUCTS
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
+
+QUICK = {"gated pair", "moe with operands", "moe, gradient of weights", "weights of four bits by columns"}
+"""One of each way through the emitter; the others are slow tests, for their number."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PRODUCTS]
+)
+def test_products_compute_their_programs(name: str) -> None:
+    products = PRODUCTS[name]
+    row = emulate(Job(name, products.text, "k", dict(products.small), None, 0))
+    assert row.status == "right", row.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_products_compute_their_programs(seed: int) -> None:
+    made = program(seed, host=True)
+    row = emulate(Job(f"{seed}", made.text, "k", made.sizes, None, seed))
+    assert row.status == "right", f"{row.detail}\n{made.text}{made.sizes}"

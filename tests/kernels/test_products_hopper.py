@@ -1,0 +1,61 @@
+"""Products by TMA and wgmma on the host: the emitted CUDA file, emulated, against the float64 reference."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.random_products import program
+from tests.emit.hopper import NOT_EMULABLE, judge
+from tests.kernels.product_programs import PRODUCTS
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
+
+CASES = (
+    ("moe", "", "T=150,D=72,F=136,E=5"),
+    ("gated moe", "", "T=90,D=72,F=72,E=3"),
+    ("moe with operands", "tile 64x128x64  cluster 2x1  warps pingpong", "T=150,D=72,F=136,E=3"),
+    ("moe", "tile 128x256x64  cluster 1x2  warps cooperative", "T=150,D=72,F=520,E=2"),
+    ("gated pair", "tile 128x64x64  cluster 2x1  warps pingpong", "T=300,D=136,F=136"),
+    ("gated pair, weights by columns", "", "T=70,D=136,F=136"),
+    ("gated pair of tf32", "", "T=70,D=72,F=72"),
+    ("gated pair of fp8", "", "T=70,D=272,F=80"),
+    ("moe, gradient of weights", "", "T=203,D=136,F=72,O=6"),
+    ("narrow weights", "", "M=150,K=272,N=200"),
+    ("narrow weights", "tile 128x128x64  cluster 2x1  warps cooperative", "M=150,K=272,N=200"),
+    ("narrow weights of fp8", "tile 64x128x64  cluster 1x2  warps pingpong  stages 3", "M=70,K=208,N=136"),
+    ("narrow weights, scales of parts", "", "M=70,G=3,J=128,N=136"),
+    ("narrow rows", "", "M=100,K=272,N=72"),
+    ("narrow weights", "tile 64x128x128  cluster 1x2  warps pingpong", "M=150,K=272,N=200"),
+    ("weights of four bits", "", "M=150,K=288,N=200"),
+    ("weights of four bits", "tile 128x128x64  cluster 2x1  warps cooperative", "M=150,K=288,N=200"),
+    ("weights of four bits, f16", "tile 64x128x128  cluster 1x2  warps pingpong", "M=70,K=224,N=136"),
+    ("weights of four bits, scales of parts", "", "M=70,G=3,J=128,N=136"),
+    ("weights of four bits, scales of parts", "", "M=70,G=3,J=64,N=136"),
+    ("fp8 with scales of blocks", "", "M=150,G=3,J=128,P=2,Q=128"),
+    ("fp8 with scales of rows", "tile 128x64x128  cluster 1x1  warps cooperative", "M=150,G=2,J=384,N=72"),
+    ("bf16 with scales of parts", "", "M=100,G=3,J=128,N=72"),
+)
+QUICK = (CASES[0], CASES[11], CASES[15], CASES[20])
+"""The others are slow tests, for their number."""
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "sizes"),
+    [c if c in QUICK else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+)
+def test_products_compute_their_programs(name: str, schedule: str, sizes: str) -> None:
+    text = PRODUCTS[name].text
+    if schedule:
+        text = text[: text.rindex("}")] + f" schedule sm90a {{ {schedule} }} }}"
+    extents = {d: int(n) for d, n in (pair.split("=") for pair in sizes.split(","))}
+    assert judge(text, extents) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(30))
+def test_random_products_compute_their_programs(seed: int) -> None:
+    made = program(seed)
+    small = {d: n if d in "GOEB" else min(n, 150) if n % 16 else min(n, 144) for d, n in made.sizes.items()}
+    assert judge(made.text, small) in ("", NOT_EMULABLE), f"{made.text}{small}"

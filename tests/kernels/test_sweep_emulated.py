@@ -1,0 +1,74 @@
+"""Every sweep of `sweep_programs` on the host: the emitted CUDA file against the float64 reference."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
+from benchmarks.random_sweeps import job
+from tests.kernels.sweep_programs import SWEEPS
+from ucutlass.runtime import isolate
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
+
+QUICK = {
+    "layer norm",
+    "softmax of a middle name",
+    "cross entropy",
+    "reverse scan",
+    "softmax far below zero",
+    "max pool, channels last",
+    "places down",
+    "scan of few long rows",
+    "embedding bag",
+    "gather by a window",
+    "window over two names",
+}
+"""One of each way through the emitter; the others are slow tests, for their number."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SWEEPS]
+)
+def test_sweeps_compute_their_programs(name: str) -> None:
+    sweep = SWEEPS[name]
+    row = emulate(Job(name, sweep.text, "k", dict(sweep.small), None, 0))
+    assert row.status == "right", row.detail
+
+
+@pytest.mark.parametrize("name", ["turned", "softmax", "window over two names"])
+def test_tensors_that_do_not_begin_at_16_bytes(name: str) -> None:
+    row = emulate(Job(name, SWEEPS[name].text, "k", dict(SWEEPS[name].small), None, 0, shifted=True))
+    assert row.status == "right", row.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_sweeps_compute_their_programs(seed: int) -> None:
+    row = emulate(job(seed))
+    assert row.status in ("right", "rejected"), f"{row.detail}\n{row.job.text}{row.job.sizes}"
+
+
+HUGE = {
+    "softmax": {"T": 18, "D": 2052},
+    "softmax of long rows": {"T": 18, "D": 2052},
+    "softmax of a middle name": {"A": 18, "D": 33, "C": 20},
+    "softmax of a short row": {"T": 18, "D": 24},
+}
+_SHORT = "kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x * 0.5) }"
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_softmax_of_huge_numbers(name: str) -> None:
+    """Also where a number's last place times log2(e) is more than exponentials span."""
+    program = SWEEPS[name].text if name in SWEEPS else _SHORT
+    outcome = isolate.run(
+        "tests.kernels.huge_numbers:emulate_here",
+        {"program": program, "sizes": HUGE[name], "scores": "rows", "seed": 3},
+        limit_seconds=LIMIT_SECONDS,
+    )
+    assert isinstance(outcome, isolate.Returned), outcome
+    assert outcome.value["missing"] == 0
+    assert outcome.value["error"] < (2.0**-7 if "bf16" in program else 2.0**-16)

@@ -1,0 +1,123 @@
+"""What the sweeps of `benchmarks.optimise` were measured to want, as the planner chooses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.test_sweep import ROWS, emitted, planned
+
+
+@pytest.mark.parametrize(
+    ("elem", "extent", "keep", "cluster", "items"),
+    [
+        ("f32", 262144, "registers", 8, 8),
+        ("f32", 393216, "registers", 8, 12),
+        ("f32", 393220, "reread", 1, 4),
+        ("bf16", 524288, "registers", 8, 8),
+        ("bf16", 786432, "reread", 1, 4),
+    ],
+)
+def test_a_cluster_keeps_rows_of_words_of_one_and_a_half_megabytes(
+    elem: str, extent: int, keep: str, cluster: int, items: int
+) -> None:
+    found = planned(ROWS.format(e=elem), T=4096, D=extent).schedule
+    assert (found.keep, found.cluster, found.items) == (keep, cluster, items)
+
+
+def test_two_tensors_of_16_bits_are_no_words() -> None:
+    text = "kernel k(x: bf16[T, D], y: bf16[T, D]) -> bf16[T, D] { return softmax[D](x + y) }"
+    assert planned(text, T=4096, D=262144).schedule.cluster == 8
+    assert planned(text, T=4096, D=393216).schedule.keep == "reread"
+    words = text.replace("bf16", "f32")
+    assert planned(words, T=4096, D=196608).schedule.keep == "registers"
+
+
+def test_a_pick_keeps_no_more_than_was_measured() -> None:
+    text = "kernel k(x: f32[T, D]) -> i64[T] { return argmax[D](x) }"
+    assert planned(text, T=4096, D=393216).schedule.keep == "reread"
+
+
+@pytest.mark.parametrize("body", ["sum[L](x)", "argmax[L](x)"])
+@pytest.mark.parametrize(
+    ("groups", "extent", "threads"),
+    [(128, 4095, 16), (128, 4096, 4), (1, 4095, 4)],
+    ids=["odd", "even", "too few rows"],
+)
+def test_single_elements_down_are_read_by_blocks_of_1024(
+    body: str, groups: int, extent: int, threads: int
+) -> None:
+    result = "i64[A, C]" if "arg" in body else "f32[A, C]"
+    text = f"kernel k(x: f32[A, L, C]) -> {result} {{ return {body} }}"
+    found = planned(text, A=groups, L=4096, C=extent).schedule
+    assert (found.keep, found.rows, found.threads) == ("reread", 64, threads)
+
+
+@pytest.mark.parametrize(
+    ("elem", "mask", "vector"),
+    [("f32", "bool", 4), ("f32", "f32", 4), ("bf16", "bool", 8), ("bf16", "f32", 4)],
+)
+def test_a_scan_takes_16_bytes_of_its_widest_tensor(elem: str, mask: str, vector: int) -> None:
+    what = "where(m, x, 0)" if mask == "bool" else "x * m"
+    text = f"kernel k(x: {elem}[A, L], m: {mask}[A, L]) -> {elem}[A, L] {{ return cumsum[L]({what}) }}"
+    assert planned(text, A=32768, L=32768).schedule.vector == vector
+
+
+def test_few_rows_of_a_norm_have_two_waves_of_blocks() -> None:
+    text = (
+        "kernel k(x: f32[B, N], g: f32[N], b: f32[N]) -> f32[B, N] {\n"
+        " d = x - mean[N](x)\n return d * rsqrt(mean[N](d * d) + 1e-5) * g + b\n}"
+    )
+    found = planned(text, B=16, N=4 << 20).schedule
+    assert found.splits * 16 == 2 * 8 * 132
+
+
+@pytest.mark.parametrize(
+    ("elem", "columns", "chosen"),
+    [("bf16", 1024, (2, 16, 32, 32)), ("f32", 1024, (1, 16, 32, 32)), ("f32", 2048, (1, 16, 64, 32))],
+)
+def test_means_down_short_columns_keep_them_in_narrow_blocks(
+    elem: str, columns: int, chosen: tuple[int, ...]
+) -> None:
+    text = f"kernel k(x: {elem}[M, N]) -> f32[N] {{ return mean[M](x) }}"
+    found = planned(text, M=columns, N=8192).schedule
+    assert (found.vector, found.rows, found.threads, found.items) == chosen
+    assert (found.keep, found.splits) == ("registers", 1)
+    assert planned(text, M=columns, N=1 << 20).schedule.vector * (2 if elem == "bf16" else 4) == 16
+
+
+def test_what_is_the_same_for_a_column_says_nothing_of_its_vectors() -> None:
+    text = (
+        "kernel k(h: bf16[M, N], m: f32[N]) -> f32[N] {\n d = h - m\n return rsqrt(mean[M](d * d) + 1e-5)\n}"
+    )
+    found = planned(text, M=1024, N=8192).schedule
+    assert (found.vector, found.rows, found.threads, found.keep) == (2, 16, 32, "registers")
+
+
+def test_means_down_long_columns_or_few_rows_are_shared() -> None:
+    text = "kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }"
+    for columns, rows in ((4096, 8192), (1024, 1024)):
+        found = planned(text, M=columns, N=rows).schedule
+        assert found.keep == "reread" and found.splits > 1 and found.vector == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "words"),
+    [
+        (
+            "kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }",
+            {"M": 1024, "N": 8192},
+            "of 4 that extents",
+        ),
+        ("kernel k(x: f32[M, N]) -> f32[N] { return mean[M](x) }", {"M": 64, "N": 8192}, "the widest that"),
+        (
+            "kernel k(x: f32[M, N], m: bool[M, N]) -> f32[M, N] { return cumsum[N](where(m, x, 0)) }",
+            {"M": 32768, "N": 32768},
+            "of 8 that extents",
+        ),
+    ],
+)
+def test_what_is_said_of_vectors_is_why_they_are_so_wide(
+    text: str, sizes: dict[str, int], words: str
+) -> None:
+    _, made, _ = emitted(text, **sizes)
+    assert words in next(note.reason for note in made.notes if note.value.startswith("vectors of"))

@@ -1,0 +1,42 @@
+"""Math lanes: the element type in which `dot` multiplies, and how it may accumulate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane: operands' element, what lies in memory, the dot's own element type.
+
+    `accumulations` are the words that `dot[K](a, b, acc=WORD)` takes, the default first.
+    f32 and s32 add in full width; `f16` adds in half precision; `fast` leaves fp8 sums in the
+    tensor core, which keeps about 14 bits of them.
+    """
+
+    elem: Element
+    memory: Element
+    result: Element
+    accumulations: tuple[str, ...]
+
+
+LANES: Mapping[str, Lane] = MappingProxyType(
+    {
+        lane.elem.name: lane
+        for lane in (
+            Lane(F16, F16, F32, ("f32", "f16")),
+            Lane(BF16, BF16, F32, ("f32",)),
+            Lane(TF32, F32, F32, ("f32",)),
+            Lane(F32, F32, F32, ("f32",)),
+            Lane(E4M3, E4M3, F32, ("f32", "fast")),
+            Lane(E5M2, E5M2, F32, ("f32", "fast")),
+            Lane(S8, S8, I32, ("s32",)),
+        )
+    }
+)
+"""By the operands' element type. f32 is multiplied on tensor cores in three tf32 passes or
+without them: the schedule's `math` decides, the accuracy is f32's either way."""

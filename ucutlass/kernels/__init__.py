@@ -1,0 +1,1 @@
+"""Kernel families: what each matches, plans, prices and refuses."""

@@ -1,0 +1,149 @@
+"""How named tensors lie in memory: strides as products of extents, runs of names that merge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ucutlass import ir
+from ucutlass.grammar.syntax import Span
+from ucutlass.ir.elements import Element
+from ucutlass.ir.extents import Fixed
+from ucutlass.kernels.access import Access, Product, Stride
+from ucutlass.kernels.refused import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor as the problem's names see it: `order` lists them outermost first."""
+
+    pointer: int
+    elem: Element
+    order: tuple[str, ...]
+
+
+def operand(type_: ir.TensorType, pointer: int, span: Span, rename: Mapping[str, str] = {}) -> Operand:
+    """Raises as `all_named`."""
+    all_named(type_, span)
+    return Operand(pointer, type_.elem, tuple(rename.get(d, d) for d in type_.dims))
+
+
+def all_named(type_: ir.TensorType, span: Span) -> None:
+    """Raises Refused UC0220 for a nameless axis longer than 1: no expression can index it."""
+    for axis in type_.axes:
+        if not axis.dims and axis.extent != Fixed(1):
+            raise Refused(
+                "UC0220",
+                "a nameless axis longer than 1 cannot take part in an expression",
+                span,
+                "give the axis a name",
+            )
+
+
+def runs(names: Sequence[str], tensors: Iterable[Operand]) -> tuple[tuple[str, ...], ...]:
+    """Splits names (one role) into the longest runs that every tensor stores as one axis.
+
+    Two neighbours merge where each tensor has both, one right inside the other, or neither.
+    """
+    tensors = tuple(tensors)
+    order = _common_order(names, tensors)
+    made: list[list[str]] = []
+    for name in order:
+        if made and all(_adjacent(made[-1][-1], name, t.order) for t in tensors):
+            made[-1].append(name)
+        else:
+            made.append([name])
+    return tuple(tuple(run) for run in made)
+
+
+def _common_order(names: Sequence[str], tensors: tuple[Operand, ...]) -> list[str]:
+    for tensor in tensors:
+        if set(names) <= set(tensor.order):
+            return [n for n in tensor.order if n in names]
+    return list(names)
+
+
+def _adjacent(outer: str, inner: str, order: tuple[str, ...]) -> bool:
+    if outer in order and inner in order:
+        return order.index(inner) == order.index(outer) + 1
+    return outer not in order and inner not in order
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Concrete extents by position; `position` maps a dimension to its place in the array."""
+
+    position: Mapping[str, int]
+    values: tuple[int, ...]
+
+    def product(self, names: Iterable[str]) -> Product:
+        return tuple(self.position[n] for n in names)
+
+    def number(self, product: Product) -> int:
+        return math.prod(self.values[i] for i in product)
+
+    def stride(self, run: tuple[str, ...], tensor: Operand) -> Stride:
+        """Elements between neighbours along a merged run; None where the tensor lacks it."""
+        if not run or run[-1] not in tensor.order:
+            return None
+        return self.product(tensor.order[tensor.order.index(run[-1]) + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The problem's modes, each a run of names; `k` and `batch` may have several."""
+
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[tuple[str, ...], ...]
+    batch: tuple[tuple[str, ...], ...]
+
+
+def access(tensor: Operand, modes: Modes, sizes: Sizes, aligned: bool) -> Access:
+    """A tensor's strides by mode and its alignment for these sizes.
+
+    `aligned`: the base address is a multiple of 16 bytes.
+    """
+    k = tuple(sizes.stride(run, tensor) for run in modes.k)
+    made = Access(
+        tensor.pointer,
+        tensor.elem,
+        sizes.stride(modes.m, tensor),
+        sizes.stride(modes.n, tensor),
+        k if any(s is not None for s in k) else (),
+        tuple(sizes.stride(run, tensor) for run in modes.batch),
+        1,
+    )
+    return Access(
+        made.pointer, made.elem, made.m, made.n, made.k, made.batch, _alignment(made, modes, sizes, aligned)
+    )
+
+
+def _alignment(a: Access, modes: Modes, sizes: Sizes, aligned: bool) -> int:
+    """`vector_width` along the contiguous mode; 1 without a contiguous m, n or k."""
+    runs_ = {"m": modes.m, "n": modes.n, "k": modes.k[-1] if modes.k else ()}
+    contiguous = a.contiguous
+    if contiguous is None:
+        return 1
+    strides = [s for s in (a.m, a.n, *a.k, *a.batch) if s is not None and s != ()]
+    steps = (sizes.product(runs_[contiguous]), *strides)
+    return vector_width(a.elem.bits, aligned, map(sizes.number, steps))
+
+
+PACK_BYTES = 16
+"""Bytes of the widest load, store and cp.async of a thread, and of TMA's alignment."""
+
+
+def vector_width(bits: int, aligned: bool, steps: Iterable[int], most: int = PACK_BYTES) -> int:
+    """Elements, a power of two, that one access to a tensor may move.
+
+    `bits` are an element's, `most` the bytes of the access at most. `steps` are all numbers of elements by
+    which the address moves: the extent along which vectors lie, the stride of every other coordinate, and
+    whatever constant is added. `aligned`: the base is a multiple of 16 bytes; else the width is 1.
+    """
+    divisor = math.gcd(*steps)
+    width = max(1, 8 * most // bits) if aligned else 1
+    while divisor % width:
+        width //= 2
+    return width

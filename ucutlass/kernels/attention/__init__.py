@@ -1,0 +1,1 @@
+"""Attention: two dots around a softmax, in one launch."""

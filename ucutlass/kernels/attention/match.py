@@ -1,0 +1,215 @@
+"""The attention form: two dots around a softmax, recognised from the typed graph.
+
+    s = f(dot[D](q, k))            f: element-wise, with any operands over the score's names
+    o = g(dot[S](cast(softmax[S](s)), v))
+
+A form speaks of names and serves every shape; `ucutlass.kernels.attention.problem` gives it extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ucutlass import ir
+from ucutlass.check.indexing import is_rename
+from ucutlass.ir.elements import F32, Element
+from ucutlass.ir.traversal import walk
+from ucutlass.kernels.addresses import Operand, operand
+from ucutlass.kernels.attention.packed import PackedForm, packed_of
+from ucutlass.kernels.epilogue import Epilogue, EpilogueOutput, around, epilogue, require_dims
+from ucutlass.kernels.gemm.match import LOADED, STORED, pointer
+from ucutlass.kernels.refused import Refused
+
+LANES = ("f16", "bf16")
+"""Lanes that the kernel multiplies in; both products have the same."""
+
+MOST_HEAD = 256
+"""Elements of a head at most: a wider one's outcomes do not fit into registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """A kernel seen as attention. `queries` only q has, `keys` are what the softmax runs over, `head` is
+    what the first dot sums, `head_v` what of v the result keeps; all other names are batch. `score` is
+    the softmax's argument as the first dot's epilogue, without the masks of `packed` sequences; `outcome`
+    the second dot's."""
+
+    kernel: ir.Kernel
+    first: ir.Dot
+    second: ir.Dot
+    q: Operand
+    k: Operand
+    v: Operand
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    head: tuple[str, ...]
+    head_v: str
+    batch: tuple[str, ...]
+    score: Epilogue
+    outcome: Epilogue
+    packed: PackedForm | None = None
+
+    @property
+    def lane(self) -> Element:
+        return self.first.lane
+
+    @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """Every tensor that the kernel touches, results first: their orders decide what merges."""
+        results = tuple(o.tensor for o in self.outcome.outputs)
+        return (*results, self.q, self.k, self.v, *self.score.inputs, *self.outcome.inputs)
+
+    @property
+    def position(self) -> Mapping[str, int]:
+        """Where each dimension stands in the extent array."""
+        return {name: i for i, name in enumerate(self.kernel.dims)}
+
+
+def is_attention(dots: list[ir.Dot]) -> bool:
+    """Whether these are the two dots of attention: one over the softmax of the other."""
+    return len(dots) == 2 and any(_weights(a, b) for a, b in (dots, dots[::-1]))
+
+
+def _weights(second: ir.Dot, first: ir.Dot) -> ir.Softmax | None:
+    """The softmax over `first` that is an operand of `second`, apart from its cast."""
+    for side in (second.left, second.right):
+        value = side.value if isinstance(side, ir.Cast) else side
+        if isinstance(value, ir.Softmax) and first in list(walk(value.value)):
+            return value
+    return None
+
+
+def recognise_attention(kernel: ir.Kernel, dots: list[ir.Dot]) -> AttentionForm:
+    """The form of a kernel for which `is_attention` holds. Raises Refused."""
+    first, second = dots if _weights(dots[1], dots[0]) else dots[::-1]
+    weights = _weights(second, first)
+    assert weights is not None
+    _check_lanes(kernel, first, second, weights)
+    value = second.right if first in list(walk(second.left)) else second.left
+    query, key = _sides(kernel, first, weights)
+    keys = second.over
+    head_v = [d for d in value.dims if d not in weights.dims]
+    q, k, v = (_stored(kernel, x) for x in (query, key, value))
+    innermost = _head_of(kernel, q, k, v, first, head_v)
+    queries = tuple(d for d in query.dims if d not in key.dims)
+    named = {*queries, *keys, *first.over, innermost}
+    every = dict.fromkeys((*weights.dims, *value.dims))
+    masked, packed = packed_of(kernel, weights.value, queries, keys)
+    score = _score(kernel, first, masked)
+    outcome = epilogue(kernel, second, STORED, LOADED)
+    for output in outcome.outputs:
+        if output.reduce is not None:
+            raise Refused(
+                "UC0309",
+                "a reduction of attention's result is a launch of its own",
+                output.value.span,
+                "store the result, reduce it in a second stage",
+            )
+    return AttentionForm(
+        kernel,
+        first,
+        second,
+        q,
+        k,
+        v,
+        queries,
+        keys,
+        first.over,
+        innermost,
+        tuple(d for d in every if d not in named),
+        score,
+        outcome,
+        packed,
+    )
+
+
+def _check_lanes(kernel: ir.Kernel, first: ir.Dot, second: ir.Dot, weights: ir.Softmax) -> None:
+    if weights.log:
+        raise Refused.no_family(kernel, "a dot over log_softmax", weights.span)
+    for dot in (first, second):
+        if dot.lane.name not in LANES or dot.accumulate != "f32" or dot.lane is not first.lane:
+            raise Refused(
+                "UC0320",
+                f"attention multiplies in {' or '.join(LANES)}, both dots in one lane, with sums "
+                f"in f32; this dot is {dot.lane.name}, its sums {dot.accumulate}",
+                dot.span,
+                "store q, k and v in one of these, and cast the softmax to it",
+            )
+    if set(second.over) != set(weights.over):
+        raise Refused(
+            "UC0321",
+            f"the softmax runs over {', '.join(weights.over)}, the dot after it sums over "
+            f"{', '.join(second.over)}",
+            weights.span,
+            "let both take the same names, or store the softmax in a stage of its own",
+        )
+
+
+def _sides(kernel: ir.Kernel, first: ir.Dot, weights: ir.Softmax) -> tuple[ir.Value, ir.Value]:
+    """The first dot's operands, the one with the keys second."""
+    keys = set(weights.over)
+    for query, key in ((first.left, first.right), (first.right, first.left)):
+        if keys <= set(key.dims) and not keys & set(query.dims):
+            return query, key
+    raise Refused(
+        "UC0321",
+        f"the names of the softmax, {', '.join(weights.over)}, must be one operand's of the first dot alone",
+        weights.span,
+        "rename them in the other operand: x[S = J]",
+    )
+
+
+def _stored(kernel: ir.Kernel, value: ir.Value) -> Operand:
+    rename: dict[str, str] = {}
+    inner = value
+    while isinstance(inner, ir.Read) and is_rename(inner, kernel.dims):
+        rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions}
+        inner = inner.value
+    if isinstance(inner, ir.ParamValue):
+        type_ = kernel.params[inner.index].type
+        if isinstance(type_, ir.TensorType):
+            return operand(type_, pointer(kernel, inner.index), value.span, rename)
+    raise Refused(
+        "UC0302",
+        "q, k and v of attention are read as they lie in memory",
+        value.span,
+        "store it first, in a pipeline: h: bf16[..] = ..",
+    )
+
+
+def _head_of(kernel: ir.Kernel, q: Operand, k: Operand, v: Operand, first: ir.Dot, head_v: list[str]) -> str:
+    """The name of v's head, after the heads are found to lie innermost."""
+    head = first.over
+    for what, tensor, side in (("q", q, first.left), ("k", k, first.right)):
+        last = tensor.order[-len(head) :]
+        if last != q.order[-len(head) :] or set(last) != set(head):
+            raise Refused(
+                "UC0322",
+                f"{', '.join(head)} must be the last names of q and of k, in one order; {what} "
+                f"lies as [{', '.join(tensor.order)}]",
+                side.span,
+                "declare the tensor with these names last, or change its order in a stage of its own",
+            )
+    if not head_v or v.order[-1] not in head_v:
+        raise Refused(
+            "UC0322",
+            f"the last name of v must be one that the result keeps; it is [{', '.join(v.order)}]",
+            first.span,
+            "declare v with its head last: [.., S, D]",
+        )
+    return v.order[-1]
+
+
+def _score(kernel: ir.Kernel, first: ir.Dot, masked: ir.Value) -> Epilogue:
+    for node in walk(masked):
+        if isinstance(node, ir.Softmax | ir.Reduce | ir.Scan):
+            raise Refused(
+                "UC0303",
+                "a score is made of the dot's value at one place; a reduction needs a whole row",
+                node.span,
+                "cut here: store the scores, go on in a second stage",
+            )
+    require_dims(masked, first)
+    output = EpilogueOutput(Operand(-1, F32, ()), masked, None)
+    return around(kernel, first, (output,), LOADED)

@@ -1,0 +1,237 @@
+"""How attention runs: warp groups, keys of a block, and how many batches' tiles are visited together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ucutlass.ir.extents import evaluate
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.access import Access
+from ucutlass.kernels.attention.match import MOST_HEAD, AttentionForm
+from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
+from ucutlass.kernels.attention.problem import attention_problem, flops
+from ucutlass.kernels.attention.schedule import asked, request_of
+from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.violation import Violation, foreign_to
+
+ALIGNED = 8
+"""Elements: TMA moves 16 bytes."""
+
+REACHED = 0.65
+"""Of the lane's peak, about, by long sequences (measured on an H200)."""
+
+
+def plan_attention(
+    form: AttentionForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of attention for these extents, or why there is none. Raises Refused."""
+    problem = attention_problem(form, sizes, aligned)
+    foreign = foreign_to(request, ("attention",), "attention")
+    found = (foreign, _arch(arch), *_shapes(form, problem), _sequences(problem, sizes))
+    broken = [v for v in found if v is not None]
+    if broken:
+        return tuple(broken)
+    rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
+    schedule = asked(problem, schedule_of(problem, rows), request)
+    if isinstance(schedule, tuple):
+        return schedule
+    parts = _asked_parts(problem, keys, request) or _parts(problem, schedule, sizes, device)
+    if isinstance(parts, Violation):
+        return (parts,)
+    schedule = replace(schedule, split=parts > 1, across=_across(problem))
+    plan = AttentionPlan(arch.name, problem, schedule)
+    knobs = (_section(problem, sizes, keys, device), parts)
+    work = flops(problem, sizes)
+    seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
+    full = replace(request_of(problem, schedule), split_k=parts)
+    return FamilyPlanned(plan, knobs, sizes, full, device, seconds, tuple(_notes(problem, schedule)))
+
+
+def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:
+    """Warp groups and keys that fit registers: 160 of a thread where three groups share a tile, 240 for
+    fewer; scores take half of `keys`, the narrowed ones a quarter, outcomes half of the head."""
+    head = max(problem.head, problem.head_v)
+    groups, keys = next(found for limit, found in _FITS if head <= limit)
+    if problem.factor is None or problem.packed is not None:
+        groups = min(groups, 2)  # the score's function needs registers too; so do bounds of each row
+    elif problem.above and rows <= SHORT:
+        groups = min(groups, 2)
+    groups = min(groups, -(-rows // 64))
+    return AttentionSchedule(groups, keys, 3 if groups == 1 and head <= DEEP else 2)
+
+
+DEEP = 128
+"""Heads of which three blocks of keys and values fit beside one warp group: few rows wait for memory."""
+
+
+SHORT = 1024
+"""Rows up to which masked tiles of 192 waste more at their ends than they gain (on an H200, for heads of 64:
+214 us against 200; of 2,048 rows 321 against 353)."""
+
+
+_FITS: tuple[tuple[int, tuple[int, int]], ...] = (
+    (64, (3, 128)),
+    (96, (2, 128)),
+    (128, (2, 128)),
+    (192, (2, 112)),
+    (256, (2, 64)),
+)
+"""By the wider head: warp groups, and the keys of a block."""
+
+
+def _across(problem: AttentionProblem) -> bool:
+    """Whether a tile's first scores go beside the last outcomes of the one before. Of short heads under masks
+    that cut most tiles short that is faster (on an H200 by 3 to 6 % for heads of 64 under a causal mask), of
+    others slower (by 1 to 8 %)."""
+    return max(problem.head, problem.head_v) <= 64 and bool(problem.above) and problem.packed is None
+
+
+def _parts(
+    problem: AttentionProblem, schedule: AttentionSchedule, sizes: tuple[int, ...], device: Device
+) -> int:
+    """Into how many parts a tile's keys are split: so many that thread blocks have the least to do, each
+    counted as blocks of keys, where that is well below what it is without; 1 where tiles fill the device.
+    What a part costs beside its blocks, and the second launch, are measured in blocks."""
+    if problem.packed is not None:
+        return 1
+    rows, keys = (math.prod(sizes[i] for i in mode) for mode in (problem.scores.m, problem.scores.n))
+    tiles = math.prod(sizes[i] for mode in problem.scores.batch for i in mode)
+    tiles *= -(-rows // (64 * schedule.groups))
+    blocks = -(-keys // schedule.keys)
+    if tiles >= device.sms or blocks < 4:
+        return 1
+
+    def cost(parts: int) -> float:
+        launch = COMBINED if parts > 1 else 0.0
+        return -(-tiles * parts // device.sms) * (-(-blocks // parts) + 1.0) + launch
+
+    best = min(range(1, min(blocks // 2, MOST_PARTS) + 1), key=cost)
+    return best if cost(best) < 0.9 * cost(1) else 1
+
+
+def _asked_parts(problem: AttentionProblem, keys: int, request: Request) -> int | Violation | None:
+    """The parts of the keys that a request fixes; None where it leaves them open."""
+    parts = request.split_k
+    if parts is None:
+        return None
+    most = 1 if problem.packed is not None else max(1, min(keys, MOST_PARTS))
+    if isinstance(parts, int) and parts <= most:
+        return parts
+    why = (
+        "keys of packed sequences are not split"
+        if problem.packed is not None
+        else (
+            f"the second launch reads at most {most} of a row"
+            if isinstance(parts, int)
+            else "attention has no stream-K: a softmax's parts are combined by a launch of their own"
+        )
+    )
+    return Violation("UC0477", f"split_k {parts}: {why}", f"use `split_k {most}` at most", ("split_k",), None)
+
+
+COMBINED = 4.0
+"""Blocks of keys that a thread block would take in the time of the launch that combines parts."""
+
+MOST_PARTS = 128
+"""Parts that the second launch reads of a row at most."""
+
+
+def _section(problem: AttentionProblem, sizes: tuple[int, ...], keys: int, device: Device) -> int:
+    """Batches whose tiles are visited together, longest first: as many as keep their keys in L2, so many
+    that thread blocks end together, and, of many, whole halves of a round."""
+    bytes_ = 2 * keys * (problem.head + problem.head_v)
+    shared = 1
+    for mode, stride in zip(problem.scores.batch, problem.scores.b.batch, strict=True):
+        shared *= math.prod(sizes[i] for i in mode) if stride is None else 1
+    batches, half = max(32, (32 * 2**20 // bytes_) * shared), device.sms // 2
+    return batches if batches < half else batches // half * half
+
+
+# --- what is refused ---------------------------------------------------------------
+
+
+def _arch(arch: Arch) -> Violation | None:
+    if arch.wgmma:
+        return None
+    return Violation(
+        "UC0465", f"attention is compiled for sm90a; {arch.name} has no wgmma", "build it for sm90a", (), None
+    )
+
+
+def _shapes(form: AttentionForm, problem: AttentionProblem) -> list[Violation]:
+    found: list[Violation] = []
+    for head in (problem.head, problem.head_v):
+        if head > MOST_HEAD:
+            found.append(
+                Violation(
+                    "UC0466",
+                    f"a head of {head} elements; attention takes {MOST_HEAD} at most",
+                    "write the two dots and the softmax as stages of a pipeline",
+                    (),
+                    None,
+                )
+            )
+    names = {"q": problem.scores.a, "k": problem.scores.b, "v": problem.results.b}
+    found += [v for name, a in names.items() if (v := _aligned(name, a)) is not None]
+    return found[:1]
+
+
+def _sequences(problem: AttentionProblem, sizes: tuple[int, ...]) -> Violation | None:
+    packed, named = problem.packed, {str(i): n for i, n in enumerate(sizes)}
+    if packed is None or min(evaluate(o.count, named) for o in (packed.q, packed.k)) > 1:
+        return None
+    return Violation(
+        "UC0468",
+        "1 offset: n sequences have n + 1, the first 0 and the last the number of tokens",
+        "pass the offset after the last sequence too",
+        (),
+        None,
+    )
+
+
+def _aligned(name: str, a: Access) -> Violation | None:
+    if a.align >= ALIGNED:
+        return None
+    return Violation(
+        "UC0467",
+        f"{name} is aligned to {a.align * a.elem.bytes} bytes: TMA needs its address and every stride but "
+        f"the innermost to be multiples of 16 bytes, {ALIGNED} elements of {a.elem.name}",
+        "make the head's extent a multiple of 8 (pad it with zeros: they change no score) and start the "
+        "tensor at a multiple of 16 bytes",
+        (),
+        None,
+    )
+
+
+def _notes(problem: AttentionProblem, schedule: AttentionSchedule) -> list[Note]:
+    notes = [
+        Note(
+            "",
+            f"tile {64 * schedule.groups}x{schedule.keys}",
+            f"{schedule.groups} warp groups of 64 rows that take "
+            f"turns; blocks of {schedule.keys} keys fit their registers beside a head of {problem.head_v}",
+        )
+    ]
+    if schedule.split:
+        notes.append(
+            Note("", "keys are split", "tiles of queries do not fill the device; a second launch combines")
+        )
+    if problem.packed is not None:
+        notes.append(Note("", "blocks of keys are skipped", "rows meet their own sequence's keys alone"))
+    elif problem.above or problem.below:
+        notes.append(Note("", "blocks of keys are skipped", "the mask is a window of keys around a row"))
+    if problem.factor is None:
+        notes.append(
+            Note(
+                "", "scores one by one", "the score's function is more than a window around a positive factor"
+            )
+        )
+    return notes

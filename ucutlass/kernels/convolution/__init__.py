@@ -1,0 +1,1 @@
+"""Convolution: a dot of which at least one operand is read at affine positions."""

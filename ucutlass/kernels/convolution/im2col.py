@@ -1,0 +1,263 @@
+"""How a convolution runs on Hopper's TMA and wgmma: operands' order, parts of channels, the tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ucutlass.ir.extents import evaluate
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.convolution.plan import ConvProblem, Im2colSchedule, PlacesSchedule, Walk, unit_dim
+from ucutlass.kernels.convolution.plan_im2col import Im2col, Space, im2col
+
+LANES = ("f16", "bf16", "tf32")
+"""Lanes that wgmma multiplies here; f32 goes to the multistage kernel's three tf32 passes."""
+
+BYTES = 16
+"""Of which TMA's strides are multiples."""
+
+FARTHEST: Mapping[int, tuple[int, int]] = MappingProxyType({1: (32767, 65535), 2: (127, 255), 3: (15, 31)})
+"""By spatial axes: bounds of the corners of TMA's box and of a tap's offset (cuTensorMapEncodeIm2col)."""
+
+
+TILES = (
+    (192, 256, 3),
+    (192, 128, 3),
+    (128, 192, 2),
+    (128, 256, 2),
+    (128, 128, 2),
+    (128, 64, 2),
+    (64, 256, 1),
+    (64, 128, 1),
+    (64, 64, 1),
+)
+"""Tiles, M x N, and the warp groups that share them."""
+
+MOST_STAGES = 12
+MOST_BLOCKS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Clocks of an SM, fitted to an H200: of 64 x 64 x 16 multiplied as sustained, more where an
+    instruction has 64 columns and shared memory bounds it; from asking TMA for a stage to having it; bytes
+    that TMA brings; what a wave of blocks takes besides, for itself and for every result, more where an SM
+    holds one block alone, which nothing overlaps; and the launch."""
+
+    multiply: float = 40.0
+    narrow: float = 1.3
+    latency: float = 1200.0
+    bytes: float = 64.0
+    wave: float = 1700.0
+    result: float = 0.18
+    alone: float = 1.25
+    launch: float = 4400.0
+
+
+MODEL = Model()
+
+
+def prepared(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Im2col] | str:
+    """The problem with operands in an order that TMA gathers, or why there is none."""
+    if made.lane.name not in LANES or made.gemm.accumulate != "f32":
+        return f"lane {made.lane.name} accumulated in {made.gemm.accumulate} is not multiplied by wgmma here"
+    channel = _channel(made, sizes)
+    if channel is None:
+        return "no name is summed that is an axis of both operands and in no window"
+    a = ordered(made.a, _order_a(made, channel), unit_dim(made.a) == channel)
+    b = made.b
+    if not _reads_across(made):
+        b = ordered(b, _order_b(made, channel), unit_dim(b) == channel)
+    k = (*(d for d in made.k if d != channel), channel)
+    ready = replace(made, a=a, b=b, k=k)
+    how = im2col(ready)
+    if isinstance(how, str):
+        return how
+    if how.phases > 1 and any(isinstance(o, Reduction) for o in made.gemm.outputs):
+        return "rows that lie apart are not reduced"
+    return too_far(ready, how, sizes) or (ready, how)
+
+
+def _channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+    def plain(walk: Walk, dim: int) -> bool:
+        windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
+        return sum(a.extent == dim and a.window is None for a in walk.axes) == 1 and not windowed
+
+    found = [d for d in made.k if plain(made.a, d) and plain(made.b, d)]
+    return max(found, key=lambda d: sizes[d], default=None)
+
+
+def _order_a(made: ConvProblem, channel: int) -> tuple[int, ...]:
+    """Images, windows, groups, channels; other plain axes stay between."""
+    axes = made.a.axes
+    batch = {d for run in made.batch for d in run}
+    shared = {a.extent for a in made.b.axes if a.window is None}
+
+    def rank(i: int) -> int:
+        axis = axes[i]
+        if axis.window is not None:
+            return 1
+        return 3 if axis.extent == channel else 2 if axis.extent in batch & shared else 0
+
+    if all(
+        rank(i) <= rank(j) or {rank(i), rank(j)} <= {0, 1}
+        for i in range(len(axes))
+        for j in range(i + 1, len(axes))
+    ):
+        return tuple(range(len(axes)))
+    return tuple(sorted(range(len(axes)), key=rank))
+
+
+def _order_b(made: ConvProblem, channel: int) -> tuple[int, ...]:
+    """As it lies but for the channels; columns together, in the order of the result's."""
+    axes = made.b.axes
+    columns = [i for i, a in enumerate(axes) if a.extent in made.n]
+    others = [i for i, a in enumerate(axes) if i not in columns and a.extent != channel]
+    (last,) = [i for i, a in enumerate(axes) if a.extent == channel and a.window is None]
+    together = columns == list(range(columns[0], columns[-1] + 1)) if columns else True
+    if last == len(axes) - 1 and together and [axes[i].extent for i in columns] == list(made.n):
+        return tuple(range(len(axes)))
+    return (*others, *sorted(columns, key=lambda i: made.n.index(axes[i].extent)), last)
+
+
+def _reads_across(made: ConvProblem) -> bool:
+    """Whether B is read as it lies with its columns innermost."""
+    b, width = made.b, BYTES // made.b.elem.bytes
+    columns = [i for i, a in enumerate(b.axes) if a.extent in made.n]
+    last = list(range(len(b.axes) - len(columns), len(b.axes)))
+    innermost = bool(columns) and columns == last and [b.axes[i].extent for i in columns] == list(made.n)
+    return innermost and b.elem.bytes == 2 and unit_dim(b) is not None and b.align == width
+
+
+def ordered(walk: Walk, order: tuple[int, ...], adjacent: bool) -> Walk:
+    """The operand in this order, as it lies where TMA reads it so; `adjacent`: neighbours of the innermost
+    axis there are neighbours in memory."""
+    width = BYTES // walk.elem.bytes
+    if adjacent and order == tuple(range(len(walk.axes))) and walk.align == width:
+        return walk
+    return replace(walk, pack=order, pad=width, align=width)
+
+
+def too_far(made: ConvProblem, how: Im2col, sizes: tuple[int, ...]) -> str | None:
+    """Why windows reach farther than TMA's box does, by the formulas of `convolution/im2col.cu.j2`."""
+    by_name = {str(i): n for i, n in enumerate(sizes)}
+    for s in how.space:
+        taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
+        offset, places = evaluate(s.offset, by_name), sizes[made.a.axes[s.axis].extent]
+        for a in range(min(s.scale, sizes[s.result])):
+            first = next((t for t in range(s.scale) if (a + s.tap * t + offset) % s.scale == 0), 0)
+            count = -(-(taps - first) // s.scale) if first < taps else 0
+            if count == 0:
+                continue
+            begin = (a + s.tap * first + offset) // s.scale
+            lower = begin - (abs(s.tap) * (count - 1) if s.tap < 0 else 0)
+            own = -(-(sizes[s.result] - a) // s.scale)
+            upper = lower + (own - 1) * s.along - (places - 1)
+            if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (count - 1)):
+                return why
+    return None
+
+
+def out_of_reach(space: int, lower: int, upper: int, length: int) -> str | None:
+    """Why TMA's box over so many spatial axes does not take windows of this length that begin at `lower` and
+    end `upper` beyond their axis."""
+    far, most = FARTHEST[space]
+    if all(-far - 1 <= x <= far for x in (lower, upper)) and length <= most:
+        return None
+    return f"windows begin at {lower} and end {upper} beyond their axis: TMA reaches {far}"
+
+
+def schedule_of(
+    made: ConvProblem, how: Im2col, sizes: tuple[int, ...], device: Device
+) -> Im2colSchedule | str:
+    """The tile that fills the device best, or why no part of the channels fits."""
+    size = made.a.read.bytes
+    channels = sizes[made.a.axes[how.channel].extent]
+    padded = -(-channels // made.a.pad) * made.a.pad
+    if padded * size < 32:
+        return f"{channels} channels fill half of TMA's shortest row, which takes it as long as a whole one"
+    parts = [row // size for row in (128, 64, 32)]
+    if how.group is not None:
+        parts = [p for p in parts if padded % p == 0]
+        if not parts:
+            return f"groups of {channels} channels are no whole rows of 32 bytes"
+    least = min(-(-padded // p) * p for p in parts)
+    part = next(p for p in parts if -(-padded // p) * p <= 1.15 * least)
+    depth = 128 // size
+    steps = math.prod(_taps(s, sizes) for s in how.space) * -(-padded // part)
+    stages = -(-steps // (depth // part))
+    m, n = math.prod(sizes[d] for d in made.m) / how.phases, math.prod(sizes[d] for d in made.n)
+    batch = math.prod(sizes[d] for run in made.batch for d in run) * how.phases
+    found = [
+        (
+            clocks(
+                Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks),
+                m,
+                n,
+                batch,
+                stages,
+                device,
+            ),
+            i,
+        )
+        for i, (tile_m, tile_n, groups, blocks) in enumerate(_candidates())
+        if (held := stages_held(tile_m, tile_n, groups, blocks, stages, device)) > 0
+    ]
+    (_, chosen) = min(found)
+    tile_m, tile_n, groups, blocks = _candidates()[chosen]
+    held = stages_held(tile_m, tile_n, groups, blocks, stages, device)
+    return Im2colSchedule((tile_m, tile_n, depth), part, held, groups, blocks)
+
+
+def _taps(space: Space, sizes: tuple[int, ...]) -> int:
+    """Taps of a window that one phase has at most."""
+    return 1 if space.tap_dim is None else -(-sizes[space.tap_dim] // space.scale)
+
+
+def _candidates() -> tuple[tuple[int, int, int, int], ...]:
+    return tuple((m, n, g, b) for m, n, g in TILES for b in range(1, MOST_BLOCKS + 1))
+
+
+def deep(tile_m: int, tile_n: int, groups: int) -> bool:
+    """Whether three warp groups hold sums in registers that a producer's group leaves them."""
+    return groups > 2 and tile_m * tile_n // (128 * groups) > 96
+
+
+def stages_held(tile_m: int, tile_n: int, groups: int, blocks: int, steps: int, device: Device) -> int:
+    """Stages of 128 bytes of K that so many blocks of an SM have room for, no more than there are steps;
+    0 where registers or shared memory do not suffice for two."""
+    warps = 4 * groups + 1
+    registers = tile_m * tile_n // (128 * groups) + 28
+    if deep(tile_m, tile_n, groups):
+        if blocks > 1 or registers > 160:
+            return 0
+    elif (warps + warps % 2) * 32 * blocks * registers > 65536 or registers > 232:
+        return 0
+    room = device.shared_memory // blocks - 1024 - 1024 - 4 * tile_m - 16 * MOST_STAGES - 64
+    fit = min(room // ((tile_m + tile_n) * 128), MOST_STAGES)
+    # The epilogue passes 32 rows of accumulators through at least.
+    if fit < min(2, steps) or room < 64 * (tile_n + 8) * 4:
+        return 0
+    return max(2, min(fit, steps + 1)) if steps > 1 else max(1, min(fit, 2))
+
+
+def clocks(
+    s: Im2colSchedule | PlacesSchedule, m: float, n: int, batch: int, steps: int, device: Device
+) -> float:
+    """Clocks of the SM with the most blocks, by `MODEL`."""
+    (tile_m, tile_n, _), held = s.tile, s.stages
+    blocks = math.ceil(m / tile_m) * math.ceil(n / tile_n) * batch
+    most = math.ceil(blocks / device.sms)
+    beside = min(s.blocks, most)
+    waves = math.ceil(most / beside)
+    multiply = tile_m / 64 * tile_n / 64 * 4 * MODEL.multiply * (MODEL.narrow if tile_n == 64 else 1.0)
+    brought = (tile_m + tile_n) * 128 / MODEL.bytes
+    waited = MODEL.latency / (beside * max(held - 1.5, 0.5))
+    # Where two of them are near each other, both are felt.
+    step = math.sqrt(math.sqrt(multiply**4 + brought**4 + waited**4))
+    own = MODEL.wave + MODEL.result * tile_m * tile_n * beside
+    own *= MODEL.alone if beside == 1 and waves > 1 else 1.0
+    return MODEL.launch + most * steps * step + waves * own

@@ -1,0 +1,286 @@
+"""The plan of a convolution: a dot of which at least one operand is read at affine positions.
+
+    D[m, n, batch] = arithmetic(sum over k of A[..] * B[..], operands)
+
+as for a GEMM, where every axis of A and B is either one name's own, or a window: read at the x
+with `scale * x == sum of coefficient * coordinate + offset`, 0 where there is none. Strides,
+dilations and flips are coefficients, paddings are offsets, which may be computed of extents.
+
+Forward, data gradient, weight gradient and transposed convolutions differ in nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.ir.elements import Element
+from ucutlass.ir.extents import Extent
+from ucutlass.kernels.access import Product
+from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How an axis is read: `terms` are (dimension, coefficient), the dimension by position in the
+    extent array. In `offset` the dimension "3" is extent 3."""
+
+    scale: int
+    terms: tuple[tuple[int, int], ...]
+    offset: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of an operand in memory: of `extent`, read by the dimension itself where `window`
+    is None (then `extent` is that dimension alone)."""
+
+    extent: int
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """An operand of the product: its axes as declared, outermost first, and dense.
+
+    `pack` is the order of axes in the workspace that a kernel before the product copies it to, or
+    None where it is read as it lies; there the last axis is padded with zeros to a multiple of
+    `pad` elements, and elements are `packed` if that is given. `align` is the largest power of two
+    of elements, at most 16 bytes, that divides the base address, the contiguous axis and every stride
+    around it (in the workspace if packed); 1 where no dimension moves along that axis alone. What a
+    kernel reads together depends also on which dimension that is: see `copy_width`.
+    """
+
+    pointer: int
+    elem: Element
+    axes: tuple[Axis, ...]
+    align: int
+    pack: tuple[int, ...] | None = None
+    pad: int = 1
+    packed: Element | None = None
+
+    @property
+    def read(self) -> Element:
+        """The element as the product reads it."""
+        return self.packed or self.elem
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Axes as they lie when the product reads them, outermost first."""
+        return self.pack if self.pack is not None else tuple(range(len(self.axes)))
+
+    @property
+    def contiguous(self) -> Axis | None:
+        """The axis whose neighbours are adjacent; None for a single element."""
+        return self.axes[self.order[-1]] if self.axes else None
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The axes that are windows."""
+        return tuple(i for i, axis in enumerate(self.axes) if axis.window is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvProblem:
+    """What is computed. `gemm` is the same product seen from its epilogue: modes, operands,
+    results and arithmetic; its `a` and `b` only stand for the operands' elements and pointers.
+
+    `m`, `n`, `batch` list the dimensions (by position) that gemm's modes are made of, outermost
+    first; `k` the contracted ones, the last innermost.
+    """
+
+    gemm: GemmProblem
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    batch: tuple[tuple[int, ...], ...]
+    a: Walk
+    b: Walk
+
+    @property
+    def lane(self) -> Element:
+        return self.gemm.lane
+
+    @property
+    def pointers(self) -> int:
+        return self.gemm.pointers
+
+    @property
+    def scalars(self) -> int:
+        return self.gemm.scalars
+
+    def stride(self, walk: Walk, axis: int) -> Product | None:
+        """Elements between neighbours along an axis of an operand that is read as it lies."""
+        return None if walk.pack is not None else tuple(a.extent for a in walk.axes[axis + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Multiply-adds on the results, one thread `width` neighbours and `rows` along the last window: for
+    depthwise, where there is no tile to share, and for what no other kernel takes.
+
+    Where `taps` is not 0 the window has exactly so many, and what its places have in common is read once
+    (`slide`). `turned`: that window lies along the neighbours themselves, which are then the repeats;
+    `width` is then `rows`, or 1 where these are stored one by one.
+    """
+
+    width: int
+    rows: int
+    taps: int = 0
+    turned: bool = False
+    threads: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Im2colSchedule:
+    """Hopper's: TMA gathers the windows, wgmma multiplies. `tile` is M x N x K in elements, K in parts of
+    `part` channels, `groups` the warp groups that share its rows, `blocks` those that an SM shall hold."""
+
+    tile: tuple[int, int, int]
+    part: int
+    stages: int
+    groups: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesSchedule:
+    """Hopper's for gradients of weights: TMA gathers places of windows, wgmma multiplies over them. `tile` is
+    M x N x K in elements, K the places of a stage, M in blocks of `part` channels of one tap each; the rest
+    as in `Im2colSchedule`."""
+
+    tile: tuple[int, int, int]
+    part: int
+    stages: int
+    groups: int
+    blocks: int
+
+
+ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | PlacesSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPlan:
+    """Everything that shapes the emitted source."""
+
+    arch: str
+    problem: ConvProblem
+    schedule: ConvSchedule
+
+
+# --- how a tile is gathered -----------------------------------------------------------
+
+
+def unit_dim(walk: Walk) -> int | None:
+    """The dimension along which an operand's elements are adjacent and nothing else moves, if any."""
+    last = walk.contiguous
+    if last is None or last.window is not None:
+        return None
+    others = [a for i, a in enumerate(walk.axes) if i != walk.order[-1]]
+    used = {d for a in others for d in _uses(a)}
+    return None if last.extent in used else last.extent
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An operand of a tile: `rows` are the dimensions of its rows (those of M for A, of N for B), `summed`
+    the contracted ones; both outermost first, as a tile's index is taken apart."""
+
+    walk: Walk
+    rows: tuple[int, ...]
+    summed: tuple[int, ...]
+
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbouring threads read neighbours along K instead of the rows."""
+        last = self.walk.contiguous
+        return last is None or not any(d in self.rows for d in _uses(last))
+
+    @property
+    def copy_width(self) -> int:
+        """Elements that one copy moves, at most 16 bytes.
+
+        A tile's neighbours are those along the innermost of the rows or of the contracted dimensions. Where
+        another dimension moves along the contiguous axis (an outer one of these, or the batch), neighbours
+        of the tile are none in memory, and a step of that dimension leaves the alignment: the width is 1.
+        """
+        inner = self.summed[-1:] if self.along_k else self.rows[-1:]
+        if unit_dim(self.walk) not in inner:
+            return 1
+        return min(self.walk.align, 16 // self.walk.read.bytes)
+
+
+def sides(problem: ConvProblem) -> tuple[Side, Side]:
+    """Operands A and B."""
+    return Side(problem.a, problem.m, problem.k), Side(problem.b, problem.n, problem.k)
+
+
+# --- how a direct kernel steps from result to result ----------------------------------
+
+Along: TypeAlias = Literal["kSame", "kUnit", "kStep"]
+"""An operand stays, its elements are adjacent, or each has a place of its own."""
+
+
+def _uses(axis: Axis) -> dict[int, int]:
+    """The dimensions in an axis's position, with their coefficients."""
+    return {axis.extent: 1} if axis.window is None else dict(axis.window.terms)
+
+
+def moves(problem: ConvProblem, walk: Walk, mode: int) -> bool:
+    """Whether an operand's address depends on a result mode."""
+    return any(d in _uses(axis) for axis in walk.axes for d in problem.batch[mode])
+
+
+def along(problem: ConvProblem, walk: Walk, vector: bool) -> Along:
+    """How an operand goes on along the last result mode."""
+    if not problem.batch:
+        return "kSame"
+    mode = len(problem.batch) - 1
+    if not moves(problem, walk, mode):
+        return "kSame"
+    (dim,) = problem.batch[mode]
+    users = [i for i, axis in enumerate(walk.axes) if dim in _uses(axis)]
+    plain = users == [walk.order[-1]] and walk.axes[users[0]].window is None
+    return "kUnit" if plain and vector else "kStep"
+
+
+def across_mode(problem: ConvProblem) -> int:
+    """The result mode along which a thread repeats itself, so that B's factors serve several results: the
+    last one but the neighbours' in which A is windowed and B is not read; -1 if there is none."""
+    for mode in reversed(range(len(problem.batch) - 1)):
+        (dim,) = problem.batch[mode]
+        windowed = any(
+            a.window is not None and a.window.scale == 1 and dim in _uses(a) for a in problem.a.axes
+        )
+        if windowed and not moves(problem, problem.b, mode):
+            return mode
+    return -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """A window that moves over its axis from result to result: axis `axis` of A, read at
+    `along` * result + `tap` * tap. `k` is the tap's place among the contracted dimensions."""
+
+    axis: int
+    along: int
+    tap: int
+    k: int
+
+
+def slide(problem: ConvProblem, mode: int) -> Slide | None:
+    """The window along a result mode, if its places are read by its taps alone; else None."""
+    if mode < 0 or moves(problem, problem.b, mode):
+        return None
+    (result,) = problem.batch[mode]
+    for i, axis in enumerate(problem.a.axes):
+        terms = dict(axis.window.terms) if axis.window is not None else {}
+        taps = [d for d in terms if d in problem.k]
+        if axis.window is None or axis.window.scale != 1 or result not in terms or len(taps) != 1:
+            continue
+        others = [a for j, a in enumerate(problem.a.axes) if j != i]
+        moved = any({result, taps[0]} & set(_uses(a)) for a in others)
+        plain = all(a.window is None for a in problem.b.axes if taps[0] in _uses(a))
+        if not moved and plain and terms[result] > 0 and terms[taps[0]] > 0:
+            return Slide(i, terms[result], terms[taps[0]], problem.k.index(taps[0]))
+    return None

@@ -1,0 +1,166 @@
+"""A convolution as Hopper's TMA can gather it: A's axes in the order images, space, group, channels, every
+spatial axis a window of one result name and at most one tap.
+
+TMA's im2col mode (CUDA driver API, cuTensorMapEncodeIm2col) walks pixels of a bounding box in steps, all
+channels of a part at each, and adds an offset for the tap. Windows with a scale (transposed convolutions,
+strided data gradients) split into phases, results whose coordinates leave one remainder, each an ordinary
+convolution with every scale-th tap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ucutlass.ir.extents import Extent, Fixed
+from ucutlass.kernels.convolution.plan import ConvProblem, Walk
+
+MOST_PHASES = 8
+"""Each has a descriptor of 128 bytes among the kernel's parameters."""
+
+MOST_STEP = 8
+"""Of TMA's traversal (cuTensorMapEncodeIm2col, elementStrides)."""
+
+MOST_AXES = 5
+"""Of a TMA tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A spatial axis: the result read with coefficient `along`, the tap with `tap` (dimension None: no
+    tap). `axis` is A's."""
+
+    axis: int
+    result: int
+    along: int
+    tap_dim: int | None
+    tap: int
+    scale: int
+    offset: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Im2col:
+    """`space` innermost first. `image` and `group` are axes of A, or None. `columns` are B's axes that
+    N is made of, innermost first; `channel_b`, `group_b` axes of B. `across`: B's columns are innermost in
+    memory instead of its channels, as wgmma takes elements of 16 bits too."""
+
+    channel: int
+    space: tuple[Space, ...]
+    image: int | None
+    group: int | None
+    channel_b: int
+    group_b: int | None
+    columns: tuple[int, ...]
+    across: bool = False
+
+    @property
+    def phases(self) -> int:
+        return math.prod(s.scale for s in self.space)
+
+
+def im2col(problem: ConvProblem) -> Im2col | str:
+    """How TMA gathers the problem in the order in which operands are read, or why it cannot."""
+    a, b, batch = problem.a, problem.b, _batch(problem)
+    if batch is None:
+        return "several names of the batch lie side by side"
+    channel = a.contiguous
+    if channel is None or channel.window is not None or channel.extent not in problem.k:
+        return "the channels of A are not innermost"
+    rest = list(a.order[:-1])
+    group = None
+    if (
+        rest
+        and a.axes[rest[-1]].window is None
+        and a.axes[rest[-1]].extent in batch
+        and _in(b, a.axes[rest[-1]].extent)
+    ):
+        group = rest.pop()
+    image = None
+    if rest and a.axes[rest[0]].window is None:
+        image = rest.pop(0)
+    if not 1 <= len(rest) <= 3:
+        return f"A has {len(rest)} spatial axes, not 1 to 3"
+    space: list[Space] = []
+    for axis in reversed(rest):
+        found = _space(problem, axis)
+        if isinstance(found, str):
+            return found
+        space.append(found)
+    rows = [s.result for s in reversed(space)]
+    if image is not None and a.axes[image].extent in problem.m:
+        rows.insert(0, a.axes[image].extent)
+    if tuple(rows) != problem.m:
+        return "rows of the result are not walked in the order of A's axes"
+    own = {a.axes[i].extent for i in (image, group) if i is not None}
+    if batch - own:
+        return "a name of the batch is no axis of A"
+    taps = {s.tap_dim for s in space if s.tap_dim is not None}
+    if set(problem.k) != taps | {channel.extent} or len(problem.k) != len(taps) + 1:
+        return "names are summed that are neither taps nor channels"
+    if math.prod(s.scale for s in space) > MOST_PHASES:
+        return f"more than {MOST_PHASES} remainders of the windows' scales"
+    return _weights(problem, Im2col(a.order[-1], tuple(space), image, group, -1, None, ()), taps)
+
+
+def _batch(problem: ConvProblem) -> set[int] | None:
+    if any(len(run) != 1 for run in problem.batch):
+        return None
+    return {run[0] for run in problem.batch}
+
+
+def _in(walk: Walk, dim: int) -> bool:
+    return any(axis.window is None and axis.extent == dim for axis in walk.axes)
+
+
+def _space(problem: ConvProblem, axis: int) -> Space | str:
+    read = problem.a.axes[axis]
+    if read.window is None:
+        if read.extent not in problem.m:
+            return "a spatial axis of A is no row of the result"
+        return Space(axis, read.extent, 1, None, 0, 1, Fixed(0))
+    results = [(d, c) for d, c in read.window.terms if d in problem.m]
+    taps = [(d, c) for d, c in read.window.terms if d in problem.k]
+    if len(results) != 1 or len(taps) > 1 or len(results) + len(taps) != len(read.window.terms):
+        return "a window is not of one result name and one tap"
+    (result, along), scale = results[0], read.window.scale
+    tap_dim, tap = taps[0] if taps else (None, 0)
+    if not 1 <= along <= MOST_STEP or (scale > 1 and along != 1):
+        return f"TMA walks in steps of 1 to {MOST_STEP}, and of 1 where positions are divided"
+    if scale > 1 and (not taps or math.gcd(scale, tap) != 1):
+        return "the taps of a divided position do not take turns"
+    return Space(axis, result, along, tap_dim, tap, scale, read.window.offset)
+
+
+def _weights(problem: ConvProblem, found: Im2col, taps: set[int]) -> Im2col | str:
+    a, b = problem.a, problem.b
+    channel = a.axes[found.channel].extent
+    if b.windows or b.contiguous is None:
+        return "B has windows"
+    across = b.contiguous.extent in problem.n and b.read.bytes == 2
+    if b.contiguous.extent != channel and not across:
+        return "neither channels nor columns of B are innermost"
+    others = list(b.order) if across else list(b.order[:-1])
+    if across:
+        others = [i for i in others if b.axes[i].extent != channel]
+    group = (
+        None
+        if found.group is None
+        else next(i for i in others if b.axes[i].extent == a.axes[found.group].extent)
+    )
+    columns = [i for i in reversed(others) if b.axes[i].extent in problem.n]
+    if [b.axes[i].extent for i in reversed(columns)] != list(problem.n):
+        return "columns of the result are not walked in the order of B's axes"
+    places = [b.order.index(i) for i in columns]
+    (channel_b,) = [i for i, axis in enumerate(b.axes) if axis.extent == channel]
+    if any(x - y != 1 for x, y in pairwise(places)):
+        return "the names of the columns lie apart in B"
+    known = taps | set(problem.n) | ({b.axes[group].extent} if group is not None else set())
+    if any(b.axes[i].extent not in known for i in others):
+        return "B has an axis that is neither a tap, a column nor a group"
+    if len(others) - len(columns) + 2 > MOST_AXES:
+        return f"B has more than {MOST_AXES} axes"
+    return Im2col(
+        found.channel, found.space, found.image, found.group, channel_b, group, tuple(columns), across
+    )

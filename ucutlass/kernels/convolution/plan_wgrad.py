@@ -1,0 +1,119 @@
+"""A gradient of weights as Hopper's TMA can gather it: what is summed are the places where windows stand,
+rows of the result are the windows' taps and the channels.
+
+A's axes lie in the order images, space, group, channels, B's images, places, group, columns. TMA's im2col
+mode walks A's places for one tap as `im2col` says; of B the same places are rows one after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ucutlass.ir.extents import Extent, Fixed
+from ucutlass.kernels.convolution.plan import ConvProblem, Walk
+from ucutlass.kernels.convolution.plan_im2col import MOST_STEP
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A spatial axis of A, `axis`: the place, dimension `place`, is read with coefficient `along`, the tap
+    with `tap` (dimension None: no tap)."""
+
+    axis: int
+    place: int
+    along: int
+    tap_dim: int | None
+    tap: int
+    offset: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`space` innermost first. `channel`, `image` and `group` are axes of A (or None), `group_b` and
+    `columns` of B, these innermost first."""
+
+    channel: int
+    space: tuple[Room, ...]
+    image: int | None
+    group: int | None
+    group_b: int | None
+    columns: tuple[int, ...]
+
+
+def places(problem: ConvProblem) -> Places | str:
+    """How TMA gathers the problem in the order in which operands are read, or why it cannot."""
+    a = problem.a
+    batch = {d for run in problem.batch for d in run}
+    channel = a.contiguous
+    if channel is None or channel.window is not None or channel.extent not in problem.m:
+        return "the channels of A are not innermost and rows of the result"
+    rest = list(a.order[:-1])
+    group, image = None, None
+    if rest and a.axes[rest[-1]].window is None and a.axes[rest[-1]].extent in batch:
+        group = rest.pop()
+    if rest and a.axes[rest[0]].window is None:
+        image = rest.pop(0)
+    if not 1 <= len(rest) <= 3:
+        return f"A has {len(rest)} spatial axes, not 1 to 3"
+    space: list[Room] = []
+    for axis in reversed(rest):
+        found = _room(problem, axis, batch)
+        if isinstance(found, str):
+            return found
+        space.append(found)
+    summed = [s.place for s in reversed(space)]
+    if image is not None:
+        summed.insert(0, a.axes[image].extent)
+    if set(problem.k) != set(summed) or len(summed) != len(problem.k):
+        return "names are summed that are neither images nor places of windows"
+    taps = {s.tap_dim for s in space if s.tap_dim is not None}
+    if set(problem.m) != {channel.extent} | (taps - batch):
+        return "rows of the result are neither taps nor channels"
+    own = {a.axes[group].extent} if group is not None else set()
+    if batch - own - taps:
+        return "a name of the batch is neither a group nor a tap"
+    return _columns(problem, Places(a.order[-1], tuple(space), image, group, None, ()), summed, own)
+
+
+def _room(problem: ConvProblem, axis: int, batch: set[int]) -> Room | str:
+    read = problem.a.axes[axis]
+    if read.window is None:
+        if read.extent not in problem.k:
+            return "a spatial axis of A is no place that is summed"
+        return Room(axis, read.extent, 1, None, 0, Fixed(0))
+    summed = [(d, c) for d, c in read.window.terms if d in problem.k]
+    taps = [(d, c) for d, c in read.window.terms if d in problem.m or d in batch]
+    if len(summed) != 1 or len(taps) > 1 or len(summed) + len(taps) != len(read.window.terms):
+        return "a window is not of one place and one tap"
+    if read.window.scale != 1 or not 1 <= summed[0][1] <= MOST_STEP:
+        return f"TMA walks whole positions in steps of 1 to {MOST_STEP}"
+    tap_dim, tap = taps[0] if taps else (None, 0)
+    return Room(axis, summed[0][0], summed[0][1], tap_dim, tap, read.window.offset)
+
+
+def _columns(problem: ConvProblem, found: Places, summed: list[int], own: set[int]) -> Places | str:
+    b = problem.b
+    if b.windows:
+        return "B has windows"
+    order = [b.axes[i].extent for i in b.order]
+    if order[: len(summed)] != summed:
+        return "B's places do not lie in the order of A's"
+    rest = list(b.order[len(summed) :])
+    group_b = None
+    if own:
+        if not rest or b.axes[rest[0]].extent not in own:
+            return "groups of B are not next to its columns"
+        group_b = rest.pop(0)
+    if [b.axes[i].extent for i in rest] != list(problem.n):
+        return "columns of the result are not walked in the order of B's axes"
+    if any(y - x != 1 for x, y in pairwise(b.order.index(i) for i in rest)):
+        return "the names of the columns lie apart in B"
+    if padded(b) and len(rest) > 1:
+        return "padded columns of several names are not side by side"
+    return Places(found.channel, found.space, found.image, found.group, group_b, tuple(reversed(rest)))
+
+
+def padded(walk: Walk) -> bool:
+    """Whether the last axis may end in zeros that the tensor has not."""
+    return walk.pack is not None and walk.pad > 1

@@ -1,0 +1,362 @@
+"""How a convolution runs: which kernel, its tile, and which operands are copied to another order first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ucutlass.ir.elements import F16, F32, TF32, Element
+from ucutlass.ir.extents import Fixed
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request, Warps
+from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.addresses import vector_width
+from ucutlass.kernels.convolution.im2col import prepared, schedule_of
+from ucutlass.kernels.convolution.match import ConvForm, exchanged
+from ucutlass.kernels.convolution.plan import (
+    ConvPlan,
+    ConvProblem,
+    ConvSchedule,
+    DirectSchedule,
+    Side,
+    Walk,
+    across_mode,
+    along,
+    sides,
+    slide,
+    unit_dim,
+)
+from ucutlass.kernels.convolution.problem import offsets, problem
+from ucutlass.kernels.convolution.schedule import KERNELS, Room, asked, no_kernel, request_of, wanted
+from ucutlass.kernels.convolution.wgrad import places_schedule, prepared_places
+from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
+from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.refused import Refused
+from ucutlass.kernels.violation import Violation, foreign_to
+
+MOST = 2**31 - 1
+"""Rows, columns, contracted elements and positions of windows: the kernels count them in 32 bits."""
+
+GATHERED = ("f16", "bf16", "tf32", "f32")
+"""Lanes of the kernel that gathers tiles; others multiply and add directly."""
+
+MOST_TAPS = 7
+"""Of a window whose weights a thread of the direct kernel holds in registers."""
+
+FEW_TAPS = 3
+"""Of a window along which a thread of the direct kernel holds more than four results."""
+
+COPY_BYTES = 4
+"""The least that cp.async moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """The problem's numbers."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+def plan_convolution(
+    form: ConvForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
+    if foreign := foreign_to(request, KERNELS, "a convolution"):
+        return (foreign,)
+    if too_large := _too_large(form, sizes):
+        return (too_large,)
+    direct = _is_direct(form, sizes)
+    word = wanted(request, direct)
+    if direct and word not in (None, "direct"):
+        return no_kernel(word, "no two results of a tile would share both operands")
+    if direct or word == "direct":
+        made, own, splits, notes = _direct(form, sizes, aligned)
+    else:
+        chosen = _tiled(form, sizes, arch, device, aligned, word)
+        if isinstance(chosen[0], Violation):
+            return chosen
+        made, own, splits, notes = chosen
+    extents = measure(made, sizes)
+    room = Room(
+        made,
+        sizes,
+        (extents.m, extents.n, extents.k, extents.batch),
+        arch,
+        device,
+        partial(_taps_of, form, made, sizes),
+    )
+    scheduled = asked(room, own, splits, request)
+    if isinstance(scheduled[0], Violation):
+        return scheduled
+    schedule, knobs = scheduled
+    seconds = _seconds(made, schedule, extents, sizes, device)
+    plan = ConvPlan(arch.name, made, schedule)
+    return FamilyPlanned(plan, knobs, sizes, request_of(schedule, knobs), device, seconds, notes)
+
+
+def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
+    """The problem's numbers for these extents."""
+
+    def count(dims: tuple[int, ...]) -> int:
+        return math.prod(sizes[d] for d in dims)
+
+    return Extents(count(made.m), count(made.n), count(made.k), math.prod(count(run) for run in made.batch))
+
+
+def _too_large(form: ConvForm, sizes: tuple[int, ...]) -> Violation | None:
+    k = math.prod(sizes[form.position[d]] for d in form.k)
+    longest = max(
+        (sizes[form.position[p.name]] for s in (form.a, form.b) for p in s.places if p.position), default=0
+    )
+    far = max((abs(o) for o in offsets(form, sizes)), default=0)
+    worst = max(k, 4 * longest, 4 * far)
+    if worst <= MOST:
+        return None
+    return Violation(
+        "UC0460",
+        f"{k} products are summed, windows stand on axes of up to {longest}, offsets go to {far}: a launch "
+        f"counts products to {MOST} and positions to a quarter of that",
+        "cut the tensor along its longest name",
+        (),
+        None,
+    )
+
+
+# --- without a tile -----------------------------------------------------------------
+
+
+def _is_direct(form: ConvForm, sizes: tuple[int, ...]) -> bool:
+    """Nothing is shared between rows and columns of a tile, or its multipliers do not take the operands."""
+    n, m = (math.prod(sizes[form.position[d]] for d in names) for names in (form.n, form.m))
+    return (
+        form.summed or not form.m or not form.n or m > MOST or n > MOST or form.dot.lane.name not in GATHERED
+    )
+
+
+_Chosen = tuple[ConvProblem, ConvSchedule, int, tuple[Note, ...]]
+
+
+def _direct(form: ConvForm, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> _Chosen:
+    made = problem(form, sizes, aligned, apart=True)
+    if any(isinstance(o, Reduction) for o in made.gemm.outputs):
+        raise Refused(
+            "UC0309",
+            "the kernel of a depthwise convolution reduces nothing of its result",
+            form.dot.span,
+            "store the convolution's result and reduce it in a second stage",
+        )
+    width = _width(made, sizes, aligned)
+    fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
+    own = _taps(made, len(made.batch) - 1, sizes, fixed)
+    if own > 0:
+        schedule = DirectSchedule(width, width if width > 1 else 8, own, True)
+    else:
+        slides = across_mode(made) >= 0 and along(made, made.a, width > 1) != "kStep"
+        taps = _taps(made, across_mode(made), sizes, fixed) if slides else 0
+        schedule = DirectSchedule(width, _rows(made, taps, sizes) if slides else 1, taps)
+    why = "one multiply-add for each product: no two results of a tile share both operands"
+    return made, schedule, 1, (Note("", "direct", why),)
+
+
+def _rows(made: ConvProblem, taps: int, sizes: tuple[int, ...]) -> int:
+    """Results of a thread along a window: of few taps as many as its registers hold (read off an H200: 8, of
+    windows two apart 7), where they divide the results nearly."""
+    moving = slide(made, across_mode(made))
+    if moving is None or not 0 < taps <= FEW_TAPS or moving.along > 2:
+        return 4
+    rows, (dim,) = (8, 7)[moving.along - 1], made.batch[across_mode(made)]
+    return rows if math.ceil(sizes[dim] / rows) * rows <= 1.1 * sizes[dim] else 4
+
+
+def _taps(made: ConvProblem, mode: int, sizes: tuple[int, ...], fixed: set[int]) -> int:
+    """The taps of a window that slides along a result mode, 0 where none does, they are many, or a call
+    may bring others."""
+    moving = slide(made, mode)
+    if moving is None or max(moving.along, moving.tap) > MOST_TAPS or made.k[moving.k] not in fixed:
+        return 0
+    taps = sizes[made.k[moving.k]]
+    return taps if taps <= MOST_TAPS else 0
+
+
+def _taps_of(form: ConvForm, made: ConvProblem, sizes: tuple[int, ...], rows: int) -> int:
+    """The taps that the direct kernel keeps where a thread repeats itself along the window's results."""
+    fixed = {i for i, extent in enumerate(form.kernel.dims.values()) if isinstance(extent, Fixed)}
+    return _taps(made, across_mode(made), sizes, fixed) if rows > 1 else 0
+
+
+def _width(made: ConvProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> int:
+    """Neighbouring results of a thread, at most 8: 16 bytes of the widest tensor that lies along them. A
+    tensor's other strides are multiples of their extent, which is innermost in it."""
+    if not made.batch:
+        return 1
+    (dim,) = made.batch[-1]
+    touched: list[tuple[int, Element]] = [
+        (a.pointer, a.elem)
+        for a in (*made.gemm.inputs, *(o.access for o in made.gemm.outputs))
+        if a.batch[-1] == ()
+    ]
+    touched += [(w.pointer, w.elem) for w in (made.a, made.b) if unit_dim(w) == dim]
+    fine = aligned is None or all(aligned[p] for p, _ in touched)
+    # A wider operand of the epilogue is read one by one.
+    own = {made.a.pointer, made.b.pointer, *(o.access.pointer for o in made.gemm.outputs)}
+    most = [F16.bits, *(e.bits for p, e in touched if p in own)]
+    return min(vector_width(bits, fine, (sizes[dim],)) for bits in most)
+
+
+# --- tiles --------------------------------------------------------------------------
+
+
+def _tiled(
+    form: ConvForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    aligned: tuple[bool, ...] | None,
+    warps: Warps | None = None,
+) -> _Chosen | tuple[Violation, ...]:
+    """Hopper's kernel where TMA gathers the problem, else the multistage one; or the one that `warps` means,
+    or why that cannot be."""
+    whole = problem(form, sizes, aligned)
+    why = "before Hopper"
+    if arch.wgmma and warps != "multistage":
+        found = _hopper(whole, sizes, device)
+        why = found if isinstance(found, str) else ""
+        if isinstance(found, str) and form.b.windowed and not form.a.windowed:
+            found = _hopper(problem(exchanged(form), sizes, aligned), sizes, device)
+        if not isinstance(found, str):
+            return found
+    if warps == "cooperative":
+        return no_kernel(warps, why)
+    made, notes = gathered(whole, sizes)
+    extents = measure(made, sizes)
+    schedule = _multistage(made, extents, sizes, device)
+    splits = _splits(schedule, extents, device)
+    return made, schedule, splits, (Note("", "multistage", f"tiles are gathered by cp.async: {why}"), *notes)
+
+
+def _hopper(made: ConvProblem, sizes: tuple[int, ...], device: Device) -> _Chosen | str:
+    """A kernel of TMA and wgmma, or why none takes the problem: windows of a sum over channels, or those of
+    a sum over the places where they stand."""
+    found = prepared(made, sizes)
+    chosen = found if isinstance(found, str) else schedule_of(*found, sizes, device)
+    if not isinstance(found, str) and not isinstance(chosen, str):
+        notes = (Note("", "im2col", "TMA gathers the windows, wgmma multiplies"), *_packs(found[0]))
+        return found[0], chosen, 1, notes
+    gradient = prepared_places(made, sizes)
+    if isinstance(gradient, str):
+        return str(chosen)
+    schedule, splits = places_schedule(*gradient, sizes, device)
+    why = f"TMA gathers the places of windows, wgmma multiplies; {splits} parts of the sum"
+    return gradient[0], schedule, splits, (Note("", "im2col", why), *_packs(gradient[0]))
+
+
+def _packs(made: ConvProblem) -> tuple[Note, ...]:
+    names = " and ".join(n for n, w in (("A", made.a), ("B", made.b)) if w.pack is not None)
+    if not names:
+        return ()
+    return (
+        Note("", "layout", f"{names} copied to the workspace first, channels innermost, padded to 16 bytes"),
+    )
+
+
+def gathered(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, tuple[Note, ...]]:
+    """The problem with operands that cp.async can read: at least 4 bytes at a time, along the rows or along
+    the innermost contracted name. Operands of 16 bits that are read one by one, and vectors that lie along
+    another name than the innermost one of its rows or of the contracted, are copied to the workspace:
+    channels innermost and padded where both have them summed. Without such channels elements of 4 bytes are
+    read one by one, those of 2 are widened to f32, whose tf32 products are exact."""
+    both = sides(made)
+    crossed = any(s.walk.align > 1 and s.copy_width == 1 for s in both)
+    narrow = any(s.copy_width * s.walk.read.bytes < COPY_BYTES for s in both)
+    channel = summed_channel(made, sizes)
+    if channel is not None and (crossed or narrow):
+        k = (*(d for d in made.k if d != channel), channel)
+        a, b = (packed(replace(s, summed=k), channel) for s in both)
+        ready = replace(made, a=a, b=b, k=k)
+        return ready, _packs(ready)
+    if not narrow:
+        return made, ()
+    a, b = (replace(w, pack=tuple(range(len(w.axes))), packed=F32, align=1) for w in (made.a, made.b))
+    return replace(made, a=a, b=b), (
+        Note("", "layout", "operands are read one by one: widened to f32 in the workspace first"),
+    )
+
+
+def summed_channel(made: ConvProblem, sizes: tuple[int, ...]) -> int | None:
+    """The longest contracted dimension that is one plain axis of each operand, and in no window."""
+
+    def plain(walk: Walk, dim: int) -> bool:
+        users = [a for a in walk.axes if dim == a.extent and a.window is None]
+        windowed = any(dim == d for a in walk.axes if a.window for d, _ in a.window.terms)
+        return len(users) == 1 and not windowed
+
+    found = [d for d in made.k if plain(made.a, d) and plain(made.b, d)]
+    return max(found, key=lambda d: sizes[d], default=None)
+
+
+def packed(side: Side, dim: int) -> Walk:
+    """The operand with a plain axis innermost and padded to 16 bytes; as it lies where it is so already."""
+    walk, pad = side.walk, 16 // side.walk.elem.bytes
+    if unit_dim(walk) == dim and side.copy_width == pad:
+        return walk
+    axis = next(i for i, a in enumerate(walk.axes) if a.extent == dim and a.window is None)
+    order = (*(i for i in range(len(walk.axes)) if i != axis), axis)
+    return replace(walk, pack=order, pad=pad, align=pad)
+
+
+def _multistage(made: ConvProblem, extents: Extents, sizes: tuple[int, ...], device: Device) -> Sm80Schedule:
+    lane: Element = TF32 if made.a.packed else made.lane
+    math_: Math = "tf32x3" if lane == F32 else "tensor"
+    narrow = any(s.copy_width == 1 for s in sides(made))
+    deep = 32 if lane.name in ("f16", "bf16") else 16
+    small = extents.n <= 64 or narrow or math_ == "tf32x3"
+    tiles = [((128, 128, deep), (64, 64), 4)] if not small else []
+    tiles += [((128, 64, deep), (64, 32), 4)] if not narrow and math_ == "tensor" else []
+    tiles += [((64, 64, deep), (32, 32), 4)]
+    for tile, warp, stages in tiles:
+        blocks = math.ceil(extents.m / tile[0]) * math.ceil(extents.n / tile[1]) * extents.batch
+        if blocks >= device.sms:
+            return Sm80Schedule(tile, warp, stages, math_)
+    return Sm80Schedule(*tiles[-1], math_)
+
+
+def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
+    """Parts of K: two waves of blocks where tiles alone leave the device idle, each of 16 tiles at least."""
+    m, n, k = schedule.tile
+    blocks = math.ceil(extents.m / m) * math.ceil(extents.n / n) * extents.batch
+    if blocks >= device.sms:
+        return 1
+    return max(1, min(2 * device.sms // blocks, math.ceil(extents.k / k) // 16, 64))
+
+
+def _seconds(
+    made: ConvProblem, schedule: ConvSchedule, extents: Extents, sizes: tuple[int, ...], device: Device
+) -> float:
+    """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak, after
+    operands are copied into another order."""
+    moved = sum(w.elem.bytes * math.prod(sizes[a.extent] for a in w.axes) for w in (made.a, made.b))
+    moved += extents.m * extents.n * extents.batch * sum(o.access.elem.bytes for o in made.gemm.outputs)
+    peak = device.peaks.get(
+        "f32" if isinstance(schedule, DirectSchedule) else made.lane.name, device.peaks["f32"]
+    )
+    copied = [
+        math.prod(sizes[a.extent] for a in w.axes) * (w.elem.bytes + w.read.bytes)
+        for w in (made.a, made.b)
+        if w.pack is not None
+    ]
+    packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
+    return device.launch_floor + packs + max(moved / device.bandwidth, extents.flops / (0.4 * peak))

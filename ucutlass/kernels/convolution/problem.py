@@ -1,0 +1,154 @@
+"""A convolution's form with concrete extents: the plan's ConvProblem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from operator import mul
+
+from ucutlass import ir
+from ucutlass.ir.extents import Combined, Extent, Fixed, Free, evaluate
+from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Output, Reduction, Store
+from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, runs, vector_width
+from ucutlass.kernels.convolution.match import ConvForm, Source
+from ucutlass.kernels.convolution.plan import Axis, ConvProblem, Walk, Window, unit_dim
+from ucutlass.kernels.epilogue import ReduceTo, arithmetic
+from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.refused import Refused
+
+
+def problem(
+    form: ConvForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None, apart: bool = False
+) -> ConvProblem:
+    """The form with concrete extents, in the order of `kernel.dims`. `apart`: every result name is a
+    batch mode of its own, as the direct kernel addresses them, m and n are empty.
+
+    Raises Refused UC0305 where more batch modes remain than a kernel addresses.
+    """
+    at = Sizes(form.position, tuple(sizes))
+    modes = _apart(form) if apart else _modes(form, at)
+    tensors = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params)
+    pointers = tensors + len(form.kernel.results)
+    fine = tuple(aligned) if aligned is not None else (True,) * pointers
+
+    def reach(tensor: Operand) -> Access:
+        return access(tensor, modes, at, fine[tensor.pointer])
+
+    outputs: tuple[Output, ...] = tuple(
+        Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
+        for o in form.epilogue.outputs
+    )
+    walks = [_walk(side, at, fine[side.pointer]) for side in (form.a, form.b)]
+    none = tuple(None for _ in modes.batch)
+    gemm = GemmProblem(
+        lane=form.dot.lane,
+        accumulate=form.dot.accumulate,
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product((d,)) for d in form.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=Access(form.a.pointer, form.a.elem, None, None, (), none, 1),
+        b=Access(form.b.pointer, form.b.elem, None, None, (), none, 1),
+        inputs=tuple(reach(t) for t in form.epilogue.inputs),
+        outputs=outputs,
+        arithmetic=arithmetic(form.epilogue, modes, at),
+        dims=len(form.kernel.dims),
+        pointers=pointers,
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
+    )
+    place = form.position
+    return ConvProblem(
+        gemm,
+        at.product(modes.m),
+        at.product(modes.n),
+        tuple(place[d] for d in _contracted(form, walks)),
+        tuple(at.product(run) for run in modes.batch),
+        *walks,
+    )
+
+
+def offsets(form: ConvForm, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The windows' offsets for these extents, A's first."""
+    by_name = dict(zip(form.kernel.dims, sizes, strict=True))
+    places = (*form.a.places, *form.b.places)
+    return tuple(evaluate(p.position.at.offset, by_name) for p in places if p.position is not None)
+
+
+def _walk(side: Source, at: Sizes, aligned: bool) -> Walk:
+    axes = []
+    for place in side.places:
+        if place.position is None:
+            axes.append(Axis(at.position[place.name]))
+            continue
+        terms = tuple((at.position[d], c) for d, c in place.position.at.terms)
+        offset = renamed(place.position.at.offset, at.position)
+        axes.append(Axis(at.position[place.name], Window(place.position.scale, terms, offset)))
+    walk = Walk(side.pointer, side.elem, tuple(axes), 1)
+    if unit_dim(walk) is None:
+        return walk
+    # The extent of the innermost axis, then the stride of each axis around it.
+    strides = accumulate((at.values[a.extent] for a in reversed(axes)), mul)
+    return replace(walk, align=vector_width(side.elem.bits, aligned, strides))
+
+
+def renamed(extent: Extent, position: Mapping[str, int]) -> Extent:
+    """With dimensions called by their positions."""
+    match extent:
+        case Free(dim):
+            return Free(str(position[dim]))
+        case Combined(op, left, right):
+            return Combined(op, renamed(left, position), renamed(right, position))
+        case Fixed():
+            return extent
+
+
+def _contracted(form: ConvForm, walks: Sequence[Walk]) -> list[str]:
+    """The contracted names, the one along which an operand is contiguous innermost (A's first)."""
+    names = list(form.k)
+    by_position = {i: name for name, i in form.position.items()}
+    for walk in reversed(walks):
+        unit = unit_dim(walk)
+        if unit is not None and by_position[unit] in names:
+            names.remove(by_position[unit])
+            names.append(by_position[unit])
+    return names
+
+
+def _tensors(form: ConvForm) -> tuple[Operand, ...]:
+    return (*(o.tensor for o in form.epilogue.outputs), *form.epilogue.inputs)
+
+
+def _modes(form: ConvForm, at: Sizes) -> Modes:
+    tensors = _tensors(form)
+    m, m_rest = _longest(runs(form.m, tensors), at)
+    n, n_rest = _longest(runs(form.n, tensors), at)
+    parts = [*runs(form.batch, tensors), *m_rest, *n_rest]
+    merged = runs([name for part in parts for name in part], tensors)
+    batch = merged if len(merged) < len(parts) else tuple(parts)
+    if len(batch) > MAX_BATCH_MODES:
+        raise Refused(
+            "UC0305",
+            f"{len(batch)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
+            form.dot.span,
+            "store operands or the result with these names next to each other",
+        )
+    return Modes(m, n, (), batch)
+
+
+def _longest(
+    parts: tuple[tuple[str, ...], ...], at: Sizes
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The run that becomes the product's own mode, and the rest."""
+    if not parts:
+        return (), ()
+    best = max(range(len(parts)), key=lambda i: (at.number(at.product(parts[i])), i))
+    return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
+
+
+def _apart(form: ConvForm) -> Modes:
+    """Every result name a batch mode, in the order in which the first result stores them."""
+    names = (*form.m, *form.n, *form.batch)
+    stored = [d for tensor in _tensors(form) for d in tensor.order if d in names]
+    order = dict.fromkeys((*stored, *names))
+    return Modes((), (), (), tuple((d,) for d in order))

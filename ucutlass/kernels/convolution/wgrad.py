@@ -1,0 +1,171 @@
+"""How a gradient of weights runs on Hopper's TMA and wgmma: operands' order, the tile, parts of the sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ucutlass.ir.extents import evaluate
+from ucutlass.ir.hardware import Device
+from ucutlass.kernels.access import Reduction
+from ucutlass.kernels.convolution.im2col import clocks, ordered, out_of_reach, stages_held
+from ucutlass.kernels.convolution.plan import ConvProblem, PlacesSchedule, Walk, unit_dim
+from ucutlass.kernels.convolution.plan_wgrad import Places, places
+
+LANES = ("f16", "bf16")
+"""Lanes that wgmma takes with the contracted side outside."""
+
+TILES = (
+    (256, 128, 2),
+    (128, 256, 2),
+    (192, 128, 3),
+    (128, 192, 2),
+    (256, 64, 2),
+    (128, 128, 2),
+    (128, 64, 2),
+    (64, 256, 1),
+    (64, 128, 1),
+    (64, 64, 1),
+)
+"""Tiles, M x N, and the warp groups that share them."""
+
+DEPTH = 64
+"""Places of a stage."""
+
+MOST_BLOCKS = 4
+MOST_PARTS = 256
+WAVES = 4
+"""Parts of the sum are tried that fill the device so often at most."""
+
+LEAST_STEPS = 4
+"""Of a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What adding parts takes: clocks of the launch, and bytes a clock of all SMs, written and read again
+    (estimates: an H200's L2). `alone`: how much longer one, two or three warp groups take that
+    have an SM for themselves (fitted to an H200)."""
+
+    launch: float = 3000.0
+    bytes: float = 2000.0
+    alone: tuple[float, ...] = (1.45, 1.2, 1.0)
+
+
+FINISH = Finish()
+
+
+def prepared_places(made: ConvProblem, sizes: tuple[int, ...]) -> tuple[ConvProblem, Places] | str:
+    """The problem with operands in an order that TMA gathers, or why there is none."""
+    if made.lane.name not in LANES or made.gemm.accumulate != "f32":
+        return f"lane {made.lane.name} accumulated in {made.gemm.accumulate} is not multiplied by wgmma here"
+    if any(isinstance(o, Reduction) for o in made.gemm.outputs):
+        return "rows that lie apart are not reduced"
+    batch = {d for run in made.batch for d in run}
+    channels = [a.extent for a in made.a.axes if a.window is None and a.extent in made.m]
+    if len(channels) != 1:
+        return "rows of the result have not one name of channels"
+    a = _ordered(made.a, _order_a(made, channels[0], batch))
+    summed = [d for i in a.order for d in _summed(made, i)]
+    b = _ordered(made.b, _order_b(made, summed, batch))
+    ready = replace(made, a=a, b=b)
+    how = places(ready)
+    if isinstance(how, str):
+        return how
+    # A forward convolution of few channels has this form too: its taps are summed.
+    stand = math.prod(sizes[s.place] for s in how.space)
+    if stand < math.prod(sizes[s.tap_dim] for s in how.space if s.tap_dim is not None):
+        return "fewer places are summed than windows have taps"
+    return _too_far(ready, how, sizes) or (ready, how)
+
+
+def _summed(made: ConvProblem, axis: int) -> list[int]:
+    """The summed names in the position of one of A's axes."""
+    read = made.a.axes[axis]
+    names = [read.extent] if read.window is None else [d for d, _ in read.window.terms]
+    return [d for d in names if d in made.k]
+
+
+def _order_a(made: ConvProblem, channel: int, batch: set[int]) -> tuple[int, ...]:
+    """As it lies, but plain summed names before windows, then groups, then channels."""
+    axes = made.a.axes
+
+    def rank(i: int) -> int:
+        if axes[i].window is not None:
+            return 1
+        return 3 if axes[i].extent == channel else 2 if axes[i].extent in batch else 0
+
+    found = sorted(range(len(axes)), key=lambda i: 2 * rank(i) if rank(i) > 1 else 1)
+    if found and rank(found[0]) == 1 and any(rank(i) == 0 for i in found):
+        found = sorted(range(len(axes)), key=rank)
+    return tuple(found)
+
+
+def _order_b(made: ConvProblem, summed: list[int], batch: set[int]) -> tuple[int, ...]:
+    """Summed names in A's order, groups, columns in the result's order."""
+    axes = made.b.axes
+
+    def rank(i: int) -> tuple[int, int]:
+        d = axes[i].extent
+        if axes[i].window is None and d in summed:
+            return 0, summed.index(d)
+        if d in batch:
+            return 1, 0
+        return 2, made.n.index(d) if d in made.n else 0
+
+    return tuple(sorted(range(len(axes)), key=rank))
+
+
+def _ordered(walk: Walk, order: tuple[int, ...]) -> Walk:
+    last = walk.axes[order[-1]]
+    return ordered(walk, order, last.window is None and unit_dim(walk) == last.extent)
+
+
+def _too_far(made: ConvProblem, how: Places, sizes: tuple[int, ...]) -> str | None:
+    """Why windows reach farther than TMA's box does, by the formulas of `convolution/wgrad.cu.j2`."""
+    by_name = {str(i): n for i, n in enumerate(sizes)}
+    for s in how.space:
+        taps = 1 if s.tap_dim is None else sizes[s.tap_dim]
+        lower = evaluate(s.offset, by_name) - (abs(s.tap) * (taps - 1) if s.tap < 0 else 0)
+        upper = lower + (sizes[s.place] - 1) * s.along - (sizes[made.a.axes[s.axis].extent] - 1)
+        if why := out_of_reach(len(how.space), lower, upper, abs(s.tap) * (taps - 1)):
+            return why
+    return None
+
+
+def places_schedule(
+    made: ConvProblem, how: Places, sizes: tuple[int, ...], device: Device
+) -> tuple[PlacesSchedule, int]:
+    """The tile and how many parts of the sum fill the device best."""
+    channels = sizes[made.a.axes[how.channel].extent]
+    least = min(math.ceil(channels / p) * p for p in (64, 32, 16))
+    part = next(p for p in (64, 32, 16) if math.ceil(channels / p) * p <= 1.15 * least)
+    rows = math.prod(sizes[d] for d in made.m) // channels * math.ceil(channels / part) * part
+    n = math.prod(sizes[d] for d in made.n)
+    batch = math.prod(sizes[d] for run in made.batch for d in run)
+    steps = math.ceil(math.prod(sizes[d] for d in made.k) / DEPTH)
+    found: list[tuple[float, int, PlacesSchedule]] = []
+    for tile_m, tile_n, groups in TILES:
+        for blocks in range(1, MOST_BLOCKS + 1):
+            held = stages_held(tile_m, tile_n, groups, blocks, steps, device)
+            if held == 0:
+                continue
+            schedule = PlacesSchedule((tile_m, tile_n, DEPTH), part, held, groups, blocks)
+            tiles = math.ceil(rows / tile_m) * math.ceil(n / tile_n) * batch
+            for splits in _splits(tiles, blocks, steps, device):
+                time = clocks(schedule, rows, n, batch * splits, math.ceil(steps / splits), device)
+                if min(blocks, math.ceil(tiles * splits / device.sms)) == 1:
+                    time *= FINISH.alone[groups - 1]
+                if splits > 1:
+                    moved = 8.0 * splits * tiles * tile_m * tile_n
+                    time += FINISH.launch + moved / FINISH.bytes
+                found.append((time, splits, schedule))
+    _, splits, schedule = min(found, key=lambda f: f[:2])
+    return schedule, splits
+
+
+def _splits(tiles: int, blocks: int, steps: int, device: Device) -> list[int]:
+    """Parts of the sum that are worth trying."""
+    most = max(1, min(MOST_PARTS, steps // LEAST_STEPS))
+    filled = (wave * device.sms * held // tiles for wave in range(1, WAVES + 1) for held in (1, blocks))
+    return sorted({1, *(s for s in filled if 1 <= s <= most), most})

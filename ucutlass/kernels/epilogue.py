@@ -1,0 +1,353 @@
+"""The epilogue of a dot: its access structure (operands read, results stored or reduced) and
+its arithmetic (a pure function of scalars), kept apart from here on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass import ir
+from ucutlass.check.indexing import is_rename
+from ucutlass.ir import extents
+from ucutlass.ir.elements import BOOL, F32, I64, Element
+from ucutlass.ir.extents import Extent
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.ir.traversal import walk
+from ucutlass.kernels.addresses import Modes, Operand, Sizes, operand
+from ucutlass.kernels.arithmetic import (
+    Accumulator,
+    Arithmetic,
+    Compute,
+    CoordinateValue,
+    ExtentValue,
+    HostScalar,
+    Instruction,
+    Literal_,
+    LoadSlot,
+    Round,
+    ScalarKind,
+)
+from ucutlass.kernels.instructions import ELEMENT, Instructions
+from ucutlass.kernels.refused import Refused
+
+ReductionOp: TypeAlias = Literal["sum", "max", "min"]
+
+_REDUCTIONS: Mapping[str, ReductionOp] = {"sum": "sum", "mean": "sum", "max": "max", "min": "min"}
+"""Reductions that an epilogue takes, and how partial results combine."""
+
+
+Summed: TypeAlias = ir.Dot | ir.Reduce
+"""What an epilogue begins with: a dot, or a sum of scaled dots that one accumulator holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceTo:
+    """The output combines values over the dimensions that its tensor lacks."""
+
+    op: ReductionOp
+
+
+@dataclass(frozen=True, slots=True)
+class EpilogueOutput:
+    """One result: `value` is computed per element of the dot, then stored or reduced.
+
+    `divide_by` holds the dimensions of a mean: values are divided before they are summed.
+    """
+
+    tensor: Operand
+    value: ir.Value
+    reduce: ReduceTo | None
+    divide_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Inputs in slot order, with the value nodes that read them; outputs in result order. `others` are
+    further dots over the same names, whose values are accumulators beside `dot`'s."""
+
+    kernel: ir.Kernel
+    dot: Summed
+    inputs: tuple[Operand, ...]
+    slots: dict[int, int]
+    outputs: tuple[EpilogueOutput, ...]
+    others: tuple[Summed, ...] = ()
+
+
+def epilogue(
+    kernel: ir.Kernel,
+    dot: Summed,
+    stored: tuple[str, ...],
+    loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (),
+    own: ir.Segment | None = None,
+) -> Epilogue:
+    """The access structure around a dot, and `others` over the same names. A tensor gathered by `own`, the
+    group of each row, is an operand over the groups. Raises Refused where it cannot be fused."""
+    tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
+    outputs = tuple(
+        _output(kernel, dot, result, tensors + i, stored, others) for i, result in enumerate(kernel.results)
+    )
+    return around(kernel, dot, outputs, loaded, others, own)
+
+
+def around(
+    kernel: ir.Kernel,
+    dot: Summed,
+    outputs: tuple[EpilogueOutput, ...],
+    loaded: tuple[str, ...],
+    others: tuple[Summed, ...] = (),
+    own: ir.Segment | None = None,
+) -> Epilogue:
+    """The operands that outputs computed from a dot, and `others`, read besides. Raises Refused where one
+    cannot be read at the element's own coordinates."""
+    inputs: list[Operand] = []
+    slots: dict[int, int] = {}
+    for node in _above((dot, *others), outputs, own):
+        if any(node is one for one in (dot, *others)):
+            continue
+        found = _input(kernel, dot, node, loaded, own)
+        if found is not None:
+            if found not in inputs:
+                inputs.append(found)
+            slots[id(node)] = inputs.index(found)
+    return Epilogue(kernel, dot, tuple(inputs), slots, outputs, others)
+
+
+def _above(
+    dots: tuple[Summed, ...], outputs: tuple[EpilogueOutput, ...], own: ir.Segment | None
+) -> list[ir.Value]:
+    """The nodes of the epilogue: everything reached without passing through a dot, nor below
+    a node that is itself an operand."""
+
+    def into(node: ir.Value) -> tuple[ir.Value, ...]:
+        gathered = isinstance(node, ir.Gather) and node.ids is own
+        ends = gathered or isinstance(node, ir.Read) or any(node is dot for dot in dots)
+        return () if ends else ir.children(node)
+
+    return list(walk(*(o.value for o in outputs), into=into))
+
+
+def _output(
+    kernel: ir.Kernel,
+    dot: Summed,
+    result: ir.ResultDecl,
+    pointer: int,
+    stored: tuple[str, ...],
+    others: tuple[Summed, ...],
+) -> EpilogueOutput:
+    if result.type.elem.name not in stored:
+        raise Refused(
+            "UC0306",
+            f"no kernel writes {result.type.elem.name} from a dot",
+            result.span,
+            "results may be " + " ".join(stored),
+        )
+    tensor = operand(result.type, pointer, result.span)
+    value = result.value
+    if isinstance(value, ir.Cast) and value.elem is result.type.elem:
+        value = value.value
+    below = list(walk(value))
+    if not any(d in below for d in (dot, *others)):
+        raise Refused.no_family(kernel, "a result that does not come from the dot", result.value.span)
+    if isinstance(value, ir.Reduce) and value is not dot and dot in list(walk(value.value)):
+        return _reduction(dot, value, tensor)
+    require_dims(value, dot)
+    return EpilogueOutput(tensor, value, None)
+
+
+def _reduction(dot: Summed, value: ir.Reduce, tensor: Operand) -> EpilogueOutput:
+    if value.op not in _REDUCTIONS:
+        raise Refused(
+            "UC0309",
+            f"{value.op} cannot be taken in the epilogue of a dot",
+            value.span,
+            "store the dot's result and reduce it in a second stage",
+        )
+    require_dims(value.value, dot)
+    monotone = value.op in ("max", "min") and tensor.elem.kind == "float"
+    if value.elem.kind != tensor.elem.kind and not monotone:
+        # Partial results have the stored element's kind: every term would be converted on its own.
+        raise Refused(
+            "UC0309",
+            f"a {value.op} of kind {value.elem.name} is not stored as {tensor.elem.name} by the epilogue of "
+            "a dot: each term would be converted before it is combined",
+            value.span,
+            f"convert inside, {value.op}[..]({tensor.elem.name}(..)), or store it as {value.elem.name}",
+        )
+    return EpilogueOutput(
+        tensor, value.value, ReduceTo(_REDUCTIONS[value.op]), value.over if value.op == "mean" else ()
+    )
+
+
+def require_dims(value: ir.Value, dot: Summed) -> None:
+    extra = [d for d in value.dims if d not in dot.dims]
+    if extra:
+        raise Refused(
+            "UC0307",
+            f"{', '.join(extra)} comes from an epilogue operand alone; the dot has "
+            f"{', '.join(dot.dims) or 'no names'}",
+            value.span,
+            "combine them in a second stage",
+        )
+
+
+def _input(
+    kernel: ir.Kernel, dot: Summed, node: ir.Value, loaded: tuple[str, ...], own: ir.Segment | None = None
+) -> Operand | None:
+    """The tensor that a node reads, None where it reads none. Raises Refused."""
+    rename: dict[str, str] = {}
+    inner = node
+    if isinstance(inner, ir.Gather) and inner.ids is own and isinstance(inner.value, ir.ParamValue):
+        inner = inner.value
+    while isinstance(inner, ir.Read):
+        if not is_rename(inner, kernel.dims):
+            raise Refused(
+                "UC0304",
+                "an operand of the epilogue is read at the result's own coordinates",
+                inner.span,
+                "shift or slice it in a stage of its own",
+            )
+        rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in inner.positions}
+        inner = inner.value
+    match inner:
+        case ir.ParamValue(index):
+            type_ = kernel.params[index].type
+            if isinstance(type_, ir.ScalarType):
+                return None
+            if type_.elem.name not in loaded:
+                raise Refused(
+                    "UC0306",
+                    f"no kernel reads {type_.elem.name} in the epilogue of a dot",
+                    node.span,
+                    "operands may be " + " ".join(loaded),
+                )
+            pointer = sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:index])
+            return operand(type_, pointer, node.span, rename)
+        case ir.Reduce() if dot in list(walk(inner)):
+            raise Refused(
+                "UC0303",
+                "a reduction of the dot's result is used again with more work; it is only known once every "
+                "tile is done",
+                inner.span,
+                "cut here: store the dot's result and its reduction, go on in a second stage",
+            )
+        case ir.Gather() | ir.Segment():
+            raise Refused(
+                "UC0304",
+                "an operand of the epilogue cannot be gathered",
+                inner.span,
+                "gather it in a stage of its own",
+            )
+        case ir.Softmax() | ir.Scan() | ir.Reduce():
+            raise Refused.no_family(kernel, "a dot with softmax, scans or reductions around it", inner.span)
+        case _ if isinstance(node, ir.Read):
+            raise Refused("UC0304", "only stored tensors can be indexed in an epilogue", inner.span)
+    return None
+
+
+# --- arithmetic -------------------------------------------------------------------
+
+
+def arithmetic(e: Epilogue, modes: Modes, sizes: Sizes) -> Arithmetic:
+    """The scalar function of the epilogue, every shared value computed once."""
+    build = _Build(e, modes, sizes)
+    results = []
+    for output in e.outputs:
+        value = build.value(output.value)
+        if output.divide_by:
+            count = build.add(ExtentValue(sizes.product(output.divide_by), "i64"))
+            value = build.add(
+                Compute("divide", (build.convert(value, "f32"), build.convert(count, "f32")), "f32")
+            )
+        results.append(build.convert(value, _taken(output)))
+    return Arithmetic(tuple(build.instructions), tuple(results))
+
+
+def kind_of(elem: Element) -> ScalarKind:
+    """What an element is computed in."""
+    if elem.kind == "float":
+        return "f32"
+    if elem is BOOL:
+        return "bool"
+    return "i64" if elem is I64 else "i32"
+
+
+def _taken(output: EpilogueOutput) -> ScalarKind:
+    """What a result is handed over in; see `ucutlass.kernels.access.Reduction`."""
+    summed = output.reduce is not None and output.reduce.op == "sum"
+    return "i64" if summed and output.tensor.elem.kind == "int" else kind_of(output.tensor.elem)
+
+
+class _Build(Instructions[Instruction]):
+    """Appends instructions, each distinct one once."""
+
+    def __init__(self, e: Epilogue, modes: Modes, sizes: Sizes) -> None:
+        super().__init__()
+        self._e = e
+        self._modes = modes
+        self._sizes = sizes
+        self._done: dict[int, int] = {}
+
+    def value(self, node: ir.Value) -> int:
+        if id(node) not in self._done:
+            self._done[id(node)] = self._make(node)
+        return self._done[id(node)]
+
+    def _make(self, node: ir.Value) -> int:
+        for index, dot in enumerate((self._e.dot, *self._e.others)):
+            if node is dot:
+                return self.add(Accumulator(kind_of(dot.elem), index))
+        if id(node) in self._e.slots:
+            return self.add(LoadSlot(self._e.slots[id(node)], kind_of(node.elem)))
+        match node:
+            case ir.ParamValue(index):
+                scalars = sum(isinstance(p.type, ir.ScalarType) for p in self._e.kernel.params[:index])
+                return self._narrow(self.add(HostScalar(scalars, kind_of(node.elem))), node.elem)
+            case ir.Constant(value, elem):
+                return self.add(Literal_(value, kind_of(elem)))
+            case ir.Size(extent):
+                return self._extent(extent)
+            case ir.Coordinate(dim):
+                return self._coordinate(dim)
+            case ir.Cast(inner, elem):
+                return self._cast(self.value(inner), elem)
+            case ir.Apply(function, args, elem):
+                return self._apply(function, args, elem)
+        raise AssertionError(f"an epilogue holds no {type(node).__name__}: recognition refuses it")
+
+    def _extent(self, extent: Extent) -> int:
+        match extent:
+            case extents.Fixed(value):
+                return self.add(Literal_(value, "i64"))
+            case extents.Free(dim):
+                return self.add(ExtentValue(self._sizes.product((dim,)), "i64"))
+            case extents.Combined(op, left, right):
+                name = {"+": "add", "-": "subtract", "*": "multiply", "//": "floor_divide", "%": "modulo"}[op]
+                return self.add(Compute(name, (self._extent(left), self._extent(right)), "i64"))
+
+    def _coordinate(self, dim: str) -> int:
+        place: list[tuple[str, int, tuple[str, ...]]] = [("m", 0, self._modes.m), ("n", 0, self._modes.n)]
+        place += [("batch", i, run) for i, run in enumerate(self._modes.batch)]
+        for mode, batch, run in place:
+            if dim in run:
+                inner = self._sizes.product(run[run.index(dim) + 1 :])
+                return self.add(CoordinateValue(mode, batch, inner, self._sizes.product((dim,)), "i64"))  # type: ignore[arg-type]
+        raise AssertionError(f"{dim} is no mode of the dot: recognition refuses it")
+
+    def _narrow(self, at: int, elem: Element) -> int:
+        """Host scalars cross as doubles: a narrow float is rounded to what it was declared."""
+        return self.add(Round(at, elem, "f32")) if elem.kind == "float" and elem.bits < F32.bits else at
+
+    def _cast(self, at: int, elem: Element) -> int:
+        if elem is ELEMENT[kind_of(elem)]:
+            return self.convert(at, kind_of(elem))
+        return self.add(Round(at, elem, kind_of(elem)))
+
+    def _apply(self, function: str, args: tuple[ir.Value, ...], elem: Element) -> int:
+        spec = FUNCTIONS[function]
+        made = [self.value(a) for a in args]
+        picks = made[1:] if spec.domain == "any" else made
+        kind = self.operand_kind(spec, picks, kind_of(elem))
+        converted = [self.convert(a, kind) for a in picks]
+        return self.add(Compute(function, (*made[: len(made) - len(picks)], *converted), kind_of(elem)))

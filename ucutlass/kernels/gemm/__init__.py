@@ -1,0 +1,1 @@
+"""GEMM: one dot of two stored operands, batched, with a fused epilogue."""

@@ -1,0 +1,429 @@
+"""How long a candidate would take, from its shape alone: a ranking, not a promise.
+
+A tiled kernel is priced in SM cycles per step of K (tensor cores, loads), times the steps of a
+tile, plus its epilogue, times the tiles that the busiest slot works through. Beside that stand
+two limits of the whole chip: what L2 serves and what DRAM serves. The three are joined by a
+p-norm, since near a limit the others still cost. `Constants` holds every number that is not
+counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.ir.hardware import Device, cluster_slots, lane_key
+from ucutlass.kernels.access import Store
+from ucutlass.kernels.arithmetic import Compute
+from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, Shape, ceil_div
+from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
+from ucutlass.kernels.gemm.smem import memory_of, operand_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What counting cannot give. Fitted by benchmarks/fit_heuristic.py to what an H200 took for bf16
+    products; `function`, `load`, `cached`, `wide_accumulators`, `register_operand`, `mma_sync` and `simt`
+    are estimates that no measurement backs yet, `clock` is what short kernels were seen to run at, and
+    `fill` and `widen` what puts matrix-vector kernels in their place beside the others.
+
+    clock: of the device's peak clock. sustained: of the tensor cores' rate at that clock, what power
+    leaves when all SMs multiply. norm: exponent that joins the limits. dram, l2_bytes, sm_bytes: of
+    HBM's bandwidth; bytes per cycle and SM that L2 serves with all SMs at it, and that one SM takes.
+    beyond_bytes: bytes beyond a tensor's edge that TMA fills with zeros, per cycle and SM of the chip,
+    beside what they cost as loads: all SMs share that rate. shared: where r SMs of a GPC read a tile at
+    the same time, L2 serves it as if r ** -shared of them did. start, fill: seconds that any kernel takes
+    beside its work; cycles more until a TMA kernel has its first operands. tile: cycles of a tile's start
+    and end. element, function, load, direct: cycles of an SM per element of a tile for the epilogue's
+    store, a plain function, one more whole operand, a tensor moved by threads. alone: how much longer slow
+    functions take where one warp group works at them alone, with half the warps to hide what they wait for
+    (the case of _INSTRUCTIONS by pingpong: 192 us). split, handover, reduce_bytes: seconds that splitting K
+    costs whatever its size; cycles until one part of a tile sees that the part before it is done; bytes per
+    cycle of the partial sums. cached: part of L2 that operands can live in. wide_accumulators,
+    register_operand: how much longer a step takes with more than 160 accumulators, with tf32 operands
+    that pass through registers. mma_sync_hopper, mma_sync, simt: of the peak, what the multistage kernel
+    reaches at best. shortest_step: cycles that its step of K takes at least. widen: FFMA slots that
+    loading and widening one element takes in the matrix-vector kernel.
+    """
+
+    clock: float = 1.04
+    sustained: float = 0.86
+    norm: float = 2.74
+    dram: float = 0.888
+    l2_bytes: float = 42.0
+    sm_bytes: float = 66.0
+    beyond_bytes: float = 19.8
+    shared: float = 0.339
+    start: float = 1.27e-06
+    fill: float = 1500.0
+    tile: float = 629.0
+    element: float = 0.0717
+    function: float = 1 / 128
+    load: float = 0.09
+    direct: float = 0.438
+    alone: float = 2.6
+    split: float = 4.16e-06
+    handover: float = 2220.0
+    reduce_bytes: float = 37.5
+    cached: float = 0.825
+    wide_accumulators: float = 1.15
+    register_operand: float = 1.3
+    mma_sync_hopper: float = 0.27
+    mma_sync: float = 0.7
+    simt: float = 0.6
+    shortest_step: float = 535.0
+    widen: float = 8.0
+
+
+DEFAULT = Constants()
+
+_SLOW = 8.0
+"""Instructions that a function is worth which takes the special-function unit; an estimate."""
+
+_INSTRUCTIONS: Mapping[str, float] = MappingProxyType(
+    {
+        "gelu": 28.0,
+        **dict.fromkeys(
+            (
+                "exp",
+                "log",
+                "tanh",
+                "sigmoid",
+                "silu",
+                "gelu_tanh",
+                "erf",
+                "pow",
+                "softplus",
+                "elu",
+                "selu",
+                "mish",
+                "sqrt",
+                "rsqrt",
+                "div",
+            ),
+            _SLOW,
+        ),
+    }
+)
+"""That a function is worth, where it is more than one. gelu as an H200 was seen to run it: 8192 x 8192 x 256
+by cooperative 128x128 tiles in 142 us (benchmarks.advice)."""
+
+_VECTOR_FACTOR = {16: 1.0, 8: 0.9, 4: 0.75, 2: 0.5, 1: 0.4}
+"""Of the multistage kernel's speed, what is left when an operand is read in that many bytes."""
+
+
+_PASSES: Mapping[Math, int] = MappingProxyType({"tensor": 1, "tf32x3": 3, "simt": 3})
+"""Multiplications of a wgmma kernel for one of the problem; the rules refuse `simt`, once it is priced."""
+
+_DIGITS = 10
+"""Decimals of a second that are kept: equals stay equal, and then the search's order decides."""
+
+
+def is_slow(function: str) -> bool:
+    """Whether an epilogue's function is worth many instructions."""
+    return function in _INSTRUCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """`seconds` in all. `slots` thread blocks run at a time, `tiles` is what they share (with
+    tiles that only fill up clusters and swizzle), `waves` their ratio. `quantisation` is the
+    part of the busiest slot's time that the average slot is busy, `padding` the useful part of
+    the multiplications. `sm_seconds`, `l2_seconds` and `dram_seconds` are the three limits that
+    `seconds` joins; `power_seconds` is what sustained power allows the multiplications alone."""
+
+    seconds: float
+    slots: int
+    tiles: int
+    waves: float
+    quantisation: float
+    padding: float
+    sm_seconds: float
+    l2_seconds: float
+    dram_seconds: float
+    power_seconds: float
+    dram_bytes: float
+
+
+def estimate(c: Candidate, device: Device, constants: Constants = DEFAULT) -> Estimate:
+    """The price of a candidate on a device."""
+    match c.schedule:
+        case Sm90Schedule():
+            return _sm90(c, c.schedule, device, constants)
+        case Sm80Schedule():
+            return _sm80(c, c.schedule, device, constants)
+        case GemvSchedule():
+            return _gemv(c, c.schedule, device, constants)
+
+
+def effective_swizzle(m_tiles: int, n_tiles: int, swizzle: int) -> int:
+    """The swizzle that CUTLASS really takes (`get_log_swizzle_size`)."""
+    least = min(m_tiles, n_tiles)
+    return next((s for s, need in ((8, 6), (4, 3), (2, 2)) if swizzle >= s and least >= need), 1)
+
+
+def tile_grid(
+    shape: Shape, tile: tuple[int, int, int], cluster: tuple[int, int], swizzle: int
+) -> tuple[int, int]:
+    """Tiles along M and N as the persistent scheduler counts them: filled up to whole
+    clusters and swizzle groups, and the filling is computed like the rest."""
+    m, n = (
+        ceil_div(ceil_div(e, t), c) * c for e, t, c in zip((shape.m, shape.n), tile, cluster, strict=False)
+    )
+    group = effective_swizzle(m, n, swizzle)
+    return ceil_div(m, group * cluster[0]) * group * cluster[0], ceil_div(
+        n, group * cluster[1]
+    ) * group * cluster[1]
+
+
+def dram_bytes(c: Candidate, device: Device, slots: int, tiles: int, k: Constants) -> float:
+    """Bytes from and to DRAM: operands that L2 cannot hold are read again by every wave."""
+    operands, others = c.shape.operand_bytes * _parts(c), c.shape.epilogue_bytes
+    per_batch = operands / c.shape.batch
+    match c.schedule:
+        case GemvSchedule():
+            return operands + others
+        case schedule:
+            tile = schedule.tile
+    if per_batch <= k.cached * device.l2:
+        return operands + others
+    side = max(1.0, math.sqrt(slots * tile[1] / tile[0]))
+    rows = min(side, ceil_div(c.shape.m, tile[0]))
+    columns = min(slots / rows, ceil_div(c.shape.n, tile[1]))
+    item = c.problem.a.elem.bytes * _parts(c)
+    again = tiles / slots * (rows * tile[0] + columns * tile[1]) * c.shape.k * item
+    return max(float(operands), again) + others
+
+
+def epilogue_cycles(c: Candidate, elements: int, k: Constants) -> float:
+    """SM cycles of the epilogue of that many elements."""
+    alone = isinstance(c.schedule, Sm90Schedule) and c.schedule.warps == "pingpong"
+    work = 0.0
+    for instruction in c.problem.arithmetic.instructions:
+        if isinstance(instruction, Compute):
+            count = _INSTRUCTIONS.get(instruction.function, 1.0)
+            work += k.function * count * (k.alone if alone and count > 1 else 1.0)
+    count = len(c.problem.inputs)
+    for i, (tensor, route) in enumerate(zip(c.tensors, c.routes, strict=True)):
+        if tensor.shape != "full":
+            work += k.function * 2
+        elif i < count:
+            work += k.load if route == "tma" else k.load + k.direct
+        else:
+            work += (k.element if route == "tma" else k.element + k.direct) * max(1.0, tensor.elem.bytes / 2)
+    if not any(isinstance(o, Store) for o in c.problem.outputs):
+        work += k.element
+    return elements * work
+
+
+def _whole(
+    c: Candidate,
+    device: Device,
+    k: Constants,
+    sm: float,
+    l2: float,
+    slots: int,
+    tiles: int,
+    quantisation: float,
+    padding: float,
+    start: float = 0.0,
+) -> Estimate:
+    """Joins `sm` seconds of the busiest slot with `l2` bytes and those of DRAM."""
+    moved = dram_bytes(c, device, slots, tiles, k)
+    l2_seconds = l2 / (k.l2_bytes * device.sms * device.clock * k.clock)
+    dram = moved / (device.bandwidth * k.dram)
+    joined = math.pow(sum(math.pow(limit, k.norm) for limit in (sm, l2_seconds, dram)), 1 / k.norm)
+    seconds = round(joined + k.start + start, _DIGITS)
+    power = c.shape.flops / (device.peaks[rate_key(c, device)] * k.sustained * k.clock)
+    return Estimate(
+        seconds, slots, tiles, tiles / slots, quantisation, padding, sm, l2_seconds, dram, power, moved
+    )
+
+
+def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estimate:
+    m, n, _ = s.tile
+    m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.knobs.swizzle)
+    tiles = m_tiles * n_tiles * c.shape.batch
+    # Illegal candidates are priced before the rules see them: some clusters fit nowhere.
+    slots = max(1, cluster_slots(device, s.cluster[0] * s.cluster[1]))
+    active = min(slots, tiles * c.knobs.splits if c.knobs.splits else slots)
+    step = _sm90_step(c, s, active, device, k)
+    epilogue = epilogue_cycles(c, m * n, k) + k.tile
+    busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
+    average = tiles * (c.k_tiles * step + epilogue) / slots
+    return _whole(
+        c,
+        device,
+        k,
+        busiest / (device.clock * k.clock) + split_seconds,
+        _sm90_l2(c, s, m_tiles, n_tiles, active, device, k),
+        slots,
+        tiles,
+        min(1.0, average / busiest),
+        c.shape.m * c.shape.n / (m_tiles * m * n_tiles * n),
+        k.fill / (device.clock * k.clock) + _split_seconds(c, device, k),
+    )
+
+
+def _parts(c: Candidate) -> int:
+    """Tiles of each operand that a step of K takes."""
+    return operand_parts(c.problem) if isinstance(c.schedule, Sm90Schedule) else 1
+
+
+def _split_seconds(c: Candidate, device: Device, k: Constants) -> float:
+    """Of the launch that reads f32 operands and writes their small parts before the kernel's."""
+    if _parts(c) == 1:
+        return 0.0
+    return device.launch_floor + 2 * c.shape.operand_bytes / (device.bandwidth * k.dram)
+
+
+def _sm90_step(c: Candidate, s: Sm90Schedule, active: int, device: Device, k: Constants) -> float:
+    """Cycles of one step of K while `active` thread blocks run. 32 bytes of K of a 64 x N wgmma take
+    N/2 cycles of the tensor cores, and read A and B from shared memory at 128 bytes a cycle. Power slows
+    them when all SMs multiply; SMs at rest help the others little, since power rises steeply with the
+    clock. What lies beyond an edge is filled with zeros, which costs more than loading."""
+    m, n, depth = s.tile
+    a, b = (t.elem.bytes * _parts(c) for t in (c.problem.a, c.problem.b))
+    mma = (m / 64) * (depth * c.problem.a.elem.bytes / 32) * max(n / 2, n / 4 + 16) * _PASSES[s.math]
+    mma *= max(1.0, math.pow(active / device.sms, 1 / 4) / k.sustained)
+    if accumulators_per_thread(c) > 160:
+        mma *= k.wide_accumulators
+    if c.problem.lane.name == "tf32" and not _k_major(c):
+        mma *= k.register_operand
+    beyond = (m - c.shape.m / ceil_div(c.shape.m, m)) * a + (n - c.shape.n / ceil_div(c.shape.n, n)) * b
+    loads = (m * a + n * b) / k.sm_bytes + beyond * active / (k.beyond_bytes * device.sms)
+    return max(mma, depth * loads)
+
+
+def _sm90_l2(
+    c: Candidate, s: Sm90Schedule, m_tiles: int, n_tiles: int, active: int, device: Device, k: Constants
+) -> float:
+    """Bytes that L2 serves: a cluster loads once what its members share, and of SMs that read
+    the same tile at the same time some are served together. Split K adds its partial sums."""
+    m, n, _ = s.tile
+    batch, gpcs = c.shape.batch, max(1.0, device.sms / device.sms_per_gpc)
+    rows = min(m, c.shape.m) * c.problem.a.elem.bytes * _parts(c) / s.cluster[1]
+    columns = min(n, c.shape.n) * c.problem.b.elem.bytes * _parts(c) / s.cluster[0]
+    rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
+    columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
+    partial = 8 * m * n * max(0, c.knobs.splits - 1)
+    return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
+
+
+def _k_major(c: Candidate) -> bool:
+    return c.problem.a.k[-1] == () and c.problem.b.k[-1] == ()
+
+
+def _sm90_busiest(
+    c: Candidate, s: Sm90Schedule, tiles: int, slots: int, step: float, epilogue: float, k: Constants
+) -> tuple[float, float]:
+    """Cycles of the slot with most work, and the seconds that splitting K adds."""
+    steps, splits = c.k_tiles, c.knobs.splits
+    each = ceil_div(tiles, slots)
+    one = steps * step
+    if s.warps == "pingpong":
+        turns = ceil_div(each, 2) * (one + epilogue) + (one if each % 2 == 0 else 0)
+        # CUTLASS's order barrier lets one warp group at a time into its epilogue.
+        return max(each * one + epilogue, turns, one + each * epilogue), 0.0
+    if s.scheduler == "persistent" or splits == 1:
+        return each * (one + epilogue), 0.0
+    fix = s.tile[0] * s.tile[1] * 4 / k.reduce_bytes
+    if splits > 1:
+        part = ceil_div(steps, splits) * step + fix + k.tile
+        return ceil_div(tiles * splits, slots) * part + splits * (fix + k.handover) + epilogue, k.split
+    epilogue += k.tile  # the stream-K scheduler starts its tiles more slowly
+    waves, tail = divmod(tiles, slots)
+    if tail == 0 or 2 * tail >= slots or steps <= STREAM_K_ITERATIONS:
+        return each * (one + epilogue), 0.0
+    whole = max(0, waves - 1)
+    length = max(STREAM_K_ITERATIONS, (tiles - whole * slots) * steps / slots)
+    parts = max(1.0, steps / length)
+    mended = parts * (fix + k.handover) + 2 * fix + k.tile  # a slot mostly ends one tile and begins another
+    return whole * (one + epilogue) + length * step + mended + epilogue, k.split
+
+
+def rate_key(c: Candidate, device: Device) -> str:
+    """The entry of `Device.peaks` at which the kernel multiplies: the multistage kernel widens
+    fp8 to f16, as does whatever has no fp8."""
+    lane = c.problem.lane.name
+    match c.schedule:
+        case Sm80Schedule(math=way):
+            return "f16" if lane in ("e4m3", "e5m2") else lane_key(lane, way)
+        case Sm90Schedule(math="tf32x3"):
+            return "tf32x3"
+        case _:
+            return lane if lane in device.peaks else "f16"
+
+
+def warps_of(s: Sm80Schedule) -> int:
+    """Warps of a multistage block; at least one, also where the rules refuse the warp tile."""
+    return max(1, s.tile[0] // s.warp_tile[0]) * max(1, s.tile[1] // s.warp_tile[1])
+
+
+def blocks_per_sm(c: Candidate) -> int:
+    """Multistage thread blocks that share an SM: by shared memory, registers and threads."""
+    assert isinstance(c.schedule, Sm80Schedule)
+    warps = warps_of(c.schedule)
+    registers = min(255, accumulators_per_thread(c) + 96)
+    memory = memory_of(c).total + c.arch.shared_memory_reserved
+    return max(
+        1,
+        min(
+            c.arch.shared_memory_sm // memory,
+            c.arch.registers // (registers * 32 * warps),
+            c.arch.threads // (32 * warps),
+        ),
+    )
+
+
+def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estimate:
+    blocks = blocks_per_sm(c)
+    warps = warps_of(s)
+    m_tiles, n_tiles = ceil_div(c.shape.m, s.tile[0]), ceil_div(c.shape.n, s.tile[1])
+    tiles = m_tiles * n_tiles * c.shape.batch
+    splits = c.knobs.splits
+    each = ceil_div(tiles * splits, device.sms * blocks)
+    busy = min(blocks, ceil_div(tiles * splits, device.sms))
+    tensor = k.mma_sync_hopper if c.arch.wgmma else k.mma_sync
+    reached = (k.simt if s.math == "simt" else tensor) * min(1.0, 0.5 + busy * warps / 16)
+    reached *= min(_VECTOR_FACTOR[min(TMA_BYTES, t.align * t.elem.bytes)] for t in (c.problem.a, c.problem.b))
+    reached *= min(1.0, s.warp_tile[0] * s.warp_tile[1] / 2048) ** 0.25
+    rate = device.peaks[rate_key(c, device)] / (device.sms * device.clock)
+    steps = ceil_div(c.k_tiles, splits)
+    step = max(2 * s.tile[0] * s.tile[1] * s.tile[2] / (rate * reached), k.shortest_step / busy)
+    stage = memory_of(c).stage
+    one = steps * max(step, stage / k.sm_bytes) + epilogue_cycles(c, s.tile[0] * s.tile[1], k)
+    sm = each * busy * one / (device.clock * k.clock)
+    if splits > 1:
+        sm += k.split + splits * c.shape.m * c.shape.n * c.shape.batch * 8 / (
+            k.l2_bytes * device.sms * device.clock
+        )
+    slots = device.sms * blocks
+    average = min(1.0, tiles * splits / (slots * each))
+    padding = c.shape.m * c.shape.n / (m_tiles * s.tile[0] * n_tiles * s.tile[1])
+    return _whole(c, device, k, sm, tiles * c.k_tiles * stage, slots, tiles * splits, average, padding)
+
+
+def _gemv(c: Candidate, s: GemvSchedule, device: Device, k: Constants) -> Estimate:
+    """The matrix once and the columns once a block, through L2, while enough threads are at work;
+    and FFMA with the loads and conversions of both, of which the rows of a thread share a column's."""
+    blocks = ceil_div(c.shape.m, s.rows) * c.shape.batch
+    slots = device.sms * (2048 // s.threads)
+    used = min(1.0, blocks * s.threads / (device.sms * 512))
+    matrix = c.shape.m * c.shape.k * c.shape.batch
+    cycles = matrix * (k.widen + s.columns * (1 + k.widen / s.rows)) / 128 / min(device.sms, blocks)
+    columns = blocks * s.columns * c.shape.k
+    return _whole(
+        c,
+        device,
+        k,
+        cycles / (device.clock * k.clock),
+        (matrix * c.problem.a.elem.bytes + columns * c.problem.b.elem.bytes) / used,
+        slots,
+        blocks,
+        min(1.0, blocks / (ceil_div(blocks, slots) * slots)),
+        c.shape.n / s.columns,
+    )

@@ -1,0 +1,184 @@
+"""The GEMM form: one dot of two stored operands, batched, with a fused epilogue.
+
+A form speaks of names and serves every shape; `problem` turns it into the plan's
+GemmProblem for concrete extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ucutlass import ir
+from ucutlass.check.indexing import is_rename
+from ucutlass.ir.elements import F32, TF32
+from ucutlass.kernels.access import MAX_BATCH_MODES, Access, Output, Reduction, Store
+from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, operand, runs
+from ucutlass.kernels.epilogue import Epilogue, ReduceTo, arithmetic, epilogue
+from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.refused import Refused
+
+STORED = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "i32", "bool")
+"""Element types that the GEMM kernels write."""
+
+LOADED = ("f32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "i32", "bool")
+"""Element types of epilogue operands that the GEMM kernels read."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmForm:
+    """A kernel seen as D = epilogue(A B). Roles list dimension names:
+
+    `m` only A has, `n` only B has, `k` are summed, `batch` both have.
+    """
+
+    kernel: ir.Kernel
+    dot: ir.Dot
+    a: Operand
+    b: Operand
+    m: tuple[str, ...]
+    n: tuple[str, ...]
+    k: tuple[str, ...]
+    batch: tuple[str, ...]
+    epilogue: Epilogue
+
+    @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """Every tensor that the kernel touches, the result's first: their orders decide what merges."""
+        return (*(o.tensor for o in self.epilogue.outputs), self.a, self.b, *self.epilogue.inputs)
+
+    @property
+    def position(self) -> Mapping[str, int]:
+        """Where each dimension stands in the extent array."""
+        return {name: i for i, name in enumerate(self.kernel.dims)}
+
+
+def recognise_gemm(kernel: ir.Kernel, dot: ir.Dot) -> GemmForm:
+    """The form of a kernel with this one dot. Raises Refused."""
+    a = _dot_operand(kernel, dot, dot.left)
+    b = _dot_operand(kernel, dot, dot.right)
+    k = dot.over
+    return GemmForm(
+        kernel,
+        dot,
+        a,
+        b,
+        m=tuple(d for d in dot.left.dims if d not in dot.right.dims),
+        n=tuple(d for d in dot.right.dims if d not in dot.left.dims),
+        k=k,
+        batch=tuple(d for d in dot.left.dims if d in dot.right.dims and d not in k),
+        epilogue=epilogue(kernel, dot, STORED, LOADED),
+    )
+
+
+def _dot_operand(kernel: ir.Kernel, dot: ir.Dot, value: ir.Value) -> Operand:
+    rename: dict[str, str] = {}
+    lane = value.elem
+    if isinstance(value, ir.Cast) and value.elem is TF32 and value.value.elem is F32:
+        value = value.value
+    while isinstance(value, ir.Read):
+        if not is_rename(value, kernel.dims):
+            what = "a dot over windows of an operand (x[M = J] is none where the types say J=M)"
+            raise Refused.no_family(kernel, what, value.span)
+        rename |= {p.dim: rename.get(p.at.terms[0][0], p.at.terms[0][0]) for p in value.positions}
+        value = value.value
+    match value:
+        case ir.ParamValue(index):
+            type_ = kernel.params[index].type
+            if isinstance(type_, ir.TensorType):
+                return operand(type_, pointer(kernel, index), value.span, rename)
+            raise Refused("UC0302", "an operand of dot is a tensor in memory", value.span)
+        case ir.Gather():
+            raise Refused.no_family(kernel, "a dot over gathered or segmented operands", value.span)
+        case ir.Cast(inner) if isinstance(inner, ir.ParamValue):
+            raise Refused(
+                "UC0308",
+                f"{lane.name}(..) of a {inner.elem.name} operand needs a pass over memory before the dot",
+                value.span,
+                f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+            )
+        case _:
+            raise Refused(
+                "UC0302",
+                "the operands of dot are read as they lie in memory; only tf32(..) may stand around them",
+                value.span,
+                f"store it first, in a pipeline: h: {lane.name}[..] = ..",
+            )
+
+
+def pointer(kernel: ir.Kernel, param: int) -> int:
+    """A tensor parameter's place in the pointer array."""
+    return sum(isinstance(p.type, ir.TensorType) for p in kernel.params[:param])
+
+
+def problem(form: GemmForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None) -> GemmProblem:
+    """The form with concrete extents, in the order of `kernel.dims`.
+
+    `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are.
+    Raises Refused UC0305 where more batch modes remain than a kernel addresses.
+    """
+    at = Sizes(form.position, tuple(sizes))
+    modes = _modes(form, at)
+    pointers = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params) + len(form.kernel.results)
+    fine = tuple(aligned) if aligned is not None else (True,) * pointers
+
+    def reach(tensor: Operand, without_k: bool = True) -> Access:
+        return access(
+            tensor,
+            modes if not without_k else Modes(modes.m, modes.n, (), modes.batch),
+            at,
+            fine[tensor.pointer],
+        )
+
+    outputs: list[Output] = [
+        Reduction(o.reduce.op, reach(o.tensor)) if isinstance(o.reduce, ReduceTo) else Store(reach(o.tensor))
+        for o in form.epilogue.outputs
+    ]
+    return GemmProblem(
+        lane=form.dot.lane,
+        accumulate=form.dot.accumulate,
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product(run) for run in modes.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=reach(form.a, False),
+        b=reach(form.b, False),
+        inputs=tuple(reach(t) for t in form.epilogue.inputs),
+        outputs=tuple(outputs),
+        arithmetic=arithmetic(form.epilogue, modes, at),
+        dims=len(form.kernel.dims),
+        pointers=pointers,
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
+    )
+
+
+def _modes(form: GemmForm, sizes: Sizes) -> Modes:
+    m, m_rest = _longest(runs(form.m, form.tensors), sizes)
+    n, n_rest = _longest(runs(form.n, form.tensors), sizes)
+    batch = [*runs(form.batch, form.tensors), *m_rest, *n_rest]
+    merged = _merge_batches(batch, form.tensors)
+    if len(merged) > MAX_BATCH_MODES:
+        raise Refused(
+            "UC0305",
+            f"{len(merged)} batch dimensions lie apart in memory; a kernel addresses {MAX_BATCH_MODES}",
+            form.dot.span,
+            "store operands or the result with these names next to each other",
+        )
+    return Modes(m, n, runs(form.k, (form.a, form.b)), merged)
+
+
+def _longest(
+    parts: tuple[tuple[str, ...], ...], sizes: Sizes
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The run that becomes the GEMM's own mode (the longest, innermost among equals); the rest
+    become batch modes over which the other operand is broadcast."""
+    if not parts:
+        return (), ()
+    best = max(range(len(parts)), key=lambda i: (sizes.number(sizes.product(parts[i])), i))
+    return parts[best], tuple(p for i, p in enumerate(parts) if i != best)
+
+
+def _merge_batches(parts: list[tuple[str, ...]], tensors: tuple[Operand, ...]) -> tuple[tuple[str, ...], ...]:
+    """Batch runs of different roles that still lie side by side in every tensor."""
+    merged = runs([n for part in parts for n in part], tensors)
+    return merged if len(merged) < len(parts) else tuple(parts)

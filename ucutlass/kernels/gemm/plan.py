@@ -1,0 +1,127 @@
+"""The kernel plan of the GEMM families: one kernel, one concrete schedule, one
+architecture, proven legal. Emitters read this and nothing else.
+
+A plan holds no extents: extents reach the kernel at launch, so one build serves every
+shape with the same alignments. Dimensions are referred to by their position in the
+launch's extent array, tensors by their position in its pointer array: no name that a
+program chose gets here.
+
+The binary interface of every emitted kernel (C linkage, one entry):
+
+    int32_t ENTRY(void* const* tensors,      // device pointers: tensor parameters in
+                                             // order, then results in order
+                  int64_t const* extents,    // one per dimension of the program
+                  double const* scalars,     // host scalars in parameter order
+                  int64_t const* knobs,      // Knobs, in field order
+                  void* workspace,           // device memory, 256-byte aligned, or null
+                  uint64_t* workspace_size,  // not null: write the bytes needed, launch nothing
+                  void* stream);             // cudaStream_t
+
+It returns 0, or `1` where the arguments are not what the plan was made for, or `1000 + e`
+for CUDA error e, or `2000 + s` for cutlass::Status s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.ir.elements import Element
+from ucutlass.kernels.access import Access, Output, Product
+from ucutlass.kernels.arithmetic import Arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class GemmProblem:
+    """What is computed, with no schedule in it:
+    D[m, n, batch] = arithmetic(sum over k of A[m, k, batch] * B[n, k, batch], operands).
+
+    `lane` is the element type that the multipliers take; `a.elem` and `b.elem` are what lies
+    in memory (f32 in memory for lane tf32). `k` has more than one entry where the contracted
+    dimensions do not merge into one in both operands; the last is innermost.
+    """
+
+    lane: Element
+    accumulate: str
+    m: Product
+    n: Product
+    k: tuple[Product, ...]
+    batch: tuple[Product, ...]
+    a: Access
+    b: Access
+    inputs: tuple[Access, ...]
+    outputs: tuple[Output, ...]
+    arithmetic: Arithmetic
+    dims: int
+    pointers: int
+    scalars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What a launch may choose without another build.
+
+    `raster`: 0 heuristic, 1 along M, 2 along N. `swizzle`: largest log-free swizzle (1, 2, 4,
+    8). `splits`: parts of K, 1 none; for stream-K 0 lets the scheduler choose.
+    """
+
+    raster: int = 0
+    swizzle: int = 1
+    splits: int = 1
+
+
+Math: TypeAlias = Literal["tensor", "tf32x3", "simt"]
+"""How a lane is multiplied: as it is by tensor cores, f32 in three tf32 passes, or in FFMA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sm90Schedule:
+    """A CUTLASS 3.x warp-specialised TMA kernel. `tile` is M x N x K in elements. `math` is the lane's way
+    of multiplying, as in `Sm80Schedule`; `simt` is there for the rules to refuse."""
+
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int]
+    stages: int
+    warps: Literal["pingpong", "cooperative"]
+    scheduler: Literal["persistent", "stream_k"]
+    math: Math = "tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Sm80Schedule:
+    """A multistage kernel on mma.sync or FFMA. `math` is the lane's way of multiplying:
+    `tensor`, `tf32x3` (three tf32 passes for f32) or `simt`. `splits` above 1 needs f32 or
+    i32 partial sums in the workspace."""
+
+    tile: tuple[int, int, int]
+    warp_tile: tuple[int, int]
+    stages: int
+    math: Math
+
+
+@dataclass(frozen=True, slots=True)
+class GemvSchedule:
+    """A bandwidth-bound kernel for few columns: N at most `columns` (1, 2, 4 or 8).
+
+    The matrix is operand A; each thread block takes `rows` rows of it (or, where A is
+    contiguous along M, `rows` columns of threads) and `threads` threads share K.
+    """
+
+    rows: int
+    columns: int
+    threads: int
+
+
+Route: TypeAlias = Literal["tma", "direct"]
+"""How an epilogue tensor over M and N moves: through shared memory by TMA, or by each thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPlan:
+    """Everything that shapes the emitted source. `routes` has one entry per input and output
+    (inputs first); vectors and reductions are always "direct"."""
+
+    arch: str
+    problem: GemmProblem
+    schedule: Sm90Schedule | Sm80Schedule | GemvSchedule
+    routes: tuple[Route, ...]

@@ -1,0 +1,233 @@
+"""From a problem and a partial schedule to one legal kernel: fill in, price, choose.
+
+Nothing here decides legality: every candidate is shown to `ucutlass.kernels.gemm.rules`, and the cheapest
+one that breaks no rule is the plan, unless a recorded winner near it says otherwise
+(`ucutlass.kernels.gemm.winners`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+
+from ucutlass.ir.hardware import Arch, Device, default_device
+from ucutlass.ir.schedule import FAMILY, FIELDS, GEMM, Family, Request, families, show_value, without
+from ucutlass.kernels.gemm import cost as heuristic
+from ucutlass.kernels.gemm import winners
+from ucutlass.kernels.gemm.candidate import Candidate, request_of
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Knobs
+from ucutlass.kernels.gemm.reasons import Note, reasons
+from ucutlass.kernels.gemm.rules import legal, violations
+from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.search import expand, rounds
+from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.violation import Violation, foreign_to
+
+__all__ = ["Note", "Planned", "candidates", "nearest_legal", "plan", "transpose"]
+
+AUTO = Request()
+"""Every field left to the planner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A kernel and how to launch it for these extents. `request` has every field fixed and
+    stands for the same plan; `notes` are the reasons for the fields that were left out; `origin` says
+    in words what chose it, "" where nothing was chosen."""
+
+    plan: GemmPlan
+    knobs: Knobs
+    sizes: tuple[int, ...]
+    swapped: bool
+    request: Request
+    estimate: heuristic.Estimate
+    device: Device
+    notes: tuple[Note, ...]
+    candidate: Candidate
+    origin: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The estimate."""
+        return self.estimate.seconds
+
+    @property
+    def knob_values(self) -> tuple[int, ...]:
+        """What a launch passes as knobs."""
+        return tuple(int(k) for k in astuple(self.knobs))
+
+
+BY_MODEL = "by the cost model"
+
+
+def plan(
+    problem: GemmProblem,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device | None = None,
+    request: Request = AUTO,
+) -> Planned | tuple[Violation, ...]:
+    """The cheapest legal kernel that the request allows, or why there is none.
+
+    `sizes` has the extent of every dimension by position; the problem's `align`s are those of
+    these extents. Each violation's `nearest` is then a legal, fully fixed request. Without a
+    device the architecture's default one is planned for.
+    """
+    return _plan(problem, sizes, arch, device or default_device(arch), request)
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request
+) -> Planned | tuple[Violation, ...]:
+    case = case_of(problem, sizes, arch, device)
+    if foreign := foreign_fields(request):
+        return (_with_nearest(foreign, case),)
+    tried: list[Candidate] = []
+    for ranked in _ranked(case, request):
+        for price, candidate in ranked:
+            if legal(candidate):
+                return _chosen(case, request, price, candidate)
+        tried += (candidate for _, candidate in ranked[:_BLAMED])
+    closest = min(tried, key=lambda c: len(violations(c)))
+    return tuple(_with_nearest(v, case) for v in telling(violations(closest)))
+
+
+def telling(broken: tuple[Violation, ...]) -> tuple[Violation, ...]:
+    """Where the kernel family itself is ruled out, only that: its tile's faults do not matter then."""
+    return tuple(v for v in broken if v.fields == ("warps",)) or broken
+
+
+_BLAMED = 16
+"""Of the illegal candidates of a request, the best so many are looked at for what to report."""
+
+
+def candidates(
+    problem: GemmProblem,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device | None = None,
+    request: Request = AUTO,
+) -> Iterator[Planned]:
+    """Every legal kernel that the planner would consider, the cheapest first."""
+    case = case_of(problem, sizes, arch, device or default_device(arch))
+    if foreign_fields(request):
+        return
+    for ranked in _ranked(case, request):
+        kernels = [(price, candidate) for price, candidate in ranked if legal(candidate)]
+        yield from (_planned(case, candidate, price, request) for price, candidate in kernels)
+        if kernels:
+            return
+
+
+def _ranked(case: Case, request: Request) -> Iterator[list[tuple[heuristic.Estimate, Candidate]]]:
+    """Round after round of candidates with their prices, the cheapest first."""
+    for tried in rounds(case, request):
+        made = (build(case, full) for full in expand(case, request, tried))
+        priced = ((heuristic.estimate(c, case.device), c) for c in made)
+        yield sorted(priced, key=lambda pair: pair[0].seconds)
+
+
+def _chosen(case: Case, request: Request, price: heuristic.Estimate, cheapest: Candidate) -> Planned:
+    """The cheapest, or what a recorded winner puts in its place."""
+    made = _planned(case, cheapest, price, request)
+    if made.request == request:
+        return made
+    known = winners.recorded(case.arch.name, case.device)
+    taken = winners.better(case, request, (price, cheapest), known)
+    if taken is None:
+        return replace(made, origin=BY_MODEL)
+    made = _planned(case, taken.candidate, taken.price, request)
+    return replace(made, origin=f"from the recorded winner of {taken.winner.name}")
+
+
+def _planned(case: Case, c: Candidate, price: heuristic.Estimate, asked: Request) -> Planned:
+    made = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
+    notes = tuple(reasons(case, c, price, asked))
+    return Planned(made, c.knobs, c.sizes, c.swapped, request_of(c), price, case.device, notes, c)
+
+
+def foreign_fields(request: Request) -> Violation | None:
+    """UC0439: fields that no one kernel family has together."""
+    if families(request):
+        return None
+    given = request.given()
+    wanted: Family = FAMILY.get(request.warps or "", "sm90")
+    foreign = [name for name in given if wanted not in FIELDS[name].families]
+    if request.warps and request.warps not in FAMILY:
+        return foreign_to(request, GEMM, "a product of two tensors")
+    if not foreign:
+        return Violation(
+            "UC0439",
+            "stream-K is a scheduler of cooperative; the multistage kernel splits K into equal parts",
+            "give `split_k` a number, or use `warps cooperative`",
+            ("split_k",),
+            without(request, "split_k"),
+        )
+    names = ", ".join(f"`{name} {show_value(given[name])}`" for name in foreign)
+    others = f"`warps {request.warps}`" if request.warps else "the other fields"
+    return Violation(
+        "UC0439",
+        f"{names} does not go with {others}",
+        f"leave {' and '.join(f'`{name}`' for name in foreign)} out",
+        tuple(foreign),
+        without(request, *foreign),
+    )
+
+
+# --- the nearest legal neighbour ---------------------------------------------------
+
+_MENDS = 16
+"""Rules are mended one after another at most so often before fields are given up."""
+
+_GIVE_UP = (
+    "stages",
+    "warp_tile",
+    "rows",
+    "columns",
+    "threads",
+    "cluster",
+    "split_k",
+    "swizzle",
+    "raster",
+    "swap",
+    "math",
+    "tile",
+    "warps",
+)
+"""The order in which a request's fields are given up where mending does not end."""
+
+
+def _with_nearest(violation: Violation, case: Case) -> Violation:
+    start = violation.nearest
+    found = nearest_legal(case, start) if start is not None else None
+    return replace(violation, nearest=None if found is None else request_of(found))
+
+
+def nearest_legal(case: Case, request: Request) -> Candidate | None:
+    """A legal candidate near a request: its broken rules mended one by one, and where that
+    does not end, the best kernel with as few fields given up as needed; None if there is none."""
+    attempt = request
+    for _ in range(_MENDS):
+        if not families(attempt):
+            break
+        candidate = _first(case, attempt)
+        broken = violations(candidate)
+        if not broken:
+            return candidate
+        mended = next((v.nearest for v in broken if v.nearest not in (None, attempt)), None)
+        if mended is None:
+            break
+        attempt = mended
+    for count in range(len(_GIVE_UP) + 1):
+        relaxed = without(request, *_GIVE_UP[:count])
+        if families(relaxed) and legal(best := _first(case, relaxed)):
+            return best
+    return None
+
+
+def _first(case: Case, request: Request) -> Candidate:
+    """The cheapest legal candidate of a request, or else the cheapest."""
+    ranked = [c for found in _ranked(case, request) for _, c in found]
+    return next((c for c in ranked if legal(c)), ranked[0])

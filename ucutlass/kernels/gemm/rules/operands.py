@@ -1,0 +1,260 @@
+"""Rules on the operands: lanes, modes, memory orders, alignment, extents."""
+
+from __future__ import annotations
+
+from ucutlass.kernels.access import Access, Reduction
+from ucutlass.kernels.arithmetic import CoordinateValue
+from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, ceil_div, stride_bytes, tma_alignable
+from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.smem_tf32x3 import lean_epilogue
+from ucutlass.kernels.violation import Finding, changed, multistage, nearest
+
+TRANSPOSED = 32
+"""Elements along N and K that a warp group transposes at a time: one swizzled line of tf32 along K
+(cutlass/transform/collective/sm90_wgmma_transpose.hpp asserts that they divide the tile's)."""
+
+TRANSPOSED_N = tuple(range(TRANSPOSED, 256 + 1, TRANSPOSED))
+
+WGMMA_LANES = frozenset({"f16", "bf16", "tf32", "f32", "e4m3", "e5m2", "s8"})
+
+WGMMA_K_MAJOR = frozenset({"f32", "e4m3", "e5m2", "s8"})
+
+MOST_BYTES_F32 = 4
+"""Of an element in the epilogue of f32's wgmma kernel (emit/gemm/lean.py)."""
+
+INT32 = 2**31 - 1
+
+TMA_STRIDE = 2**40
+"""A TMA stride in bytes lies below this (cuTensorMapEncodeTiled)."""
+
+
+def arch_has_family(c: Candidate) -> Finding | None:
+    if c.family != "sm90" or c.arch.wgmma:
+        return None
+    return Finding(
+        f"pingpong and cooperative need TMA and wgmma, which {c.arch.name} lacks",
+        "use `warps multistage`, or build for sm90a",
+        ("warps",),
+        multistage(c),
+    )
+
+
+def lane_has_kernel(c: Candidate) -> Finding | None:
+    lane = c.problem.lane.name
+    if lane not in WGMMA_LANES:
+        return Finding(
+            f"wgmma does not multiply {lane}",
+            "use `warps multistage`, or cast the operands to tf32",
+            ("warps",),
+            multistage(c),
+        )
+    said = _beyond_lean(c) if lane == "f32" else ""
+    if not said:
+        return None
+    return Finding(f"f32 by wgmma: {said}", "use `warps multistage`", ("warps",), multistage(c))
+
+
+def _beyond_lean(c: Candidate) -> str:
+    """What the kernel of f32 lacks, one of our own: for other lanes CUTLASS's collectives serve that."""
+    if (modes := len(c.problem.batch)) > 1:
+        return f"the batch names stay {modes} separate modes, and the kernel walks one"
+    stored = (o.access for o in c.problem.outputs if not isinstance(o, Reduction))
+    elements = (access.elem for access in (*c.problem.inputs, *stored))
+    wide = next((e for e in elements if e.bytes > MOST_BYTES_F32), None)
+    if wide is not None:
+        return f"the epilogue takes elements of {MOST_BYTES_F32} bytes at most, {wide.name} has {wide.bytes}"
+    assert isinstance(c.schedule, Sm90Schedule)
+    if lean_epilogue(c.problem, c.routes, c.schedule.tile, c.schedule.warps) is None:
+        return "no step of the epilogue is as wide as all its results and reductions want"
+    return ""
+
+
+def math_fits_lane(c: Candidate) -> Finding | None:
+    assert not isinstance(c.schedule, GemvSchedule)
+    lane, math = c.problem.lane.name, c.schedule.math
+    if lane == "f32" and math == "simt" and c.family == "sm90":
+        return Finding(
+            "pingpong and cooperative multiply by wgmma, f32 in three tf32 passes; FFMA is the multistage "
+            "kernel's",
+            "use `math tf32x3`, or `warps multistage`",
+            ("math", "warps"),
+            changed(c, math="tf32x3"),
+        )
+    if (lane == "f32") == (math != "tensor"):
+        return None
+    if lane == "f32":
+        return Finding(
+            "tensor cores do not multiply f32 in one pass",
+            "use `math tf32x3` or `math simt`",
+            ("math",),
+            changed(c, math="tf32x3"),
+        )
+    return Finding(
+        f"`math {math}` is a way to multiply f32; this lane is {lane}",
+        "leave `math` out",
+        ("math",),
+        changed(c, math=None),
+    )
+
+
+def one_k_mode(c: Candidate) -> Finding | None:
+    modes = len(c.problem.k)
+    if modes == 1:
+        return None
+    return Finding(
+        f"the contracted dimensions stay {modes} separate modes; the TMA main loop walks one",
+        "use `warps multistage`, or store the contracted dimensions side by side, in one order in both",
+        ("warps",),
+        multistage(c),
+    )
+
+
+def _order(access: Access, along: str) -> str:
+    """`K`, the outer mode's letter, or "" where nothing is contiguous or the outer mode is missing."""
+    outer = access.m if along == "M" else access.n
+    if outer is None or not access.k or access.k[-1] is None:
+        return ""
+    if access.k[-1] == ():
+        return "K"
+    return along if outer == () else ""
+
+
+def operand_order(c: Candidate) -> Finding | None:
+    for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
+        if _order(access, along):
+            continue
+        return Finding(
+            f"operand {name} is not contiguous along K or {along}: TMA needs one of the two",
+            "use `warps multistage`, or store the operand with one of them last",
+            ("warps",),
+            multistage(c),
+        )
+    return None
+
+
+def k_major(c: Candidate) -> Finding | None:
+    lane = c.problem.lane.name
+    if lane not in WGMMA_K_MAJOR:
+        return None
+    for access, name, along in ((c.problem.a, "A", "M"), (c.problem.b, "B", "N")):
+        if _order(access, along) == along:
+            read = "the tf32 parts of f32" if lane == "f32" else lane
+            return Finding(
+                f"operand {name} is contiguous along {along}; wgmma reads {read} only contiguous along K",
+                "use `warps multistage`, or store the contracted dimension last",
+                ("warps",),
+                multistage(c),
+            )
+    return None
+
+
+def tf32_order(c: Candidate) -> Finding | None:
+    assert isinstance(c.schedule, Sm90Schedule)
+    if c.problem.lane.name != "tf32" or _order(c.problem.b, "N") != "N":
+        return None
+    if _order(c.problem.a, "M") == "K":
+        return Finding(
+            "A is contiguous along K and B along N: CUTLASS would compute the transpose of this tf32 problem",
+            f"use `swap {'no' if c.swapped else 'yes'}`",
+            ("swap",),
+            changed(c, swap="no" if c.swapped else "yes"),
+        )
+    m, n, k = c.schedule.tile
+    best = nearest(n, TRANSPOSED_N)
+    if k == TRANSPOSED and n == best:
+        return None
+    return Finding(
+        f"both tf32 operands are contiguous along M and N: B is transposed in shared memory "
+        f"{TRANSPOSED} x {TRANSPOSED} elements at a time, and the tile has {n} x {k} of it",
+        f"use tile {m}x{best}x{TRANSPOSED}",
+        ("tile",),
+        changed(c, tile=(m, best, TRANSPOSED), stages=None),
+    )
+
+
+def tma_operands(c: Candidate) -> Finding | None:
+    for access, name in ((c.problem.a, "A"), (c.problem.b, "B")):
+        held = access.align * access.elem.bytes
+        if held < TMA_BYTES:
+            return Finding(
+                f"operand {name} is aligned to {held} bytes: TMA needs its address and row strides in "
+                f"multiples of {TMA_BYTES} bytes, {TMA_BYTES // access.elem.bytes} of {access.elem.name}",
+                "use `warps multistage`, or pad the contiguous extent",
+                ("warps",),
+                multistage(c),
+            )
+    return None
+
+
+def routes_are_possible(c: Candidate) -> Finding | None:
+    for tensor, route in zip(c.tensors, c.routes, strict=True):
+        if route == "tma" and not (c.family == "sm90" and tma_alignable(tensor, c.problem)):
+            return Finding(
+                f"a tensor of {tensor.elem.name} aligned to {tensor.align * tensor.elem.bytes} bytes "
+                f"cannot go by TMA",
+                "let each thread move it",
+                (),
+                changed(c),
+            )
+    return None
+
+
+def reduces_a_tile(c: Candidate) -> Finding | None:
+    for output in c.problem.outputs:
+        if isinstance(output, Reduction) and output.access.m is not None and output.access.n is not None:
+            return Finding(
+                "a result combines values of different batches at the same row and column, which lie in "
+                "different tiles",
+                "use `warps multistage`, or sum over the batch name in the dot itself",
+                ("warps",),
+                multistage(c),
+            )
+    return None
+
+
+def extents_fit(c: Candidate) -> Finding | None:
+    s = c.shape
+    counted = c.family == "sm90" or any(
+        isinstance(i, CoordinateValue) for i in c.problem.arithmetic.instructions
+    )
+    longest = max(s.m, s.n, s.k if c.family == "sm90" else 0, s.batch)
+    if counted and longest > INT32:
+        return Finding(
+            f"an extent of {longest} is above {INT32}, the largest that this kernel counts to",
+            "split the problem along its longest dimension",
+            ("warps",),
+            multistage(c) if c.family == "sm90" else None,
+        )
+    match c.schedule:
+        case GemvSchedule():
+            return None
+        case Sm80Schedule(tile, _, _, _):
+            layers = 1
+        case Sm90Schedule(tile, _, _, _, _):
+            layers = s.batch
+            if far := _tma_stride(c):
+                return far
+    tiles = ceil_div(s.m, tile[0]) * ceil_div(s.n, tile[1]) * layers
+    if tiles <= INT32:
+        return None
+    return Finding(
+        f"{tiles} output tiles are above {INT32}",
+        "use a larger tile",
+        ("tile",),
+        changed(c, tile=(128, 128, tile[2]), stages=None) if tile[0] * tile[1] < 128**2 else None,
+    )
+
+
+def _tma_stride(c: Candidate) -> Finding | None:
+    moved = [t for t, r in zip(c.tensors, c.routes, strict=True) if r == "tma"]
+    for access in (c.problem.a, c.problem.b, *moved):
+        for stride in (access.m, access.n, *access.k, *access.batch):
+            step = stride_bytes(stride, access, c.sizes)
+            if step >= TMA_STRIDE:
+                return Finding(
+                    f"a stride of {step} bytes is beyond TMA's {TMA_STRIDE}",
+                    "use `warps multistage`",
+                    ("warps",),
+                    multistage(c),
+                )
+    return None

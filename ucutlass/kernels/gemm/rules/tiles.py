@@ -1,0 +1,292 @@
+"""Rules on the tiled kernels' shapes and resources: tile, cluster, stages, registers, splits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ucutlass.kernels.gemm.candidate import Candidate, accumulator_bytes
+from ucutlass.kernels.gemm.plan import GemmProblem, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.smem import SharedMemory, memory_of, most_stages, register_sourced
+from ucutlass.kernels.violation import Finding, changed, nearest
+
+MAX_TILE = 256
+"""A TMA box has at most 256 elements a side, a wgmma at most 256 columns."""
+
+COOPERATIVE_M = (128, 256)
+PINGPONG_M = (64, 128, 192, 256)
+"""Legal tile M."""
+
+THREADS = {"pingpong": 128, "cooperative": 256}
+"""Threads that hold the accumulators of a tile."""
+
+MIN_TILE_N = 16
+"""CUTLASS's smallest tile along N (cutlass_library/sm90_utils.py, is_tile_desc_valid)."""
+
+BYTES_K = 32
+"""Bytes of K that one wgmma or one mma.sync of the newest shape takes."""
+
+MAX_ACCUMULATORS = 208
+"""32-bit accumulators a thread may hold: of 240 registers that the consumers get at most, the
+rest is addresses and epilogue (CUTLASS's HeavyRegisterPressure threshold)."""
+
+MAX_ACCUMULATORS_BESIDE_A = 160
+"""Those where operand A passes through registers too: with 192 ptxas 13.0 serialises wgmma and spills
+in the main loop, with 160 it spills at most once a tile (read off SASS, 17 tiles of tf32)."""
+
+MAX_ACCUMULATORS_F32 = 192
+"""Those of f32 in three passes: beside 208 and an epilogue with reductions ptxas 13.0 spills (its account of
+sixty kernels)."""
+
+MAX_CLUSTER = 8
+"""Thread blocks of a portable cluster (CUDA C++ Programming Guide)."""
+
+STREAM_K_ITERATIONS = 8
+"""CUTLASS gives a stream-K unit at least so many steps of K (`min_iters_per_sk_unit_`)."""
+
+LONGEST_RING = 32
+"""Stages that the field `stages` takes; shared memory ends sooner."""
+
+MULTISTAGE_RING = 16
+"""Stages that the multistage template counts to (emit/gemm/sm80.py)."""
+
+
+def _sm90(c: Candidate) -> Sm90Schedule:
+    assert isinstance(c.schedule, Sm90Schedule)
+    return c.schedule
+
+
+def tile_text(tile: tuple[int, ...]) -> str:
+    """`128x256x64`"""
+    return "x".join(map(str, tile))
+
+
+def tile_m(c: Candidate) -> Finding | None:
+    s = _sm90(c)
+    m = s.tile[0]
+    legal = COOPERATIVE_M if s.warps == "cooperative" else PINGPONG_M
+    if m in legal:
+        return None
+    best = nearest(m, legal)
+    why = "two warp groups of 64 rows each share it" if s.warps == "cooperative" else "a wgmma has 64 rows"
+    return Finding(
+        f"tile M {m} is not {' or '.join(map(str, legal))}: {why}",
+        f"use tile M {best}",
+        ("tile",),
+        changed(c, tile=(best, *s.tile[1:]), stages=None),
+    )
+
+
+WIDTHS = tuple(range(MIN_TILE_N, MAX_TILE + 1, 16))
+
+
+def tile_n(c: Candidate) -> Finding | None:
+    s = _sm90(c)
+    n = s.tile[1]
+    if n in WIDTHS:
+        return None
+    best = nearest(n, WIDTHS)
+    return Finding(
+        f"tile N {n} is not a multiple of 16 from {WIDTHS[0]} to {WIDTHS[-1]}: wgmma ends at {MAX_TILE}, and "
+        f"the TMA epilogue stores 16 columns at a time",
+        f"use tile N {best}",
+        ("tile",),
+        changed(c, tile=(s.tile[0], best, s.tile[2]), stages=None),
+    )
+
+
+PROMOTED_K = 128
+"""Products between two promotions of a sum of fp8 or f32: for fp8 as CUTLASS's default has it and the error
+bounds count on (`ucutlass.reference.accumulation`). Stricter than the hardware, so that no schedule costs
+accuracy."""
+
+
+def tile_k(c: Candidate) -> Finding | None:
+    s = _sm90(c)
+    k, size = s.tile[2], c.problem.lane.bytes
+    step = BYTES_K // size
+    promotes = accumulator_sets(c.problem) > 1
+    most = PROMOTED_K if promotes else MAX_TILE
+    if k % step == 0 and step <= k <= most:
+        return None
+    best = nearest(k, tuple(range(step, most + 1, step)))
+    why = f"a wgmma takes {BYTES_K} bytes, {step} elements of {c.problem.lane.name}"
+    if promotes and k > most:
+        sums = "sums of f32" if c.problem.lane.name == "f32" else "fp8 sums"
+        why = f"{sums} move to f32 registers at least every {most} products, and a tile's move together"
+    return Finding(
+        f"tile K {k} is not a multiple of {step} up to {most}: {why}",
+        f"use tile K {best}",
+        ("tile",),
+        changed(c, tile=(*s.tile[:2], best), stages=None),
+    )
+
+
+def accumulators_per_thread(c: Candidate) -> int:
+    """32-bit registers of accumulators a thread holds; 0 for a matrix-vector kernel."""
+    match c.schedule:
+        case Sm90Schedule(tile=(m, n, _), warps=warps):
+            return m * n * accumulator_bytes(c.problem) * accumulator_sets(c.problem) // (4 * THREADS[warps])
+        case Sm80Schedule(warp_tile=(m, n)):
+            return m * n * accumulator_bytes(c.problem) // (4 * 32)
+        case _:
+            return 0
+
+
+def accumulator_sets(problem: GemmProblem) -> int:
+    """Of a wgmma kernel: fp8 with f32 accumulation keeps two (CUTLASS's GmmaFP8Accumulation), and so does f32
+    (emit/gemm/lean_promotion.j2)."""
+    return 2 if problem.lane.name in ("e4m3", "e5m2", "f32") and problem.accumulate == "f32" else 1
+
+
+def most_accumulators(problem: GemmProblem) -> int:
+    """Of a wgmma kernel, all sets together."""
+    if problem.lane.name == "f32":
+        return MAX_ACCUMULATORS_F32
+    return MAX_ACCUMULATORS_BESIDE_A if register_sourced(problem) else MAX_ACCUMULATORS
+
+
+def accumulators_fit(c: Candidate) -> Finding | None:
+    held, limit = accumulators_per_thread(c), most_accumulators(c.problem)
+    if held <= limit:
+        return None
+    s = _sm90(c)
+    m, n, k = s.tile
+    threads = THREADS[s.warps]
+    of = "a k tile" if c.problem.lane.name == "f32" else "fp8"
+    sets = f", in two sets: partial sums of {of} and the f32 total" if accumulator_sets(c.problem) > 1 else ""
+    sets += ", beside fragments of A, which is not contiguous along K" if register_sourced(c.problem) else ""
+    said = (
+        f"a tile of {m}x{n} is {held} accumulator registers in each of {threads} threads{sets}; "
+        f"beyond {limit} wgmma is serialised and spills"
+    )
+    if s.warps == "pingpong" and m in COOPERATIVE_M and held <= 2 * limit:
+        mend = changed(c, warps="cooperative", stages=None)
+        return Finding(said, "use `warps cooperative`, whose warp groups share it", ("tile", "warps"), mend)
+    fitted = limit * n // held // 16 * 16
+    tile = (m // 2, n, k) if m >= n and m > least_m(s) else (m, fitted, k)
+    mend = changed(c, tile=tile, stages=None)
+    return Finding(said, f"use tile {tile_text(tile)}", ("tile", "warps"), mend)
+
+
+def least_m(s: Sm90Schedule) -> int:
+    """The smallest tile M of a schedule: 64 rows for each warp group that shares it."""
+    return THREADS[s.warps] // 2
+
+
+def stages_fit(c: Candidate) -> Finding | None:
+    match c.schedule:
+        case Sm90Schedule(tile=tile, stages=stages):
+            longest = LONGEST_RING
+        case Sm80Schedule(tile=tile, stages=stages):
+            longest = MULTISTAGE_RING
+        case _:
+            return None
+    memory, capacity = memory_of(c), c.arch.shared_memory
+    # The multistage epilogue reuses the ring; what it needs beyond one shrinks as the ring grows.
+    fixed = replace(memory, epilogue=0) if c.family == "sm80" else memory
+    most = min(longest, most_stages(fixed, capacity))
+    if 2 <= stages <= most and memory.total <= capacity:
+        return None
+    if most < 2 or 2 <= stages <= most:
+        return _tile_too_deep(c, tile, memory)
+    if stages < 2:
+        said = f"{stages} stages: the main loop needs at least 2"
+    elif memory.total <= capacity:
+        said = f"{stages} stages: the ring takes at most {longest}"
+    else:
+        said = (
+            f"{stages} stages of {memory.stage} bytes, {memory.epilogue} of epilogue and "
+            f"{memory.barriers} of barriers are {memory.total} bytes of shared memory; a block has "
+            f"{capacity}: at most {most} stages fit"
+        )
+    best = min(max(stages, 2), most)
+    return Finding(said, f"use `stages {best}`", ("stages", "tile"), changed(c, stages=best))
+
+
+def _tile_too_deep(c: Candidate, tile: tuple[int, int, int], memory: SharedMemory) -> Finding:
+    """Not even two stages fit: half the K, then half the larger side."""
+    m, n, k = tile
+    if k * c.problem.lane.bytes >= 4 * BYTES_K:
+        smaller = (m, n, k // 2)
+    else:
+        smaller = (m, n // 2, k) if n >= m else (m // 2, n, k)
+    return Finding(
+        f"two stages of {memory.stage} bytes, {memory.epilogue} of epilogue, {memory.barriers} of barriers "
+        f"are more than the {c.arch.shared_memory} bytes of shared memory that a block has",
+        f"use tile {tile_text(smaller)}",
+        ("tile", "stages"),
+        changed(c, tile=smaller, stages=None, warp_tile=None),
+    )
+
+
+def cluster_size(c: Candidate) -> Finding | None:
+    s = _sm90(c)
+    m, n = s.cluster
+    legal = (1, 2, 4, 8)
+    if m in legal and n in legal and m * n <= MAX_CLUSTER:
+        return None
+    best = [nearest(m, legal), nearest(n, legal)]
+    while best[0] * best[1] > MAX_CLUSTER:
+        best[best[1] > best[0]] //= 2
+    said = f"has {m * n} thread blocks" if m in legal and n in legal else "is not made of 1, 2, 4 or 8"
+    return Finding(
+        f"cluster {m}x{n} {said}: sides are powers of two and the product at most "
+        f"{MAX_CLUSTER}, the portable size",
+        f"use `cluster {best[0]}x{best[1]}`",
+        ("cluster",),
+        changed(c, cluster=tuple(best)),
+    )
+
+
+def multicast_slices(c: Candidate) -> Finding | None:
+    s = _sm90(c)
+    m, n = s.cluster
+    if s.tile[1] % (8 * m) == 0 and s.tile[0] % (8 * n) == 0:
+        return None
+    fewer = (max(1, m // 2), n) if s.tile[1] % (8 * m) else (m, max(1, n // 2))
+    side, parts, extent = ("N", m, s.tile[1]) if s.tile[1] % (8 * m) else ("M", n, s.tile[0])
+    return Finding(
+        f"a cluster of {m}x{n} loads tile {side} {extent} in {parts} slices: "
+        f"each must be whole groups of 8 rows",
+        f"use `cluster {fewer[0]}x{fewer[1]}`",
+        ("cluster", "tile"),
+        changed(c, cluster=fewer),
+    )
+
+
+def stream_k_is_cooperative(c: Candidate) -> Finding | None:
+    s = _sm90(c)
+    if s.warps == "cooperative" or s.scheduler == "persistent":
+        return None
+    tile = s.tile if s.tile[0] in (128, 256) else (128, *s.tile[1:])
+    return Finding(
+        "pingpong has no stream-K scheduler, which also splits K",
+        "use `warps cooperative`, or leave `split_k` out",
+        ("split_k", "warps"),
+        changed(c, warps="cooperative", tile=tile, stages=None),
+    )
+
+
+def splits_fit(c: Candidate) -> Finding | None:
+    splits, steps = c.knobs.splits, c.k_tiles
+    if c.family == "gemv" or 0 <= splits <= max(1, steps):
+        return None
+    return Finding(
+        f"`split_k {splits}` of a K of {c.shape.k}: that is {steps} steps of the tile",
+        f"use `split_k {max(1, steps)}` or less",
+        ("split_k",),
+        changed(c, split_k=max(1, steps)),
+    )
+
+
+def swizzle_is_power(c: Candidate) -> Finding | None:
+    swizzle = c.knobs.swizzle
+    if swizzle in (1, 2, 4, 8):
+        return None
+    best = nearest(swizzle, (1, 2, 4, 8))
+    return Finding(
+        f"swizzle {swizzle} is not 1, 2, 4 or 8",
+        f"use `swizzle {best}`",
+        ("swizzle",),
+        changed(c, swizzle=best),
+    )

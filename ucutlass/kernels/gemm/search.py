@@ -1,0 +1,301 @@
+"""The planner's search space: what to try for every field that was left out. Small on purpose:
+planning takes milliseconds, and the rules still judge every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from ucutlass.ir.schedule import Family, Request, SplitK, Warps, families
+from ucutlass.kernels.gemm.candidate import TMA_BYTES, Shape, ceil_div
+from ucutlass.kernels.gemm.fitting import fitted
+from ucutlass.kernels.gemm.rules.operands import WGMMA_LANES
+from ucutlass.kernels.gemm.rules.tiles import accumulator_sets, most_accumulators
+from ucutlass.kernels.gemm.rules.vector import COLUMNS
+from ucutlass.kernels.gemm.schedule import Case, Side, Swap
+from ucutlass.kernels.gemm.smem import operand_parts
+
+Tile: TypeAlias = tuple[int, int, int]
+
+_LARGE: tuple[tuple[Warps, tuple[int, int]], ...] = (
+    ("cooperative", (128, 256)),
+    ("cooperative", (256, 128)),
+    ("cooperative", (128, 128)),
+    ("pingpong", (128, 128)),
+    ("pingpong", (64, 256)),
+    ("pingpong", (64, 128)),
+    ("pingpong", (128, 64)),
+    ("cooperative", (256, 192)),
+    ("cooperative", (128, 192)),
+    ("cooperative", (256, 96)),
+    ("pingpong", (64, 192)),
+)
+_SMALL: tuple[tuple[Warps, tuple[int, int]], ...] = (
+    ("pingpong", (64, 64)),
+    ("pingpong", (64, 32)),
+    ("pingpong", (64, 16)),
+    ("cooperative", (128, 64)),
+    ("cooperative", (128, 32)),
+    ("cooperative", (128, 16)),
+)
+"""Tiles of the Hopper kernels that are tried for every shape; `ucutlass.kernels.gemm.fitting` has the others."""
+
+_LEAST: dict[Warps, int] = {"pingpong": 64, "cooperative": 128}
+"""The smallest tile M."""
+
+_LEAST_N = 16
+
+_SMALL_SIDE = 1024
+_SMALL_AREA = 2048 * 2048
+"""Small tiles are tried for results no longer than the one or no larger than the other."""
+
+_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+_WIDE_CLUSTERS = ((2, 2), (4, 1), (1, 4))
+"""For tiles that were fitted to one wave, which loads bind: so many SMs read the same rows at once."""
+
+_MULTISTAGE = (
+    (128, 128),
+    (128, 256),
+    (256, 128),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+    (64, 32),
+    (32, 64),
+    (256, 64),
+    (32, 32),
+)
+_MULTISTAGE_F32 = 128 * 128
+"""The largest multistage tile area for lane f32, whose accumulators are half as many."""
+
+_WARP_GRIDS = ((2, 2), (2, 4), (4, 2), (1, 2), (2, 1), (1, 1))
+"""Warps along M and N to try where the warp tile is given and the tile is not."""
+
+LINE = 128
+"""Bytes of K in a tile: one line of the widest swizzle."""
+
+_RING = 3
+"""Steps of K in flight that hide the loads of the next one."""
+
+_LONG_K = 16
+"""Steps of K from which splitting, or a deeper tile, can pay."""
+
+_LITTLE = 64 * 64
+"""Area of tiles whose step of K is short beside its barriers."""
+
+_SKINNY = 512
+"""Below this extent the transpose may fit the tile's rows better."""
+
+
+def rounds(case: Case, request: Request) -> tuple[tuple[Family, ...], ...]:
+    """Kernel families to price together; a later round is for when the rules leave none of an
+    earlier one. The multistage kernel comes after Hopper's where those can run at all, but for f32."""
+    allowed = families(request)
+    if request.warps is not None:
+        return (allowed,)
+    shape = case.written.shape
+    short = min(shape.m, shape.n) <= COLUMNS[-1]
+    gemv: tuple[Family, ...] = ("gemv",) if "gemv" in allowed and (short or len(allowed) == 1) else ()
+    sm80: tuple[Family, ...] = ("sm80",) if "sm80" in allowed else ()
+    likely = request.math != "simt" and _sm90_likely(case)
+    if "sm90" in allowed and (likely or not sm80):
+        if case.written.problem.lane.name == "f32":
+            # For wgmma a launch splits the operands first, which does not pay where there is little to do.
+            return (("sm90", *sm80, *gemv),)
+        return (("sm90", *gemv), sm80) if sm80 else (("sm90", *gemv),)
+    return ((*sm80, *gemv),)
+
+
+def _sm90_likely(case: Case) -> bool:
+    """A glance that spares pricing; the rules decide."""
+    problem = case.written.problem
+    aligned = all(t.align * t.elem.bytes >= TMA_BYTES for t in (problem.a, problem.b))
+    ordered = problem.lane.name != "f32" or all(t.k and t.k[-1] == () for t in (problem.a, problem.b))
+    likely = case.arch.wgmma and aligned and len(problem.k) == 1 and problem.lane.name in WGMMA_LANES
+    return likely and ordered
+
+
+def expand(case: Case, request: Request, tried: tuple[Family, ...]) -> Iterator[Request]:
+    """The requests to price for these kernel families: the given one with its open fields filled."""
+    for family in tried:
+        match family:
+            case "sm90":
+                yield from _sm90(case, request)
+            case "gemv":
+                yield from _gemv(case, request)
+            case "sm80":
+                yield from _sm80(case, request)
+
+
+# --- Hopper ------------------------------------------------------------------------
+
+
+def _sm90(case: Case, request: Request) -> Iterator[Request]:
+    swaps, depth = _orders(case, request)
+    for swap in swaps:
+        side = case.side(swap)
+        fits = _fitted(case, side.shape, request)
+        for warps, tile in _sm90_tiles(case, side.shape, depth, request, fits):
+            for cluster in _clusters(case, side.shape, tile, request, (warps, tile[:2]) in fits):
+                for split in _splits(case, side.shape, tile, warps, request):
+                    yield replace(
+                        request,
+                        warps=warps,
+                        tile=tile,
+                        cluster=cluster,
+                        split_k=split,
+                        swap=swap,
+                        swizzle=request.swizzle or _swizzle(case, side, tile, cluster),
+                    )
+
+
+def _orders(case: Case, request: Request) -> tuple[tuple[Swap, ...], int]:
+    """Orientations to try, and the tile's K. tf32 with A along K and B along N runs only
+    transposed, and with both along M and N takes 32 elements of K."""
+    problem, shape = case.written.problem, case.written.shape
+    depth = request.tile[2] if request.tile else LINE // problem.lane.bytes
+    if request.swap is not None:
+        return (request.swap,), depth
+    if problem.lane.name == "tf32" and problem.b.k[-1] != ():
+        return ("yes" if problem.a.k[-1] == () else "no",), depth
+    skinny = min(shape.m, shape.n) < _SKINNY and problem.lane.name != "tf32"
+    return ("no", "yes") if skinny else ("no",), depth
+
+
+_Sides: TypeAlias = tuple[tuple[Warps, tuple[int, int]], ...]
+
+
+def _fitted(case: Case, shape: Shape, request: Request) -> _Sides:
+    if request.tile is not None:
+        return ()
+    problem = case.written.problem
+    held = most_accumulators(problem) // accumulator_sets(problem)
+    found = fitted(shape, case.device.sms, held, _listed(shape, request))
+    return tuple(tile for tile in found if request.warps in (None, tile[0]))
+
+
+def _listed(shape: Shape, request: Request) -> _Sides:
+    small = min(shape.m, shape.n) <= _SMALL_SIDE or shape.m * shape.n <= _SMALL_AREA
+    return tuple(
+        (warps, (rows, columns))
+        for warps, (rows, columns) in _LARGE + (_SMALL if small else ())
+        if request.warps in (None, warps)
+        and not _too_large(shape.n, columns, _LEAST_N)
+        and not _too_large(shape.m, rows, _LEAST[warps])
+    )
+
+
+def _sm90_tiles(
+    case: Case, shape: Shape, depth: int, request: Request, fits: _Sides
+) -> Iterator[tuple[Warps, Tile]]:
+    if request.tile is not None:
+        options: tuple[Warps, ...] = (request.warps,) if request.warps else ("cooperative", "pingpong")
+        yield from ((w, request.tile) for w in options)
+        return
+    for warps, (rows, columns) in (*_listed(shape, request), *fits):
+        if (warps, (rows, columns)) in _SMALL and shape.k >= _LONG_K * depth:
+            # The price is the same; a step of little work is lengthened first.
+            first, second = (2, 1) if rows * columns <= _LITTLE else (1, 2)
+            yield warps, (rows, columns, first * depth)
+            yield warps, (rows, columns, second * depth)
+        elif operand_parts(case.written.problem) * _RING * (rows + columns) * LINE > case.arch.shared_memory:
+            # So is this one's: a ring of two steps waits for its loads (1158 against 1314 us, 4096 a side).
+            yield warps, (rows, columns, depth // 2)
+            yield warps, (rows, columns, depth)
+        else:
+            yield warps, (rows, columns, depth)
+
+
+def _too_large(extent: int, side: int, least: int) -> bool:
+    """Whether half the tile's side would do for the extent."""
+    return side >= 2 * extent and side > least
+
+
+def _clusters(
+    case: Case, shape: Shape, tile: Tile, request: Request, fits: bool
+) -> tuple[tuple[int, int], ...]:
+    """A cluster shares loads among neighbours that exist."""
+    if request.cluster is not None:
+        return (request.cluster,)
+    rows, columns = ceil_div(shape.m, tile[0]), ceil_div(shape.n, tile[1])
+    alone = fits and rows * columns * shape.batch <= case.device.sms
+    return tuple(
+        (m, n)
+        for m, n in _CLUSTERS + (_WIDE_CLUSTERS if alone else ())
+        if m <= rows and n <= columns and (m == 1 or tile[1] % 16 == 0)
+    )
+
+
+def _splits(case: Case, shape: Shape, tile: Tile, warps: Warps, request: Request) -> tuple[SplitK, ...]:
+    """No split; where fewer than half the slots have a tile, the split that fills them too; and
+    stream-K where the last wave is less than half full."""
+    if request.split_k is not None:
+        return (request.split_k,)
+    sms = case.device.sms
+    tiles = ceil_div(shape.m, tile[0]) * ceil_div(shape.n, tile[1]) * shape.batch
+    steps = ceil_div(shape.k, tile[2])
+    if warps == "pingpong" or steps < _LONG_K:
+        return (1,)
+    if 2 * tiles <= sms:
+        most = min(sms // tiles, steps // 4, 16)
+        return (1, most) if most > 1 else (1,)
+    tail = 0 < 2 * (tiles % sms) < sms and tiles < 4 * sms
+    return (1, "stream") if warps == "cooperative" and tail else (1,)
+
+
+def _swizzle(case: Case, side: Side, tile: Tile, cluster: tuple[int, int]) -> int:
+    """The widest swizzle up to 4 that adds no tiles, once the operands outgrow L2."""
+    if side.shape.operand_bytes // side.shape.batch < case.device.l2:
+        return 1
+    rows, columns = ceil_div(side.shape.m, tile[0]), ceil_div(side.shape.n, tile[1])
+    return next((s for s in (4, 2) if rows % (s * cluster[0]) == 0 and columns % (s * cluster[1]) == 0), 1)
+
+
+# --- the other families ------------------------------------------------------------
+
+
+def _sm80(case: Case, request: Request) -> Iterator[Request]:
+    side = case.side(request.swap)
+    maths: tuple[Literal["tf32x3", "simt"] | None, ...] = (request.math,)
+    if side.problem.lane.name == "f32" and request.math is None:
+        maths = ("tf32x3", "simt")
+    for math in maths:
+        for tile in _sm80_tiles(side, math, request):
+            for split in _splits(case, side.shape, tile, "multistage", request):
+                yield replace(
+                    request,
+                    warps="multistage",
+                    tile=tile,
+                    math=math,
+                    split_k=split,
+                    swap=request.swap or "no",
+                )
+
+
+def _sm80_tiles(side: Side, math: str | None, request: Request) -> Iterator[Tile]:
+    if request.tile is not None:
+        yield request.tile
+        return
+    depth = 16 if math == "simt" else LINE // 2 // side.problem.lane.bytes
+    if request.warp_tile is not None:
+        yield from ((request.warp_tile[0] * a, request.warp_tile[1] * b, depth) for a, b in _WARP_GRIDS)
+        return
+    least = _MULTISTAGE[-1][0]
+    for rows, columns in _MULTISTAGE:
+        large = _too_large(side.shape.n, columns, least) or _too_large(side.shape.m, rows, least)
+        if not large and (math is None or rows * columns <= _MULTISTAGE_F32):
+            yield rows, columns, depth
+
+
+def _gemv(case: Case, request: Request) -> Iterator[Request]:
+    """Both orientations that leave few columns; as written where neither does."""
+    if request.swap is not None:
+        yield replace(request, warps="gemv")
+        return
+    few = COLUMNS[-1]
+    shape = case.written.shape
+    if shape.n <= few or shape.m > few:
+        yield replace(request, warps="gemv", swap="no")
+    if shape.m <= few:
+        yield replace(request, warps="gemv", swap="yes")

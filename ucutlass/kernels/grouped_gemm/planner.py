@@ -1,0 +1,397 @@
+"""How products run: which kernel, which tiles, in which order.
+
+How long groups are is known on the device alone: tiles are counted as if each group but its last tile were
+full, and half a tile were lost in each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ucutlass.ir.elements import F32
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request, show_value, without
+from ucutlass.kernels.access import Access
+from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.grouped_gemm.match import ProductsForm
+from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
+from ucutlass.kernels.grouped_gemm.problem import products_problem
+from ucutlass.kernels.grouped_gemm.smem import most_stages, promotes
+from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.violation import Violation, foreign_to
+
+Warps = Literal["pingpong", "cooperative"]
+
+BAND = 8
+"""Clusters of tiles along M for which a column of B is taken before the next: A of so many, and B of as
+many columns as blocks run at a time, fit in L2."""
+
+ACROSS_BAND = 2
+"""Of ragged rows whose B lies across K, as row gradients' do: 1 % to 4 % faster than 8 in four of four
+comparisons on an H200."""
+
+WHOLE = 1024
+"""A band that no group's tiles along M exceed in practice: `raster along_m`."""
+
+_SIMT = SimtSchedule((64, 64, 16))
+
+_SHARE: Mapping[tuple[Warps, int, int], tuple[float, float, float]] = MappingProxyType(
+    {
+        ("pingpong", 128, 128): (0.61, 0.73, 0.71),
+        ("pingpong", 64, 256): (0.42, 0.64, 0.60),
+        ("pingpong", 64, 128): (0.39, 0.50, 0.45),
+        ("pingpong", 128, 64): (0.38, 0.45, 0.45),
+        ("pingpong", 64, 64): (0.25, 0.27, 0.27),
+        ("cooperative", 128, 64): (0.35, 0.38, 0.38),
+        ("cooperative", 128, 256): (0.70, 0.70, 0.70),
+        ("cooperative", 256, 128): (0.69, 0.69, 0.69),
+        ("cooperative", 128, 128): (0.60, 0.66, 0.66),
+    }
+)
+"""Of the data sheet's rate, what a main loop reaches with a tile of so many rows, and columns of all right
+operands together, alone and in clusters of 2x1 and of 1x2: measured on an H200 at 700 W with random bf16,
+K of 2048 to 7168, those of pairs that are slower than others rounded from two shapes."""
+
+_UNKNOWN = (0.3, 0.3, 0.3)
+
+_WIDENED: Mapping[tuple[Warps, int, int], tuple[float, float]] = MappingProxyType(
+    {
+        ("pingpong", 64, 32): (0.2, 0.15),
+        ("pingpong", 64, 64): (0.32, 0.24),
+        ("pingpong", 64, 128): (0.46, 0.36),
+        ("cooperative", 128, 32): (0.24, 0.19),
+        ("cooperative", 128, 64): (0.37, 0.29),
+        ("cooperative", 128, 128): (0.55, 0.49),
+        ("cooperative", 128, 256): (0.73, 0.49),
+    }
+)
+"""The same where A is widened on its way, plain and with scaled parts, in any cluster: of 8 and of 4 bits,
+measured on an H200 over four shapes (those of 32 columns are an estimate)."""
+
+_BANDWIDTH = 0.9
+"""Of the memory's, what loads that are far ahead reach."""
+
+_SHOWN = 0.2
+"""Of the lesser of the times to multiply and to move, what shows beside the other."""
+
+_ALONE = 0.6
+"""Of that, what is left where each k tile's sum is added while no other warp group may multiply
+(an estimate)."""
+
+_CLUSTERS = ((1, 1), (2, 1), (1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule, its launch's band and its estimate."""
+
+    schedule: WgmmaSchedule
+    band: int
+    seconds: float
+
+
+def plan_products(
+    form: ProductsForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
+    if foreign := foreign_to(request, ("products", "simt"), "a pair of dots, or one over ragged groups,"):
+        return (foreign,)
+    problem = products_problem(form, sizes, aligned)
+    reason = why_not_wgmma(problem, arch) or _no_tile(problem, sizes)
+    if reason or request.warps == "direct":
+        if without(request, "warps").given() or request.warps not in (None, "direct"):
+            return (_no_tiles(request, reason),)
+        seconds = device.launch_floor + _operations(problem, sizes) / (device.peaks["f32"] / 8)
+        plan = ProductsPlan(arch.name, problem, _SIMT)
+        why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
+        full, note = Request(warps="direct"), Note("", "plain multiply-adds", why)
+        return FamilyPlanned(plan, (1,), sizes, full, device, seconds, (note,))
+    found = sorted(_candidates(problem, sizes, device, request), key=lambda c: c.seconds)
+    if not found:
+        return (_no_fit(problem, sizes, device, request),)
+    return _planned(problem, found[0], sizes, arch, device, request)
+
+
+def _planned(
+    problem: ProductsProblem,
+    best: Candidate,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    asked: Request,
+) -> FamilyPlanned:
+    schedule = best.schedule
+    full = Request(
+        warps=schedule.warps,
+        tile=schedule.tile,
+        cluster=schedule.cluster,
+        stages=schedule.stages,
+        **_order_of(asked, best.band),
+    )
+    reasons = {
+        "tile": "the least time by tiles, waves and what a main loop of it reaches",
+        "warps": "one's epilogue runs while the other multiplies"
+        if schedule.warps == "pingpong"
+        else "two warp groups share a tile",
+        "cluster": "blocks that share loads" if math.prod(schedule.cluster) > 1 else "nothing to share",
+        "stages": "as many as fit in shared memory beside the epilogue",
+    }
+    notes = tuple(
+        Note(name, show_value(value), reasons[name])
+        for name, value in full.given().items()
+        if name in reasons and getattr(asked, name) is None
+    )
+    plan = ProductsPlan(arch.name, problem, schedule)
+    return FamilyPlanned(plan, (best.band,), sizes, full, device, best.seconds, notes)
+
+
+# --- what the Hopper kernel takes ---------------------------------------------------------
+
+
+def why_not_wgmma(problem: ProductsProblem, arch: Arch) -> str:
+    """The first reason why the TMA kernel does not take a problem, "" where it does."""
+    gemm = problem.gemm
+    if not arch.wgmma:
+        return f"{arch.name} has no wgmma"
+    if gemm.lane == F32:
+        return "f32 is multiplied by plain threads; tf32(..) around the operands chooses tensor cores"
+    rights = (gemm.b,) if problem.second is None else (gemm.b, problem.second)
+    if gemm.a.m is None or any(b.n is None for b in rights):
+        return "a product without rows or without columns is no tile"
+    for access in (gemm.a, *rights):
+        if not access.contiguous or access.align * access.elem.bits < 128:
+            return f"operand {access.pointer} is not aligned to 16 bytes along one of its names"
+        if (gemm.lane.bytes != 2 or access.elem.bits <= 8) and access.contiguous != "k":
+            return f"{access.elem.name} operands are read along the contracted name alone"
+    if len({b.contiguous for b in rights}) > 1:
+        return "the two right operands lie in different orders"
+    if problem.scaled is not None and any(c != "k" for c in map(_order, (gemm.a, *rights))):
+        return "operands with scaled parts are read along the contracted name alone"
+    if problem.ragged is not None and problem.ragged.mode == "k" and "k" in map(_order, (gemm.a, *rights)):
+        return "rows that are summed by groups are read across, not along, the contracted name"
+    if problem.ragged is not None and problem.ragged.mode == "m" and gemm.a.contiguous == "m":
+        # A group may begin anywhere; elsewhere the hardware faults, as an illegal instruction.
+        return "TMA loads begin at multiples of 16 bytes, and groups of rows that lie innermost do not"
+    return ""
+
+
+def depth_of(problem: ProductsProblem, columns: int, sizes: tuple[int, ...]) -> int:
+    """K of a tile of so many columns: the deepest that parts of K allow, where not many columns keep the
+    multipliers busy."""
+    deep = [d for d in depths(problem) if not why_unscaled(problem, (64, 64, d), sizes)]
+    return deep[-1] if deep and columns < 256 else depths(problem)[0]
+
+
+def _no_tile(problem: ProductsProblem, sizes: tuple[int, ...]) -> str:
+    reasons = [why_unscaled(problem, (64, n, k), sizes) for k in depths(problem) for n in (64, 128)]
+    return "" if "" in reasons else reasons[0]
+
+
+def depths(problem: ProductsProblem) -> tuple[int, ...]:
+    """K of tiles: 128 bytes of the lane; of weights that are widened two such, so that rows of 4 bits have
+    64 bytes as those of 8 have."""
+    depth = 128 // problem.lane.bytes
+    return (depth, 2 * depth) if problem.converts else (depth,)
+
+
+def _order(access: Access) -> str | None:
+    return access.contiguous
+
+
+# --- candidates ---------------------------------------------------------------------------
+
+
+def _candidates(
+    problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request
+) -> Iterator[Candidate]:
+    tiles = (
+        [request.tile]
+        if request.tile
+        else [
+            (m, n // problem.products, depth_of(problem, n, sizes))
+            for m in (64, 128, 256)
+            for n in (32, 64, 128, 256)
+        ]
+    )
+    warps: tuple[Warps, ...] = ("pingpong", "cooperative")
+    clusters = sorted(_CLUSTERS, key=lambda c: c != (2, 1)) if problem.converts else _CLUSTERS  # as measured
+    for kind in warps if request.warps is None else (request.warps,):
+        if kind not in warps:
+            continue
+        for tile in tiles:
+            if why_unscaled(problem, tile, sizes):
+                continue
+            for cluster in (request.cluster,) if request.cluster else clusters:
+                made = _fitted(problem, WgmmaSchedule(tile, cluster, 2, kind), request.stages)
+                if made is not None and (known(problem, made) or request.tile):
+                    yield Candidate(made, band(request, problem), estimate(problem, made, sizes, device))
+
+
+def _fitted(problem: ProductsProblem, schedule: WgmmaSchedule, stages: int | None) -> WgmmaSchedule | None:
+    """The schedule with its stages, None where it is illegal."""
+    if why_illegal(problem, schedule):
+        return None
+    most = most_stages(problem, schedule)
+    if stages is not None and not 2 <= stages <= most:
+        return None
+    return replace(schedule, stages=stages or most) if most >= 2 else None
+
+
+def why_illegal(problem: ProductsProblem, schedule: WgmmaSchedule) -> str:
+    """Why a tile or a cluster cannot be, "" where it can."""
+    (m, n, k), (cm, cn) = schedule.tile, schedule.cluster
+    groups = 2 if schedule.warps == "cooperative" else 1
+    width, columns = n * problem.products, 32 if problem.converts else 64
+    registers = m // (64 * groups) * width // 2
+    most = 64 if promotes(problem.gemm) or problem.scaled is not None else 128
+    rules = [
+        (
+            m % (64 * groups) != 0,
+            f"M of a tile is a multiple of {64 * groups} for `warps {schedule.warps}`, not {m}",
+        ),
+        (n % columns != 0, f"N of a tile is a multiple of {columns}, not {n}"),
+        (k not in depths(problem), f"K of a tile is {' or '.join(map(str, depths(problem)))}, not {k}"),
+        (width > 256, f"{problem.products} products of {n} columns are wider than an instruction's 256"),
+        (m > 256, f"M of a tile is at most 256, not {m}"),
+        (registers > most, f"a thread would hold {registers} sums, at most {most} fit"),
+        (
+            problem.converts and m != 64 * groups,
+            f"M of a tile whose A is widened is {64 * groups} for `warps {schedule.warps}`, not {m}",
+        ),
+        ((cm, cn) not in _CLUSTERS, f"a cluster is 1x1, 2x1 or 1x2, not {cm}x{cn}"),
+    ]
+    return next((what for broken, what in rules if broken), "")
+
+
+def why_unscaled(problem: ProductsProblem, tile: tuple[int, int, int], sizes: tuple[int, ...]) -> str:
+    """Why a tile does not go with the parts of K and their scales, "" where it does."""
+    if problem.scaled is None:
+        return ""
+    length = math.prod(sizes[i] for i in problem.scaled.length)
+    if length % tile[2]:
+        return f"parts of {length} elements are no whole tiles of {tile[2]}"
+    for scale in (s for factor in problem.scaled.factors for s in factor if s.mode == "n"):
+        block = math.prod(sizes[i] for i in scale.within)
+        if scale.within and scale.stride is not None and block % tile[1]:
+            return f"a tile of {tile[1]} columns meets several scales, each for {block}"
+    return ""
+
+
+def known(problem: ProductsProblem, schedule: WgmmaSchedule) -> bool:
+    """Whether a main loop's rate is known."""
+    shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
+    return shape in (_WIDENED if problem.converts else _SHARE)
+
+
+def band(request: Request, problem: ProductsProblem) -> int:
+    """The launch's band: see `ucutlass.kernels.grouped_gemm.plan`."""
+    if request.raster == "along_m":
+        return WHOLE
+    if request.raster == "along_n":
+        return request.swizzle or 1
+    rows = problem.ragged is not None and problem.ragged.mode == "m"
+    return request.swizzle or (ACROSS_BAND if rows and problem.gemm.b.contiguous != "k" else BAND)
+
+
+def _order_of(asked: Request, band_: int) -> dict[str, Any]:
+    """The fields that say the band: as asked for, else so that they say it."""
+    raster = asked.raster or ("along_m" if band_ == WHOLE else "heuristic")
+    return {"raster": raster, "swizzle": asked.swizzle or (None if raster == "along_m" else band_)}
+
+
+def estimate(
+    problem: ProductsProblem, schedule: WgmmaSchedule, sizes: tuple[int, ...], device: Device
+) -> float:
+    """Seconds: waves of tiles at the main loop's rate, and an epilogue that cooperative blocks wait for; or
+    the time to move all tensors once."""
+    gemm = problem.gemm
+    m, n, k = (math.prod(sizes[i] for i in e) for e in (gemm.m, gemm.n, gemm.k[0]))
+    groups = math.prod(sizes[i] for e in gemm.batch for i in e)
+    (tile_m, tile_n, _), (_, cluster_n) = schedule.tile, schedule.cluster
+    mode = problem.ragged.mode if problem.ragged else None
+    # Of a pair of tiles along M the one that is left over pairs along N.
+    tiles_m = max(m / tile_m + groups / 2, min(groups, m)) if mode == "m" else math.ceil(m / tile_m) * groups
+    depth = k / groups if mode == "k" else k
+    tiles = tiles_m * math.ceil(n / (tile_n * cluster_n)) * cluster_n
+    waves = max(1.0, math.ceil(tiles / device.sms * 4) / 4 if mode else math.ceil(tiles / device.sms))
+    width = tile_n * problem.products
+    share = _share(problem, schedule)
+    loop = 2 * tile_m * width * depth / (device.peaks[gemm.lane.name] / device.sms * share)
+    alone = tile_m * width * 4 / 128 / device.clock if schedule.warps == "cooperative" else 0.0
+    computed = waves * (loop + alone)
+    moved = _bytes(problem, sizes) / device.bandwidth / _BANDWIDTH
+    return device.launch_floor + max(computed, moved) + _SHOWN * min(computed, moved)
+
+
+def _share(problem: ProductsProblem, schedule: WgmmaSchedule) -> float:
+    shape = (schedule.warps, schedule.tile[0], schedule.tile[1] * problem.products)
+    scaled = problem.scaled is not None
+    if problem.converts and shape in _WIDENED:
+        return _WIDENED[shape][scaled]
+    share = _SHARE.get(shape, _UNKNOWN)[_CLUSTERS.index(schedule.cluster)]
+    alone = schedule.warps == "pingpong" and (promotes(problem.gemm) or scaled)
+    return share * _ALONE if alone else share
+
+
+def _operations(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+    gemm = problem.gemm
+    extents = [gemm.m, gemm.n, gemm.k[0], *(gemm.batch if problem.ragged is None else ())]
+    return 2.0 * problem.products * math.prod(sizes[i] for e in extents for i in e)
+
+
+def _bytes(problem: ProductsProblem, sizes: tuple[int, ...]) -> float:
+    gemm = problem.gemm
+    modes = {"m": gemm.m, "n": gemm.n, "k": gemm.k[0]}
+    total = 0.0
+    rights = [gemm.b] if problem.second is None else [gemm.b, problem.second]
+    for access in (gemm.a, *rights, *gemm.inputs, *(o.access for o in gemm.outputs)):
+        spans = [modes["m"] if access.m is not None else (), modes["n"] if access.n is not None else ()]
+        spans += [modes["k"]] if access.k else []
+        spans += [e for e, stride in zip(gemm.batch, access.batch, strict=False) if stride is not None]
+        total += access.elem.bits / 8 * math.prod(sizes[i] for e in spans for i in e)
+    return total
+
+
+# --- refusals -----------------------------------------------------------------------------
+
+
+def _no_tiles(request: Request, reason: str) -> Violation:
+    return Violation(
+        "UC0332",
+        f"the Hopper kernel, whose fields these are, cannot take this: {reason}",
+        "leave the schedule out, or change the operands",
+        tuple(request.given()),
+        Request(),
+    )
+
+
+def _no_fit(problem: ProductsProblem, sizes: tuple[int, ...], device: Device, request: Request) -> Violation:
+    """UC0332 with the first rule that what was asked for breaks, and the nearest that is legal."""
+    kind: Warps = "pingpong" if request.warps == "pingpong" else "cooperative"
+    tile = request.tile or (128, 128 // problem.products, depths(problem)[0])
+    schedule = WgmmaSchedule(tile, request.cluster or (1, 1), 2, kind)
+    why = why_illegal(problem, schedule) or why_unscaled(problem, tile, sizes)
+    if not why:
+        most = most_stages(problem, schedule)
+        stages = f"{request.stages or 2} stages of {show_value(tile)}"
+        why = f"{stages} do not fit beside the epilogue, at most {most} do"
+    nearest = None
+    for names in (("stages",), ("cluster",), ("warps",), ("tile", "stages"), tuple(request.given())):
+        relaxed = without(request, *names)
+        if found := sorted(_candidates(problem, sizes, device, relaxed), key=lambda c: c.seconds):
+            best = found[0].schedule
+            nearest = replace(
+                relaxed, warps=best.warps, tile=best.tile, cluster=best.cluster, stages=best.stages
+            )
+            break
+    fields = tuple(name for name in ("tile", "warps", "cluster", "stages") if name in request.given())
+    return Violation("UC0332", why, "leave the field out, or take the nearest", fields, nearest)

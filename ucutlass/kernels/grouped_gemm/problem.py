@@ -1,0 +1,97 @@
+"""The products form with concrete extents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ucutlass import ir
+from ucutlass.kernels.access import Access, Store
+from ucutlass.kernels.addresses import Modes, Operand, Sizes, access, runs
+from ucutlass.kernels.epilogue import arithmetic
+from ucutlass.kernels.gemm.plan import GemmProblem
+from ucutlass.kernels.grouped_gemm.match import ProductsForm
+from ucutlass.kernels.grouped_gemm.plan import ProductsProblem, Ragged
+from ucutlass.kernels.grouped_gemm.scaled import scaled
+from ucutlass.kernels.refused import Refused
+
+
+def products_problem(
+    form: ProductsForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+) -> ProductsProblem:
+    """The form with concrete extents, in the order of `kernel.dims`.
+
+    `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused UC0305
+    where more than one batch mode remains, or k is not one mode.
+    """
+    at = Sizes(form.position, tuple(sizes))
+    _fills_bytes(form.kernel, at)
+    modes = _modes(form)
+    pointers = sum(isinstance(p.type, ir.TensorType) for p in form.kernel.params) + len(form.kernel.results)
+    fine = tuple(aligned) if aligned is not None else (True,) * pointers
+
+    def reach(tensor: Operand, k: tuple[tuple[str, ...], ...] = ()) -> Access:
+        return access(tensor, Modes(modes.m, modes.n, k, modes.batch), at, fine[tensor.pointer])
+
+    dot = form.dots[0]
+    gemm = GemmProblem(
+        lane=dot.lane,
+        accumulate=dot.accumulate,
+        m=at.product(modes.m),
+        n=at.product(modes.n),
+        k=tuple(at.product(run) for run in modes.k),
+        batch=tuple(at.product(run) for run in modes.batch),
+        a=reach(form.a, modes.k),
+        b=reach(form.b[0], modes.k),
+        inputs=tuple(reach(t) for t in form.epilogue.inputs),
+        outputs=tuple(Store(reach(o.tensor)) for o in form.epilogue.outputs),
+        arithmetic=arithmetic(form.epilogue, modes, at),
+        dims=len(form.kernel.dims),
+        pointers=pointers,
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in form.kernel.params),
+    )
+    second = reach(form.b[1], modes.k) if len(form.b) > 1 else None
+    parts = None if form.scaled is None else scaled(form.scaled, modes, at, form.scaled.total)
+    return ProductsProblem(gemm, second, _ragged(form), parts)
+
+
+def _fills_bytes(kernel: ir.Kernel, at: Sizes) -> None:
+    """Raises Refused UC0334 for values of which two lie in a byte and one is left over."""
+    for param in kernel.params:
+        packed = param.type.elem.packed
+        if packed == 1 or not isinstance(param.type, ir.TensorType):
+            continue
+        dims = param.type.axes[-1].dims if param.type.axes else ()
+        extent = at.number(at.product(dims))
+        if extent % packed:
+            names = " ".join(dims) or "no name"
+            raise Refused(
+                "UC0334",
+                f"{packed} values of {param.type.elem.name} lie in a byte of the innermost axis, and "
+                f"{param.name} has {extent} along it ({names})",
+                param.span,
+                f"pad {names} to {extent + 1} with zeros, or store {param.name} as s8",
+            )
+
+
+def _ragged(form: ProductsForm) -> Ragged | None:
+    if form.groups is None:
+        return None
+    offsets = form.groups.offsets
+    tensors = [p.type for p in form.kernel.params if isinstance(p.type, ir.TensorType)]
+    return Ragged("k" if form.groups.rows in form.k else "m", offsets, tensors[offsets].elem)
+
+
+def _modes(form: ProductsForm) -> Modes:
+    tensors = form.tensors
+    m, n = runs(form.m, tensors), runs(form.n, tensors)
+    k, batch = runs(form.k, (form.a, *form.b)), runs(form.batch, tensors)
+    batch += (*m[:-1], *n[:-1])
+    if len(k) != 1 or len(batch) > 1:
+        what = f"{len(batch)} batch modes" if len(batch) > 1 else f"{len(k)} contracted modes"
+        raise Refused(
+            "UC0305",
+            f"{what} lie apart in memory; a pair of dots, or one over ragged groups, has one at most",
+            form.dots[0].span,
+            "store operands and results with these names next to each other, in one order",
+        )
+    return Modes(m[-1] if m else (), n[-1] if n else (), k, batch)

@@ -1,0 +1,1 @@
+"""Reductions, scans, windows and pointwise kernels: programs without a dot."""

@@ -1,0 +1,312 @@
+"""The plan of the sweep family: element-wise work, reductions over one set of names, scans along one,
+windows and gathers, with no dot.
+
+A sweep walks *rows*, the names that every result keeps, and *columns*, the names that reductions
+consume or a scan runs along; both are modes: runs of names that every tensor stores side by side.
+A thread takes vectors of neighbouring elements along one mode. Modes are numbered rows first,
+then columns, then the names that windows sum over.
+
+    for each row:
+      for phase in 0 .. phases - 1:    every reduction whose argument needs only earlier ones
+        for each column: accumulate
+      for each column: compute and store the results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ucutlass.ir.elements import Element
+from ucutlass.ir.extents import Extent, Fixed
+from ucutlass.kernels.access import Product
+from ucutlass.kernels.arithmetic import Compute, ExtentValue, HostScalar, Literal_, Round, ScalarKind
+
+# --- where elements lie -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`sum(c * coordinate of mode) + offset`; in `offset` the dimension "3" is extent 3."""
+
+    terms: tuple[tuple[int, int], ...]
+    offset: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """How one axis of a tensor is walked: the x with `scale * x == at`, `stride` elements apart.
+
+    `extent` is the axis's, to stay within: no such x, or one outside, is not read. None: `at` is
+    inside by construction. `gathered` is the instruction that gives x instead, or None.
+    """
+
+    stride: Product
+    at: Linear
+    scale: int = 1
+    extent: Extent | None = None
+    gathered: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A tensor's element for the current coordinates; `guards` must hold too, else it is `fill`.
+
+    `align` is the largest power of two of elements, up to 16 bytes, at which a vector along the
+    vector mode starts; `span` that at which every vector of the contiguous axis does.
+    """
+
+    pointer: int
+    elem: Element
+    axes: tuple[Along, ...]
+    guards: tuple[Along, ...]
+    fill: float
+    align: int
+    span: int = 1
+
+
+# --- what is computed ---------------------------------------------------------------
+
+RowOp: TypeAlias = Literal["sum", "prod", "max", "min", "argmax", "argmin", "logsumexp", "moments"]
+"""Reductions over the columns. `logsumexp` keeps the largest and the sum of exponentials about it,
+`moments` the mean and the sum of squares about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The element of load `load`."""
+
+    load: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A coordinate as a number."""
+
+    at: Linear
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Whether positions are within their axes."""
+
+    axes: tuple[Along, ...]
+    kind: ScalarKind = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class RowReduce:
+    """A reduction of `arg` over the columns; `kind` is the argument's."""
+
+    op: RowOp
+    arg: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class RowValue:
+    """What a reduction gives: `value`, of argmax and argmin the coordinate; of logsumexp its `logarithm`, the
+    `largest` and the `total` of exponentials about it; of moments the `mean` and the `squares`."""
+
+    reduction: int
+    part: Literal["value", "logarithm", "largest", "total", "mean", "squares"]
+    kind: ScalarKind
+
+
+WindowOp: TypeAlias = Literal["sum", "prod", "max", "min", "argmax", "argmin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`arg` reduced over `modes`, in order, in one thread; `body` lists the instructions that change
+    inside. argmax and argmin give the coordinate along the one mode."""
+
+    op: WindowOp
+    modes: tuple[int, ...]
+    body: tuple[int, ...]
+    arg: int
+    kind: ScalarKind
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAlong:
+    """The cumulative sum or product of `arg` along the columns."""
+
+    op: Literal["sum", "prod"]
+    arg: int
+    exclusive: bool
+    reverse: bool
+    kind: ScalarKind
+
+
+SweepInstruction: TypeAlias = (
+    Fetch
+    | Point
+    | Inside
+    | RowReduce
+    | RowValue
+    | Window
+    | ScanAlong
+    | HostScalar
+    | Literal_
+    | ExtentValue
+    | Compute
+    | Round
+)
+
+
+def arguments(instruction: SweepInstruction, loads: Sequence[Load]) -> tuple[int, ...]:
+    """The instructions that one reads: those of its addresses too."""
+    match instruction:
+        case Compute(args=args):
+            return args
+        case Round(arg=arg) | RowReduce(arg=arg) | ScanAlong(arg=arg) | Window(arg=arg):
+            return (arg,)
+        case RowValue(reduction=reduction):
+            return (reduction,)
+        case Fetch(load=load):
+            along = (*loads[load].axes, *loads[load].guards)
+            return tuple(a.gathered for a in along if a.gathered is not None)
+        case Inside(axes=axes):
+            return tuple(a.gathered for a in axes if a.gathered is not None)
+        case _:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A result: instruction `value` stored at `axes`. `whole`: one for every column; else one a row."""
+
+    pointer: int
+    elem: Element
+    axes: tuple[Along, ...]
+    value: int
+    whole: bool
+    align: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProblem:
+    """What is computed, with no schedule in it. `instructions` is in static single assignment; those of a
+    window's body stand in the list too, and are computed only there.
+
+    `vector` is the mode along which neighbouring elements lie side by side, None where no mode is. `taps`
+    are the extents of windows that the program fixes, 0 for others.
+    """
+
+    rows: tuple[Product, ...]
+    columns: tuple[Product, ...]
+    windows: tuple[Product, ...]
+    taps: tuple[int, ...]
+    vector: int | None
+    loads: tuple[Load, ...]
+    instructions: tuple[SweepInstruction, ...]
+    outputs: tuple[Output, ...]
+    dims: int
+    pointers: int
+    scalars: int
+    lane: Element
+
+    @property
+    def modes(self) -> tuple[Product, ...]:
+        return (*self.rows, *self.columns, *self.windows)
+
+    @property
+    def across(self) -> bool:
+        """Whether vectors lie along columns; otherwise a thread's vector is neighbouring rows."""
+        return self.vector is not None and self.vector >= len(self.rows)
+
+
+# --- how ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSchedule:
+    """`vector` elements are taken at a time. `threads` share a row's columns, `rows` rows (or vectors
+    of rows) are a block's. A thread holds `items` vectors at a time: of the columns, or where there are
+    none, of the rows.
+
+    `keep`: the whole row lies in registers, read once; otherwise each phase reads it again. `splits`
+    blocks share a row's columns: then each phase is a launch; or the blocks of a `cluster` do, in one.
+
+    `chained`: a scan's row is cut into parts that each lie in a block's registers; blocks take them in order,
+    and each learns from what the earlier ones told what stands before its own.
+
+    `turned`: a block takes a square of `TILE` elements along the vector mode and mode `across`, along which
+    these loads lie side by side: they go through shared memory, so many elements in a word of it.
+
+    `full`: every thread has all its items of every row, so that none is asked for. `retain`: what
+    is read once stays in the L2 longest, so that results leave it while they come.
+    """
+
+    vector: int
+    threads: int
+    rows: int
+    items: int
+    keep: Literal["registers", "reread"]
+    splits: int = 1
+    across: int = 0
+    turned: tuple[tuple[int, int], ...] = ()
+    cluster: int = 1
+    full: bool = False
+    retain: bool = False
+    chained: bool = False
+
+
+TILE = 64
+"""Elements of a side of a square that is turned."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """Everything that shapes the emitted source."""
+
+    arch: str
+    problem: SweepProblem
+    schedule: SweepSchedule
+
+
+def phase_of(problem: SweepProblem) -> tuple[int, ...]:
+    """By instruction: how many reductions over columns must be known one after another before it; of a
+    reduction itself, before its argument is."""
+    known: list[int] = []
+    for one in problem.instructions:
+        below = max((known[a] for a in arguments(one, problem.loads)), default=0)
+        known.append(below + 1 if isinstance(one, RowValue) else below)
+    return tuple(known)
+
+
+def reductions(problem: SweepProblem) -> tuple[int, ...]:
+    """The reductions over columns that a result needs."""
+    found: set[int] = set()
+    stack = [o.value for o in problem.outputs]
+    while stack:
+        i = stack.pop()
+        if i not in found:
+            found.add(i)
+            one = problem.instructions[i]
+            stack += arguments(one, problem.loads)
+            if isinstance(one, Window):
+                stack += [a for b in one.body for a in arguments(problem.instructions[b], problem.loads)]
+    return tuple(sorted(i for i in found if isinstance(problem.instructions[i], RowReduce)))
+
+
+def scans_of(problem: SweepProblem) -> tuple[tuple[int, ScanAlong], ...]:
+    """The scans, by instruction."""
+    return tuple((i, s) for i, s in enumerate(problem.instructions) if isinstance(s, ScanAlong))
+
+
+def phases(problem: SweepProblem) -> int:
+    """Passes over the columns before the results can be computed."""
+    known = phase_of(problem)
+    return max((known[i] + 1 for i in reductions(problem)), default=0)
+
+
+def beside(axes: Sequence[Along], mode: int | None) -> bool:
+    """Whether elements along a mode lie side by side, from a whole vector on: it moves the axis of stride 1
+    alone, one to one."""
+    moved = [a for a in axes if any(m == mode for m, _ in a.at.terms)]
+    return mode is not None and moved == [Along((), Linear(((mode, 1),), Fixed(0)))]

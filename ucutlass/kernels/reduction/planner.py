@@ -1,0 +1,416 @@
+"""How a sweep runs: vectors, threads, what stays in registers, how many blocks share a row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.addresses import PACK_BYTES, Sizes
+from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.reduction.match import SweepForm
+from ucutlass.kernels.reduction.plan import (
+    TILE,
+    Along,
+    Load,
+    Output,
+    RowReduce,
+    ScanAlong,
+    SweepPlan,
+    SweepProblem,
+    SweepSchedule,
+    beside,
+    phases,
+    scans_of,
+)
+from ucutlass.kernels.reduction.problem import alignment, sweep_problem
+from ucutlass.kernels.reduction.reasons import notes
+from ucutlass.kernels.reduction.schedule import (
+    CHAIN_ITEMS,
+    CHAIN_THREADS,
+    Room,
+    asked,
+    moved_bytes,
+    request_of,
+)
+from ucutlass.kernels.violation import Violation, foreign_to
+
+Turn: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+"""The mode along which loads lie side by side that is not the vector's, with those loads and how many of
+their elements make a word."""
+
+THREADS = 256
+"""Threads of a block where nothing asks for more: eight blocks fill an SM."""
+
+MOST_THREADS = 1024
+
+ROOMS: tuple[tuple[int, int, int], ...] = (
+    (32, 256, 1),
+    (64, 512, 1),
+    (128, MOST_THREADS, 1),
+    (128, MOST_THREADS, 2),
+    (128, MOST_THREADS, 4),
+    (128, MOST_THREADS, 8),
+    (192, MOST_THREADS, 8),
+)
+"""Bytes of a row that each thread keeps in registers, threads of a block at most, and blocks of a cluster
+that share the row, best first (measured on an H200 by `benchmarks.memory_bound`). The next row on its way
+through shared memory, in blocks that walk rows, was tried: 3 to 10 % slower than a block a row. 8 is the
+largest cluster that every GPU with clusters runs (CUDA C++ Programming Guide, "Thread Block Clusters").
+The last room spares 16 of a thread's registers: a softmax of rows of 1.5 MB takes 3,409 us so, and 4,786 by
+reading them thrice (`benchmarks.optimise`, l1_23). It is for words alone: 16-bit elements, which are widened,
+spill."""
+
+PICKING = ((128, MOST_THREADS, 1), *ROOMS[3:6])
+"""The rooms of argmax and argmin, whose meeting costs each warp more than its elements do."""
+
+HELD = 128
+"""Bytes of a row that a thread keeps in registers at most, but in the last of ROOMS: 32 of its registers,
+besides what it computes with."""
+
+NARROW, WORD = 16, 4
+"""Vectors of a line of a narrow block, and bytes of each: two sectors."""
+
+MOST_INDEX = 2**31 - 1
+"""Vectors, or rows, that a launch numbers: they are divided in 32 bits."""
+
+LEAST_SIDE = 16
+"""Elements of either side from which squares are turned in shared memory."""
+
+_FLIGHT = 4
+"""Vectors that a thread of an element-wise kernel has in flight: 64 KiB an SM, about twice what DRAM's
+latency asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The problem's numbers: `rows` and `columns` count elements of each, `bytes` what all tensors hold."""
+
+    rows: int
+    columns: int
+    bytes: int
+
+
+def plan_sweep(
+    form: SweepForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> FamilyPlanned | tuple[Violation, ...]:
+    """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
+    if foreign := foreign_to(request, ("sweep",), "a kernel without dot"):
+        return (foreign,)
+    problem = sweep_problem(form, sizes, aligned)
+    extent = measure(problem, sizes)
+    turn = _turned(problem, sizes, aligned)
+    own = schedule_of(problem, extent, sizes, arch, device, turn)
+    held = partial(_kept_bytes if problem.columns else moved_bytes, problem)
+    blocks = math.ceil(extent.rows / (1 if problem.across else own.vector) / own.rows)
+    room = Room(
+        problem,
+        arch,
+        extent.rows,
+        extent.columns,
+        held,
+        max(own.vector, vector_of(problem, sizes)),
+        turn,
+        own.threads * own.rows,
+        partial(_scan_splits, blocks, device),
+    )
+    schedule = asked(room, own, request)
+    if isinstance(schedule, tuple):
+        return schedule
+    schedule = replace(schedule, full=_full(problem, extent, sizes, schedule))
+    schedule = replace(schedule, retain=_retain(problem, extent, schedule, device))
+    if too_large := _too_large(problem, extent, schedule):
+        return (too_large,)
+    moved = extent.bytes * (1 + _passes(problem, schedule)) / 2
+    seconds = device.launch_floor + moved / device.bandwidth
+    plan = SweepPlan(arch.name, problem, schedule)
+    given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
+    fields = replace(request_of(room, schedule), **given)
+    passes, widest = _passes(problem, schedule), vector_of(problem, sizes)
+    said = notes(problem, schedule, extent.rows, extent.columns, passes, widest)
+    return FamilyPlanned(plan, (), sizes, fields, device, seconds, said)
+
+
+def _passes(problem: SweepProblem, s: SweepSchedule) -> int:
+    """How often the loads are read. A scan's parts in one pass are read once, however many they are."""
+    return 1 if s.keep == "registers" else 1 + phases(problem) + (s.splits > 1 and bool(scans_of(problem)))
+
+
+def measure(problem: SweepProblem, sizes: tuple[int, ...]) -> Extent:
+    """The problem's numbers for these extents."""
+
+    def count(modes: tuple[tuple[int, ...], ...]) -> int:
+        return math.prod(sizes[i] for mode in modes for i in mode)
+
+    rows, columns = count(problem.rows), count(problem.columns)
+    moved = sum(x.elem.bytes * _reach(problem, x.axes, sizes) for x in problem.loads)
+    moved += sum(o.elem.bytes * rows * (columns if o.whole else 1) for o in problem.outputs)
+    return Extent(rows, columns, moved)
+
+
+def _reach(problem: SweepProblem, axes: tuple[Along, ...], sizes: tuple[int, ...]) -> int:
+    """Elements that a load reads at most: the product of the modes that move it."""
+    modes = {m for axis in axes for m, _ in axis.at.terms}
+    return math.prod(sizes[i] for m in modes for i in problem.modes[m])
+
+
+def schedule_of(
+    problem: SweepProblem,
+    extent: Extent,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    turn: Turn | None,
+) -> SweepSchedule:
+    """Threads, vectors and what is kept, by the rules that the notes name."""
+    vector = vector_of(problem, sizes)
+    if not problem.columns:
+        if turn is not None:
+            across, turned = turn
+            items = TILE * TILE // vector // THREADS
+            return SweepSchedule(vector, 1, THREADS, max(1, items), "registers", 1, across, turned)
+        items = _items(problem, extent, vector, device)
+        return SweepSchedule(vector, 1, THREADS, items, "registers")
+    if problem.across:
+        return _across(problem, extent, vector, arch, device)
+    return _down(problem, extent, vector, device)
+
+
+def _retain(problem: SweepProblem, extent: Extent, s: SweepSchedule, device: Device) -> bool:
+    """Whether rows in registers stream through an L2 that could not hold them. Measured on an H200, an RMS
+    norm of 131072 rows of 4096 bf16: 500 us with their lines the last to leave, 521 without a policy, 549 as
+    the first to leave; rows of 32000, whose last vectors not every thread has: 718 us, 497 without."""
+    norm = bool(problem.columns) and s.keep == "registers" and not scans_of(problem)
+    return norm and s.full and extent.bytes > 2 * device.l2
+
+
+def _full(problem: SweepProblem, extent: Extent, sizes: tuple[int, ...], s: SweepSchedule) -> bool:
+    """Whether every thread has all its items of every row, or a square all its lines."""
+    if not problem.columns:
+        sides = [math.prod(sizes[i] for i in problem.modes[m]) for m in (problem.vector or 0, s.across)]
+        return bool(s.turned) and all(side % TILE == 0 for side in sides)
+    columns, line = extent.columns // (s.vector if problem.across else 1), s.threads * s.items
+    return columns == line * s.cluster if s.keep == "registers" and not s.chained else columns % line == 0
+
+
+def vector_of(problem: SweepProblem, sizes: tuple[int, ...]) -> int:
+    """Elements a thread takes at a time: 16 bytes of the narrowest tensor that lies along the vector mode,
+    or what divides the mode."""
+    if problem.vector is None:
+        return 1
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    along = [(x.elem.bytes, x.align) for x in every if x.align > 1]
+    widest = max((align for _, align in along), default=1)
+    vector = min(widest, PACK_BYTES // min((b for b, _ in along), default=PACK_BYTES), 8)
+    length = math.prod(sizes[i] for i in problem.modes[problem.vector])
+    while length % vector:
+        vector //= 2
+    return vector
+
+
+def _turned(problem: SweepProblem, sizes: tuple[int, ...], aligned: tuple[bool, ...] | None) -> Turn | None:
+    """None where every load can be read as it lies, or squares would be empty. `aligned` is as
+    `sweep_problem` takes it."""
+    at, fine = Sizes({}, sizes), aligned or (True,) * problem.pointers
+    vector = problem.vector
+    if vector is None or at.number(problem.modes[vector]) < LEAST_SIDE:
+        return None
+    for mode, run in enumerate(problem.rows):
+        if mode == vector or at.number(run) < LEAST_SIDE:
+            continue
+        found = [
+            (k, alignment(problem, mode, load, at, fine[load.pointer], WORD))
+            for k, load in enumerate(problem.loads)
+            if load.elem.bytes in (2, 4)
+            and not load.guards
+            and beside(load.axes, mode)
+            and any(vector in dict(a.at.terms) for a in load.axes)
+            and all(a.extent is None and a.gathered is None for a in load.axes)
+        ]
+        if found:
+            return mode, tuple(found)
+    return None
+
+
+def _items(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> int:
+    """Vectors a thread takes: few where few threads would be left."""
+    threads = extent.rows // vector
+    held = max((x.elem.bytes for x in problem.loads), default=4) * vector * max(1, len(problem.loads))
+    most = max(1, min(_FLIGHT, HELD // max(1, held)))
+    while most > 1 and threads // most < device.sms * 2048:
+        most //= 2
+    return most
+
+
+def _across(problem: SweepProblem, extent: Extent, vector: int, arch: Arch, device: Device) -> SweepSchedule:
+    vectors = extent.columns // vector
+    held = _kept_bytes(problem, vector)
+    scans = any(isinstance(i, ScanAlong) for i in problem.instructions)
+    row, words = vectors * held, all(load.elem.bytes >= WORD for load in _kept(problem))
+    for room, most, cluster in PICKING if _picks(problem) else ROOMS:
+        fits = row <= room * cluster * most and (room <= HELD or words)
+        idle = cluster > 1 and extent.rows * cluster < device.sms
+        if scans or not fits or idle or (cluster > 1 and not arch.wgmma):
+            continue
+        share = math.ceil(vectors / cluster)
+        threads = _power(max(1, math.ceil(share * held / room), math.ceil(share / (room // 16))))
+        # Few vectors have a thread each; what fills a warp, two each, has one, whose sums meet in shuffles.
+        threads = min(most, max(threads, _power(share) if share < 8 else min(32, _power(share) // 2)))
+        items = math.ceil(share / threads)
+        return SweepSchedule(vector, threads, max(1, 128 // threads), items, "registers", cluster=cluster)
+    # Element by element one pass takes 1.1 times as long as two on an H200 (`benchmarks.long_scans`).
+    if scans and phases(problem) == 0 and vector > 1:
+        items = _chain_items(problem, vector, held)
+        if _chains(extent.rows, math.ceil(vectors / (CHAIN_THREADS * items)), device):
+            return SweepSchedule(vector, CHAIN_THREADS, 1, items, "registers", chained=True)
+    if scans:
+        # Of f32 with bool, vectors of 8 take 1.2 times as long as of 4: half of each sector at a time.
+        vector = min(vector, max(1, PACK_BYTES // _widest(problem)))
+        vectors, held = extent.columns // vector, _kept_bytes(problem, vector)
+    threads = 256 if vectors >= 1024 else min(256, _power(vectors))
+    items = max(1, min(4, HELD // max(1, held), math.ceil(vectors / threads)))
+    chunks = math.ceil(vectors / (threads * items))
+    # Two waves of eight blocks an SM: a layer norm of 16 rows of 4 M bf16 takes 0.97 of one wave's time
+    # (`benchmarks.optimise`, l1_40).
+    splits = _scan_splits(extent.rows, device, chunks) if scans else _splits(extent.rows, chunks, 16, device)
+    return SweepSchedule(vector, threads, max(1, 128 // threads), items, "reread", splits)
+
+
+def _down(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule:
+    """Vectors of rows: lines of threads side by side along the rows, and lines that share columns."""
+    wide = max(1, extent.rows // vector)
+    side = min(64, max(8, _power(wide) if wide < 64 else 64))
+    held = _kept_bytes(problem, vector)
+    if any(isinstance(i, ScanAlong) for i in problem.instructions):
+        return _scan_down(problem, extent, vector, held, wide, device)
+    blocks, share = math.ceil(wide / side), 1
+    while side * share < THREADS and share < extent.columns:
+        share *= 2
+    while side * share < 1024 and extent.columns * held > share * HELD:
+        share *= 2
+    if extent.columns * held <= share * HELD:
+        return SweepSchedule(vector, share, side, math.ceil(extent.columns / share), "registers")
+    if blocks < device.sms and (narrow := _narrow(problem, extent, vector, device)) is not None:
+        return narrow
+    # Of 1024 threads where loads are of single elements and rows fill the GPU: an argmax and a sum over the
+    # middle of 128 x 4096 x 4095 take 0.90 and 0.84 of the time (`benchmarks.optimise`, l1_51 and l1_47).
+    block = MOST_THREADS if vector == 1 and blocks >= 2 * device.sms else THREADS
+    share = min(share, max(1, block // side))
+    items = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
+    splits = _splits(blocks, math.ceil(extent.columns / (share * items)), 4, device)
+    return SweepSchedule(vector, share, side, items, "reread", splits)
+
+
+def _narrow(problem: SweepProblem, extent: Extent, vector: int, device: Device) -> SweepSchedule | None:
+    """Vectors of 4 bytes, whose columns registers hold: blocks of rows that fill the GPU, where wider ones
+    would share their columns. With one of its two means so, a pipeline with a batch norm of 1024 x 8192 takes
+    193 us for 201 in bf16, 367 for 374 in f32 (`benchmarks.optimise`, l2_33 and l2_84). None where they do
+    not fit, or fill nothing."""
+    if _picks(problem):
+        return None
+    widest = max((load.elem.bytes for load in _kept(problem)), default=WORD)
+    while vector > 1 and vector * widest > WORD:
+        vector //= 2
+    share = _power(math.ceil(extent.columns * _kept_bytes(problem, vector) / HELD))
+    if NARROW * share > MOST_THREADS or extent.rows < NARROW * vector * device.sms:
+        return None
+    return SweepSchedule(vector, share, NARROW, math.ceil(extent.columns / share), "registers")
+
+
+def _picks(problem: SweepProblem) -> bool:
+    return any(isinstance(i, RowReduce) and i.op in ("argmax", "argmin") for i in problem.instructions)
+
+
+def _scan_down(
+    problem: SweepProblem, extent: Extent, vector: int, held: int, wide: int, device: Device
+) -> SweepSchedule:
+    """Lines of 1 or 2 KB, so that what is not aligned shares few of its sectors; as many of them as threads
+    have registers for (measured on an H200 by `benchmarks.memory_bound`)."""
+    side = max(8, min(_power(wide), 64 if vector >= 4 else 512 // vector))
+    share = 1
+    while side * share < (512 if vector >= 4 else 1024) and share * 2 <= extent.columns:
+        share *= 2
+    most = max(1, min(8, HELD // max(1, held), math.ceil(extent.columns / share)))
+    whole = (n for n in range(most, most // 2, -1) if extent.columns % (share * n) == 0)
+    items = next(whole, most)
+    blocks, chained = math.ceil(wide / side), _chain_items(problem, vector, held)
+    if phases(problem) == 0 and _chains(blocks, math.ceil(extent.columns / (share * chained)), device):
+        return SweepSchedule(vector, share, side, chained, "registers", chained=True)
+    splits = _scan_splits(blocks, device, math.ceil(extent.columns / (share * items)))
+    return SweepSchedule(vector, share, side, items, "reread", splits)
+
+
+def _kept_bytes(problem: SweepProblem, vector: int) -> int:
+    """Bytes a thread keeps of one vector of every load; what is the same in many rows (a gain of groups) is
+    read again from the caches."""
+    return max(vector * sum(load.elem.bytes for load in _kept(problem)), 4)
+
+
+def _kept(problem: SweepProblem) -> list[Load]:
+    """The loads that differ from every row to the next and along the vector."""
+    rows = set(range(len(problem.rows)))
+    columns = set(range(len(problem.rows), len(problem.rows) + len(problem.columns)))
+
+    def differs(load: Load) -> bool:
+        modes = {m for axis in load.axes for m, _ in axis.at.terms}
+        return bool(modes & columns) and rows <= modes and problem.vector in modes
+
+    return [load for load in problem.loads if differs(load)]
+
+
+def _widest(problem: SweepProblem) -> int:
+    """Bytes of an element of the widest tensor that lies along the vectors."""
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    return max((x.elem.bytes for x in every if x.align > 1), default=1)
+
+
+def _splits(rows: int, chunks: int, blocks: int, device: Device) -> int:
+    """Blocks that share a row: so many that the GPU is full where rows alone do not fill it."""
+    if rows >= device.sms * 2 or chunks <= 4:
+        return 1
+    return max(1, min(chunks // 2, math.ceil(device.sms * blocks / max(1, rows)), 1024))
+
+
+def _chains(blocks: int, parts: int, device: Device) -> bool:
+    """Whether blocks take parts of rows, each read once: where rows alone leave SMs idle and give parts."""
+    return blocks < device.sms and parts > 4
+
+
+def _chain_items(problem: SweepProblem, vector: int, held: int) -> int:
+    """Vectors of a part that a thread takes: of what it scans, the registers of those loaded serve again."""
+    scanned = vector * sum(8 if s.kind == "i64" else 4 for _, s in scans_of(problem))
+    return max(1, min(CHAIN_ITEMS, HELD // max(held, scanned)))
+
+
+def _scan_splits(blocks: int, device: Device, chunks: int) -> int:
+    """The same of a scan, whose parts are read once more for their totals: only where less than half of the
+    GPU would read otherwise."""
+    return _splits(blocks, chunks, 4, device) if 2 * blocks <= device.sms else 1
+
+
+def _power(value: int) -> int:
+    """The least power of two that is not below."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _too_large(problem: SweepProblem, extent: Extent, schedule: SweepSchedule) -> Violation | None:
+    across = problem.across
+    rows = extent.rows // (1 if across else schedule.vector)
+    columns = extent.columns // (schedule.vector if across else 1)
+    if max(rows, columns) <= MOST_INDEX:
+        return None
+    return Violation(
+        "UC0460",
+        f"{rows} rows of {columns} vectors of columns: a launch numbers at most {MOST_INDEX} of each",
+        "cut the tensor along its outermost name",
+        (),
+        None,
+    )

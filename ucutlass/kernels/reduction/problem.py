@@ -1,0 +1,155 @@
+"""A sweep form with concrete extents: modes, addresses, instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ucutlass import ir
+from ucutlass.ir.elements import F32
+from ucutlass.ir.extents import Extent, Fixed, evaluate
+from ucutlass.kernels.addresses import PACK_BYTES, Operand, Sizes, vector_width
+from ucutlass.kernels.reduction.match import SweepForm
+from ucutlass.kernels.reduction.plan import Load, Output, SweepProblem, beside
+from ucutlass.kernels.reduction.values import Builder, Modes, fused_moments
+
+
+def sweep_problem(
+    form: SweepForm, sizes: Sequence[int], aligned: Sequence[bool] | None = None
+) -> SweepProblem:
+    """The form with concrete extents, in the order of `kernel.dims`.
+
+    `aligned[i]` says whether pointer i is a multiple of 16 bytes; None: all are. Raises Refused for
+    coordinates that a launch cannot follow.
+    """
+    kernel = form.kernel
+    at = Sizes({name: i for i, name in enumerate(kernel.dims)}, tuple(sizes))
+    tensors = _tensors(kernel)
+    results = tensors[len(tensors) - len(kernel.results) :]
+    vector = _vector_dim(form, tensors, at)
+    modes = Modes(
+        _last(_runs(form.rows, form, results, tensors), vector),
+        _last(_runs(form.columns, form, results, tensors), vector),
+        tuple((d,) for d in form.windows),
+    )
+    build = Builder(form, at, modes)
+    values = [build.result(r) for r in kernel.results]
+    outputs = tuple(
+        Output(t.pointer, t.elem, build.axes(t.order), value, _whole(form, t), 1)
+        for t, value in zip(results, values, strict=True)
+    )
+    mode = next((i for i, run in enumerate(modes.all) if vector is not None and run[-1] == vector), None)
+    made = SweepProblem(
+        rows=tuple(at.product(run) for run in modes.rows),
+        columns=tuple(at.product(run) for run in modes.columns),
+        windows=tuple(at.product(run) for run in modes.windows),
+        taps=tuple(_fixed(kernel.dims[d]) for d in form.windows),
+        vector=mode,
+        loads=tuple(build.loads),
+        instructions=tuple(fused_moments(build.instructions, build.loads)),
+        outputs=outputs,
+        dims=len(kernel.dims),
+        pointers=len(tensors),
+        scalars=sum(isinstance(p.type, ir.ScalarType) for p in kernel.params),
+        lane=F32,
+    )
+    return _with_alignments(made, at, tuple(aligned) if aligned is not None else (True,) * len(tensors))
+
+
+def _fixed(extent: Extent) -> int:
+    return extent.value if isinstance(extent, Fixed) else 0
+
+
+def _tensors(kernel: ir.Kernel) -> tuple[Operand, ...]:
+    """Every tensor in the order of the pointer array."""
+    types = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
+    types += [r.type for r in kernel.results]
+    return tuple(Operand(i, t.elem, t.dims) for i, t in enumerate(types))
+
+
+def _whole(form: SweepForm, tensor: Operand) -> bool:
+    return bool(form.columns) and set(form.columns) <= set(tensor.order)
+
+
+def _vector_dim(form: SweepForm, tensors: tuple[Operand, ...], at: Sizes) -> str | None:
+    """The name along which most bytes lie side by side; results weigh more among equals."""
+    walked = {*form.rows, *form.columns}
+    weights: dict[str, tuple[int, int]] = {}
+    for t in tensors:
+        if t.order and t.order[-1] in walked:
+            size = at.number(at.product(t.order)) * t.elem.bytes
+            have = weights.get(t.order[-1], (0, 0))
+            weights[t.order[-1]] = (have[0] + size, t.pointer)
+    return max(weights, key=lambda d: weights[d], default=None)
+
+
+def _runs(
+    names: tuple[str, ...], form: SweepForm, results: tuple[Operand, ...], tensors: tuple[Operand, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Names in memory order, merged where every tensor stores them side by side or has neither."""
+    first = next((t for t in (*results, *tensors) if set(names) <= set(t.order)), None)
+    order = names if first is None else tuple(d for d in first.order if d in names)
+    made: list[tuple[str, ...]] = []
+    for name in order:
+        if made and _merge(made[-1][-1], name, form, tensors):
+            made[-1] = (*made[-1], name)
+        else:
+            made.append((name,))
+    return tuple(made)
+
+
+def _merge(outer: str, inner: str, form: SweepForm, tensors: tuple[Operand, ...]) -> bool:
+    if outer in form.isolated or inner in form.isolated:
+        return False
+    return all(_adjacent(outer, inner, t.order) for t in tensors)
+
+
+def _adjacent(outer: str, inner: str, order: tuple[str, ...]) -> bool:
+    if outer in order and inner in order:
+        return order.index(inner) == order.index(outer) + 1
+    return outer not in order and inner not in order
+
+
+def _last(runs: tuple[tuple[str, ...], ...], vector: str | None) -> tuple[tuple[str, ...], ...]:
+    """The runs with that of the vector name innermost."""
+    return tuple(sorted(runs, key=lambda run: run[-1] == vector))
+
+
+# --- alignment --------------------------------------------------------------------
+
+
+def _with_alignments(problem: SweepProblem, at: Sizes, fine: tuple[bool, ...]) -> SweepProblem:
+    def align(x: Load | Output) -> int:
+        return alignment(problem, problem.vector, x, at, fine[x.pointer])
+
+    return replace(
+        problem,
+        loads=tuple(replace(x, align=align(x), span=_span(x, at, fine[x.pointer])) for x in problem.loads),
+        outputs=tuple(replace(x, align=align(x)) for x in problem.outputs),
+    )
+
+
+def alignment(
+    problem: SweepProblem,
+    mode: int | None,
+    x: Load | Output,
+    at: Sizes,
+    aligned: bool,
+    most: int = PACK_BYTES,
+) -> int:
+    """`vector_width` of vectors along a mode; 1 where elements do not lie side by side along it."""
+    if mode is None or not beside(x.axes, mode):
+        return 1
+    steps = (problem.modes[mode], *(axis.stride for axis in x.axes if axis.stride != ()))
+    return vector_width(8 * x.elem.bytes, aligned, map(at.number, steps), most)
+
+
+def _span(load: Load, at: Sizes, aligned: bool) -> int:
+    """`vector_width` along the contiguous axis, so that vectors of it start and end inside."""
+    names = {str(i): n for i, n in enumerate(at.values)}
+    around = [at.number(axis.stride) for axis in load.axes if axis.stride != ()]
+    inner = [axis.extent for axis in load.axes if axis.stride == ()]
+    lengths = [evaluate(extent, names) for extent in inner if extent is not None]
+    if len(lengths) < len(inner):
+        return 1
+    return vector_width(8 * load.elem.bytes, aligned, (*around, *lengths))

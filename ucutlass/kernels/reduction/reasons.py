@@ -1,0 +1,47 @@
+"""Why a sweep runs as it does, in words for `ucc explain`."""
+
+from __future__ import annotations
+
+import math
+
+from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.reduction.plan import (
+    RowReduce,
+    ScanAlong,
+    SweepProblem,
+    SweepSchedule,
+    phases,
+    scans_of,
+)
+
+
+def notes(
+    problem: SweepProblem, s: SweepSchedule, rows: int, columns: int, passes: int, widest: int
+) -> tuple[Note, ...]:
+    """Of a schedule, for these extents; `passes` are those over the loads, `widest` is the vector that
+    extents and types allow."""
+    where = "none" if problem.vector is None else "columns" if problem.across else "rows"
+    why = f"{'the widest' if s.vector == widest else f'of {widest}'} that extents and types allow"
+    found = [Note("", f"vectors of {s.vector}", f"along the {where}, {why}")]
+    if any(isinstance(i, RowReduce | ScanAlong) for i in problem.instructions):
+        kept = (
+            "every element is read once and kept in registers"
+            if s.keep == "registers"
+            else f"a row's {columns} columns do not fit registers: each of {passes} passes reads it"
+        )
+        found.append(Note("", f"{s.threads} threads a {'part' if s.chained else 'row'}", kept))
+    if s.cluster > 1:
+        found.append(
+            Note("", f"a cluster of {s.cluster} blocks a row", "one block's registers do not hold it")
+        )
+    if s.chained:
+        part = s.threads * s.items * (s.vector if problem.across else 1)
+        why = f"{rows} rows alone do not fill the GPU; a block waits for what earlier ones sum to"
+        found.append(Note("", f"{math.ceil(columns / part)} blocks a row, in one pass", why))
+    if s.splits > 1:
+        why = f"{rows} rows alone do not fill the GPU"
+        if scans_of(problem):
+            why += "; the parts are read for their totals first, then scanned"
+            why += ", since what is scanned needs the whole row before" if phases(problem) else ""
+        found.append(Note("", f"{s.splits} blocks a row", why))
+    return tuple(found)
