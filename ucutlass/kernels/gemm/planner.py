@@ -1,8 +1,7 @@
 """From a problem and a partial schedule to one legal kernel: fill in, price, choose.
 
 Nothing here decides legality: every candidate is shown to `ucutlass.kernels.gemm.rules`, and the cheapest
-one that breaks no rule is the plan, unless a recorded winner near it says otherwise
-(`ucutlass.kernels.gemm.winners`).
+one that breaks no rule is the plan.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from functools import lru_cache
 
 from ucutlass.ir.hardware import Arch, Device, default_device
 from ucutlass.ir.schedule import FAMILY, FIELDS, GEMM, Family, Request, families, show_value, without
-from ucutlass.kernels.gemm import cost as heuristic
-from ucutlass.kernels.gemm import winners
+from ucutlass.kernels.gemm import cost
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Knobs
 from ucutlass.kernels.gemm.reasons import Note, reasons
@@ -41,7 +39,7 @@ class Planned:
     sizes: tuple[int, ...]
     swapped: bool
     request: Request
-    estimate: heuristic.Estimate
+    estimate: cost.Estimate
     device: Device
     notes: tuple[Note, ...]
     candidate: Candidate
@@ -121,28 +119,20 @@ def candidates(
             return
 
 
-def _ranked(case: Case, request: Request) -> Iterator[list[tuple[heuristic.Estimate, Candidate]]]:
+def _ranked(case: Case, request: Request) -> Iterator[list[tuple[cost.Estimate, Candidate]]]:
     """Round after round of candidates with their prices, the cheapest first."""
     for tried in rounds(case, request):
         made = (build(case, full) for full in expand(case, request, tried))
-        priced = ((heuristic.estimate(c, case.device), c) for c in made)
+        priced = ((cost.estimate(c, case.device), c) for c in made)
         yield sorted(priced, key=lambda pair: pair[0].seconds)
 
 
-def _chosen(case: Case, request: Request, price: heuristic.Estimate, cheapest: Candidate) -> Planned:
-    """The cheapest, or what a recorded winner puts in its place."""
-    made = _planned(case, cheapest, price, request)
-    if made.request == request:
-        return made
-    known = winners.recorded(case.arch.name, case.device)
-    taken = winners.better(case, request, (price, cheapest), known)
-    if taken is None:
-        return replace(made, origin=BY_MODEL)
-    made = _planned(case, taken.candidate, taken.price, request)
-    return replace(made, origin=f"from the recorded winner of {taken.winner.name}")
+def _chosen(case: Case, request: Request, price: cost.Estimate, cheapest: Candidate) -> Planned:
+    planned = _planned(case, cheapest, price, request)
+    return planned if planned.request == request else replace(planned, origin=BY_MODEL)
 
 
-def _planned(case: Case, c: Candidate, price: heuristic.Estimate, asked: Request) -> Planned:
+def _planned(case: Case, c: Candidate, price: cost.Estimate, asked: Request) -> Planned:
     made = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
     notes = tuple(reasons(case, c, price, asked))
     return Planned(made, c.knobs, c.sizes, c.swapped, request_of(c), price, case.device, notes, c)
