@@ -26,7 +26,7 @@ from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.runtime.profile import sass, tools
 from ucutlass.runtime.profile.ledger import hit_rates
@@ -185,7 +185,7 @@ def _of_kernel(
     return [told[0], _standing(planned, seconds, bound), *told[1:]]
 
 
-def _standing(planned: AnyPlanned, seconds: float, bound: float) -> str:
+def _standing(planned: Planned, seconds: float, bound: float) -> str:
     return (
         f"took {micro(seconds)}, estimated {micro(planned.seconds)}, bound {micro(bound)}: "
         f"{bound / seconds:.0%} of the bound's speed"

@@ -204,7 +204,7 @@ def _planned(candidate: Candidate, problem: Problem, device: Device | None) -> s
 
 
 def _shown(planned: Any) -> str:
-    return f"{show(planned.request)} {planned.knob_values}"
+    return f"{show(planned.request)} {planned.launch}"
 
 
 def refused(error: ProgramError | ShapeError) -> Refused:

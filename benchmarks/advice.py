@@ -30,8 +30,10 @@ from ucutlass.advice import RULES, Advice, Edit, Finding, advise, facts_of, find
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
 from ucutlass.ir.schedule import Request, request_of_json, scheduled, show
-from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.bench import lane
 from ucutlass.runtime.build import Artifact
@@ -111,8 +113,8 @@ def recorded() -> list[tuple[Planned, float]]:
 
 def key(planned: Planned, request: Request) -> tuple[Any, ...]:
     """A plain bf16 product's shape and whole schedule, for finding it among the recorded ones."""
-    s = planned.candidate.shape
-    sides = (s.n, s.m) if planned.candidate.swapped else (s.m, s.n)
+    s = candidate_of(planned).shape
+    sides = (s.n, s.m) if candidate_of(planned).swapped else (s.m, s.n)
     return (*sides, s.k, s.batch, request)
 
 
@@ -196,8 +198,8 @@ def dry() -> int:
         case = case_of(bad)
         edit, p = case.edit, case.planned
         problem = facts_of(p).problem
-        made = plan(problem, p.sizes, p.candidate.arch, p.device, edit.request) if edit else ()
-        fine = case.spoke() and isinstance(made, Planned) and legal(made.candidate)
+        made = plan(problem, p.sizes, candidate_of(p).arch, p.device, edit.request) if edit else ()
+        fine = case.spoke() and isinstance(made, Planned) and legal(candidate_of(made))
         ratio = _recorded_ratio(times, case) if bad.plain else None
         compared, faster = compared + (ratio is not None), faster + (ratio is not None and ratio < 1)
         wrong += not fine
@@ -258,7 +260,7 @@ def _sources(case: Case) -> tuple[Any, Any]:
     edit = case.edit
     assert edit is not None
     p = case.planned
-    made = plan(facts_of(p).problem, p.sizes, p.candidate.arch, p.device, edit.request)
+    made = plan(facts_of(p).problem, p.sizes, candidate_of(p).arch, p.device, edit.request)
     assert isinstance(made, Planned)
     return source_of(case.checked, case.program, p), source_of(case.checked, case.program, made)
 

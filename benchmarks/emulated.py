@@ -38,10 +38,9 @@ from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import Request, Warps, show
 from ucutlass.kernels.gemm import planner
 from ucutlass.kernels.gemm.match import GemmForm, problem
-from ucutlass.kernels.gemm.plan import Knobs, Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
 from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import Distribution, generate
@@ -101,7 +100,9 @@ def example_jobs() -> Iterator[Job]:
     for path in sorted(EXAMPLES.glob("*.ucu")):
         checked = frontend.read(path)
         for kernel in checked.module.programs:
-            if isinstance(kernel, ir.Kernel) and isinstance(form := frontend.form(checked, kernel), GemmForm):
+            if isinstance(kernel, ir.Kernel) and isinstance(
+                form := frontend.pattern(checked, kernel), GemmForm
+            ):
                 for warps in EMULABLE:
                     sizes = _odd(kernel, form, warps)
                     name = f"{path.name} {kernel.name} {warps}"
@@ -121,7 +122,7 @@ def _odd(kernel: ir.Kernel, form: GemmForm, warps: Warps) -> dict[str, int]:
     return sizes
 
 
-def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, AnyPlanned]:
+def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, Planned]:
     """Raises ProgramError where no family or no legal schedule serves the job."""
     checked = frontend.read_text(job.text)
     kernel = frontend.kernel(checked, job.kernel)
@@ -130,7 +131,7 @@ def plan(job: Job) -> tuple[frontend.Checked, ir.Kernel, AnyPlanned]:
         tensors = sum(isinstance(p.type, ir.TensorType) for p in kernel.params)
         aligned = [not job.shifted] * tensors + [True] * len(kernel.results)
         return checked, kernel, frontend.plan_kernel(checked, kernel, sizes, ARCH, aligned=aligned).planned
-    what = problem(frontend.gemm_form(checked, kernel), sizes)
+    what = problem(frontend.pattern(checked, kernel), sizes)
     made = planner.plan(what, sizes, ARCHES[ARCH], None, Request(warps=job.warps))
     if isinstance(made, Planned):
         return checked, kernel, made
@@ -174,13 +175,13 @@ def emulate_here(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _judge(
-    entry: Any, kernel: ir.Kernel, planned: AnyPlanned, job: Job, distribution: Distribution
+    entry: Any, kernel: ir.Kernel, planned: Planned, job: Job, distribution: Distribution
 ) -> verify.Verdict:
     arguments = generate(kernel, job.sizes, distribution, seed=job.seed, scalars=distinct_scalars(kernel))
     if job.shifted:
         arguments = [_shifted(a) if isinstance(a, Tensor) else a for a in arguments]
     scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
-    knobs = Knobs(*planned.knob_values)
+    knobs = LaunchParameters(*planned.launch)
 
     def launch(given: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]

@@ -36,7 +36,7 @@ from ucutlass import ir
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.gpu import at_hand
 from ucutlass.shapes import complete
@@ -69,7 +69,7 @@ class Item:
     """One kernel of a problem's space."""
 
     task: Task
-    planned: AnyPlanned
+    planned: Planned
     own: bool
     """Whether the compiler chooses it by itself."""
 

@@ -26,7 +26,7 @@ from ucutlass.emit.text import Source
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.families import Refused
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.parallel import Failure, jobs

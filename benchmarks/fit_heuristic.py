@@ -30,7 +30,7 @@ from benchmarks.speed import BATCHED, PLAIN, Shape, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.candidate import Candidate
+from ucutlass.kernels.gemm.candidate import Candidate, candidate_of
 from ucutlass.kernels.gemm.cost import DEFAULT, Constants, estimate
 from ucutlass.kernels.gemm.match import problem
 from ucutlass.kernels.gemm.schedule import build, case_of
@@ -113,7 +113,7 @@ def _recorded(recorded: Mapping[str, Any], device: Device) -> Iterator[Row]:
         checked = frontend.read_text(_text(shape, recorded["dtype"]))
         program = frontend.kernel(checked)
         sizes = tuple(complete(program, extents_of(shape)))
-        case = case_of(problem(frontend.form(checked, program), sizes), sizes, arch, device)
+        case = case_of(problem(frontend.pattern(checked, program), sizes), sizes, arch, device)
         candidate = build(case, request(row["request"]))
         yield Row(row["shape"], row["schedule"], row["us"] * 1e-6, candidate)
 
@@ -128,7 +128,7 @@ def _timed(report: Mapping[str, Any], device: Device) -> Iterator[Row]:
         planned = frontend.plan_kernel(
             checked, program, complete(program, extents_of(shape)), "sm90a"
         ).planned
-        yield Row(row["shape"], row["schedule"], row["ours"] * 1e-6, planned.candidate)
+        yield Row(row["shape"], row["schedule"], row["ours"] * 1e-6, candidate_of(planned))
 
 
 def _text(shape: Shape, dtype: str) -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -118,7 +118,7 @@ def planned(entry: Entry, device: str, chosen: list[str]) -> Make:
                 return series_of(plan.layout, plan.lanes, bounds)
             found = frontend.plan_kernel(checked, program, request.extents, ARCH, aligned=request.aligned)
             chosen.append(show(found.planned.request))
-            return Bound(entry.address, tuple(int(k) for k in astuple(found.planned.knobs)), 0, entry)
+            return Bound(entry.address, tuple(int(k) for k in found.planned.launch), 0, entry)
 
         return Launcher(spec_of(program, device=device), choose)
 

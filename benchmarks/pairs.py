@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass import files, frontend
 from ucutlass.diagnostics import ProgramError
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 
 Feature: TypeAlias = tuple[str, str]
@@ -65,7 +65,7 @@ class Space:
     name: str
     axes: Mapping[str, tuple[str, ...]]
     program: Callable[[Choice, random.Random], Program]
-    serves: Callable[[AnyPlanned], bool]
+    serves: Callable[[Planned], bool]
     refusals: tuple[str, ...] = ("UC03", "UC04")
     refused: tuple[Mapping[str, tuple[str, ...]], ...] = ()
 

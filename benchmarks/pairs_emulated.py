@@ -21,8 +21,8 @@ from tests.soundness.lowering import distinct_scalars
 from ucutlass import ir
 from ucutlass.backend import source_of
 from ucutlass.emit import Source
-from ucutlass.kernels.gemm.plan import Knobs
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.gemm.plan import LaunchParameters
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import generate
@@ -109,7 +109,7 @@ def _entries(sources: Sequence[Source]) -> dict[str, Any]:
     return {**refused, **{entry: found for one in alone for entry, found in one.items()}}
 
 
-def _judge(entry: Any, kernel: ir.Kernel, planned: AnyPlanned, program: dict[str, Any]) -> dict[str, str]:
+def _judge(entry: Any, kernel: ir.Kernel, planned: Planned, program: dict[str, Any]) -> dict[str, str]:
     if isinstance(entry, str):
         return {"state": "not emulable", "detail": entry}
     verdicts = list(_verdicts(entry, kernel, planned, program))
@@ -120,7 +120,7 @@ def _judge(entry: Any, kernel: ir.Kernel, planned: AnyPlanned, program: dict[str
 
 
 def _verdicts(
-    entry: Any, kernel: ir.Kernel, planned: AnyPlanned, program: dict[str, Any]
+    entry: Any, kernel: ir.Kernel, planned: Planned, program: dict[str, Any]
 ) -> Iterator[tuple[str, verify.Verdict]]:
     sizes = dict(zip(kernel.dims, complete(kernel, program["sizes"]), strict=True))
     for distribution in DISTRIBUTIONS:
@@ -131,7 +131,7 @@ def _verdicts(
 
         def launch(given: Sequence[Any], outputs: Sequence[Tensor], scalars: Any = scalars) -> None:
             addresses = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
-            knobs = Knobs(*planned.knob_values)
+            knobs = LaunchParameters(*planned.launch)
             code = plan_reference.call(entry, addresses, planned.sizes, scalars, knobs, "cpu", 0)
             if code:
                 raise RuntimeError(f"the entry returned {code}")

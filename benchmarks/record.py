@@ -27,7 +27,7 @@ from ucutlass import frontend
 from ucutlass.backend import build_sources, source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit.text import Source
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled
 from ucutlass.runtime.parallel import Failure

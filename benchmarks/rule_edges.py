@@ -44,10 +44,10 @@ from ucutlass.kernels.gemm import cost as heuristic
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
 from ucutlass.kernels.gemm.match import problem
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.kernels.gemm.rules import RULES, violations
 from ucutlass.kernels.gemm.schedule import build as candidate_of
 from ucutlass.kernels.gemm.schedule import case_of
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
@@ -86,7 +86,7 @@ def force(edge: Edge, request: Request, legal: bool) -> Forced:
     sizes = complete(program, edge.sizes)
     arch = ARCHES[edge.arch]
     device = default_device(arch)
-    form = frontend.form(checked, program)
+    form = frontend.pattern(checked, program)
 
     def candidate(aligned: tuple[bool, ...] | None) -> Candidate:
         c = candidate_of(case_of(problem(form, sizes, aligned), sizes, arch, device), request)

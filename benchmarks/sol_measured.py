@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.speed import Task, extents_of
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES, default_device
+from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.shapes import complete
 from ucutlass.sol import speed_of_light
 
@@ -61,7 +62,7 @@ def _row(what: str, task: Task, us: float) -> Row:
     program = frontend.kernel(checked)
     sizes = complete(program, extents_of(task.shape))
     made = frontend.plan_kernel(checked, program, sizes, "sm90a").planned
-    bound = speed_of_light(made.candidate.problem, made.sizes, DEVICE)
+    bound = speed_of_light(candidate_of(made).problem, made.sizes, DEVICE)
     return Row(what, us, bound.seconds * 1e6, bound.limit)
 
 

@@ -14,7 +14,7 @@ from benchmarks.tuned_rows import ARCH, SEED, Task
 from ucutlass import frontend
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.parallel import jobs
 from ucutlass.tune.live import Live
 from ucutlass.tune.space import Group

@@ -292,7 +292,7 @@ def _compile(case: Case) -> None:
     if checked.warnings:
         raise checked.error(*checked.warnings)
     kernel = frontend.kernel(checked)
-    frontend.form(checked, kernel)
+    frontend.pattern(checked, kernel)
     sizes = complete(kernel, parse_sizes([case.sizes]))
     for arch in dict.fromkeys(b.arch for b in kernel.schedules) or ("sm90a",):
         frontend.plan_kernel(checked, kernel, sizes, arch)

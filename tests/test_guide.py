@@ -61,7 +61,7 @@ def test_one_of_its_programs_plans() -> None:
         for program in checked.module.programs:
             if isinstance(program, ir.Kernel):
                 try:
-                    frontend.form(checked, program)
+                    frontend.pattern(checked, program)
                 except ProgramError:
                     continue
                 planned += 1

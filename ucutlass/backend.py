@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, get_args
 
 from ucutlass import ir
 from ucutlass.diagnostics import Lines
-from ucutlass.emit import emit
-from ucutlass.emit.gemm.sm90 import is_lean_alone
+from ucutlass.emit import emit, in_parts
 from ucutlass.emit.text import Source
 from ucutlass.frontend import Checked, Chosen, plan_kernel
 from ucutlass.header import header
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import BUILDERS, Artifact, Recipe, build, make, nvcc_recipe
 from ucutlass.runtime.cache import Cache
@@ -38,19 +35,19 @@ if TYPE_CHECKING:
     from ucutlass.runtime.launch import Bound
 
 
-def source_of(checked: Checked, program: ir.Kernel, planned: AnyPlanned) -> Source:
+def source_of(checked: Checked, program: ir.Kernel, planned: Planned) -> Source:
     """The stand-alone CUDA file of a plan; its header repeats program, plan and command. Raises NotServed for
     f32 by wgmma that no kernel serves."""
     arch = "sm_" + planned.plan.arch.removeprefix("sm")
-    one_file = not (isinstance(planned.plan, GemmPlan) and is_lean_alone(planned.plan))
-    command = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so")) if one_file else ()
+    one_file = (CUTLASS_FOLDER, command_line(arch, "kernel.cu", "kernel.so"))
+    command = () if in_parts(planned.plan) else one_file
     return emit(planned.plan, header(checked, program, planned, command))
 
 
 def build_planned(
     checked: Checked,
     program: ir.Kernel,
-    planned: Sequence[AnyPlanned],
+    planned: Sequence[Planned],
     *,
     stage: Stage | None = None,
     on_progress: OnProgress = ignore,
@@ -188,7 +185,7 @@ class Built:
     artifact: Artifact
 
     @property
-    def planned(self) -> AnyPlanned:
+    def planned(self) -> Planned:
         return self.chosen.planned
 
 
@@ -272,7 +269,7 @@ def bind(built: Built, name: str) -> Bound:
     from ucutlass.runtime.launch import Bound  # here: builds need no torch, which takes a second
 
     entry = _load(built)
-    knobs = built.planned.knob_values
+    knobs = built.planned.launch
     workspace = _workspace(entry, built.planned, knobs, name)
     return Bound(entry.address, knobs, workspace, entry)
 
@@ -292,7 +289,7 @@ def _load(built: Built) -> Entry:
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
 
 
-def _workspace(entry: Entry, planned: AnyPlanned, knobs: tuple[int, ...], name: str) -> int:
+def _workspace(entry: Entry, planned: Planned, knobs: tuple[int, ...], name: str) -> int:
     problem = planned.plan.problem
     size = ctypes.c_uint64(0)
     code = _ENTRY(entry.address)(

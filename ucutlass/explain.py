@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.gemm.planner import Planned
-from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 from ucutlass.kernels.gemm.smem import SharedMemory, memory_of
+from ucutlass.kernels.planned import Note, Planned
 from ucutlass.sol.bounds import Bounds
 
 
@@ -51,7 +51,7 @@ class Explanation:
 def explain(planned: Planned, bound: Bounds) -> Explanation:
     """The numbers and reasons of a plan, for the extents it was made for. `bound` is the program's on the
     plan's device (`ucutlass.sol.bounds`)."""
-    c, e = planned.candidate, planned.estimate
+    c, e = candidate_of(planned), planned.estimate
     return Explanation(
         arch=c.arch.name,
         device=planned.device.name,

@@ -16,9 +16,9 @@ from ucutlass.grammar.problems import MAX_CHARACTERS
 from ucutlass.grammar.syntax import Span
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.ir.schedule import Request, requests, show
-from ucutlass.kernels.families import Form, GemmForm, Refused, SweepForm, recognise
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.planning import plan_form
+from ucutlass.kernels.families import family_of, match, plan_pattern
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation
 from ucutlass.limits import CONDITIONS, Effort, LimitPassed
 from ucutlass.ordinary import Ordinary
@@ -115,10 +115,10 @@ def kernel(checked: Checked, name: str | None = None) -> ir.Kernel:
     return found
 
 
-def form(checked: Checked, program: ir.Kernel) -> Form:
-    """The kernel's family form. Raises ProgramError where no family serves it."""
+def pattern(checked: Checked, program: ir.Kernel) -> object:
+    """The kernel's pattern, as its family sees it. Raises ProgramError where no family serves it."""
     try:
-        return recognise(program)
+        return match(program)
     except Refused as refused:
         raise checked.error(refused.diagnostic) from None
 
@@ -127,7 +127,7 @@ def form(checked: Checked, program: ir.Kernel) -> Form:
 class Chosen:
     """A plan, and the schedule block (None: none was written) whose alternative it is."""
 
-    planned: AnyPlanned
+    planned: Planned
     block: ir.ScheduleBlock | None
 
 
@@ -146,7 +146,7 @@ def plan_kernel(
     `aligned`: whether each pointer is a multiple of 16 bytes; None: all are.
     Raises ProgramError with the rule, the numbers and the nearest legal schedule.
     """
-    found = form(checked, program)
+    found = pattern(checked, program)
     blocks = matching(program, sizes, arch)
     if not blocks:
         made = _planned(checked, found, sizes, arch, device, Request(), aligned)
@@ -159,26 +159,17 @@ def plan_kernel(
     return min(best, key=lambda pair: pair[0])[1]
 
 
-def gemm_form(checked: Checked, program: ir.Kernel) -> GemmForm:
-    """The form of a kernel of one product, for what reads its modes. Raises ProgramError where no family
-    serves the kernel, ValueError where another one does."""
-    found = form(checked, program)
-    if isinstance(found, GemmForm):
-        return found
-    raise ValueError(f"{program.name} is no product of two tensors but a {type(found).__name__}")
-
-
 def _planned(
     checked: Checked,
-    found: Form,
+    found: object,
     sizes: Sequence[int],
     arch: str,
     device: Device | None,
     request: Request,
     aligned: Sequence[bool] | None = None,
-) -> AnyPlanned | tuple[Violation, ...]:
+) -> Planned | tuple[Violation, ...]:
     try:
-        return plan_form(found, sizes, ARCHES[arch], device, request, aligned)
+        return plan_pattern(found, sizes, ARCHES[arch], device, request, aligned)
     except Refused as refused:
         raise checked.error(refused.diagnostic) from None
 
@@ -199,8 +190,8 @@ def matching(program: ir.Kernel, sizes: Sequence[int], arch: str) -> tuple[ir.Sc
 
 
 def _legal(
-    checked: Checked, made: AnyPlanned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
-) -> AnyPlanned:
+    checked: Checked, made: Planned | tuple[Violation, ...], span: Span, block: ir.ScheduleBlock | None
+) -> Planned:
     if not isinstance(made, tuple):
         return made
     raise checked.error(*(_diagnostic(v, span, block) for v in made))
@@ -224,9 +215,9 @@ def check_schedules(
 
     Raises ProgramError where no family serves the kernel.
     """
-    found, shapes = form(checked, program), Ordinary(program, work or Effort())
-    if isinstance(found, SweepForm) and (ordinary := shapes.sizes(None)) is not None:
-        _planned(checked, found, ordinary, "sm90a", None, Request())  # some are refused on the way to a plan
+    found, shapes = pattern(checked, program), Ordinary(program, work or Effort())
+    if family_of(found).refuses_extents and (ordinary := shapes.sizes(None)) is not None:
+        _planned(checked, found, ordinary, "sm90a", None, Request())
     wrong: list[Diagnostic] = []
     for block in program.schedules:
         met = shapes.sizes(block.guard)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from ucutlass import ir
 from ucutlass.frontend import Checked
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 
 _ALONE = "Build it from this file alone (with nvcc from PyPI's packages, add -L to their lib folder):"
 _IN_PARTS = "`ucc build` builds it of its parts, which follow, by NVRTC, nvJitLink and g++."
 
 
-def header(checked: Checked, program: ir.Kernel, planned: AnyPlanned, command: tuple[str, ...]) -> str:
+def header(checked: Checked, program: ir.Kernel, planned: Planned, command: tuple[str, ...]) -> str:
     """Free text; the emitter makes it a comment in which nothing can be code.
 
     `command` are the shell lines that build the file; none for a kernel that is built of parts alone.

@@ -12,8 +12,7 @@ from ucutlass.agent.problem import Problem
 from ucutlass.agent.tree import Tree
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import ShapeError, complete
@@ -52,7 +51,7 @@ class Looked:
         """The estimate of all launches, one after the other."""
         return math.fsum(self.estimates)
 
-    def kernel(self, stage: int) -> AnyPlanned:
+    def kernel(self, stage: int) -> Planned:
         """Of a stage that is no torch function."""
         chosen = self.plan.stages[stage].chosen
         assert chosen is not None

@@ -23,8 +23,7 @@ from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, p
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.tune.policy import Seen
 from ucutlass.tune.source import NotWritten, with_stage_schedule
 from ucutlass.tune.space import Space, explore
@@ -151,7 +150,7 @@ class _Turn:
             return Written(text, f"{name}: {show(space.groups[at].request)}, {predicted(space, at)}")
         return None
 
-    def _with(self, one: Looked, stage: int, winner: AnyPlanned) -> str | None:
+    def _with(self, one: Looked, stage: int, winner: Planned) -> str | None:
         try:
             return with_stage_schedule(one.checked, one.pipeline, one.plan, stage, winner, self.of.device)
         except NotWritten:

@@ -10,7 +10,6 @@ from ucutlass.agent.module import Module, meet
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import ARCHES, DEVICES, Device
-from ucutlass.kernels.planned import gemm_or_none
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol import report
 from ucutlass.sol.bounds import bounds
@@ -111,7 +110,7 @@ def bound_lines(
     if isinstance(program, ir.Kernel):
         try:
             chosen = frontend.plan_kernel(checked, program, tuple(extents.values()), arch, device)
-            planned = gemm_or_none(chosen.planned)
+            planned = chosen.planned
         except ProgramError:
             pass  # the bound of the fused program needs no plan
     found = bounds(program, extents, device, planned=planned)

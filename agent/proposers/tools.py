@@ -24,9 +24,8 @@ from ucutlass.diagnostics import ProgramError, render
 from ucutlass.explain import Explanation, explain
 from ucutlass.guide import guide
 from ucutlass.ir.schedule import FIELDS, legal_values, show
-from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.kernels.gemm.rules import RULES
-from ucutlass.kernels.planned import AnyPlanned, gemm_or_none
+from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
 from ucutlass.runtime import isolate
 from ucutlass.shapes import ShapeError
@@ -155,7 +154,7 @@ def described(subject: Subject, text: str, advised: bool = True) -> str:
     planned = _planned(read)
     if isinstance(planned, PipelinePlan):
         return "\n".join(_stage(stage) for stage in planned.stages)
-    bound = bounds(read.program, read.extents, subject.hardware, planned=gemm_or_none(planned))
+    bound = bounds(read.program, read.extents, subject.hardware, planned=planned)
     if not isinstance(planned, Planned):
         kind = type(planned.plan).__name__.removesuffix("Plan").lower()
         times = f"estimate {micro(planned.seconds)}, bound {micro(bound.fused.seconds)}"
@@ -243,7 +242,7 @@ def _read(subject: Subject, text: str) -> _Read:
     return _Read(subject, checked, program, subject.extents(program))
 
 
-def _planned(read: _Read) -> AnyPlanned | PipelinePlan:
+def _planned(read: _Read) -> Planned | PipelinePlan:
     """Raises ProgramError where no kernel is legal."""
     arch, device, given = read.subject.arch, read.subject.hardware, tuple(read.extents.values())
     match read.program:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import ArithmeticText, arithmetic, kind_of, taken
-from ucutlass.emit.convolution import emitter as convolution
-from ucutlass.emit.convolution.emitter import WalkText
+from ucutlass.emit.convolution import operands as convolution
+from ucutlass.emit.convolution.operands import WalkText
 from ucutlass.emit.functions import CPP
 from ucutlass.emit.gemm.sm80 import includes
 from ucutlass.emit.gemm.sm80_epilogue import batch_strides

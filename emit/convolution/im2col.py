@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ucutlass.emit import text
-from ucutlass.emit.convolution import emitter as convolution
+from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.gemm.sm80 import PAD_M, PAD_N

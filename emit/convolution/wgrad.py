@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.emit import text
-from ucutlass.emit.convolution import emitter as convolution
 from ucutlass.emit.convolution import im2col as conv_sm90
+from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.gemm.sm80 import PAD_M, PAD_N
 from ucutlass.kernels.access import Reduction

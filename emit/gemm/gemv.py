@@ -6,36 +6,13 @@ the lane. The template is `gemm/gemv.cu.j2`; parameters and epilogue are the mul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from ucutlass.emit import text
 from ucutlass.emit.arithmetic import arithmetic
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.emit.gemm.sm80 import includes
 from ucutlass.ir.elements import S8
+from ucutlass.kernels.gemm.gemv import cover
 from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule
-
-IN_FLIGHT = 8
-"""Loads of the matrix that a thread has in flight at a time, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a thread block covers its tile.
-
-    `order` is the mode along which neighbouring threads read the matrix. `threads_m` x
-    `threads_k` threads share rows and K; `parts` groups of them leave sums in shared memory.
-    """
-
-    order: Literal["k", "m"]
-    tile_m: int
-    threads_m: int
-    threads_k: int
-    vector: int
-    unroll: int
-    parts: int
-
 
 _INCLUDES = (
     "<algorithm>",
@@ -57,7 +34,7 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     """
     if reason := check(problem, schedule):
         raise ValueError(reason)
-    how = shape(problem, schedule)
+    how = cover(problem, schedule)
     along = epilogue.layout(problem)
     fast = schedule.columns if along.along == "n" else how.tile_m
     layout = epilogue.Layout(along.along, min(along.width, fast))
@@ -89,32 +66,17 @@ def render(problem: GemmProblem, schedule: GemvSchedule) -> str:
     )
 
 
-def shape(problem: GemmProblem, schedule: GemvSchedule) -> Shape:
-    """The cover of a tile. Along M a thread's rows are adjacent, one vector of at most 8; along K
-    vectors are short enough for a thread's share of the matrix to stay in registers."""
-    a = problem.a
-    widest = min(a.align, 16 // a.elem.bytes) if a.contiguous else 1
-    if a.contiguous == "m":
-        vector = min(widest, 8)
-        rows, threads = schedule.rows, schedule.threads
-        parts = threads if rows >= 32 else rows * threads // 32
-        return Shape("m", rows * vector, rows, threads, vector, IN_FLIGHT // 2, parts)
-    vector = min(widest, max(4, 64 // schedule.rows))
-    unroll = max(1, min(4, IN_FLIGHT // schedule.rows))
-    return Shape("k", schedule.rows, 1, schedule.threads, vector, unroll, schedule.threads // 32)
-
-
 def shared_bytes(problem: GemmProblem, schedule: GemvSchedule) -> int:
     """Dynamic shared memory of a thread block: sums of every part, the accumulators of the
     tile, and one such tile for every reduction; in bytes."""
-    how = shape(problem, schedule)
+    how = cover(problem, schedule)
     stages = 4 + sum(slot.bytes for slot in epilogue.reductions(problem))
     return how.parts * how.tile_m * schedule.columns * 4 + _stage_elements(problem, schedule) * stages
 
 
 def _stage_elements(problem: GemmProblem, schedule: GemvSchedule) -> int:
     # At least one for every warp, which reduce_stage keeps its warps' values in.
-    return max(32, shape(problem, schedule).tile_m * schedule.columns)
+    return max(32, cover(problem, schedule).tile_m * schedule.columns)
 
 
 def check(problem: GemmProblem, schedule: GemvSchedule) -> str:

@@ -18,7 +18,7 @@ from ucutlass.emit.gemm.staged import NotServed, Staged, stage
 from ucutlass.emit.text import Source
 from ucutlass.files import put
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.planned import Plan
 from ucutlass.runtime import nvcc, process, ptxas
 from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
 from ucutlass.runtime.cache import Cache

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, TensorType
 from ucutlass.ir.elements import F16
+from ucutlass.kernels.granularity import Granularity
 from ucutlass.reference.binding import shape_of
 from ucutlass.runtime.distributions import CORE, MEANINGS, Distribution
 from ucutlass.runtime.inputs import nodes_of, residue_dims, result_types, roles_of, summed_dims
@@ -68,24 +69,13 @@ class Suite:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grain:
-    """How a kernel cuts a program's dimensions, by name. `tile`: its tile's extents, 1 where it has
-    none; `step`: what extents must be multiples of; `depth`: summed extents that fill its
-    pipeline, stages times the tile's. Names that are missing count as 1."""
-
-    tile: Mapping[str, int]
-    step: Mapping[str, int]
-    depth: Mapping[str, int]
-
-
-NO_GRAIN = Grain({}, {}, {})
+NO_GRANULARITY = Granularity({}, {}, {})
 
 
 def suite(
     program: Program,
     sizes: Mapping[str, int],
-    grain: Grain = NO_GRAIN,
+    grain: Granularity = NO_GRANULARITY,
     *,
     seed: int,
     distributions: Sequence[Distribution] = (),
@@ -203,7 +193,7 @@ _PRIME = 13
 def _neighbours(
     program: Program,
     asked: Mapping[str, int],
-    grain: Grain,
+    grain: Granularity,
     wanted: Sequence[Distribution],
     left_out: list[LeftOut],
 ) -> Iterator[Case]:
@@ -227,7 +217,9 @@ def _neighbours(
                 yield _draft("edge", sizes, residue, why)
 
 
-def _shapes(program: Program, asked: Mapping[str, int], grain: Grain) -> Iterator[tuple[str, dict[str, int]]]:
+def _shapes(
+    program: Program, asked: Mapping[str, int], grain: Granularity
+) -> Iterator[tuple[str, dict[str, int]]]:
     """Extents with what they are for. The dimensions that are not varied take little more than a
     tile, so that a case costs little; those that a dot sums, little more than its pipeline."""
     summed = {d for over in summed_dims(program, Dot) for d in over}
@@ -252,7 +244,7 @@ def _offset_dims(program: Program) -> set[str]:
     return {d for type_ in types for d in type_.dims}
 
 
-def _values(d: str, asked: int, grain: Grain, summed: bool) -> Iterator[tuple[str, int]]:
+def _values(d: str, asked: int, grain: Granularity, summed: bool) -> Iterator[tuple[str, int]]:
     tile, step = grain.tile.get(d, 1), _step(grain, d)
     by = "" if step == 1 else f" times {step}"
     yield ("1" if step == 1 else f"{step}, the least"), step
@@ -270,7 +262,7 @@ def _values(d: str, asked: int, grain: Grain, summed: bool) -> Iterator[tuple[st
         yield "two tiles", _up(2 * tile, step)
 
 
-def _step(grain: Grain, d: str) -> int:
+def _step(grain: Granularity, d: str) -> int:
     return grain.step.get(d, 1)
 
 
@@ -282,7 +274,7 @@ def _down(value: int, step: int) -> int:
     return value // step * step
 
 
-def _refusals(program: Program, asked: Mapping[str, int], grain: Grain) -> Iterator[Case]:
+def _refusals(program: Program, asked: Mapping[str, int], grain: Granularity) -> Iterator[Case]:
     """One extent that is not a multiple of its step, for each dimension that has one; tensors that
     begin where no vector may."""
     if any(_step(grain, d) > 1 for d in asked):
@@ -303,7 +295,7 @@ def _refusals(program: Program, asked: Mapping[str, int], grain: Grain) -> Itera
 
 
 def reduced(
-    program: Program, sizes: Mapping[str, int], grain: Grain = NO_GRAIN, *, seed: int
+    program: Program, sizes: Mapping[str, int], grain: Granularity = NO_GRANULARITY, *, seed: int
 ) -> tuple[Case, ...]:
     """A few cases of little work that still pass every edge: a tile and a little of the next, a summed
     extent longer than the pipeline, single elements. Raises ShapeError where `sizes` does not fit."""

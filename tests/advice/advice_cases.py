@@ -5,7 +5,7 @@ from __future__ import annotations
 from ucutlass import frontend
 from ucutlass.advice import Facts, facts_of
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 
 PLAIN = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) SCHEDULE }"

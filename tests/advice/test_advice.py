@@ -17,8 +17,10 @@ from ucutlass.advice import Counters, Facts, HitRate, Timing, advise, classify, 
 from ucutlass.advice.edits import MODEL_HIGH, MODEL_LOW, PAYS
 from ucutlass.advice.finding import GROUPS
 from ucutlass.advice.rules import BY_NUMBER, RULES
-from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 
 SMALL_TILE = "warps pingpong tile 64x64x64 cluster 1x1 stages 2"
@@ -33,18 +35,18 @@ def check_edits(f: Facts) -> None:
     for rule in RULES:
         found = finding(rule, f)
         for edit in found.edits if found else ():
-            made = plan(f.problem, p.sizes, p.candidate.arch, p.device, edit.request)
+            made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, edit.request)
             assert isinstance(made, Planned), (rule.number, edit.schedule)
-            assert legal(made.candidate) and made.request == edit.request
+            assert legal(candidate_of(made)) and made.request == edit.request
             assert edit.changes and edit.request != p.request
             assert 0 < edit.expected.low <= edit.expected.high
-            pasted = planned(PLAIN, *_mnk(f), edit.schedule, p.candidate.arch.name)
+            pasted = planned(PLAIN, *_mnk(f), edit.schedule, candidate_of(p).arch.name)
             assert pasted.request == edit.request
         assert len(found.edits if found else ()) <= 2
 
 
 def _mnk(f: Facts) -> tuple[int, int, int]:
-    c = f.planned.candidate
+    c = candidate_of(f.planned)
     m, n = (c.shape.n, c.shape.m) if c.swapped else (c.shape.m, c.shape.n)
     return m, n, c.shape.k
 
@@ -184,8 +186,8 @@ def test_a_bad_schedule_is_noticed(bad: Bad) -> None:
     assert case.spoke(), f"rule {bad.rule} is silent"
     assert case.edit is not None
     p = case.planned
-    made = plan(facts_of(p).problem, p.sizes, p.candidate.arch, p.device, case.edit.request)
-    assert isinstance(made, Planned) and legal(made.candidate)
+    made = plan(facts_of(p).problem, p.sizes, candidate_of(p).arch, p.device, case.edit.request)
+    assert isinstance(made, Planned) and legal(candidate_of(made))
 
 
 def test_the_table_has_enough_kernels_of_enough_kinds() -> None:
@@ -207,7 +209,7 @@ def test_first_edits_were_faster_on_the_h200(capsys: pytest.CaptureFixture[str])
 def test_recorded_plans_are_the_recorded_schedules() -> None:
     rows = recorded()
     assert len(rows) == 1062
-    shape = rows[0][0].candidate.shape
+    shape = candidate_of(rows[0][0]).shape
     assert (shape.m, shape.n, shape.k) == (2048, 2048, 2048) and rows[0][1] == 25.07
 
 

@@ -12,8 +12,8 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import extents
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.families import Refused, recognise
-from ucutlass.kernels.planning import plan_form
+from ucutlass.kernels.families import match, plan_pattern
+from ucutlass.kernels.refused import Refused
 from ucutlass.limits import ERRORS
 
 
@@ -204,9 +204,9 @@ def test_recognition_refuses(code: str) -> None:
     (program,) = check(REFUSED[code]).programs
     assert isinstance(program, ir.Kernel)
     with pytest.raises(Refused) as caught:
-        form = recognise(program)
+        form = match(program)
         if code in SIZED:
-            plan_form(form, [4] * len(program.dims), ARCHES["sm90a"], None, Request())
+            plan_pattern(form, [4] * len(program.dims), ARCHES["sm90a"], None, Request())
     assert caught.value.diagnostic.code == code
 
 

@@ -25,7 +25,7 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.emit import Source
 from ucutlass.kernels.grouped_gemm.plan import SimtSchedule
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import isolate, verify
 from ucutlass.runtime.inputs import Distribution, generate
@@ -124,7 +124,7 @@ def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
             return str(outcome)[-1500:]
 
 
-def _entry(source: Source, planned: AnyPlanned, folder: Path) -> Any:
+def _entry(source: Source, planned: Planned, folder: Path) -> Any:
     if isinstance(getattr(planned.plan, "schedule", None), SimtSchedule):
         return emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}"), folder)
     return build(source, folder)
@@ -152,7 +152,7 @@ def judge_here(text: str, sizes: dict[str, int], seed: int) -> str:
                 (ctypes.c_void_p * len(addresses))(*addresses),
                 (ctypes.c_int64 * len(extents))(*extents),
                 (ctypes.c_double * max(1, len(scalars)))(*scalars),
-                (ctypes.c_int64 * 3)(*planned.knob_values),
+                (ctypes.c_int64 * 3)(*planned.launch),
                 None,
                 None,
                 None,

@@ -27,12 +27,12 @@ from ucutlass.kernels.arithmetic import (
     LoadSlot,
     Round,
 )
-from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Knobs
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, LaunchParameters
 
 GUARD = 64
 """Elements before and after every tensor that a kernel must leave alone."""
 
-DEFAULT = Knobs()
+DEFAULT = LaunchParameters()
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def run(
     entry: Any,
     plan: GemmPlan,
     sizes: Sequence[int],
-    knobs: Knobs = DEFAULT,
+    knobs: LaunchParameters = DEFAULT,
     scalars: Sequence[float] = (),
     device: str = "cpu",
     fill: str = "integers",
@@ -115,7 +115,7 @@ def call(
     addresses: Sequence[int],
     sizes: Sequence[int],
     scalars: Sequence[float],
-    knobs: Knobs,
+    knobs: LaunchParameters,
     device: str,
     stream: int,
 ) -> int:

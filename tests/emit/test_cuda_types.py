@@ -20,7 +20,7 @@ from ucutlass.backend import source_of, toolchain
 from ucutlass.emit.cuda_types import CUDA_TYPES, plain
 from ucutlass.emit.text import Source
 from ucutlass.ir.elements import BF16, E4M3, E5M2, ELEMENTS, F16, I32, S8, TF32, U8, Element
-from ucutlass.kernels.gemm.plan import Knobs
+from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.runtime.build import build
 from ucutlass.runtime.cache import Cache
 from ucutlass.shapes import complete
@@ -83,7 +83,7 @@ def test_what_is_stored_is_rounded_as_the_reference_says(count: int, tmp_path: P
     x = torch.from_numpy(every.astype(np.float32))
     kept = [torch.empty(len(x), dtype=getattr(torch, e.torch)) for e in (*STORED, TF32)]
     addresses = [t.data_ptr() for t in (x, *kept)]
-    assert plan_reference.call(entry, addresses, (len(x),), (), Knobs(), "cpu", 0) == 0
+    assert plan_reference.call(entry, addresses, (len(x),), (), LaunchParameters(), "cpu", 0) == 0
     for elem, got in zip((*STORED, TF32), kept, strict=True):
         wrong = [
             (float(v), g, want)
@@ -140,4 +140,7 @@ def test_an_extent_that_leaves_nothing_to_divide_by_is_refused(tmp_path: Path) -
     tensors = [torch.zeros(1024) for _ in range(3)]
     addresses = [t.data_ptr() for t in tensors]
     sizes = [(8, 3), (3, 3)]
-    assert [plan_reference.call(entry, addresses, s, (), Knobs(), "cpu", 0) for s in sizes] == [1, 1]
+    assert [plan_reference.call(entry, addresses, s, (), LaunchParameters(), "cpu", 0) for s in sizes] == [
+        1,
+        1,
+    ]

@@ -18,11 +18,11 @@ from tests.emit.plan_reference import call, run, worst
 from ucutlass.emit import emit
 from ucutlass.emit.gemm import sm80 as gemm_sm80
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32, Element
-from ucutlass.kernels.gemm.plan import GemmPlan, Knobs, Sm80Schedule
+from ucutlass.kernels.gemm.plan import GemmPlan, LaunchParameters, Sm80Schedule
 
 SIMT = Sm80Schedule((64, 64, 16), (32, 32), 2, "simt")
 BYTES = Sm80Schedule((64, 64, 64), (32, 32), 3, "tensor")
-WHOLE, SPLIT = Knobs(), Knobs(raster=2, swizzle=4, splits=3)
+WHOLE, SPLIT = LaunchParameters(), LaunchParameters(raster=2, swizzle=4, splits=3)
 
 PLANS: dict[str, GemmPlan] = {
     "f16_aligned": plain(F16, F16, align=8),

@@ -14,9 +14,9 @@ from tests.emit.plan_reference import run, worst
 from ucutlass.emit import emit
 from ucutlass.emit.gemm import gemv
 from ucutlass.ir.elements import BF16, E4M3, F16, F32, I32, S8, TF32
-from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Knobs
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, LaunchParameters
 
-WHOLE, SPLIT = Knobs(), Knobs(raster=2, swizzle=4, splits=3)
+WHOLE, SPLIT = LaunchParameters(), LaunchParameters(raster=2, swizzle=4, splits=3)
 
 PLANS: dict[str, GemmPlan] = {
     "bf16": plain(BF16, F32, align=8, schedule=GemvSchedule(4, 2, 64)),

@@ -18,7 +18,7 @@ from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import ShapeError, complete, free_dims
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,7 +71,7 @@ def _ours(text: str) -> set[str]:
     return defined - (LANGUAGE - {"x"})
 
 
-def emitted(text: str, sizes: tuple[int, ...] | None, name: int) -> tuple[Source, AnyPlanned]:
+def emitted(text: str, sizes: tuple[int, ...] | None, name: int) -> tuple[Source, Planned]:
     checked = frontend.read_text(text)
     program = checked.module.programs[name]
     assert isinstance(program, ir.Kernel)

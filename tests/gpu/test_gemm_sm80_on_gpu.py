@@ -21,7 +21,7 @@ from ucutlass.backend import toolchain
 from ucutlass.emit import Source, emit
 from ucutlass.ir.elements import BF16, E4M3, E5M2, F16, F32, I32, S8, TF32
 from ucutlass.ir.hardware import arch_for
-from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, Knobs, Sm80Schedule
+from ucutlass.kernels.gemm.plan import GemmPlan, GemvSchedule, LaunchParameters, Sm80Schedule
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.parallel import Failure, build_many
@@ -91,7 +91,11 @@ def _extents(plan: GemmPlan) -> list[tuple[int, ...]]:
 def test_integers_come_out_exact(name: str, entries: dict[str, Any]) -> None:
     plan = EXACT[name]
     for sizes in _extents(plan):
-        for knobs in (Knobs(), Knobs(raster=1, swizzle=2), Knobs(raster=2, swizzle=4, splits=3)):
+        for knobs in (
+            LaunchParameters(),
+            LaunchParameters(raster=1, swizzle=2),
+            LaunchParameters(raster=2, swizzle=4, splits=3),
+        ):
             done = run(entries[name], plan, sizes, knobs, (0.5,) * plan.problem.scalars, device="cuda")
             assert done.code == 0, (sizes, knobs)
             errors = worst(done, plan.problem)
@@ -104,7 +108,7 @@ def test_integers_come_out_exact(name: str, entries: dict[str, Any]) -> None:
 def test_floats_are_within_the_lanes_bound(name: str, entries: dict[str, Any]) -> None:
     plan = FLOATS[name]
     for sizes in _extents(plan):
-        for knobs in (Knobs(), Knobs(splits=4)):
+        for knobs in (LaunchParameters(), LaunchParameters(splits=4)):
             done = run(entries[name], plan, sizes, knobs, device="cuda", fill="floats")
             assert done.code == 0
             a, b, out = (buffer.view.to(torch.float64) for buffer in done.buffers)
@@ -128,7 +132,7 @@ def test_infinities_and_nans_are_those_of_f32(name: str, entries: dict[str, Any]
     stored_a, stored_b = (a.T.contiguous(), b.T.contiguous()) if name == "simt_wide" else (a, b)
     out = torch.empty(m, n, device="cuda")
     addresses = [t.data_ptr() for t in (stored_a, stored_b, out)]
-    assert call(entries[name], addresses, (m, n, k), (), Knobs(), "cuda", 0) == 0
+    assert call(entries[name], addresses, (m, n, k), (), LaunchParameters(), "cuda", 0) == 0
     assert torch.equal(out.isnan(), wanted.isnan())
     assert torch.equal(out.isinf(), wanted.isinf())
 
@@ -141,7 +145,10 @@ def test_more_than_two_to_the_31_elements(name: str, n: int, entries: dict[str, 
     a = torch.randint(-1, 2, (m, k), device="cuda", dtype=torch.int8).to(dtype)
     b = torch.randint(-1, 2, (n, k), device="cuda", dtype=torch.int8).to(dtype)
     out = torch.empty(m, n, device="cuda", dtype=out_type)
-    assert call(entries[name], [t.data_ptr() for t in (a, b, out)], (m, n, k), (), Knobs(), "cuda", 0) == 0
+    assert (
+        call(entries[name], [t.data_ptr() for t in (a, b, out)], (m, n, k), (), LaunchParameters(), "cuda", 0)
+        == 0
+    )
     for rows in (slice(0, 100), slice(m - 100, m)):
         assert torch.equal(out[rows].double(), (a[rows].double() @ b.double().T).to(out_type).double())
 
@@ -150,7 +157,7 @@ def test_more_than_two_to_the_31_elements(name: str, n: int, entries: dict[str, 
 def test_results_do_not_depend_on_the_run(name: str, entries: dict[str, Any]) -> None:
     plan, sizes = EXACT[name], (257, 8, 131, 3, 3, 2)
     runs = [
-        run(entries[name], plan, sizes, Knobs(splits=5), (0.5,), device="cuda", fill="floats")
+        run(entries[name], plan, sizes, LaunchParameters(splits=5), (0.5,), device="cuda", fill="floats")
         for _ in range(3)
     ]
     for other in runs[1:]:

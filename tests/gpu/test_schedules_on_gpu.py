@@ -14,7 +14,7 @@ import ucutlass
 from tests.kernels.test_schedules import CASES, _with, space
 from ucutlass.backend import build_sources, source_of
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.build import Artifact
@@ -30,7 +30,7 @@ DRAWN = [(family, i) for family in ("sweep", "convolution", "products", "attenti
 
 
 @cache
-def drawn(family: str, number: int) -> tuple[str, FamilyPlanned]:
+def drawn(family: str, number: int) -> tuple[str, Planned]:
     """A program's name and one of its kernels; another build than the planner's."""
     draw = random.Random(f"{family} {number}")
     while True:

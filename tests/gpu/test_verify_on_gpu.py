@@ -12,9 +12,10 @@ import torch
 from ucutlass import frontend
 from ucutlass.backend import build_kernel
 from ucutlass.ir.hardware import arch_for, device_named
+from ucutlass.kernels.granularity import Granularity
 from ucutlass.runtime.sanitize import Tool
 from ucutlass.runtime.verify import Case, Suite
-from ucutlass.runtime.verify.suite import Grain, reduced, suite
+from ucutlass.runtime.verify.suite import reduced, suite
 from ucutlass.shapes import complete
 from ucutlass.trials import verified
 from ucutlass.trials.verify import facts
@@ -88,7 +89,7 @@ def _broken(bug: int, folder: Path) -> verified.Plan:
     flags = ["-std=c++17", "-arch=native", f"-DBUG={bug}", "-shared", "-Xcompiler=-fPIC", "-w"]
     subprocess.run([nvcc, *flags, str(source), "-o", str(library)], check=True)
     program = frontend.kernel(frontend.read_text(BROKEN))
-    grain = Grain({"M": 16, "N": 16, "K": 16}, {}, {})
+    grain = Granularity({"M": 16, "N": 16, "K": 16}, {}, {})
     return verified.Plan(
         facts(BROKEN, "<text>", "k", [(str(library), "ucc_broken", ())]),
         grain,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from ucutlass.emit.convolution import emitter as convolution
 from ucutlass.emit.convolution import im2col as conv_sm90
+from ucutlass.emit.convolution import operands as convolution
 from ucutlass.emit.convolution import wgrad as conv_places
 from ucutlass.emit.gemm import sm80_epilogue as epilogue
 from ucutlass.ir.extents import evaluate

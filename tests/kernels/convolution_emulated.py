@@ -17,14 +17,14 @@ from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
 from ucutlass.emit import emit
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
 
 
-def plan(text: str, given: Mapping[str, int], arch: str = "sm80") -> AnyPlanned:
+def plan(text: str, given: Mapping[str, int], arch: str = "sm80") -> Planned:
     """The plan for these extents; sm80's kernels are those that the emulator runs."""
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
@@ -36,7 +36,7 @@ def judge(
     given: Mapping[str, int],
     seed: int = 0,
     arch: str = "sm80",
-    change: Callable[[AnyPlanned], AnyPlanned] = lambda planned: planned,
+    change: Callable[[Planned], Planned] = lambda planned: planned,
 ) -> list[str]:
     """What is wrong with the kernel of a program for these extents, planned and then changed."""
     checked = frontend.read_text(text)
@@ -52,7 +52,7 @@ def judge(
     def launch(arguments: Sequence[Any], outputs: Sequence[Tensor]) -> None:
         tensors = [t for t in (*arguments, *outputs) if isinstance(t, Tensor)]
         scalars = [float(a) for a in arguments if not isinstance(a, Tensor)]
-        code = call(entry, tensors, planned.sizes, scalars, planned.knob_values)
+        code = call(entry, tensors, planned.sizes, scalars, planned.launch)
         if code:
             raise RuntimeError(f"the entry returned {code}")
 

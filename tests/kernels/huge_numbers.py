@@ -15,7 +15,7 @@ from tests.emit import emulator, plan_reference
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
-from ucutlass.kernels.gemm.plan import Knobs
+from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.reference import expect
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
@@ -106,7 +106,9 @@ def emulate_here(program: str, sizes: dict[str, int], scores: Scores, seed: int)
     with tempfile.TemporaryDirectory(prefix="huge-") as folder:
         entry = emulator.build(source, Path(folder))
     addresses = [t.data_ptr() for t in (*arguments, out)]
-    code = plan_reference.call(entry, addresses, planned.sizes, [], Knobs(*planned.knob_values), "cpu", 0)
+    code = plan_reference.call(
+        entry, addresses, planned.sizes, [], LaunchParameters(*planned.launch), "cpu", 0
+    )
     if code:
         raise RuntimeError(f"the entry returned {code}")
     reference, got = wanted.reference, out.double()

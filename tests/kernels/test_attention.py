@@ -14,7 +14,7 @@ from ucutlass.kernels.attention.match import AttentionForm
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionSchedule, Packed
 from ucutlass.kernels.attention.problem import Window
 from ucutlass.kernels.attention.score import worth
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference.expect import expect
 from ucutlass.shapes import complete, free_dims
 
@@ -22,12 +22,12 @@ FAR = 2**40
 SIZES = {"B": 2, "H": 3, "G": 2, "L": 197, "S": 333, "D": 64, "E": 128, "O": 9}
 
 
-def planned(program: str, **sizes: int) -> FamilyPlanned:
+def planned(program: str, **sizes: int) -> Planned:
     checked = frontend.read_text(program)
     kernel = frontend.kernel(checked)
     extents = complete(kernel, {d: n for d, n in (SIZES | sizes).items() if d in free_dims(kernel)})
     made = frontend.plan_kernel(checked, kernel, extents, "sm90a").planned
-    assert isinstance(made, FamilyPlanned) and isinstance(made.plan, AttentionPlan)
+    assert isinstance(made, Planned) and isinstance(made.plan, AttentionPlan)
     return made
 
 
@@ -43,7 +43,7 @@ def refused(program: str, **sizes: int) -> tuple[str, str]:
 def test_every_program_is_attention_and_is_emitted(name: str, lane: str) -> None:
     checked = frontend.read_text(text(name, lane))
     kernel = frontend.kernel(checked)
-    assert isinstance(frontend.form(checked, kernel), AttentionForm)
+    assert isinstance(frontend.pattern(checked, kernel), AttentionForm)
     made = planned(text(name, lane))
     assert "wgmma.mma_async" in source_of(checked, kernel, made).text
 
@@ -177,7 +177,7 @@ def test_few_queries_share_a_tile_and_split_their_keys(
     problem = made.plan.problem
     assert [list(kernel.dims)[i] for i in problem.scores.m] == rows
     assert (problem.walk and problem.walk.mode) == mode
-    assert made.knob_values[1] == parts and made.plan.schedule.split is (parts > 1)
+    assert made.launch[1] == parts and made.plan.schedule.split is (parts > 1)
 
 
 def test_a_group_that_lies_apart_becomes_rows_where_there_is_one_query() -> None:

@@ -15,11 +15,13 @@ from ucutlass.emit import emit
 from ucutlass.emit.convolution import im2col as conv_sm90
 from ucutlass.emit.convolution import wgrad as conv_places
 from ucutlass.ir.hardware import ARCHES
+from ucutlass.kernels.convolution.match import ConvForm
 from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule, PlacesSchedule
 from ucutlass.kernels.convolution.plan_im2col import im2col
-from ucutlass.kernels.families import ConvForm, GemmForm, SweepForm
+from ucutlass.kernels.gemm.match import GemmForm
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm80Schedule
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction.match import SweepForm
 from ucutlass.shapes import complete
 
 FORWARD = "x: f16[N, H, W, C], w: f16[K, R=3, S=3, C]"
@@ -33,7 +35,7 @@ def _kernel(head: str, result: str, value: str, more: str = "") -> str:
 
 def _form(text: str) -> object:
     checked = frontend.read_text(text)
-    return frontend.form(checked, frontend.kernel(checked))
+    return frontend.pattern(checked, frontend.kernel(checked))
 
 
 def _codes(text: str, sizes: dict[str, int] | None = None, arch: str = "sm90a") -> list[str]:
@@ -45,7 +47,7 @@ def _codes(text: str, sizes: dict[str, int] | None = None, arch: str = "sm90a") 
     return [d.code for d in error.value.diagnostics]
 
 
-def _conv(planned: AnyPlanned) -> ConvPlan:
+def _conv(planned: Planned) -> ConvPlan:
     assert isinstance(planned.plan, ConvPlan)
     return planned.plan
 
@@ -158,9 +160,9 @@ def test_gradients_of_weights_are_summed_over_places() -> None:
     deep = plan(text, {"N": 32, "H": 28, "W": 28, "C": 128, "K": 128}, "sm90a")
     made = _conv(deep)
     assert isinstance(made.schedule, PlacesSchedule) and made.schedule.part == 64
-    assert deep.knob_values[2] > 4 and made.problem.a.pack is None and made.problem.b.pack is None
+    assert deep.launch[2] > 4 and made.problem.a.pack is None and made.problem.b.pack is None
     wide = plan(text, {"N": 8, "H": 7, "W": 7, "C": 1024, "K": 1024}, "sm90a")
-    assert wide.knob_values[2] == 1
+    assert wide.launch[2] == 1
     exchanged = _conv(plan(*PROGRAMS["weight gradient exchanged"], "sm90a"))
     assert isinstance(exchanged.schedule, PlacesSchedule)
     assert [a.window is not None for a in exchanged.problem.a.axes] == [False, True, True, False]
@@ -267,7 +269,7 @@ def test_values_of_hopper_s_kernel_on_the_host(name: str) -> None:
 )
 def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
     # Of nine parts, four threads share what is added.
-    def in_parts(planned: AnyPlanned) -> AnyPlanned:
+    def in_parts(planned: Planned) -> Planned:
         return replace(planned, knob_values=(0, 4, 9))
 
     text, sizes = PROGRAMS[name]
@@ -279,7 +281,7 @@ def test_values_of_a_gradient_in_parts_on_the_host(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["f16 strided", "data gradient"])
 def test_values_of_three_warp_groups_on_the_host(name: str) -> None:
-    def wide(planned: AnyPlanned) -> AnyPlanned:
+    def wide(planned: Planned) -> Planned:
         made = _conv(planned)
         assert isinstance(made.schedule, Im2colSchedule)
         tile = (192, 256, made.schedule.tile[2])

@@ -17,18 +17,18 @@ from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, SimtSchedule, Wgmma
 from ucutlass.kernels.grouped_gemm.planner import estimate, why_illegal
 from ucutlass.kernels.grouped_gemm.problem import products_problem
 from ucutlass.kernels.grouped_gemm.smem import SHARED_BYTES, most_stages, stage_bytes, steps
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 
 MOE = PRODUCTS["moe"].text
 PAIR = PRODUCTS["gated pair"].text
 
 
-def planned(text: str, arch: str = "sm90a", **sizes: int) -> FamilyPlanned:
+def planned(text: str, arch: str = "sm90a", **sizes: int) -> Planned:
     checked = frontend.read_text(text)
     kernel = frontend.kernel(checked)
     found = frontend.plan_kernel(checked, kernel, complete(kernel, sizes), arch).planned
-    assert isinstance(found, FamilyPlanned)
+    assert isinstance(found, Planned)
     return found
 
 
@@ -40,7 +40,7 @@ def plan(text: str, **sizes: int) -> ProductsPlan:
 
 def form(text: str) -> ProductsForm:
     checked = frontend.read_text(text)
-    found = frontend.form(checked, frontend.kernel(checked))
+    found = frontend.pattern(checked, frontend.kernel(checked))
     assert isinstance(found, ProductsForm)
     return found
 
@@ -164,7 +164,7 @@ def test_a_schedule_is_followed() -> None:
     assert isinstance(found.plan, ProductsPlan) and isinstance(found.plan.schedule, WgmmaSchedule)
     assert found.plan.schedule.tile == (64, 256, 64)
     assert found.plan.schedule.stages == 4
-    assert found.knob_values == (4,)
+    assert found.launch == (4,)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_schedules_of_widened_weights_are_those_measured() -> None:
 def test_row_gradients_take_narrow_bands() -> None:
     gradient = planned(PRODUCTS["moe, gradient of rows"].text, T=4096, F=4096, D=2048, E=8)
     forward = planned(MOE, T=4096, F=4096, D=2048, E=8)
-    assert (gradient.knob_values[0], forward.knob_values[0]) == (2, 8)
+    assert (gradient.launch[0], forward.launch[0]) == (2, 8)
 
 
 def test_ragged_rows_that_lie_innermost_are_not_loaded_by_tma() -> None:

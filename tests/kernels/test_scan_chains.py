@@ -18,8 +18,8 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.emit import Source
-from ucutlass.kernels.gemm.plan import Knobs
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.gemm.plan import LaunchParameters
+from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.reduction.plan import SweepPlan, SweepSchedule
 from ucutlass.runtime import isolate
 from ucutlass.shapes import complete
@@ -40,11 +40,11 @@ def text_of(program: str, fields: str = "") -> str:
     return program.replace("SCHEDULE", f"schedule sm90a {{ {fields} }}" if fields else "")
 
 
-def made(program: str, fields: str = "", arch: str = "sm90a", **sizes: int) -> tuple[FamilyPlanned, Source]:
+def made(program: str, fields: str = "", arch: str = "sm90a", **sizes: int) -> tuple[Planned, Source]:
     checked = frontend.read_text(text_of(program, fields).replace("sm90a", arch))
     kernel = frontend.kernel(checked)
     planned = frontend.plan_kernel(checked, kernel, complete(kernel, sizes), arch).planned
-    assert isinstance(planned, FamilyPlanned)
+    assert isinstance(planned, Planned)
     return planned, source_of(checked, kernel, planned)
 
 
@@ -199,10 +199,10 @@ def side_by_side(program: str, shape: list[int], fields: str) -> list[bool]:
     return [torch.equal(launched(together, planned, x), wanted) for _ in range(4)]
 
 
-def launched(entry: Any, planned: FamilyPlanned, x: torch.Tensor) -> torch.Tensor:
+def launched(entry: Any, planned: Planned, x: torch.Tensor) -> torch.Tensor:
     out = torch.full_like(x, torch.nan)
     code = plan_reference.call(
-        entry, [x.data_ptr(), out.data_ptr()], planned.sizes, [], Knobs(*planned.knob_values), "cpu", 0
+        entry, [x.data_ptr(), out.data_ptr()], planned.sizes, [], LaunchParameters(*planned.launch), "cpu", 0
     )
     assert code == 0
     return out

@@ -23,8 +23,8 @@ from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS, Request, request_of_json, show
 from ucutlass.kernels.attention.plan import AttentionPlan
 from ucutlass.kernels.attention.schedule import shared_bytes
-from ucutlass.kernels.planned import FamilyPlanned
-from ucutlass.kernels.planning import kernels, plan_form
+from ucutlass.kernels.families import plan_pattern, schedules
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, free_dims
 
 _ATTENTION = {"B": 2, "H": 4, "G": 2, "L": 2048, "S": 1024, "E": 64, "O": 9}
@@ -39,20 +39,19 @@ CASES: dict[str, tuple[str, dict[str, int]]] = {
 
 
 @cache
-def space(name: str, arch: str = "sm90a") -> tuple[frontend.Checked, ir.Kernel, tuple[FamilyPlanned, ...]]:
+def space(name: str, arch: str = "sm90a") -> tuple[frontend.Checked, ir.Kernel, tuple[Planned, ...]]:
     text, sizes = CASES[name]
     checked = frontend.read_text(text)
     kernel = frontend.kernel(checked)
     extents = complete(kernel, {d: sizes[d] for d in free_dims(kernel)})
-    form = frontend.form(checked, kernel)
-    assert not isinstance(form, frontend.GemmForm)
-    return checked, kernel, tuple(kernels(form, extents, ARCHES[arch], None, Request()))
+    form = frontend.pattern(checked, kernel)
+    return checked, kernel, tuple(schedules(form, extents, ARCHES[arch], None, Request()))
 
 
-def _planned(text: str, sizes: tuple[int, ...], arch: str = "sm90a") -> FamilyPlanned:
+def _planned(text: str, sizes: tuple[int, ...], arch: str = "sm90a") -> Planned:
     checked = frontend.read_text(text)
     made = frontend.plan_kernel(checked, frontend.kernel(checked), sizes, arch).planned
-    assert isinstance(made, FamilyPlanned)
+    assert isinstance(made, Planned)
     return made
 
 
@@ -67,8 +66,8 @@ def test_a_space_begins_with_the_planners_choice_and_has_no_kernel_twice(name: s
     checked, kernel, found = space(name)
     own = frontend.plan_kernel(checked, kernel, found[0].sizes, "sm90a").planned
     first = found[0]
-    assert (first.plan, first.knob_values, first.request) == (own.plan, own.knob_values, own.request)
-    assert len({(k.plan, k.knob_values) for k in found}) == len(found)
+    assert (first.plan, first.launch, first.request) == (own.plan, own.launch, own.request)
+    assert len({(k.plan, k.launch) for k in found}) == len(found)
     assert len({k.request for k in found}) == len(found)
 
 
@@ -79,7 +78,7 @@ def test_what_a_space_yields_is_emitted_and_is_the_same_once_written_and_read(da
     one = data.draw(st.sampled_from(space(name)[2]))
     assert emit(one.plan, "").entry
     again = _planned(_with(CASES[name][0], show(one.request)), one.sizes)
-    assert (again.plan, again.knob_values, again.request) == (one.plan, one.knob_values, one.request)
+    assert (again.plan, again.launch, again.request) == (one.plan, one.launch, one.request)
     kept = {n: list(v) if isinstance(v, tuple) else v for n, v in one.request.given().items()}
     assert request_of_json(kept) == one.request
 
@@ -91,17 +90,17 @@ def test_any_values_are_kept_or_refused_with_a_rule_and_a_legal_neighbour(data: 
     names = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=3, unique=True))
     given_ = {n: data.draw(_value(n)) for n in names}
     checked, kernel, found = space(name)
-    form, asked = frontend.form(checked, kernel), request_of_json(given_)
-    made = plan_form(form, found[0].sizes, ARCHES["sm90a"], None, asked)
-    if isinstance(made, FamilyPlanned):
+    form, asked = frontend.pattern(checked, kernel), request_of_json(given_)
+    made = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, asked)
+    if isinstance(made, Planned):
         assert asked.given().items() <= made.request.given().items()
         return
     assert isinstance(made, tuple) and made
     for violation in made:
         assert re.fullmatch(r"UC0\d{3}", violation.code) and violation.hint
         assert violation.nearest is not None
-        near = plan_form(form, found[0].sizes, ARCHES["sm90a"], None, violation.nearest)
-        assert isinstance(near, FamilyPlanned) and near.request == violation.nearest
+        near = plan_pattern(form, found[0].sizes, ARCHES["sm90a"], None, violation.nearest)
+        assert isinstance(near, Planned) and near.request == violation.nearest
 
 
 def _value(name: str) -> st.SearchStrategy[object]:

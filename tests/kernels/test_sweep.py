@@ -23,8 +23,8 @@ from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import Diagnostic, ProgramError
 from ucutlass.emit.text import Source
-from ucutlass.kernels.gemm.plan import Knobs
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.gemm.plan import LaunchParameters
+from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.reduction.match import SweepForm
 from ucutlass.kernels.reduction.plan import (
     RowReduce,
@@ -40,18 +40,18 @@ from ucutlass.shapes import complete, free_dims
 
 def form(body: str, params: str, result: str) -> SweepForm:
     checked = frontend.read_text(f"kernel k({params}) -> {result} {{ {body} }}")
-    found = frontend.form(checked, frontend.kernel(checked))
+    found = frontend.pattern(checked, frontend.kernel(checked))
     assert isinstance(found, SweepForm)
     return found
 
 
-def emitted(text: str, aligned: bool = True, **sizes: int) -> tuple[SweepPlan, FamilyPlanned, Source]:
+def emitted(text: str, aligned: bool = True, **sizes: int) -> tuple[SweepPlan, Planned, Source]:
     """The plan for sm90a on an H200, and its source."""
     checked = frontend.read_text(text)
     kernel = frontend.kernel(checked)
     fine = None if aligned else [False] * 9
     made = frontend.plan_kernel(checked, kernel, complete(kernel, sizes), "sm90a", aligned=fine).planned
-    assert isinstance(made, FamilyPlanned) and isinstance(made.plan, SweepPlan)
+    assert isinstance(made, Planned) and isinstance(made.plan, SweepPlan)
     return made.plan, made, source_of(checked, kernel, made)
 
 
@@ -457,7 +457,7 @@ def test_scans_and_windows_are_instructions() -> None:
 # --- what the entry refuses --------------------------------------------------------------
 
 
-def _entry(text: str, folder: Path, **sizes: int) -> tuple[Any, FamilyPlanned]:
+def _entry(text: str, folder: Path, **sizes: int) -> tuple[Any, Planned]:
     _, made, source = emitted(text, **sizes)
     shimmed = replace(source, text=f"#include <cmath>\n{HOST_SHIM}{source.text}")
     return emulator.build(shimmed, folder), made
@@ -473,7 +473,7 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
 
     def launched(at: int, sizes: tuple[int, int]) -> int:
         y.fill_(float("nan"))
-        return plan_reference.call(entry, [at, y.data_ptr()], sizes, (), Knobs(), "cpu", 0)
+        return plan_reference.call(entry, [at, y.data_ptr()], sizes, (), LaunchParameters(), "cpu", 0)
 
     assert launched(start, (3, 64)) == 0
     assert y.tolist() == [64.0] * 3
@@ -485,7 +485,7 @@ def test_arguments_that_break_the_plan_are_refused(tmp_path: Path) -> None:
     assert torch.isnan(y).all(), "what is refused writes nothing"
     assert launched(start, (2, 64)) == 0, "other extents of the same divisors are served"
     assert y.tolist()[:2] == [64.0] * 2 and torch.isnan(y[2])
-    assert made.knob_values == ()
+    assert made.launch == ()
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile the emulated kernel")
@@ -495,7 +495,7 @@ def test_a_square_whose_words_the_arguments_break_is_refused(tmp_path: Path) -> 
     x, y = torch.ones(64 * 66 + 8, dtype=torch.bfloat16), torch.zeros(66 * 64, dtype=torch.bfloat16)
 
     def launched(at: int, sizes: tuple[int, int]) -> int:
-        return plan_reference.call(entry, [at, y.data_ptr()], sizes, (), Knobs(), "cpu", 0)
+        return plan_reference.call(entry, [at, y.data_ptr()], sizes, (), LaunchParameters(), "cpu", 0)
 
     assert launched(x.data_ptr() + 4, (64, 66)) == 0, "words are 4 bytes"
     assert launched(x.data_ptr() + 2, (64, 66)) == 1, "a pointer that no word may start at"
@@ -517,7 +517,10 @@ def test_a_pick_is_the_first_of_equals_and_of_nans(order: str, tmp_path: Path) -
     given = x if order == "[A, L]" else x.t().contiguous()
     y = torch.full((8,), -7)
     sizes = (8, 1024) if order == "[A, L]" else (1024, 8)
-    assert plan_reference.call(entry, [given.data_ptr(), y.data_ptr()], sizes, (), Knobs(), "cpu", 0) == 0
+    assert (
+        plan_reference.call(entry, [given.data_ptr(), y.data_ptr()], sizes, (), LaunchParameters(), "cpu", 0)
+        == 0
+    )
     assert y.tolist() == [3, 77, 0, 0, 512, 1023, 5, int(x[7].argmax())]
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.mutants.lowering import BASES, LOWERINGS, mutated
 from ucutlass import frontend, ir
 from ucutlass.backend import source_of
 from ucutlass.emit.text import Source
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.reference.rounding import outer_dtype
 from ucutlass.runtime import isolate, verify
@@ -139,7 +139,7 @@ def exposed(entry: Any, planned: Planned) -> verify.Exposed:
     ) -> None:
         tensors = [t.data_ptr() for t in (*given, *outputs) if isinstance(t, Tensor)]
         numbers = [float(a) for a in given if not isinstance(a, Tensor)]
-        knobs = [int(k) for k in astuple(planned.knobs)]
+        knobs = [int(k) for k in planned.launch]
         code = entry(
             (ctypes.c_void_p * max(1, planned.plan.problem.pointers))(*tensors),
             (ctypes.c_int64 * len(planned.sizes))(*planned.sizes),

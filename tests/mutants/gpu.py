@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
     device = torch.device("cuda", torch.cuda.current_device())
     spec, extents = spec_of(made.kernel), complete(made.kernel, made.sizes)
     entry = load_entry(library, made.source.entry)
-    knobs = tuple(int(k) for k in astuple(made.planned.knobs))
+    knobs = tuple(int(k) for k in made.planned.launch)
     bound = bare.rebound(spec, Bound(entry.address, knobs, 0, entry), extents, device)
     return bare.exposed(spec, alone(spec, extents, bound))
 

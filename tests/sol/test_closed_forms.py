@@ -15,7 +15,7 @@ import pytest
 from ucutlass.check import check
 from ucutlass.ir import Kernel, Program
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.kernels.families import recognise
+from ucutlass.kernels.families import match
 from ucutlass.kernels.gemm.match import problem
 from ucutlass.shapes import complete
 from ucutlass.sol import speed_of_light
@@ -255,7 +255,7 @@ def test_the_program_bound_is_the_problem_bound(name: str, shape: tuple[int, int
     program, sizes = program_of(GEMMS[name], **({"M": m, "K": k} | ({"N": n} if name != "vector" else {})))
     assert isinstance(program, Kernel)
     extents = tuple(sizes[d] for d in program.dims)
-    other = speed_of_light(problem(recognise(program), extents), extents, DEVICES[device])
+    other = speed_of_light(problem(match(program), extents), extents, DEVICES[device])
     found = bounds(program, sizes, DEVICES[device])
     lane = "s8" if name == "integer" else found.lane
     assert found.least.bytes == other.bytes

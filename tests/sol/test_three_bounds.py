@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ucutlass import frontend
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 from ucutlass.sol.bounds import Bounds, bounds, bounds_of, data_sheet, fused_bound, lane_rate, unfused_bound
 from ucutlass.sol.ceilings import Ceilings

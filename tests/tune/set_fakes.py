@@ -12,7 +12,7 @@ from tune_fakes import TABLES
 
 from ucutlass import frontend
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.tune.job import Job
 from ucutlass.tune.recorded import PLAIN, Table
 from ucutlass.tune.sets import Shape

@@ -10,7 +10,7 @@ import pytest
 
 from ucutlass import frontend
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.planned import AnyPlanned, FamilyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.policy import Limits, neighbours
@@ -92,13 +92,13 @@ class Shop:
         self.built += groups
         return [None] * len(groups)
 
-    def _seconds(self, one: AnyPlanned) -> float:
+    def _seconds(self, one: Planned) -> float:
         return 1e-5 if one.request == self.best else 2e-5
 
     def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
         return [Timed(tuple(self._seconds(m) for m in g.members)) for g in groups]
 
-    def confirm(self, finalists: Sequence[AnyPlanned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
         return [Confirmed((self._seconds(one),) * 24) for one in finalists]
 
     def cancel(self) -> None:
@@ -122,7 +122,7 @@ def test_the_compilers_choice_stays_where_turn_by_turn_it_is_the_faster() -> Non
     own = found.groups[found.start[0]].members[found.start[1]].request
 
     class Drifting(Shop):
-        def confirm(self, finalists: Sequence[AnyPlanned]) -> Sequence[Confirmed | Failed]:
+        def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
             """Of the first thirteen rounds the others are slower by a little, then all are slower."""
             base = [1.0] * 11 + [2.0] * 13
             other = [1.1] * 13 + [2.05] * 11
@@ -138,7 +138,7 @@ def test_a_winner_is_written_guarded_and_planned_as_itself(text: str) -> None:
     program = frontend.kernel(checked)
     sizes = parse_sizes([SIZES[text]])
     winner = space(text).groups[3].members[0]
-    assert isinstance(winner, FamilyPlanned)
+    assert isinstance(winner, Planned)
     again = frontend.read_text(with_schedule(checked, program, sizes, winner, None))
     kernel = frontend.kernel(again)
     made = frontend.plan_kernel(again, kernel, complete(kernel, sizes), "sm90a").planned

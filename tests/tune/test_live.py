@@ -95,7 +95,7 @@ def test_a_worker_plans_what_was_chosen(name: str) -> None:
         for member in group.members:
             asked = json.loads(json.dumps(member.request.given()))
             again = planned(job.checked, job.program.name, job.sizes, "sm90a", asked)
-            assert (again.plan, again.knobs) == (group.plan, member.knobs)
+            assert (again.plan, again.launch) == (group.plan, member.launch)
 
 
 def test_what_is_asked_for(job: Job) -> None:
@@ -218,8 +218,8 @@ def test_what_is_timed_is_the_entry_that_was_named(job: Job, monkeypatch: pytest
         loaded = trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
         choose: Any = loaded.launcher
         choose(Request(member.sizes, (True, True, True), torch.device("cuda")))
-    assert [(b.artifact.key, b.planned.plan, b.planned.knobs) for b in bound] == [
-        (key, group.plan, m.knobs) for m in group.members
+    assert [(b.artifact.key, b.planned.plan, b.planned.launch) for b in bound] == [
+        (key, group.plan, m.launch) for m in group.members
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from ucutlass import frontend
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 from ucutlass.tune.source import NotWritten, with_schedule
 from ucutlass.tune.space import explore

@@ -10,7 +10,7 @@ from ucutlass import frontend
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.ir.schedule import Request, scheduled
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
 from ucutlass.tune.source import MOST_IN_GUARD, with_schedules
 from ucutlass.tune.space import explore

@@ -9,7 +9,7 @@ import pytest
 from ucutlass import frontend, ir
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.shapes import complete
 from ucutlass.tune.source import NotWritten, with_stage_schedule
@@ -46,7 +46,7 @@ def number(plan: PipelinePlan, name: str) -> int:
     return [s.step.name for s in plan.stages].index(name)
 
 
-def another(checked: frontend.Checked, plan: PipelinePlan, at: int) -> AnyPlanned:
+def another(checked: frontend.Checked, plan: PipelinePlan, at: int) -> Planned:
     """A kernel of the stage's space that is not the one that it has."""
     step = plan.stages[at].step
     assert step.kernel is not None and plan.stages[at].chosen is not None
@@ -54,7 +54,7 @@ def another(checked: frontend.Checked, plan: PipelinePlan, at: int) -> AnyPlanne
     return space.groups[space.start[0] - 1].members[0]
 
 
-def written(text: str, name: str) -> tuple[str, AnyPlanned]:
+def written(text: str, name: str) -> tuple[str, Planned]:
     checked, pipeline, plan = planned(text)
     winner = another(checked, plan, number(plan, name))
     return with_stage_schedule(checked, pipeline, plan, number(plan, name), winner, None), winner

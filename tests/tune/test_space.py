@@ -7,9 +7,12 @@ import pytest
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.space import SPLITS
 from ucutlass.shapes import complete
-from ucutlass.tune.space import SPLITS, Space, explore
+from ucutlass.tune.space import Space, explore
 
 LINEAR = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"
 EITHER = "schedule sm90a { warps cooperative  tile 128x256x64 or 256x128x64  cluster 2x1 %s }"
@@ -27,7 +30,9 @@ def test_alternatives_are_binaries_and_open_knobs_are_swept() -> None:
     assert {g.request.tile for g in found.groups} == {(128, 256, 64), (256, 128, 64)}
     assert len(found.groups) == 2
     for group in found.groups:
-        knobs = {(m.knobs.raster, m.knobs.swizzle) for m in group.members}
+        knobs = {
+            (LaunchParameters(*m.launch).raster, LaunchParameters(*m.launch).swizzle) for m in group.members
+        }
         assert {r for r, _ in knobs} == {0, 1, 2} and {s for _, s in knobs} == {1, 2, 4, 8}
 
 
@@ -45,9 +50,9 @@ def test_the_guard_that_holds_decides() -> None:
 
 def test_splits_share_a_binary() -> None:
     found = space("schedule sm90a { warps cooperative  tile 128x64x64  swap yes  cluster 1x1 }", M=64)
-    streamed = [g for g in found.groups if any(m.knobs.splits != 1 for m in g.members)]
+    streamed = [g for g in found.groups if any(LaunchParameters(*m.launch).splits != 1 for m in g.members)]
     assert len(found.groups) == 2 and len(streamed) == 1
-    assert {m.knobs.splits for m in streamed[0].members} >= {0, *SPLITS}
+    assert {LaunchParameters(*m.launch).splits for m in streamed[0].members} >= {0, *SPLITS}
 
 
 def test_a_group_is_one_source_and_groups_differ_in_it() -> None:
@@ -65,7 +70,7 @@ def test_free_holds_all_that_the_planner_weighs_only_legal_and_the_compilers_cho
     sizes: dict[str, int],
 ) -> None:
     weighed, free = space(**sizes), space(free=True, **sizes)
-    assert all(legal(m.candidate) for g in free.groups for m in g.members)
+    assert all(legal(candidate_of(m)) for g in free.groups for m in g.members)
     assert weighed.groups[0].plan in {g.plan for g in free.groups}
     assert len(free.groups) > len(weighed.groups)
     checked = frontend.read_text(LINEAR.format(""))

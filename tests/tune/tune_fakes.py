@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 from ucutlass.tune import recorded
 from ucutlass.tune.recorded import Table
 from ucutlass.tune.space import Group

@@ -12,16 +12,17 @@ import pytest
 from tests import programs_attention
 from tests.verify import candidates
 from ucutlass import frontend
+from ucutlass.kernels.granularity import Granularity
 from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.verify import Case, CaseResult, Comparison, Evidence, Suite, Verdict, suite
 from ucutlass.runtime.verify.batch import as_json, judge_case, read_journal
 from ucutlass.runtime.verify.evidence import evidence_of
 from ucutlass.runtime.verify.pool import run
-from ucutlass.runtime.verify.suite import Grain, reduced
+from ucutlass.runtime.verify.suite import reduced
 
 PROGRAM = frontend.kernel(frontend.read_text(candidates.TEXT))
-GRAIN = Grain(candidates.TILE, candidates.STEP, {"K": 128})
+GRAIN = Granularity(candidates.TILE, candidates.STEP, {"K": 128})
 SIZES = {"M": 40, "K": 200, "N": 24}
 TARGET = "tests.verify.candidates"
 
@@ -274,7 +275,7 @@ def test_extents_that_the_program_refuses_are_left_out() -> None:
 def test_offsets_cut_one_sequence_at_least() -> None:
     program = frontend.kernel(frontend.read_text(programs_attention.text("packed", "bf16")))
     sizes = {"L": 70, "S": 90, "H": 2, "G": 1, "D": 64, "O": 9}
-    made = suite(program, sizes, Grain({"L": 64}, {"D": 8}, {}), seed=1)
+    made = suite(program, sizes, Granularity({"L": 64}, {"D": 8}, {}), seed=1)
     found = {c.sizes["O"] for c in made.cases}
     assert min(found) == 2 and len(found) > 2
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,9 +16,9 @@ from tests.emit import emulator
 from tests.emit.harness import HOST_SHIM
 from ucutlass import frontend
 from ucutlass.backend import source_of
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.families import granularity
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import sanitize
-from ucutlass.runtime.verify.grain import grain_of
 from ucutlass.runtime.verify.suite import Kind, reduced, suite
 from ucutlass.trials import verified
 from ucutlass.trials.verify import facts
@@ -69,8 +69,8 @@ def _plan(
         text = text.replace(*change)
     emulator.build(replace(source, text=f"#include <cmath>\n{HOST_SHIM}{text}"), folder)
     library = folder / f"{source.entry}.so"
-    knobs = [int(k) for k in astuple(planned.knobs)]
-    grain = grain_of(planned.plan, tuple(program.dims), planned.knobs.splits)
+    knobs = [int(k) for k in planned.launch]
+    grain = granularity(planned.plan, tuple(program.dims), planned.launch)
     kernel = facts(checked.source, checked.file, program.name, [(str(library), source.entry, knobs)])
     cases = suite(program, SIZES, grain, seed=2, most=most)
     return verified.Plan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
@@ -119,7 +119,7 @@ def test_a_mistake_of_the_lowering_falls(
 
 
 def test_the_grain_of_a_plan(planned: Planned) -> None:
-    grain = grain_of(planned.plan, ("M", "K", "N"), 2)
+    grain = granularity(planned.plan, ("M", "K", "N"), (0, 1, 2))
     assert grain.tile == {"M": 64, "N": 64, "K": 32}
     assert grain.depth == {"K": 192}
     assert grain.step == {"K": 8, "N": 8}

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from ucutlass import frontend
+from ucutlass.kernels.granularity import Granularity
 from ucutlass.runtime import isolate
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult
-from ucutlass.runtime.verify.suite import Grain, suite
+from ucutlass.runtime.verify.suite import suite
 from ucutlass.trials import verified
 from ucutlass.trials.tune import ArtifactGone
 from ucutlass.trials.verify import facts
@@ -29,7 +30,7 @@ class Kept:
 
 def asked() -> dict[str, Any]:
     program = frontend.program(frontend.read_text(TEXT))
-    grain = Grain({"M": 64}, {}, {})
+    grain = Granularity({"M": 64}, {}, {})
     made = verified.Plan(
         facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]),
         grain,

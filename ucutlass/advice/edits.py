@@ -13,7 +13,9 @@ from typing import Any
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit, Expected
 from ucutlass.ir.schedule import Request, differing, show, without
-from ucutlass.kernels.gemm.planner import Planned, candidates, plan
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.planner import candidates, plan
+from ucutlass.kernels.planned import Planned
 
 PAYS = 0.95
 """An edit is offered where the cost model gives at most this part of the time. Of the 25,762 ordered
@@ -76,7 +78,7 @@ def of_request(
 
 def _legal(facts: Facts, asked: Request) -> Iterator[Planned]:
     p = facts.planned
-    yield from candidates(facts.problem, p.sizes, p.candidate.arch, p.device, asked)
+    yield from candidates(facts.problem, p.sizes, candidate_of(p).arch, p.device, asked)
 
 
 def _differ(one: Edit, other: Edit) -> bool:
@@ -88,7 +90,7 @@ def _differ(one: Edit, other: Edit) -> bool:
 def exactly(facts: Facts, expected: Expected | None = None, **fixed: Any) -> tuple[Edit, ...]:
     """The plan with these fields changed and nothing else, where that is legal."""
     p = facts.planned
-    made = plan(facts.problem, p.sizes, p.candidate.arch, p.device, replace(p.request, **fixed))
+    made = plan(facts.problem, p.sizes, candidate_of(p).arch, p.device, replace(p.request, **fixed))
     if not isinstance(made, Planned) or made.request == p.request:
         return ()
     return (edit_to(facts, made, expected),)

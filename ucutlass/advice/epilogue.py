@@ -5,6 +5,7 @@ from __future__ import annotations
 from ucutlass.advice.edits import best, neighbours
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
 
 EXPOSED = 0.15
@@ -38,7 +39,7 @@ def exposed(f: Facts) -> Verdict | None:
     t = f.timing
     bare = t.bare_seconds if t else None
     share = f.analytic.epilogue_share if t is None or bare is None else max(0.0, 1 - bare / t.seconds)
-    if share <= EXPOSED or isinstance(f.planned.candidate.schedule, GemvSchedule):
+    if share <= EXPOSED or isinstance(candidate_of(f.planned).schedule, GemvSchedule):
         return None
     edits = _pingpong(f)
     if not edits:
@@ -78,7 +79,7 @@ def special_functions(f: Facts) -> Verdict | None:
 def side_path(f: Facts) -> Verdict | None:
     """Rule 24: whole tensors of the epilogue that threads move, or move narrowly."""
     a, b, c = f.analytic, f.build, f.counters
-    if not isinstance(f.planned.candidate.schedule, Sm90Schedule):
+    if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
         return None
     share = a.direct_bytes / f.bound.bytes
     if share <= SIDE_PATH:

@@ -11,14 +11,14 @@ from typing import Literal, TypeAlias
 
 from ucutlass.ir.hardware import cluster_slots
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.cost import DEFAULT, Constants, epilogue_cycles
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.cost import DEFAULT, Constants, epilogue_cycles, l2_bytes
 from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 from ucutlass.kernels.gemm.smem import memory_of
 from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.planned import Planned
 from ucutlass.sol import SpeedOfLight, speed_of_light
-from ucutlass.sol.bounds import l2_bytes
 
 Tier: TypeAlias = Literal["analytic", "build", "timing", "counters"]
 
@@ -160,7 +160,7 @@ class Facts:
     @property
     def problem(self) -> GemmProblem:
         """The problem as the program wrote it, whichever way the plan turns it."""
-        c = self.planned.candidate
+        c = candidate_of(self.planned)
         return transpose(c.problem) if c.swapped else c.problem
 
     def tiers(self) -> tuple[Tier, ...]:
@@ -178,15 +178,15 @@ def facts_of(
     constants: Constants = DEFAULT,
 ) -> Facts:
     """The facts of a plan: the analytic ones counted here, the others as given."""
-    c = planned.candidate
+    c = candidate_of(planned)
     bound = speed_of_light(c.problem, c.sizes, planned.device)
     return Facts(planned, bound, analytic(planned, constants), build, timing, counters)
 
 
 def analytic(planned: Planned, k: Constants = DEFAULT) -> Analytic:
     """What counting gives of a plan, with the cost model's constants."""
-    c, e, device = planned.candidate, planned.estimate, planned.device
-    steps, parts = c.k_tiles, max(1, c.knobs.splits)
+    c, e, device = candidate_of(planned), planned.estimate, planned.device
+    steps, parts = c.k_tiles, max(1, c.launch.splits)
     memory = memory_of(c)
     cluster = c.schedule.cluster if isinstance(c.schedule, Sm90Schedule) else (1, 1)
     room = c.arch.shared_memory - memory.epilogue - memory.barriers
@@ -223,7 +223,7 @@ def analytic(planned: Planned, k: Constants = DEFAULT) -> Analytic:
 def _epilogue(planned: Planned, k: Constants) -> tuple[float, float, float]:
     """SM cycles of a tile's epilogue, of its arithmetic alone, and of the whole tile, by shares of
     the cost model: the main loop is what is left of the busiest slot's time."""
-    c, e, device = planned.candidate, planned.estimate, planned.device
+    c, e, device = candidate_of(planned), planned.estimate, planned.device
     match c.schedule:
         case GemvSchedule():
             return 0.0, 0.0, 1.0
@@ -239,7 +239,7 @@ def _epilogue(planned: Planned, k: Constants) -> tuple[float, float, float]:
 
 def _direct_bytes(planned: Planned) -> int:
     """Bytes of whole epilogue tensors that threads move themselves."""
-    c = planned.candidate
+    c = candidate_of(planned)
     return sum(
         c.shape.m * c.shape.n * c.shape.batch * t.elem.bytes
         for t, route in zip(c.tensors, c.routes, strict=True)

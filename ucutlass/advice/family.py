@@ -18,7 +18,7 @@ from ucutlass.advice.rules import NEAR
 from ucutlass.advice.select import NO_RECORD, Advice, HitRate, advise
 from ucutlass.advice.whole import FLOOR
 from ucutlass.ir.schedule import differing, show
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.sol import SpeedOfLight
 from ucutlass.sol.bounds import Bounds
 
@@ -34,9 +34,9 @@ HOPED = Expected(0.8, 1.25, "no model prices this field: measure it")
 class FamilyFacts:
     """What is known of a kernel. `near` gives its space, the kernel's own neighbours first."""
 
-    planned: FamilyPlanned
+    planned: Planned
     bound: SpeedOfLight
-    near: Callable[[], Iterable[FamilyPlanned]]
+    near: Callable[[], Iterable[Planned]]
     build: Build | None = None
     timing: Timing | None = None
     counters: Counters | None = None

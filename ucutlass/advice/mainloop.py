@@ -9,11 +9,12 @@ from ucutlass.advice.edits import best, edit_to, exactly, neighbours, of_request
 from ucutlass.advice.facts import Analytic, Facts, analytic
 from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.candidate import ceil_div
+from ucutlass.kernels.gemm.candidate import candidate_of, ceil_div
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 from ucutlass.kernels.gemm.search import LINE
+from ucutlass.kernels.planned import Planned
 
 LEAST_STAGES = 3
 
@@ -86,7 +87,7 @@ def spills(f: Facts) -> Verdict | None:
 
 def _fewer_registers(f: Facts, expected: Expected) -> tuple[Edit, ...]:
     def keep(p: Planned) -> bool:
-        return accumulators_per_thread(p.candidate) < f.analytic.accumulators
+        return accumulators_per_thread(candidate_of(p)) < f.analytic.accumulators
 
     return best(
         neighbours(f, "tile", keep=keep, pays=None, expected=expected),
@@ -97,7 +98,7 @@ def _fewer_registers(f: Facts, expected: Expected) -> tuple[Edit, ...]:
 def multicast(f: Facts) -> Verdict | None:
     """Rule 6: neighbours in a cluster load a shared operand once."""
     a, c = f.analytic, f.counters
-    if isinstance(f.planned.candidate.schedule, GemvSchedule):
+    if isinstance(candidate_of(f.planned).schedule, GemvSchedule):
         return None
     counted = c is not None and c.l2 is not None and c.tensor is not None
     l2 = c.l2 if c and c.l2 is not None else a.l2_seconds / f.seconds
@@ -163,7 +164,7 @@ def _ring_stall(f: Facts) -> float | None:
 
 def capped_stages(f: Facts) -> Verdict | None:
     """Rule 8: shared memory beside the epilogue holds fewer than three stages."""
-    a, s = f.analytic, f.planned.candidate.schedule
+    a, s = f.analytic, candidate_of(f.planned).schedule
     if a.most_stages is None or a.most_stages >= LEAST_STAGES or isinstance(s, GemvSchedule):
         return None
     m, n, k = s.tile
@@ -193,7 +194,7 @@ def _planned(f: Facts, request: Request) -> Planned | None:
     p = f.planned
     if request.tile is not None and min(request.tile) < 1:
         return None
-    made = plan(f.problem, p.sizes, p.candidate.arch, p.device, request)
+    made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, request)
     return made if isinstance(made, Planned) else None
 
 
@@ -226,7 +227,7 @@ def short_loop(f: Facts) -> Verdict | None:
     )
     if not edits:
         return None
-    cause = f"; K was split into {f.planned.candidate.knobs.splits} parts" if split else ""
+    cause = f"; K was split into {candidate_of(f.planned).launch.splits} parts" if split else ""
     return Verdict(
         "analytic",
         (Evidence("steps of K", a.part_steps, "", "<", SHORT_K),),
@@ -238,11 +239,11 @@ def short_loop(f: Facts) -> Verdict | None:
 
 def big_tile(f: Facts) -> Verdict | None:
     """Rule 11."""
-    s, c = f.planned.candidate.schedule, f.counters
+    s, c = candidate_of(f.planned).schedule, f.counters
     if isinstance(s, GemvSchedule) or f.bound.intensity <= 2 * f.bound.ridge:
         return None
     big = BIG_TILE if isinstance(s, Sm90Schedule) else BIG_MULTISTAGE
-    shape, device = f.planned.candidate.shape, f.planned.device
+    shape, device = candidate_of(f.planned).shape, f.planned.device
     tiles = ceil_div(shape.m, big[0]) * ceil_div(shape.n, big[1]) * shape.batch
     if math.prod(s.tile[:2]) >= math.prod(big) or tiles < 2 * device.sms:
         return None
@@ -270,7 +271,7 @@ def _loaded(tile: tuple[int, int]) -> float:
 
 def _larger(f: Facts, big: tuple[int, int]) -> tuple[Edit, ...]:
     """On Hopper the two big cooperative tiles with a cluster of two; else the best larger tile."""
-    if not isinstance(f.planned.candidate.schedule, Sm90Schedule):
+    if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
     depth = LINE // f.problem.lane.bytes
     asked = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
@@ -278,21 +279,21 @@ def _larger(f: Facts, big: tuple[int, int]) -> tuple[Edit, ...]:
 
 
 def _area(p: Planned) -> int:
-    s = p.candidate.schedule
+    s = candidate_of(p).schedule
     return 0 if isinstance(s, GemvSchedule) else s.tile[0] * s.tile[1]
 
 
 def wrong_pipe(f: Facts) -> Verdict | None:
     """Rule 16: a slower unit multiplies although a faster one may."""
     p, b, c = f.planned, f.build, f.counters
-    s = p.candidate.schedule
+    s = candidate_of(p).schedule
     if isinstance(s, GemvSchedule):
         return None
     unit, edits = "", _NONE
     if isinstance(s, Sm80Schedule) and s.math == "simt":
         unit = "FFMA multiplies, not the tensor cores"
         edits = exactly(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
-    elif isinstance(s, Sm80Schedule) and p.candidate.arch.wgmma:
+    elif isinstance(s, Sm80Schedule) and candidate_of(p).arch.wgmma:
         unit = "mma.sync multiplies, which reaches a part of what Hopper's wgmma does"
         edits = best(of_request(f, Request(warps="cooperative")), of_request(f, Request(warps="pingpong")))
     evidence = [Evidence("wgmma kernel", 0, "", "<", 1)] if edits else []

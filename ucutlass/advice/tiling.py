@@ -6,8 +6,9 @@ from ucutlass.advice.edits import best, exactly, neighbours
 from ucutlass.advice.facts import Facts
 from ucutlass.advice.finding import Edit, Evidence, Verdict
 from ucutlass.ir.hardware import cluster_slots
+from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 
 BUSY = 0.85
 """Of the busiest slot's time, how long the average slot must work."""
@@ -62,7 +63,7 @@ def _fuller(f: Facts) -> tuple[Edit, ...]:
 
 def idle_clusters(f: Facts) -> Verdict | None:
     """Rule 5. The counter's `clusters_active` is the driver's own maximum for this kernel."""
-    a, s = f.analytic, f.planned.candidate.schedule
+    a, s = f.analytic, candidate_of(f.planned).schedule
     if not isinstance(s, Sm90Schedule) or s.cluster == (1, 1):
         return None
     size = s.cluster[0] * s.cluster[1]
@@ -73,7 +74,7 @@ def idle_clusters(f: Facts) -> Verdict | None:
     device = f.planned.device
 
     def keep(p: Planned) -> bool:
-        other = p.candidate.schedule
+        other = candidate_of(p).schedule
         return isinstance(other, Sm90Schedule) and cluster_slots(device, _size(other)) > usable
 
     edits = best(neighbours(f, "cluster", keep=keep), exactly(f, cluster=(2, 1)) if size > 2 else ())
@@ -109,7 +110,7 @@ def padding(f: Facts) -> Verdict | None:
         )
     if not edits:
         return None
-    shape = f.planned.candidate.shape
+    shape = candidate_of(f.planned).shape
     return Verdict(
         "analytic",
         (Evidence("useful multiplications", a.padding, "%", "<", USEFUL),),

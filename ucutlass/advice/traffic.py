@@ -8,9 +8,9 @@ from ucutlass.advice.edits import best, exactly, neighbours, of_request
 from ucutlass.advice.facts import Facts, Tier
 from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.gemm.candidate import ceil_div
+from ucutlass.kernels.gemm.candidate import candidate_of, ceil_div
 from ucutlass.kernels.gemm.plan import GemvSchedule
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.planned import Planned
 
 SKINNY = 128
 
@@ -37,7 +37,7 @@ PANELS = 1.15
 
 def skinny(f: Facts) -> Verdict | None:
     """Rule 12: few rows (or columns), so that reading the matrix is all the work."""
-    a, shape = f.analytic, f.planned.candidate.shape
+    a, shape = f.analytic, candidate_of(f.planned).shape
     few, used = min(shape.m, shape.n), f.bound.memory_seconds / f.seconds
     if few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
         return None
@@ -105,7 +105,7 @@ def excess(f: Facts) -> Verdict | None:
 def order(f: Facts) -> Verdict | None:
     """Rule 13. Without counters only a raster that was forced against CUTLASS's own choice speaks."""
     a, c = f.analytic, f.counters
-    shape = f.planned.candidate.shape
+    shape = candidate_of(f.planned).shape
     outgrown = shape.operand_bytes // shape.batch > f.planned.device.l2
     if a.stages is None or a.waves < 2 or not outgrown:
         return None
@@ -132,7 +132,7 @@ def order(f: Facts) -> Verdict | None:
 def _forced(f: Facts) -> float:
     """Where the schedule forces a raster: bytes of operands that a wave of tiles reads in it, over those
     in the other. Along M the tiles of a wave fill columns of the grid, along N rows. 1 for none."""
-    c, s, raster = f.planned.candidate, f.planned.candidate.schedule, f.planned.request.raster
+    c, s, raster = candidate_of(f.planned), candidate_of(f.planned).schedule, f.planned.request.raster
     if isinstance(s, GemvSchedule) or raster not in ("along_m", "along_n"):
         return 1.0
     (m, n, _), slots = s.tile, f.analytic.slots

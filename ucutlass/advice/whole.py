@@ -5,8 +5,10 @@ from __future__ import annotations
 from ucutlass.advice.edits import edit_to, neighbours
 from ucutlass.advice.facts import Facts, Tier, analytic
 from ucutlass.advice.finding import Evidence, Expected, Verdict
-from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
+from ucutlass.kernels.planned import Planned
 
 LAUNCH, FLOOR = 0.20, 0.50
 """Of a call, what may lie outside the kernel; of an estimate, what the launch floor may be."""
@@ -41,10 +43,10 @@ def launch_bound(f: Facts) -> Verdict | None:
 
 def fp8_accumulation(f: Facts) -> Verdict | None:
     """Rule 17: said, never tuned."""
-    problem = f.planned.candidate.problem
-    if problem.lane.name not in ("e4m3", "e5m2") or f.planned.candidate.family != "sm90":
+    problem = candidate_of(f.planned).problem
+    if problem.lane.name not in ("e4m3", "e5m2") or candidate_of(f.planned).family != "sm90":
         return None
-    held = accumulators_per_thread(f.planned.candidate)
+    held = accumulators_per_thread(candidate_of(f.planned))
     return Verdict(
         "analytic",
         (Evidence("accumulators a thread, both sets", held, "", "=", held),),
@@ -95,7 +97,7 @@ def less_energy(f: Facts) -> Verdict | None:
         return None
     joules, rival = min(equal, key=lambda pair: pair[0])
     p = f.planned
-    made = plan(f.problem, p.sizes, p.candidate.arch, p.device, rival.request)
+    made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, rival.request)
     if not isinstance(made, Planned):
         return None
     measured = Expected(1 - TIE, 1 + TIE, "measured beside this one")

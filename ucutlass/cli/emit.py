@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output, write
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.kernels.gemm.planner import Planned
 from ucutlass.shapes import complete, parse_sizes
 
 
@@ -51,7 +49,7 @@ def command(
             "arch": source.arch,
             "sizes": dict(zip(program.dims, planned.sizes, strict=True)),
             "schedule": show_schedule(planned.request),
-            "knobs": asdict(planned.knobs) if isinstance(planned, Planned) else {},
+            "launch": dict(zip(planned.plan.launch_parameters, planned.launch, strict=True)),
             "source": source.text,
         }
         show.data(row | ({"output": str(output)} if output is not None else {}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -19,7 +19,8 @@ from ucutlass.cli.options import arch_option, file_argument, json_option, kernel
 from ucutlass.explain import Explanation, explain
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.kernels.planned import FamilyPlanned, gemm_or_none
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
 from ucutlass.sol.bounds import Bounds, bounds, micro
@@ -58,8 +59,8 @@ def command(
                 pipelines.explain(checked, program, extents, arch, gpu, as_json)
                 return
             planned = frontend.plan_kernel(checked, program, extents, arch, gpu).planned
-            bound = bounds(program, by_name, planned.device, planned=gemm_or_none(planned))
-        if isinstance(planned, FamilyPlanned):
+            bound = bounds(program, by_name, planned.device, planned=planned)
+        if not isinstance(planned.plan, GemmPlan):
             _family(planned, bound, found_on(program, extents, arch), as_json)
             return
         found = explain(planned, bound)
@@ -75,7 +76,7 @@ def command(
         show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
 
 
-def _family(planned: FamilyPlanned, bound: Bounds, tuned: Mapping[str, Row], as_json: bool) -> None:
+def _family(planned: Planned, bound: Bounds, tuned: Mapping[str, Row], as_json: bool) -> None:
     """What there is to say of a kernel without a cost model of tiles: its choices and their reasons."""
     if as_json:
         row: dict[str, Any] = {
@@ -83,7 +84,7 @@ def _family(planned: FamilyPlanned, bound: Bounds, tuned: Mapping[str, Row], as_
             "device": planned.device.name,
             "seconds": planned.seconds,
             "schedule": show_schedule(planned.request),
-            "plan": asdict(planned.plan.schedule),
+            "plan": asdict(cast(Any, planned.plan.schedule)),
             "bound": report.row(bound),
             "notes": [asdict(note) for note in planned.notes],
             "recorded": _recorded_json(tuned),

@@ -274,7 +274,7 @@ def _built_row(program: ir.Pipeline, made: BuiltPipeline, exported: Export | Non
                 "seconds": one.artifact.seconds,
                 "schedule": show_schedule(one.planned.request),
                 "extents": list(stage.step.sizes),
-                "knobs": list(one.planned.knob_values),
+                "knobs": list(one.planned.launch),
                 "tensors": list(pointers(stage.step)),
                 "stream": made.plan.lanes.turns[number].lane,
                 "waits": [made.plan.stages[w].step.name for w in made.plan.lanes.turns[number].waits],

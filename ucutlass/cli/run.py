@@ -24,7 +24,6 @@ from ucutlass.cli.options import (
     sizes_option,
 )
 from ucutlass.ir.hardware import ARCHES, default_device
-from ucutlass.kernels.planned import gemm_or_none
 from ucutlass.runtime import isolate
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import Bounds, bounds
@@ -124,7 +123,7 @@ def built_share(program: ir.Program, built: AnyBuilt, microseconds: float | None
 def _bounds(program: ir.Program, built: AnyBuilt) -> Bounds:
     sizes = dict(zip(program.dims, sizes_of(built), strict=True))
     planned = [one.planned for one in kernels_of(built)]
-    alone = gemm_or_none(built.planned) if isinstance(built, Built) else None
+    alone = built.planned if isinstance(built, Built) else None
     device = planned[0].device if planned else default_device(ARCHES["sm90a"])
     return bounds(program, sizes, device, planned=alone)
 

@@ -17,8 +17,7 @@ from ucutlass.cli.sol_show import Request, present
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import DEVICES, Device, arch_for, device_named
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.kernels.gemm.planner import Planned
-from ucutlass.kernels.planned import gemm_or_none
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import calibrate
 from ucutlass.runtime.module.work import POLICIES, LanePolicy
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -180,4 +179,4 @@ def _plan(
     except ProgramError as problem:
         first = problem.diagnostics[0]
         return None, f"none: {first.message} [{first.code}]"
-    return gemm_or_none(planned), f"{arch.name} {{ {show_schedule(planned.request)} }}"
+    return planned, f"{arch.name} {{ {show_schedule(planned.request)} }}"

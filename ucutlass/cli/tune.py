@@ -30,7 +30,7 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.files import write
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import sets
 from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune
@@ -39,7 +39,7 @@ from ucutlass.tune.policy import POLICIES, Limits, Name
 from ucutlass.tune.shape_set import ShopOf, to_json, tune_set
 from ucutlass.tune.source import NotWritten, with_schedules
 
-Winners: TypeAlias = list[tuple[Mapping[str, int], AnyPlanned]]
+Winners: TypeAlias = list[tuple[Mapping[str, int], Planned]]
 """By the extents that they are for."""
 
 _NO_GPU = "nothing was tuned: there is no NVIDIA GPU {} that a compile target serves"

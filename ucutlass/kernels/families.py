@@ -1,50 +1,83 @@
-"""Recognition: which kernel family serves a typed kernel, and in which form."""
+"""The kernel families, and what is asked of whichever serves a kernel."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device, default_device
+from ucutlass.ir.schedule import Request
 from ucutlass.ir.traversal import find
-from ucutlass.kernels.attention.match import AttentionForm, is_attention, recognise_attention
-from ucutlass.kernels.convolution.match import ConvForm, as_gemm, is_convolution, recognise_convolution
-from ucutlass.kernels.gemm.match import GemmForm, recognise_gemm
-from ucutlass.kernels.grouped_gemm.match import ProductsForm, is_products, recognise_products
-from ucutlass.kernels.reduction.match import SweepForm, recognise_sweep
+from ucutlass.kernels.family import Family
+from ucutlass.kernels.granularity import Granularity
+from ucutlass.kernels.planned import Plan, Planned, Traffic
 from ucutlass.kernels.refused import Refused
+from ucutlass.kernels.violation import Violation
 
-__all__ = [
-    "AttentionForm",
-    "ConvForm",
-    "Form",
-    "GemmForm",
-    "ProductsForm",
-    "Refused",
-    "SweepForm",
-    "recognise",
-]
+NAMES = ("convolution", "reduction", "grouped_gemm", "gemm", "attention")
+"""The packages of `ucutlass.kernels`, in the order in which they are asked to match a kernel."""
 
-Form: TypeAlias = GemmForm | ProductsForm | SweepForm | ConvForm | AttentionForm
-"""What a kernel is, as its family sees it."""
+FAMILIES: tuple[Family, ...] = tuple(
+    import_module(f"ucutlass.kernels.{name}.family").FAMILY for name in NAMES
+)
 
 
-def recognise(kernel: ir.Kernel) -> Form:
-    """The family's form of a kernel.
+def match(kernel: ir.Kernel) -> object:
+    """The pattern of a kernel, of the first family that serves it.
 
-    Raises Refused with the diagnostic: UC0300 where a family is missing so far, UC03xx where
-    one launch cannot do it.
+    Raises Refused with the diagnostic: UC0300 where no family serves it, UC03xx where one launch cannot.
     """
-    if is_convolution(kernel):
-        found = recognise_convolution(kernel)
-        return as_gemm(found) or found
-    match find(kernel, ir.Dot):
-        case []:
-            return recognise_sweep(kernel)
-        case dots if is_products(kernel, dots):
-            return recognise_products(kernel, dots)
-        case [dot]:
-            return recognise_gemm(kernel, dot)
-        case dots if is_attention(dots):
-            return recognise_attention(kernel, dots)
-        case dots:
-            raise Refused.no_family(kernel, f"a kernel with {len(dots)} dots")
+    for family in FAMILIES:
+        pattern = family.match(kernel)
+        if pattern is not None:
+            return pattern
+    raise Refused.no_family(kernel, f"a kernel with {len(find(kernel, ir.Dot))} dots")
+
+
+def family_of(pattern: object) -> Family:
+    """The family of a pattern."""
+    return next(family for family in FAMILIES if isinstance(pattern, family.pattern))
+
+
+def family_of_plan(plan: Plan) -> Family:
+    """The family of a plan."""
+    return next(family for family in FAMILIES if isinstance(plan, family.plan))
+
+
+def plan_pattern(
+    pattern: object,
+    sizes: Sequence[int],
+    arch: Arch,
+    device: Device | None,
+    request: Request,
+    aligned: Sequence[bool] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """As `family.PlanPattern`; without a device the architecture's default one is planned for."""
+    gpu = device or default_device(arch)
+    fine = None if aligned is None else tuple(aligned)
+    return family_of(pattern).plan_pattern(pattern, tuple(sizes), arch, gpu, request, fine)
+
+
+def schedules(
+    pattern: object,
+    sizes: Sequence[int],
+    arch: Arch,
+    device: Device | None,
+    request: Request,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """As `family.ListSchedules`; without a device the architecture's default one is planned for."""
+    gpu = device or default_device(arch)
+    return family_of(pattern).schedules(pattern, tuple(sizes), arch, gpu, request, free)
+
+
+def traffic(planned: Planned) -> Traffic | None:
+    """What a kernel's tiles multiply and read; None where it has no tiles that read operands again."""
+    return family_of_plan(planned.plan).traffic(planned)
+
+
+def granularity(plan: Plan, dims: Sequence[str], launch: Sequence[int] = ()) -> Granularity:
+    """How a plan cuts the program's dimensions, which `dims` names by position. `launch` has the launch
+    parameters: each part of a split sum has a pipeline of its own to fill."""
+    return family_of_plan(plan).granularity(plan, dims, launch)

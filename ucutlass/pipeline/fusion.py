@@ -13,8 +13,8 @@ from functools import partial
 from ucutlass import ir
 from ucutlass.ir.hardware import ARCHES, Device
 from ucutlass.ir.schedule import Request
-from ucutlass.kernels.families import Refused, recognise
-from ucutlass.kernels.planning import plan_form
+from ucutlass.kernels.families import match, plan_pattern
+from ucutlass.kernels.refused import Refused
 from ucutlass.limits import LimitPassed
 from ucutlass.pipeline.joining import Joined, NotJoined, joined
 from ucutlass.pipeline.layout import Layout, Step
@@ -71,7 +71,7 @@ def _one_launch(join: Callable[[], Joined], arch: str, device: Device | None) ->
     """The estimate in seconds. Raises NotJoined, in the families' words, where none serves it."""
     try:
         one = join()
-        planned = plan_form(recognise(one.kernel), one.sizes, ARCHES[arch], device, Request())
+        planned = plan_pattern(match(one.kernel), one.sizes, ARCHES[arch], device, Request())
     except LimitPassed:
         raise NotJoined("together they are too large a program") from None
     except Refused as refused:

@@ -15,10 +15,8 @@ from typing import Literal
 
 from ucutlass.ir import Program
 from ucutlass.ir.hardware import Device
-from ucutlass.kernels.gemm.cost import rate_key
-from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned
-from ucutlass.kernels.gemm.smem import operand_parts
+from ucutlass.kernels.families import traffic
+from ucutlass.kernels.planned import Planned
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.eager import stages
@@ -229,22 +227,20 @@ def realistic_bound(
 
 
 def _planned_limits(planned: Planned, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
-    c, e = planned.candidate, planned.estimate
-    lane, rate = lane_rate(rate_key(c, device), rates.flops)
-    if isinstance(c.schedule, GemvSchedule):
+    tiles, e = traffic(planned), planned.estimate
+    if tiles is None:
         return
-    useful = e.padding * e.quantisation
+    lane, rate = lane_rate(tiles.compute_type, rates.flops)
     yield Term(
         "tiles",
-        c.shape.flops / (rate * useful),
-        f"{short(c.shape.flops)} operations at {short(rate)} per second of {lane}, {e.padding:.0%} of them "
+        tiles.operations / (rate * e.padding * e.quantisation),
+        f"{short(tiles.operations)} operations at {short(rate)} per second of {lane}, {e.padding:.0%} of them "
         f"useful, {e.tiles} tiles on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy",
     )
-    crossed = l2_bytes(planned)
     yield Term(
         "L2",
-        crossed / rates.l2,
-        f"tiles read {short(crossed)} bytes of A and B at {short(rates.l2)} bytes per second "
+        tiles.l2_bytes / rates.l2,
+        f"tiles read {short(tiles.l2_bytes)} bytes of A and B at {short(rates.l2)} bytes per second "
         f"({rates.notes['l2']})",
     )
     if regime == "cold":
@@ -254,23 +250,6 @@ def _planned_limits(planned: Planned, device: Device, rates: Rates, regime: Regi
             f"about {short(e.dram_bytes)} bytes with what waves read again, at {short(rates.memory)} bytes "
             "per second",
         )
-
-
-def l2_bytes(planned: Planned) -> float:
-    """Bytes of A and B that the tiles read from L2: a cluster along M reads B once for its members,
-    one along N reads A once; what lies beyond the problem's edge is not read."""
-    c = planned.candidate
-    match c.schedule:
-        case GemvSchedule():
-            return float(c.shape.operand_bytes)
-        case Sm90Schedule(tile=tile, cluster=cluster):
-            splits = 1
-            parts = operand_parts(c.problem)
-        case schedule:
-            tile, cluster, splits, parts = schedule.tile, (1, 1), max(1, c.knobs.splits), 1
-    rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes / cluster[1]
-    columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes / cluster[0]
-    return planned.estimate.tiles / splits * c.shape.k * (rows + columns) * parts
 
 
 def bounds(

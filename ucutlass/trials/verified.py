@@ -17,7 +17,8 @@ from ucutlass import frontend, ir
 from ucutlass.assembly import AnyBuilt, BuiltPipeline, kernels_of, versions_of
 from ucutlass.backend import Built
 from ucutlass.files import put
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.families import granularity
+from ucutlass.kernels.granularity import Granularity
 from ucutlass.pipeline.names import outer_names
 from ucutlass.pipeline.orders import Orders
 from ucutlass.runtime import isolate, sanitize
@@ -27,9 +28,8 @@ from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult, Evidence, evidence_of
-from ucutlass.runtime.verify.grain import grain_of
 from ucutlass.runtime.verify.guards import GUARD, POISONS
-from ucutlass.runtime.verify.suite import Case, Grain, LeftOut, Suite, reduced, suite
+from ucutlass.runtime.verify.suite import Case, LeftOut, Suite, reduced, suite
 from ucutlass.trials.tune import ArtifactGone
 from ucutlass.trials.verify import START_SECONDS, facts
 
@@ -49,7 +49,7 @@ class Plan:
     `device` is "cpu" for an emulated kernel."""
 
     kernel: Mapping[str, Any]
-    grain: Grain
+    grain: Granularity
     suite: Suite
     reduced: tuple[Case, ...]
     device: str = "cuda"
@@ -82,15 +82,14 @@ def plan(
 
 
 def _launch(built: Built) -> tuple[str, str, tuple[int, ...]]:
-    return str(built.artifact.library), built.artifact.entry, built.planned.knob_values
+    return str(built.artifact.library), built.artifact.entry, built.planned.launch
 
 
-def _grain(built: Built, dims: Sequence[str]) -> Grain:
-    splits = built.planned.knobs.splits if isinstance(built.planned, Planned) else 1
-    return grain_of(built.planned.plan, dims, splits)
+def _grain(built: Built, dims: Sequence[str]) -> Granularity:
+    return granularity(built.planned.plan, dims, built.planned.launch)
 
 
-def _whole_grain(made: BuiltPipeline) -> Grain:
+def _whole_grain(made: BuiltPipeline) -> Granularity:
     """Every stage's grain in the pipeline's names: the largest tile, depth and step of each."""
     tile: dict[str, int] = {}
     step: dict[str, int] = {}
@@ -104,7 +103,7 @@ def _whole_grain(made: BuiltPipeline) -> Grain:
             for dim, extent in own.items():
                 if dim in names:
                     whole[names[dim]] = max(extent, whole.get(names[dim], 1))
-    return Grain(tile, step, depth)
+    return Granularity(tile, step, depth)
 
 
 def run(
@@ -144,7 +143,7 @@ def on_gpu(
     stages = [None if s is None else {**s, "library": _library(next(rest))} for s in kernel["stages"]]
     left_out = tuple(LeftOut(**one) for one in suite["left_out"])
     whole = Suite(tuple(Case(**c) for c in suite["cases"]), left_out, suite["seed"])
-    made = Plan({**kernel, "stages": stages}, Grain(tile, {}, {}), whole, ())
+    made = Plan({**kernel, "stages": stages}, Granularity(tile, {}, {}), whole, ())
     seen = _machine(built_with)
     return {"machine": asdict(seen), "evidence": run(made, case_seconds=case_seconds).to_json()}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ucutlass import frontend, ir
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import parallel
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
@@ -41,7 +41,7 @@ class Shop(Workshop, Protocol):
     def close(self) -> None:
         """Gives the GPU free. Nothing is built, timed or confirmed afterwards."""
 
-    def built(self, kernel: AnyPlanned) -> Built:
+    def built(self, kernel: Planned) -> Built:
         """A kernel of the search as it lies on disk."""
 
 
@@ -68,7 +68,7 @@ class Job:
     space: Space
 
     @property
-    def first(self) -> AnyPlanned:
+    def first(self) -> Planned:
         return self.space.groups[0].members[0]
 
 

@@ -16,8 +16,7 @@ from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine, Task
 from ucutlass.frontend import Chosen
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime import isolate
 from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
@@ -144,7 +143,7 @@ class Live:
             answers.append(Timed(tuple(mine)))
         return answers
 
-    def confirm(self, finalists: Sequence[AnyPlanned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
         versions = dict(self.artifacts[finalists[0].plan].versions)
         keys = self._keys(finalists)
         found = self._isolated("confirmed", finalists, keys=keys, versions=versions)
@@ -173,7 +172,7 @@ class Live:
         if self.engine is None:
             self._engine.close()
 
-    def built(self, kernel: AnyPlanned) -> Built:
+    def built(self, kernel: Planned) -> Built:
         """A kernel of the search as the commands know it."""
         source = source_of(self.checked, self.program, kernel)
         return Built(Chosen(kernel, None), source, self.artifacts[kernel.plan])
@@ -189,12 +188,12 @@ class Live:
             **more,
         }
 
-    def _keys(self, kernels: Sequence[AnyPlanned]) -> list[str]:
+    def _keys(self, kernels: Sequence[Planned]) -> list[str]:
         """Empty for a kernel that was never built: the process that should load it says so."""
         return [self.artifacts[k.plan].key if k.plan in self.artifacts else "" for k in kernels]
 
     def _isolated(
-        self, what: str, kernels: Sequence[AnyPlanned], keys: Sequence[str], **more: Any
+        self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
     ) -> dict[str, Any] | Failed:
         """What a function of `ucutlass.trials.tune` returned."""
         requests = [k.request.given() for k in kernels]

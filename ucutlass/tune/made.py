@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import TypeAlias
 
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.planned import Plan
 from ucutlass.runtime.switches import Stage
 
 Way: TypeAlias = tuple[Plan, Stage | None]

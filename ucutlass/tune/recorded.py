@@ -19,14 +19,14 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
 from ucutlass.ir.schedule import Request, request_of_json, scheduled
 from ucutlass.kernels.gemm import cost as heuristic
-from ucutlass.kernels.gemm.match import problem
-from ucutlass.kernels.gemm.planner import Planned
+from ucutlass.kernels.gemm.candidate import candidate_of
+from ucutlass.kernels.gemm.match import GemmForm, problem
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.schedule import Case, build, case_of
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.gemm.space import planned
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, Space, grouped, least_bound, planned, started
+from ucutlass.tune.space import Group, Space, grouped, least_bound, started
 
 ARCH = "sm90a"
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
@@ -81,8 +81,8 @@ def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
     program = frontend.kernel(checked)
     extents = complete(program, table["sizes"])
     taken: dict[tuple[Plan, Request], float] = {}
-    kernels: list[AnyPlanned] = []
-    own: AnyPlanned | None = None
+    kernels: list[Planned] = []
+    own: Planned | None = None
     for row in table["rows"]:
         if row["us"] is None:
             continue
@@ -115,7 +115,7 @@ def _table(
     seconds = dict(kept)
     space = repriced(grouped(planned(c, case.device) for c in seconds), constants)
     space = replace(space, bound=least_bound(program, space))
-    times = tuple(tuple(seconds[_priced(m).candidate] for m in g.members) for g in space.groups)
+    times = tuple(tuple(seconds[candidate_of(_priced(m))] for m in g.members) for g in space.groups)
     return Table(file, shape, space, times, len(found) - len(kept))
 
 
@@ -127,11 +127,13 @@ def _case(content: Mapping[str, Any], sizes: Sequence[int]) -> tuple[Case, Any]:
     program = frontend.kernel(checked)
     named = {"M": m, "N": n, "K": k} | ({} if batch == 1 else {"B": batch})
     extents = complete(program, named)
-    what = problem(frontend.gemm_form(checked, program), extents)
+    found = frontend.pattern(checked, program)
+    assert isinstance(found, GemmForm)
+    what = problem(found, extents)
     return case_of(what, extents, ARCHES[ARCH], device), program
 
 
-def _priced(one: AnyPlanned) -> Planned:
+def _priced(one: Planned) -> Planned:
     """A recorded kernel: recordings are of one product."""
     assert isinstance(one, Planned)
     return one
@@ -144,7 +146,7 @@ def repriced(space: Space, constants: heuristic.Constants) -> Space:
 
     def members(group: Group) -> Iterator[Any]:
         for one in map(_priced, group.members):
-            yield replace(one, estimate=heuristic.estimate(one.candidate, one.device, constants))
+            yield replace(one, estimate=heuristic.estimate(candidate_of(one), one.device, constants))
 
     def group(g: Group) -> Group:
         return Group(g.plan, tuple(sorted(members(g), key=lambda p: p.seconds)))

@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 from ucutlass import frontend
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import Request, show
-from ucutlass.kernels.planned import AnyPlanned
-from ucutlass.kernels.planning import plan_form
-from ucutlass.kernels.plans import Plan
+from ucutlass.kernels.families import plan_pattern
+from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime.statistics import summary
 from ucutlass.tune.dispatch import KEEP, Entry, Measured, cover, geomean
 from ucutlass.tune.job import Job, Outcome, Settings, Shop, describe, tune
@@ -47,7 +46,7 @@ class Shaped:
     shape: Shape
     row: Mapping[str, Any]
     gain: float | None
-    kernel: AnyPlanned | None = None
+    kernel: Planned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,10 @@ class _Bench:
 
     at: int
     job: Job
-    winner: AnyPlanned
+    winner: Planned
     weight: float
     seconds: dict[Request, float] = field(default_factory=dict)
-    kernels: dict[Request, AnyPlanned] = field(default_factory=dict)
+    kernels: dict[Request, Planned] = field(default_factory=dict)
     told: dict[Request, float] = field(default_factory=dict)
 
     def add(self, group: Group, found: Timed | Failed) -> None:
@@ -160,16 +159,16 @@ def _cross(benches: Sequence[_Bench], shop_of: ShopOf) -> None:
                     bench.add(group, found)
 
 
-def _planned(job: Job, requests: Iterable[Request]) -> list[AnyPlanned]:
+def _planned(job: Job, requests: Iterable[Request]) -> list[Planned]:
     """The schedules that are legal at a job's extents."""
     first = job.first
-    what, arch = frontend.form(job.checked, job.program), ARCHES[first.plan.arch]
-    made = (plan_form(what, first.sizes, arch, first.device, r) for r in requests)
+    what, arch = frontend.pattern(job.checked, job.program), ARCHES[first.plan.arch]
+    made = (plan_pattern(what, first.sizes, arch, first.device, r) for r in requests)
     return [one for one in made if not isinstance(one, tuple)]
 
 
-def _groups(kernels: Iterable[AnyPlanned]) -> list[Group]:
-    groups: dict[Plan, list[AnyPlanned]] = {}
+def _groups(kernels: Iterable[Planned]) -> list[Group]:
+    groups: dict[Plan, list[Planned]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.plan, []).append(kernel)
     return [Group(made, tuple(members)) for made, members in groups.items()]
@@ -195,7 +194,7 @@ def _confirmed(benches: Sequence[_Bench], shop_of: ShopOf, most: int | None) -> 
                 bench.told[request] = _in_turns(shop, bench.winner, bench.kernels[request])
 
 
-def _in_turns(shop: Shop, winner: AnyPlanned, kernel: AnyPlanned) -> float:
+def _in_turns(shop: Shop, winner: Planned, kernel: Planned) -> float:
     """The share of the winner's speed that a kernel keeps; 0 where one of the two is wrong or does not
     run."""
     if any(failed is not None for failed in shop.build(_groups([winner, kernel]))):

@@ -14,7 +14,7 @@ from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import Request, Value
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.names import written_stage
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.shapes import complete, free_dims
@@ -34,7 +34,7 @@ Sizes: TypeAlias = Mapping[str, int]
 
 
 def with_schedule(
-    checked: frontend.Checked, program: ir.Kernel, sizes: Sizes, winner: AnyPlanned, device: Device | None
+    checked: frontend.Checked, program: ir.Kernel, sizes: Sizes, winner: Planned, device: Device | None
 ) -> str:
     """As `with_schedules`, of one shape."""
     return with_schedules(checked, program, [(sizes, winner)], device)
@@ -43,7 +43,7 @@ def with_schedule(
 def with_schedules(
     checked: frontend.Checked,
     program: ir.Kernel,
-    winners: Sequence[tuple[Sizes, AnyPlanned]],
+    winners: Sequence[tuple[Sizes, Planned]],
     device: Device | None,
 ) -> str:
     """The whole file in canonical form (`ucc fmt`), with a block for each schedule of the winners in front
@@ -66,7 +66,7 @@ def with_stage_schedule(
     pipeline: ir.Pipeline,
     plan: PipelinePlan,
     number: int,
-    winner: AnyPlanned,
+    winner: Planned,
     device: Device | None,
 ) -> str:
     """As `with_schedule`, for the stage of this number in a plan of the pipeline, at the plan's extents: a
@@ -102,7 +102,7 @@ def _named(output: str) -> syntax.StageName:
     return syntax.StageName(rest or None, True) if first == "return" else syntax.StageName(output)
 
 
-def _check_same(checked: frontend.Checked, winner: AnyPlanned, found: AnyPlanned | None) -> None:
+def _check_same(checked: frontend.Checked, winner: Planned, found: Planned | None) -> None:
     if found is None or found.request != winner.request or found.plan != winner.plan:
         raise NotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
 
@@ -112,11 +112,11 @@ def _rewritten(
     program: str,
     stage: syntax.StageName | None,
     names: Sequence[str],
-    winners: Sequence[tuple[Sizes, AnyPlanned]],
+    winners: Sequence[tuple[Sizes, Planned]],
 ) -> str:
     """The file with the winners' blocks in a program, of a stage if it is a pipeline; `names` are the
     dimensions that tell calls apart."""
-    groups: dict[Request, list[tuple[Sizes, AnyPlanned]]] = {}
+    groups: dict[Request, list[tuple[Sizes, Planned]]] = {}
     for sizes, winner in winners:
         groups.setdefault(winner.request, []).append(({name: sizes[name] for name in names}, winner))
     blocks = tuple(

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from ucutlass.kernels.planned import AnyPlanned
+from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.statistics import Ratio, paired_ratio, shrinkage, summary
 from ucutlass.tune.policy import POLICIES, Limits, Name, best, finished
 from ucutlass.tune.space import Group, Space
@@ -63,7 +63,7 @@ class Workshop(Protocol):
         """Times every member of groups that are built. A process that is lost with one costs the others
         nothing."""
 
-    def confirm(self, finalists: Sequence[AnyPlanned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
         """Verifies kernels against the reference and times those that are right, in turns, in a process
         that took no part in the search."""
 
@@ -93,7 +93,7 @@ class Trial:
 class Final:
     """A finalist: its seconds in the search and, where it is right, in the fresh process (the median)."""
 
-    kernel: AnyPlanned
+    kernel: Planned
     search: float
     result: Failed | float
 

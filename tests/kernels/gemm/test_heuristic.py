@@ -11,9 +11,10 @@ from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.ir.schedule import Request, Warps
 from ucutlass.kernels.gemm.candidate import ceil_div
 from ucutlass.kernels.gemm.cost import Estimate, estimate
-from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned, plan
+from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm90Schedule
+from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.schedule import build, case_of
+from ucutlass.kernels.planned import Planned
 
 SM90, H200 = ARCHES["sm90a"], DEVICES["H200"]
 
@@ -97,7 +98,7 @@ def test_the_matrix_vector_kernel_ends_where_its_blocks_read_more_columns_than_m
 def test_eight_rows_go_to_the_tensor_cores(n: int, k: int) -> None:
     made = chosen(8, n, k)
     assert isinstance(made.plan.schedule, Sm90Schedule)
-    assert made.swapped  # so that N, not eight rows, fills the 64 rows of a wgmma
+    assert made.request.swap == "yes"  # so that N, not eight rows, fills the 64 rows of a wgmma
 
 
 def test_rows_that_do_not_fill_a_tile_take_one_that_wastes_little() -> None:
@@ -106,7 +107,7 @@ def test_rows_that_do_not_fill_a_tile_take_one_that_wastes_little() -> None:
     made = chosen(304, 5120, 5120)
     e, schedule = made.estimate, made.plan.schedule
     assert isinstance(schedule, Sm90Schedule)
-    rows = schedule.tile[1 if made.swapped else 0]
+    rows = schedule.tile[1 if (made.request.swap == "yes") else 0]
     useful = 304 / (ceil_div(304, rows) * rows)
     busy = e.tiles / (ceil_div(e.tiles, H200.sms) * H200.sms)
     assert useful > 304 / 384 and useful * busy > 0.75 and e.quantisation > 0.8
@@ -115,4 +116,4 @@ def test_rows_that_do_not_fill_a_tile_take_one_that_wastes_little() -> None:
 def test_stream_k_is_not_taken_where_equal_parts_fill_the_device() -> None:
     """64 tiles in two equal parts each; stream-K would do the same with more hand-overs."""
     made = chosen(1024, 1024, 32768)
-    assert made.knobs.splits > 1
+    assert LaunchParameters(*made.launch).splits > 1

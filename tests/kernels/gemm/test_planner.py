@@ -18,12 +18,15 @@ from ucutlass.ir import Choice
 from ucutlass.ir.hardware import ARCHES, DEVICES, arch_for, cluster_slots, default_device, device_named
 from ucutlass.ir.schedule import FIELDS, Request, Warps, fits, legal_values, requests
 from ucutlass.kernels.arithmetic import CoordinateValue
+from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.cost import Estimate
-from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
-from ucutlass.kernels.gemm.planner import Planned, candidates, plan, transpose
+from ucutlass.kernels.gemm.plan import GemvSchedule, LaunchParameters, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.planner import candidates, plan
 from ucutlass.kernels.gemm.rules import legal, violations
 from ucutlass.kernels.gemm.schedule import Case, build, case_of
 from ucutlass.kernels.gemm.smem import memory_of
+from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.violation import Violation
 from ucutlass.sol import speed_of_light
 
@@ -99,17 +102,17 @@ def test_plans_are_legal_and_so_are_the_neighbours(made: object, request: Reques
     problem, sizes = made  # type: ignore[misc]
     result = plan(problem, sizes, ARCHES[arch], None, request)
     if isinstance(result, Planned):
-        assert violations(result.candidate) == ()
+        assert violations(candidate_of(result)) == ()
         for name, value in request.given().items():
             assert getattr(result.request, name) == value
         again = build(case(made, arch), result.request)
-        assert (again.schedule, again.knobs, again.problem) == (
+        assert (again.schedule, again.launch, again.problem) == (
             result.plan.schedule,
-            result.knobs,
+            result.launch,
             result.plan.problem,
         )
         assert {note.field for note in result.notes} >= set(result.request.given()) - set(request.given())
-        assert memory_of(result.candidate).total <= ARCHES[arch].shared_memory
+        assert memory_of(candidate_of(result)).total <= ARCHES[arch].shared_memory
         return
     assert result
     for violation in result:
@@ -139,7 +142,7 @@ def test_templates_take_what_the_rules_take(made: object, request: Request, arch
     chosen = plan(problem, sizes, ARCHES[arch], None, request)
     if not isinstance(chosen, Planned):
         return
-    what, memory = chosen.plan.problem, memory_of(chosen.candidate).total
+    what, memory = chosen.plan.problem, memory_of(candidate_of(chosen)).total
     match chosen.plan.schedule:
         case Sm80Schedule() as schedule:
             assert gemm_sm80.check(what, schedule) == ""
@@ -256,17 +259,17 @@ def test_matrix_vector_reads_the_matrix_as_a() -> None:
     for sizes in ((1, 4096, 4096), (4096, 1, 4096)):
         chosen = planned(plan(*gemm(*sizes), SM90))
         assert isinstance(chosen.plan.schedule, GemvSchedule)
-        assert chosen.swapped == (sizes[0] == 1)
-        assert chosen.candidate.shape.n == 1
+        assert (chosen.request.swap == "yes") == (sizes[0] == 1)
+        assert candidate_of(chosen).shape.n == 1
 
 
 def test_short_m_is_tried_both_ways() -> None:
     found = list(candidates(*gemm(16, 4096, 4096), SM90))
-    assert {c.swapped for c in found} == {False, True}
+    assert {(c.request.swap == "yes") for c in found} == {False, True}
     chosen = found[0].plan.schedule
     assert isinstance(chosen, Sm90Schedule)
     assert min(chosen.tile[:2]) <= 64
-    assert {c.swapped for c in candidates(*gemm(4096, 4096, 4096), SM90)} == {False}
+    assert {(c.request.swap == "yes") for c in candidates(*gemm(4096, 4096, 4096), SM90)} == {False}
 
 
 def test_no_width_falls_off_a_cliff() -> None:
@@ -283,7 +286,7 @@ def test_no_width_falls_off_a_cliff() -> None:
 
 def test_few_tiles_of_a_long_k_are_split() -> None:
     chosen = planned(plan(*gemm(256, 256, 16384), SM90))
-    assert chosen.knobs.splits != 1
+    assert LaunchParameters(*chosen.launch).splits != 1
 
 
 def test_candidates_are_ranked_and_distinct() -> None:

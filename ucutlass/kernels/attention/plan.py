@@ -12,7 +12,7 @@ of a tile are split.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent
@@ -116,6 +116,9 @@ class AttentionSchedule:
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """Everything that shapes the emitted source."""
+
+    emitter: ClassVar[str] = "ucutlass.emit.attention.emitter"
+    launch_parameters: ClassVar[tuple[str, ...]] = ("section", "parts")
 
     arch: str
     problem: AttentionProblem

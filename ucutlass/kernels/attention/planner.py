@@ -13,8 +13,7 @@ from ucutlass.kernels.attention.match import MOST_HEAD, AttentionForm
 from ucutlass.kernels.attention.plan import AttentionPlan, AttentionProblem, AttentionSchedule
 from ucutlass.kernels.attention.problem import attention_problem, flops
 from ucutlass.kernels.attention.schedule import asked, request_of
-from ucutlass.kernels.gemm.reasons import Note
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Note, Planned, memory_or_compute
 from ucutlass.kernels.violation import Violation, foreign_to
 
 ALIGNED = 8
@@ -31,7 +30,7 @@ def plan_attention(
     device: Device,
     request: Request,
     aligned: tuple[bool, ...] | None = None,
-) -> FamilyPlanned | tuple[Violation, ...]:
+) -> Planned | tuple[Violation, ...]:
     """The kernel of attention for these extents, or why there is none. Raises Refused."""
     problem = attention_problem(form, sizes, aligned)
     foreign = foreign_to(request, ("attention",), "attention")
@@ -48,11 +47,12 @@ def plan_attention(
         return (parts,)
     schedule = replace(schedule, split=parts > 1, across=_across(problem))
     plan = AttentionPlan(arch.name, problem, schedule)
-    knobs = (_section(problem, sizes, keys, device), parts)
+    launch = (_section(problem, sizes, keys, device), parts)
     work = flops(problem, sizes)
-    seconds = device.launch_floor + work / (REACHED * device.peaks[problem.lane.name])
+    multiplied = work / (REACHED * device.peaks[problem.lane.name])
+    price = memory_or_compute(0.0, multiplied, 0.0, device.launch_floor)
     full = replace(request_of(problem, schedule), split_k=parts)
-    return FamilyPlanned(plan, knobs, sizes, full, device, seconds, tuple(_notes(problem, schedule)))
+    return Planned(plan, launch, sizes, full, device, price, tuple(_notes(problem, schedule)))
 
 
 def schedule_of(problem: AttentionProblem, rows: int) -> AttentionSchedule:

@@ -12,7 +12,7 @@ Forward, data gradient, weight gradient and transposed convolutions differ in no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent
@@ -162,6 +162,9 @@ ConvSchedule: TypeAlias = Sm80Schedule | DirectSchedule | Im2colSchedule | Place
 @dataclass(frozen=True, slots=True)
 class ConvPlan:
     """Everything that shapes the emitted source."""
+
+    emitter: ClassVar[str] = "ucutlass.emit.convolution.emitter"
+    launch_parameters: ClassVar[tuple[str, ...]] = ("raster", "swizzle", "splits")
 
     arch: str
     problem: ConvProblem

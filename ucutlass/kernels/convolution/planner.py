@@ -31,8 +31,7 @@ from ucutlass.kernels.convolution.problem import offsets, problem
 from ucutlass.kernels.convolution.schedule import KERNELS, Room, asked, no_kernel, request_of, wanted
 from ucutlass.kernels.convolution.wgrad import places_schedule, prepared_places
 from ucutlass.kernels.gemm.plan import Math, Sm80Schedule
-from ucutlass.kernels.gemm.reasons import Note
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Estimate, Note, Planned, memory_or_compute
 from ucutlass.kernels.refused import Refused
 from ucutlass.kernels.violation import Violation, foreign_to
 
@@ -73,7 +72,7 @@ def plan_convolution(
     device: Device,
     request: Request,
     aligned: tuple[bool, ...] | None = None,
-) -> FamilyPlanned | tuple[Violation, ...]:
+) -> Planned | tuple[Violation, ...]:
     """The kernel of a convolution for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, KERNELS, "a convolution"):
         return (foreign,)
@@ -102,10 +101,10 @@ def plan_convolution(
     scheduled = asked(room, own, splits, request)
     if isinstance(scheduled[0], Violation):
         return scheduled
-    schedule, knobs = scheduled
-    seconds = _seconds(made, schedule, extents, sizes, device)
+    schedule, launch = scheduled
+    price = _price(made, schedule, extents, sizes, device)
     plan = ConvPlan(arch.name, made, schedule)
-    return FamilyPlanned(plan, knobs, sizes, request_of(schedule, knobs), device, seconds, notes)
+    return Planned(plan, launch, sizes, request_of(schedule, launch), device, price, notes)
 
 
 def measure(made: ConvProblem, sizes: tuple[int, ...]) -> Extents:
@@ -343,9 +342,9 @@ def _splits(schedule: Sm80Schedule, extents: Extents, device: Device) -> int:
     return max(1, min(2 * device.sms // blocks, math.ceil(extents.k / k) // 16, 64))
 
 
-def _seconds(
+def _price(
     made: ConvProblem, schedule: ConvSchedule, extents: Extents, sizes: tuple[int, ...], device: Device
-) -> float:
+) -> Estimate:
     """A rough estimate: what is moved at the memory's bandwidth, or multiplied at a share of the peak, after
     operands are copied into another order."""
     moved = sum(w.elem.bytes * math.prod(sizes[a.extent] for a in w.axes) for w in (made.a, made.b))
@@ -359,4 +358,5 @@ def _seconds(
         if w.pack is not None
     ]
     packs = device.launch_floor * len(copied) + sum(copied) / device.bandwidth
-    return device.launch_floor + packs + max(moved / device.bandwidth, extents.flops / (0.4 * peak))
+    multiplied = extents.flops / (0.4 * peak)
+    return memory_or_compute(moved / device.bandwidth, multiplied, moved, device.launch_floor + packs)

@@ -23,7 +23,7 @@ from ucutlass.kernels.convolution.plan import (
 )
 from ucutlass.kernels.convolution.plan_im2col import Im2col, im2col
 from ucutlass.kernels.gemm.candidate import RASTER_WORD, Candidate, Shape, routes_of
-from ucutlass.kernels.gemm.plan import GemmProblem, Knobs, Sm80Schedule
+from ucutlass.kernels.gemm.plan import GemmProblem, LaunchParameters, Sm80Schedule
 from ucutlass.kernels.gemm.rules import BY_CODE
 from ucutlass.kernels.gemm.schedule import warp_tile
 from ucutlass.kernels.gemm.smem import stage_bytes
@@ -41,7 +41,7 @@ SM80_STAGES = 4
 """As many as the planner takes at most by itself."""
 
 Made: TypeAlias = "tuple[ConvSchedule, tuple[int, ...]]"
-"""A schedule and the launch's knobs: raster, swizzle, splits."""
+"""A schedule and the launch parameters: raster, swizzle, splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Room:
     taps: Callable[[int], int]
 
 
-def request_of(s: ConvSchedule, knobs: tuple[int, ...]) -> Request:
+def request_of(s: ConvSchedule, launch: tuple[int, ...]) -> Request:
     """The schedule as fields. One stage, of a sum of one step, is no choice."""
-    raster, swizzle, splits = knobs
+    raster, swizzle, splits = launch
     word = RASTER_WORD[raster]
     match s:
         case DirectSchedule(width, rows, _, _, threads):
@@ -92,23 +92,23 @@ def asked(room: Room, own: ConvSchedule, splits: int, request: Request) -> Made 
     usual = (RASTERS["heuristic"], SWIZZLE, splits)
     if request.given().items() <= request_of(own, usual).given().items():
         return own, usual
-    knobs = (RASTERS[request.raster or "heuristic"], request.swizzle or SWIZZLE, splits)
+    launch = (RASTERS[request.raster or "heuristic"], request.swizzle or SWIZZLE, splits)
     match own:
         case DirectSchedule():
             direct = _direct(room, own, request)
-            return found_by(DIRECT, (room, own, direct)) or (direct, knobs)
+            return found_by(DIRECT, (room, own, direct)) or (direct, launch)
         case Im2colSchedule():
             tiled = _im2col(room, own, request)
-            wrong = found_by(IM2COL, (room, own, tiled)) or _ruled(_candidate(room, _FLAT, knobs), _SWIZZLE)
-            return wrong or (tiled, knobs)
+            wrong = found_by(IM2COL, (room, own, tiled)) or _ruled(_candidate(room, _FLAT, launch), _SWIZZLE)
+            return wrong or (tiled, launch)
         case Sm80Schedule():
             gathered = _gather(room, own, request)
             parts = request.split_k if isinstance(request.split_k, int) else splits
-            knobs = (*knobs[:2], parts)
-            wrong = _ruled(_candidate(room, gathered, knobs), _GATHER)
-            return wrong or found_by(GATHER, (room, own, gathered)) or (gathered, knobs)
+            launch = (*launch[:2], parts)
+            wrong = _ruled(_candidate(room, gathered, launch), _GATHER)
+            return wrong or found_by(GATHER, (room, own, gathered)) or (gathered, launch)
     if not without(request, "warps", "raster", "swizzle").given():
-        return own, knobs
+        return own, launch
     said = "this kernel's tile, stages and blocks are the planner's"
     return (
         Violation(
@@ -199,19 +199,21 @@ def multiplied(problem: ConvProblem) -> GemmProblem:
 # --- the rules ----------------------------------------------------------------------------
 
 _FLAT = Sm80Schedule((64, 64, 64), (32, 32), 2, "tensor")
-"""In place of a schedule where rules look at the knobs alone."""
+"""In place of a schedule where rules look at the launch parameters alone."""
 
 _SWIZZLE = ("UC0432",)
 _GATHER = ("UC0412", "UC0426", "UC0428", "UC0432", "UC0440", "UC0441", "UC0442", "UC0443")
 """The rules of the multistage kernel that are of its schedule, not of a GEMM's operands."""
 
 
-def _candidate(room: Room, s: Sm80Schedule, knobs: tuple[int, ...]) -> Candidate:
+def _candidate(room: Room, s: Sm80Schedule, launch: tuple[int, ...]) -> Candidate:
     """The convolution as the multistage kernel's product, for the rules that both have."""
     gemm = multiplied(room.problem)
     m, n, k, batch = room.extents
     shape = Shape(m, n, k, batch, 0, 0)
-    return Candidate(room.arch, gemm, room.sizes, shape, s, Knobs(*knobs), routes_of(gemm, "sm80"), False)
+    return Candidate(
+        room.arch, gemm, room.sizes, shape, s, LaunchParameters(*launch), routes_of(gemm, "sm80"), False
+    )
 
 
 def _ruled(c: Candidate, codes: tuple[str, ...]) -> tuple[Violation, ...]:

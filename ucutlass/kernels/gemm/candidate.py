@@ -6,10 +6,19 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ucutlass.ir.hardware import Arch
+from ucutlass.ir.hardware import ARCHES, Arch
 from ucutlass.ir.schedule import Family, Request
 from ucutlass.kernels.access import Access, Product, Reduction, Stride
-from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Knobs, Route, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import (
+    GemmPlan,
+    GemmProblem,
+    GemvSchedule,
+    LaunchParameters,
+    Route,
+    Sm80Schedule,
+    Sm90Schedule,
+)
+from ucutlass.kernels.planned import Planned
 
 RASTER_WORD: dict[int, Literal["heuristic", "along_m", "along_n"]] = {
     0: "heuristic",
@@ -83,7 +92,7 @@ class Candidate:
     sizes: tuple[int, ...]
     shape: Shape
     schedule: Sm90Schedule | Sm80Schedule | GemvSchedule
-    knobs: Knobs
+    launch: LaunchParameters
     routes: tuple[Route, ...]
     swapped: bool
 
@@ -110,6 +119,22 @@ class Candidate:
     def tensors(self) -> tuple[Access, ...]:
         """Epilogue tensors, inputs first: `routes` has an entry for each."""
         return epilogue_tensors(self.problem)
+
+
+def candidate_of(planned: Planned) -> Candidate:
+    """The candidate that was planned: everything of it stands in the plan, the launch and the request."""
+    plan = planned.plan
+    assert isinstance(plan, GemmPlan), type(plan)
+    return Candidate(
+        ARCHES[plan.arch],
+        plan.problem,
+        planned.sizes,
+        shape_of(plan.problem, planned.sizes),
+        plan.schedule,
+        LaunchParameters(*planned.launch),
+        plan.routes,
+        planned.request.swap == "yes",
+    )
 
 
 def epilogue_tensors(problem: GemmProblem) -> tuple[Access, ...]:
@@ -151,11 +176,11 @@ def routes_of(problem: GemmProblem, family: Family) -> tuple[Route, ...]:
 
 def request_of(candidate: Candidate) -> Request:
     """The candidate as a request in which every field of its family is fixed."""
-    knobs = candidate.knobs
+    launch = candidate.launch
     swap: Literal["no", "yes"] = "yes" if candidate.swapped else "no"
     match candidate.schedule:
         case Sm90Schedule(tile, cluster, stages, warps, scheduler, math_):
-            stream = scheduler == "stream_k" and knobs.splits == 0
+            stream = scheduler == "stream_k" and launch.splits == 0
             return Request(
                 warps=warps,
                 tile=tile,
@@ -163,9 +188,9 @@ def request_of(candidate: Candidate) -> Request:
                 stages=stages,
                 swap=swap,
                 math=None if math_ == "tensor" else math_,
-                split_k="stream" if stream else knobs.splits,
-                raster=RASTER_WORD[knobs.raster],
-                swizzle=knobs.swizzle,
+                split_k="stream" if stream else launch.splits,
+                raster=RASTER_WORD[launch.raster],
+                swizzle=launch.swizzle,
             )
         case Sm80Schedule(tile, warp_tile, stages, math_):
             return Request(
@@ -175,9 +200,9 @@ def request_of(candidate: Candidate) -> Request:
                 stages=stages,
                 swap=swap,
                 math=None if math_ == "tensor" else math_,
-                split_k=knobs.splits,
-                raster=RASTER_WORD[knobs.raster],
-                swizzle=knobs.swizzle,
+                split_k=launch.splits,
+                raster=RASTER_WORD[launch.raster],
+                swizzle=launch.swizzle,
             )
         case GemvSchedule(rows, columns, threads):
             return Request(warps="gemv", rows=rows, columns=columns, threads=threads, swap=swap)

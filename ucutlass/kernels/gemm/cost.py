@@ -17,10 +17,11 @@ from types import MappingProxyType
 from ucutlass.ir.hardware import Device, cluster_slots, lane_key
 from ucutlass.kernels.access import Store
 from ucutlass.kernels.arithmetic import Compute
-from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, Shape, ceil_div
+from ucutlass.kernels.gemm.candidate import TMA_BYTES, Candidate, Shape, candidate_of, ceil_div
 from ucutlass.kernels.gemm.plan import GemvSchedule, Math, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules.tiles import STREAM_K_ITERATIONS, accumulators_per_thread
 from ucutlass.kernels.gemm.smem import memory_of, operand_parts
+from ucutlass.kernels.planned import Estimate, Planned, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +128,6 @@ def is_slow(function: str) -> bool:
     return function in _INSTRUCTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """`seconds` in all. `slots` thread blocks run at a time, `tiles` is what they share (with
-    tiles that only fill up clusters and swizzle), `waves` their ratio. `quantisation` is the
-    part of the busiest slot's time that the average slot is busy, `padding` the useful part of
-    the multiplications. `sm_seconds`, `l2_seconds` and `dram_seconds` are the three limits that
-    `seconds` joins; `power_seconds` is what sustained power allows the multiplications alone."""
-
-    seconds: float
-    slots: int
-    tiles: int
-    waves: float
-    quantisation: float
-    padding: float
-    sm_seconds: float
-    l2_seconds: float
-    dram_seconds: float
-    power_seconds: float
-    dram_bytes: float
-
-
 def estimate(c: Candidate, device: Device, constants: Constants = DEFAULT) -> Estimate:
     """The price of a candidate on a device."""
     match c.schedule:
@@ -245,11 +225,11 @@ def _whole(
 
 def _sm90(c: Candidate, s: Sm90Schedule, device: Device, k: Constants) -> Estimate:
     m, n, _ = s.tile
-    m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.knobs.swizzle)
+    m_tiles, n_tiles = tile_grid(c.shape, s.tile, s.cluster, c.launch.swizzle)
     tiles = m_tiles * n_tiles * c.shape.batch
     # Illegal candidates are priced before the rules see them: some clusters fit nowhere.
     slots = max(1, cluster_slots(device, s.cluster[0] * s.cluster[1]))
-    active = min(slots, tiles * c.knobs.splits if c.knobs.splits else slots)
+    active = min(slots, tiles * c.launch.splits if c.launch.splits else slots)
     step = _sm90_step(c, s, active, device, k)
     epilogue = epilogue_cycles(c, m * n, k) + k.tile
     busiest, split_seconds = _sm90_busiest(c, s, tiles, slots, step, epilogue, k)
@@ -309,7 +289,7 @@ def _sm90_l2(
     columns = min(n, c.shape.n) * c.problem.b.elem.bytes * _parts(c) / s.cluster[0]
     rows *= math.pow(max(1.0, active / (m_tiles * batch * s.cluster[1]) / gpcs), -k.shared)
     columns *= math.pow(max(1.0, active / (n_tiles * batch * s.cluster[0]) / gpcs), -k.shared)
-    partial = 8 * m * n * max(0, c.knobs.splits - 1)
+    partial = 8 * m * n * max(0, c.launch.splits - 1)
     return m_tiles * n_tiles * batch * (c.shape.k * (rows + columns) + partial)
 
 
@@ -321,7 +301,7 @@ def _sm90_busiest(
     c: Candidate, s: Sm90Schedule, tiles: int, slots: int, step: float, epilogue: float, k: Constants
 ) -> tuple[float, float]:
     """Cycles of the slot with most work, and the seconds that splitting K adds."""
-    steps, splits = c.k_tiles, c.knobs.splits
+    steps, splits = c.k_tiles, c.launch.splits
     each = ceil_div(tiles, slots)
     one = steps * step
     if s.warps == "pingpong":
@@ -384,7 +364,7 @@ def _sm80(c: Candidate, s: Sm80Schedule, device: Device, k: Constants) -> Estima
     warps = warps_of(s)
     m_tiles, n_tiles = ceil_div(c.shape.m, s.tile[0]), ceil_div(c.shape.n, s.tile[1])
     tiles = m_tiles * n_tiles * c.shape.batch
-    splits = c.knobs.splits
+    splits = c.launch.splits
     each = ceil_div(tiles * splits, device.sms * blocks)
     busy = min(blocks, ceil_div(tiles * splits, device.sms))
     tensor = k.mma_sync_hopper if c.arch.wgmma else k.mma_sync
@@ -427,3 +407,28 @@ def _gemv(c: Candidate, s: GemvSchedule, device: Device, k: Constants) -> Estima
         min(1.0, blocks / (ceil_div(blocks, slots) * slots)),
         c.shape.n / s.columns,
     )
+
+
+def traffic(planned: Planned) -> Traffic | None:
+    """What the tiles multiply and read; None for the matrix-vector kernel, which reads its operands once."""
+    c = candidate_of(planned)
+    if isinstance(c.schedule, GemvSchedule):
+        return None
+    return Traffic(c.shape.flops, rate_key(c, planned.device), l2_bytes(planned))
+
+
+def l2_bytes(planned: Planned) -> float:
+    """Bytes of A and B that the tiles read from L2: a cluster along M reads B once for its members,
+    one along N reads A once; what lies beyond the problem's edge is not read."""
+    c = candidate_of(planned)
+    match c.schedule:
+        case GemvSchedule():
+            return float(c.shape.operand_bytes)
+        case Sm90Schedule(tile=tile, cluster=cluster):
+            splits = 1
+            parts = operand_parts(c.problem)
+        case schedule:
+            tile, cluster, splits, parts = schedule.tile, (1, 1), max(1, c.launch.splits), 1
+    rows = min(tile[0], c.shape.m) * c.problem.a.elem.bytes / cluster[1]
+    columns = min(tile[1], c.shape.n) * c.problem.b.elem.bytes / cluster[0]
+    return planned.estimate.tiles / splits * c.shape.k * (rows + columns) * parts

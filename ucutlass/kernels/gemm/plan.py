@@ -12,7 +12,7 @@ The binary interface of every emitted kernel (C linkage, one entry):
                                              // order, then results in order
                   int64_t const* extents,    // one per dimension of the program
                   double const* scalars,     // host scalars in parameter order
-                  int64_t const* knobs,      // Knobs, in field order
+                  int64_t const* knobs,      // LaunchParameters, in field order
                   void* workspace,           // device memory, 256-byte aligned, or null
                   uint64_t* workspace_size,  // not null: write the bytes needed, launch nothing
                   void* stream);             // cudaStream_t
@@ -24,7 +24,7 @@ for CUDA error e, or `2000 + s` for cutlass::Status s.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.kernels.access import Access, Output, Product
@@ -58,7 +58,7 @@ class GemmProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
+class LaunchParameters:
     """What a launch may choose without another build.
 
     `raster`: 0 heuristic, 1 along M, 2 along N. `swizzle`: largest log-free swizzle (1, 2, 4,
@@ -120,6 +120,9 @@ Route: TypeAlias = Literal["tma", "direct"]
 class GemmPlan:
     """Everything that shapes the emitted source. `routes` has one entry per input and output
     (inputs first); vectors and reductions are always "direct"."""
+
+    emitter: ClassVar[str] = "ucutlass.emit.gemm.emitter"
+    launch_parameters: ClassVar[tuple[str, ...]] = ("raster", "swizzle", "splits")
 
     arch: str
     problem: GemmProblem

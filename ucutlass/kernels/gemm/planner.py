@@ -7,53 +7,23 @@ one that breaks no rule is the plan.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from functools import lru_cache
 
 from ucutlass.ir.hardware import Arch, Device, default_device
 from ucutlass.ir.schedule import FAMILY, FIELDS, GEMM, Family, Request, families, show_value, without
 from ucutlass.kernels.gemm import cost
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
-from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, Knobs
-from ucutlass.kernels.gemm.reasons import Note, reasons
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem
+from ucutlass.kernels.gemm.reasons import reasons
 from ucutlass.kernels.gemm.rules import legal, violations
 from ucutlass.kernels.gemm.schedule import Case, build, case_of
 from ucutlass.kernels.gemm.search import expand, rounds
-from ucutlass.kernels.gemm.transpose import transpose
+from ucutlass.kernels.planned import Estimate, Planned
 from ucutlass.kernels.violation import Violation, foreign_to
-
-__all__ = ["Note", "Planned", "candidates", "nearest_legal", "plan", "transpose"]
 
 AUTO = Request()
 """Every field left to the planner."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A kernel and how to launch it for these extents. `request` has every field fixed and
-    stands for the same plan; `notes` are the reasons for the fields that were left out; `origin` says
-    in words what chose it, "" where nothing was chosen."""
-
-    plan: GemmPlan
-    knobs: Knobs
-    sizes: tuple[int, ...]
-    swapped: bool
-    request: Request
-    estimate: cost.Estimate
-    device: Device
-    notes: tuple[Note, ...]
-    candidate: Candidate
-    origin: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """The estimate."""
-        return self.estimate.seconds
-
-    @property
-    def knob_values(self) -> tuple[int, ...]:
-        """What a launch passes as knobs."""
-        return tuple(int(k) for k in astuple(self.knobs))
 
 
 BY_MODEL = "by the cost model"
@@ -119,7 +89,7 @@ def candidates(
             return
 
 
-def _ranked(case: Case, request: Request) -> Iterator[list[tuple[cost.Estimate, Candidate]]]:
+def _ranked(case: Case, request: Request) -> Iterator[list[tuple[Estimate, Candidate]]]:
     """Round after round of candidates with their prices, the cheapest first."""
     for tried in rounds(case, request):
         made = (build(case, full) for full in expand(case, request, tried))
@@ -127,15 +97,15 @@ def _ranked(case: Case, request: Request) -> Iterator[list[tuple[cost.Estimate, 
         yield sorted(priced, key=lambda pair: pair[0].seconds)
 
 
-def _chosen(case: Case, request: Request, price: cost.Estimate, cheapest: Candidate) -> Planned:
+def _chosen(case: Case, request: Request, price: Estimate, cheapest: Candidate) -> Planned:
     planned = _planned(case, cheapest, price, request)
     return planned if planned.request == request else replace(planned, origin=BY_MODEL)
 
 
-def _planned(case: Case, c: Candidate, price: cost.Estimate, asked: Request) -> Planned:
+def _planned(case: Case, c: Candidate, price: Estimate, asked: Request) -> Planned:
     made = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
     notes = tuple(reasons(case, c, price, asked))
-    return Planned(made, c.knobs, c.sizes, c.swapped, request_of(c), price, case.device, notes, c)
+    return Planned(made, astuple(c.launch), c.sizes, request_of(c), case.device, price, notes)
 
 
 def foreign_fields(request: Request) -> Violation | None:

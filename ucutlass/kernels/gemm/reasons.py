@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ucutlass.ir.schedule import Request, differing, families, show_value
 from ucutlass.kernels.gemm.candidate import Candidate, request_of
-from ucutlass.kernels.gemm.cost import Estimate
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
 from ucutlass.kernels.gemm.rules import violations
 from ucutlass.kernels.gemm.schedule import Case, build
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A choice and its reason; `field` is "" for what concerns the whole kernel."""
-
-    field: str
-    value: str
-    reason: str
+from ucutlass.kernels.planned import Estimate, Note
 
 
 def reasons(case: Case, c: Candidate, price: Estimate, asked: Request) -> Iterator[Note]:
@@ -91,6 +81,6 @@ def _cluster(c: Candidate) -> str:
 
 
 def _split(c: Candidate, tiles: str) -> str:
-    if c.knobs.splits == 1:
+    if c.launch.splits == 1:
         return f"no split: {tiles}"
     return f"{tiles}, {c.k_tiles} steps of K each: splitting K fills the rest"

@@ -8,7 +8,14 @@ from typing import Literal, TypeAlias
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import FAMILY, RASTERS, Request
 from ucutlass.kernels.gemm.candidate import Candidate, Shape, routes_of, shape_of
-from ucutlass.kernels.gemm.plan import GemmProblem, GemvSchedule, Knobs, Math, Sm80Schedule, Sm90Schedule
+from ucutlass.kernels.gemm.plan import (
+    GemmProblem,
+    GemvSchedule,
+    LaunchParameters,
+    Math,
+    Sm80Schedule,
+    Sm90Schedule,
+)
 from ucutlass.kernels.gemm.rules.multistage import ACCUMULATORS
 from ucutlass.kernels.gemm.rules.vector import COLUMNS
 from ucutlass.kernels.gemm.smem import sm90_stages, stage_bytes
@@ -66,7 +73,7 @@ def build(case: Case, request: Request) -> Candidate:
     """
     side = case.side(request.swap)
     splits = 0 if request.split_k == "stream" else request.split_k or 1
-    knobs = Knobs(RASTERS[request.raster or "heuristic"], request.swizzle or 1, splits)
+    launch = LaunchParameters(RASTERS[request.raster or "heuristic"], request.swizzle or 1, splits)
     assert request.warps is not None
     routes = routes_of(side.problem, FAMILY[request.warps])
     schedule: Sm90Schedule | Sm80Schedule | GemvSchedule
@@ -88,7 +95,7 @@ def build(case: Case, request: Request) -> Candidate:
                 "persistent" if splits == 1 else "stream_k",
                 _math(side.problem, request),
             )
-    return Candidate(case.arch, side.problem, case.sizes, side.shape, schedule, knobs, routes, side.swapped)
+    return Candidate(case.arch, side.problem, case.sizes, side.shape, schedule, launch, routes, side.swapped)
 
 
 def _math(problem: GemmProblem, request: Request) -> Math:

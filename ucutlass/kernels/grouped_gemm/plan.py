@@ -9,7 +9,7 @@ is a group's, is read from offsets on the device: no launch depends on how rows 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.kernels.access import Access, Product, Stride
@@ -113,6 +113,9 @@ ProductsSchedule: TypeAlias = WgmmaSchedule | SimtSchedule
 class ProductsPlan:
     """Everything that shapes the emitted source. Its one knob is the band: tiles along M that are taken
     for a column of tiles before the next column."""
+
+    emitter: ClassVar[str] = "ucutlass.emit.grouped_gemm.emitter"
+    launch_parameters: ClassVar[tuple[str, ...]] = ("band",)
 
     arch: str
     problem: ProductsProblem

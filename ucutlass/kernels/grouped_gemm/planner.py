@@ -16,12 +16,11 @@ from ucutlass.ir.elements import F32
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request, show_value, without
 from ucutlass.kernels.access import Access
-from ucutlass.kernels.gemm.reasons import Note
 from ucutlass.kernels.grouped_gemm.match import ProductsForm
 from ucutlass.kernels.grouped_gemm.plan import ProductsPlan, ProductsProblem, SimtSchedule, WgmmaSchedule
 from ucutlass.kernels.grouped_gemm.problem import products_problem
 from ucutlass.kernels.grouped_gemm.smem import most_stages, promotes
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Note, Planned, memory_or_compute
 from ucutlass.kernels.violation import Violation, foreign_to
 
 Warps = Literal["pingpong", "cooperative"]
@@ -101,7 +100,7 @@ def plan_products(
     device: Device,
     request: Request,
     aligned: tuple[bool, ...] | None = None,
-) -> FamilyPlanned | tuple[Violation, ...]:
+) -> Planned | tuple[Violation, ...]:
     """The kernel of one or two products for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, ("products", "simt"), "a pair of dots, or one over ragged groups,"):
         return (foreign,)
@@ -110,11 +109,12 @@ def plan_products(
     if reason or request.warps == "direct":
         if without(request, "warps").given() or request.warps not in (None, "direct"):
             return (_no_tiles(request, reason),)
-        seconds = device.launch_floor + _operations(problem, sizes) / (device.peaks["f32"] / 8)
+        multiplied = _operations(problem, sizes) / (device.peaks["f32"] / 8)
+        price = memory_or_compute(0.0, multiplied, 0.0, device.launch_floor)
         plan = ProductsPlan(arch.name, problem, _SIMT)
         why = f"the Hopper kernel cannot take this: {reason}" if reason else "the schedule says so"
         full, note = Request(warps="direct"), Note("", "plain multiply-adds", why)
-        return FamilyPlanned(plan, (1,), sizes, full, device, seconds, (note,))
+        return Planned(plan, (1,), sizes, full, device, price, (note,))
     found = sorted(_candidates(problem, sizes, device, request), key=lambda c: c.seconds)
     if not found:
         return (_no_fit(problem, sizes, device, request),)
@@ -128,7 +128,7 @@ def _planned(
     arch: Arch,
     device: Device,
     asked: Request,
-) -> FamilyPlanned:
+) -> Planned:
     schedule = best.schedule
     full = Request(
         warps=schedule.warps,
@@ -151,7 +151,9 @@ def _planned(
         if name in reasons and getattr(asked, name) is None
     )
     plan = ProductsPlan(arch.name, problem, schedule)
-    return FamilyPlanned(plan, (best.band,), sizes, full, device, best.seconds, notes)
+    return Planned(
+        plan, (best.band,), sizes, full, device, memory_or_compute(0.0, best.seconds, 0.0, 0.0), notes
+    )
 
 
 # --- what the Hopper kernel takes ---------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed
@@ -263,6 +263,9 @@ TILE = 64
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
     """Everything that shapes the emitted source."""
+
+    emitter: ClassVar[str] = "ucutlass.emit.reduction.emitter"
+    launch_parameters: ClassVar[tuple[str, ...]] = ()
 
     arch: str
     problem: SweepProblem

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ucutlass.ir.hardware import Arch, Device
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.addresses import PACK_BYTES, Sizes
-from ucutlass.kernels.planned import FamilyPlanned
+from ucutlass.kernels.planned import Planned, memory_or_compute
 from ucutlass.kernels.reduction.match import SweepForm
 from ucutlass.kernels.reduction.plan import (
     TILE,
@@ -101,7 +101,7 @@ def plan_sweep(
     device: Device,
     request: Request,
     aligned: tuple[bool, ...] | None = None,
-) -> FamilyPlanned | tuple[Violation, ...]:
+) -> Planned | tuple[Violation, ...]:
     """The kernel of a sweep for these extents, or why there is none. Raises Refused."""
     if foreign := foreign_to(request, ("sweep",), "a kernel without dot"):
         return (foreign,)
@@ -130,13 +130,13 @@ def plan_sweep(
     if too_large := _too_large(problem, extent, schedule):
         return (too_large,)
     moved = extent.bytes * (1 + _passes(problem, schedule)) / 2
-    seconds = device.launch_floor + moved / device.bandwidth
+    price = memory_or_compute(moved / device.bandwidth, 0.0, moved, device.launch_floor)
     plan = SweepPlan(arch.name, problem, schedule)
     given: dict[str, Any] = request.given()  # what a kernel lacks may be asked for where it changes nothing
     fields = replace(request_of(room, schedule), **given)
     passes, widest = _passes(problem, schedule), vector_of(problem, sizes)
     said = notes(problem, schedule, extent.rows, extent.columns, passes, widest)
-    return FamilyPlanned(plan, (), sizes, fields, device, seconds, said)
+    return Planned(plan, (), sizes, fields, device, price, said)
 
 
 def _passes(problem: SweepProblem, s: SweepSchedule) -> int:

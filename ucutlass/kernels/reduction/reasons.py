@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ucutlass.kernels.gemm.reasons import Note
+from ucutlass.kernels.planned import Note
 from ucutlass.kernels.reduction.plan import (
     RowReduce,
     ScanAlong,

@@ -268,7 +268,7 @@ def stream_k_is_cooperative(c: Candidate) -> Finding | None:
 
 
 def splits_fit(c: Candidate) -> Finding | None:
-    splits, steps = c.knobs.splits, c.k_tiles
+    splits, steps = c.launch.splits, c.k_tiles
     if c.family == "gemv" or 0 <= splits <= max(1, steps):
         return None
     return Finding(
@@ -280,7 +280,7 @@ def splits_fit(c: Candidate) -> Finding | None:
 
 
 def swizzle_is_power(c: Candidate) -> Finding | None:
-    swizzle = c.knobs.swizzle
+    swizzle = c.launch.swizzle
     if swizzle in (1, 2, 4, 8):
         return None
     best = nearest(swizzle, (1, 2, 4, 8))

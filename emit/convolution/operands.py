@@ -1,0 +1,220 @@
+"""Convolutions: what their templates share, the description of how operands are walked (`convolution/access.j2`) and
+copied to another order before the product (`convolution/pack.j2`), and of what the multistage GEMM's epilogue
+stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ucutlass.emit.arithmetic import arithmetic
+from ucutlass.emit.gemm import sm80 as gemm_sm80
+from ucutlass.emit.gemm import sm80_epilogue as epilogue
+from ucutlass.emit.text import over_extents
+from ucutlass.ir.extents import Extent
+from ucutlass.kernels.convolution.plan import Axis, ConvProblem, Walk
+from ucutlass.kernels.gemm.plan import GemmProblem
+
+
+@dataclass(frozen=True, slots=True)
+class WindowText:
+    """A window as the templates read it: the axis, its dimension, and its offset as C++."""
+
+    axis: int
+    scale: int
+    extent: int
+    offset: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutText:
+    """An axis in memory, innermost first; `extent` is C++ over the entry's extent array."""
+
+    axis: int
+    extent: str
+
+
+@dataclass(frozen=True, slots=True)
+class WalkText:
+    """An operand's walk as the templates read it. `parts` are (name, modes) of the coordinates that an
+    address is the sum over, `sums` the statements of each; `base` those of the batch."""
+
+    name: str
+    cpp: str
+    data: str
+    axes: int
+    rows: tuple[int, ...]
+    windows: tuple[WindowText, ...]
+    layout: tuple[LayoutText, ...]
+    parts: tuple[tuple[str, int], ...]
+    sums: Mapping[str, tuple[str, ...]]
+    base: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackText:
+    """An operand's copy in another order, see `convolution/pack.j2`; `before` are the copies before it."""
+
+    name: str
+    data: str
+    source_cpp: str
+    cpp: str
+    pointer: int
+    axes: int
+    declared: tuple[int, ...]
+    extents: tuple[int, ...]
+    unused: tuple[int, ...]
+    layout: tuple[LayoutText, ...]
+    elements: str
+    first: int
+    last: int
+    before: tuple[str, ...]
+
+
+def walks(problem: ConvProblem) -> tuple[WalkText, WalkText]:
+    """Both operands."""
+    return _walk(problem, problem.a, "A", problem.m), _walk(problem, problem.b, "B", problem.n)
+
+
+def _walk(problem: ConvProblem, walk: Walk, name: str, rows: tuple[int, ...]) -> WalkText:
+    number = {axis: i for i, axis in enumerate(walk.windows)}
+    windows = tuple(
+        WindowText(i, a.window.scale, a.extent, spelled(a.window.offset))
+        for i, a in enumerate(walk.axes)
+        if a.window is not None
+    )
+    pointer = f"pack_{name.lower()}" if walk.pack is not None else f"tensors[{walk.pointer}]"
+    coordinates = {"row": _names(rows), "column": _names(problem.k)}
+    return WalkText(
+        name,
+        walk.read.cpp,
+        pointer,
+        len(walk.axes),
+        rows,
+        windows,
+        layout(walk),
+        tuple((part, max(1, len(names))) for part, names in coordinates.items()),
+        {part: sums(walk, names, number) for part, names in coordinates.items()},
+        _base(problem, walk, number),
+    )
+
+
+def spelled(extent: Extent) -> str:
+    """An extent as C++ over the entry's extent array; dimensions are called by their positions."""
+    return over_extents(extent, "floor_divide", "floor_modulo")
+
+
+def _names(dims: Sequence[int]) -> dict[int, str]:
+    return {d: f"c[{i}]" for i, d in enumerate(dims)}
+
+
+def layout(walk: Walk) -> tuple[LayoutText, ...]:
+    """The axes as the product reads them."""
+    made = [LayoutText(i, f"e[{walk.axes[i].extent}]") for i in reversed(walk.order)]
+    if walk.pad > 1:
+        made[0] = replace(made[0], extent=f"ceil_div({made[0].extent}, {walk.pad}) * {walk.pad}")
+    return tuple(made)
+
+
+def sums(walk: Walk, names: Mapping[int, str], number: Mapping[int, int]) -> tuple[str, ...]:
+    """What these coordinates add to an address; scaled windows are divided once all is added."""
+    lines: list[str] = []
+    for i, axis in enumerate(walk.axes):
+        if axis.window is None:
+            if axis.extent in names:
+                lines.append(f"spot.offset += {names[axis.extent]} * stride[{i}];")
+            continue
+        terms = [(names[d], c) for d, c in axis.window.terms if d in names]
+        lines += [f"spot.at[{number[i]}] += {c} * int({text});" for text, c in terms]
+        if terms and axis.window.scale == 1:
+            lines.append(f"spot.offset += spot.at[{number[i]}] * stride[{i}];")
+    return tuple(lines)
+
+
+def _base(problem: ConvProblem, walk: Walk, number: Mapping[int, int]) -> tuple[str, ...]:
+    names: dict[int, str] = {}
+    lines: list[str] = []
+    for i, run in enumerate(problem.batch):
+        if len(run) == 1:
+            names[run[0]] = f"batch[{i}]"
+            continue
+        lines.append(f"int64_t rest{i} = batch[{i}];")
+        for d in reversed(run):
+            lines.append(f"int64_t const c{d} = rest{i} % e[{d}];")
+            lines.append(f"rest{i} /= e[{d}];")
+            names[d] = f"c{d}"
+    lines += [f"spot.at[{w}] += first[{w}];" for w in number.values()]
+    added = sums(walk, names, number)
+    untouched = [
+        f"spot.offset += spot.at[{number[i]}] * stride[{i}];"
+        for i in number
+        if walk.axes[i].window is not None and _scale(walk.axes[i]) == 1
+    ]
+    return (*lines, *(line for line in added if line not in untouched), *untouched)
+
+
+def _scale(axis: Axis) -> int:
+    return axis.window.scale if axis.window is not None else 1
+
+
+def packs(problem: ConvProblem) -> tuple[PackText, ...]:
+    """The operands that are copied before the product."""
+    made: list[PackText] = []
+    most = max(len(problem.a.axes), len(problem.b.axes), 1)
+    for name, walk in (("A", problem.a), ("B", problem.b)):
+        if walk.pack is None:
+            continue
+        lies = layout(walk)
+        made.append(
+            PackText(
+                name,
+                f"pack_{name.lower()}",
+                walk.elem.cpp,
+                walk.read.cpp,
+                walk.pointer,
+                most,
+                tuple(reversed(range(len(walk.axes)))),
+                tuple(a.extent for a in walk.axes),
+                tuple(range(len(walk.axes), most)),
+                lies,
+                " * ".join(a.extent for a in lies),
+                len(walk.axes) - 1,
+                lies[0].axis,
+                tuple(p.data for p in made),
+            )
+        )
+    return tuple(made)
+
+
+def contracted(problem: ConvProblem) -> tuple[str, ...]:
+    """The contracted extents as C++; the innermost is padded where an operand is."""
+    made = [f"e[{d}]" for d in problem.k] or ["1"]
+    pads = [
+        w.pad
+        for w in (problem.a, problem.b)
+        if w.pad > 1 and w.contiguous and w.contiguous.extent == problem.k[-1]
+    ]
+    if pads:
+        made[-1] = f"ceil_div({made[-1]}, {max(pads)}) * {max(pads)}"
+    return tuple(made)
+
+
+def values(problem: ConvProblem, layout: epilogue.Layout, row: str = epilogue.ROW) -> dict[str, object]:
+    """The variables of the templates that multiply tiles; `row` is the coordinate of a row as C++."""
+    gemm = seen(problem)
+    return {
+        **epilogue.values(gemm, layout, arithmetic(gemm), row),
+        **gemm_sm80.staged(layout),
+        # Extents along K are `contracted_extents`; what epilogues are told of them is their number.
+        "k": ["1"] * max(1, len(problem.k)),
+        "contracted": max(1, len(problem.k)),
+        "walks": walks(problem),
+        "packs": packs(problem),
+        "contracted_extents": contracted(problem),
+    }
+
+
+def seen(problem: ConvProblem) -> GemmProblem:
+    """The product from its epilogue, with operands' elements as they are read."""
+    gemm = problem.gemm
+    return replace(gemm, a=replace(gemm.a, elem=problem.a.read), b=replace(gemm.b, elem=problem.b.read))

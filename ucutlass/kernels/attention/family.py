@@ -1,0 +1,56 @@
+"""The attention family: two dots around a softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.ir.traversal import find
+from ucutlass.kernels import space
+from ucutlass.kernels.attention.granularity import granularity
+from ucutlass.kernels.attention.match import AttentionForm, is_attention, recognise_attention
+from ucutlass.kernels.attention.plan import AttentionPlan
+from ucutlass.kernels.attention.planner import plan_attention
+from ucutlass.kernels.attention.space import axes
+from ucutlass.kernels.family import Family
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.violation import Violation
+
+
+def match(kernel: ir.Kernel) -> AttentionForm | None:
+    """The pattern of two dots around a softmax. Raises Refused."""
+    dots = find(kernel, ir.Dot)
+    return recognise_attention(kernel, dots) if is_attention(dots) else None
+
+
+def plan_pattern(
+    pattern: AttentionForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """The best legal kernel that the request allows, or why there is none. Raises Refused."""
+    planner = partial(plan_attention, pattern, sizes, arch, device, aligned=aligned)
+    return space.planned(planner, axes, request)
+
+
+def schedules(
+    pattern: AttentionForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
+    return space.kernels(partial(plan_attention, pattern, sizes, arch, device), axes, request, free)
+
+
+FAMILY = Family(
+    "attention", AttentionForm, AttentionPlan, match, plan_pattern, schedules, granularity, space.no_traffic
+)

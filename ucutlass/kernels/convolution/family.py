@@ -1,0 +1,58 @@
+"""The convolution family: a dot of which an operand is read at affine positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels import space
+from ucutlass.kernels.convolution.granularity import granularity
+from ucutlass.kernels.convolution.match import ConvForm, as_gemm, is_convolution, recognise_convolution
+from ucutlass.kernels.convolution.plan import ConvPlan
+from ucutlass.kernels.convolution.planner import plan_convolution
+from ucutlass.kernels.convolution.space import axes
+from ucutlass.kernels.family import Family
+from ucutlass.kernels.gemm.match import GemmForm
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.violation import Violation
+
+
+def match(kernel: ir.Kernel) -> ConvForm | GemmForm | None:
+    """The pattern of a dot of windows; GEMM's where the windows are of one position. Raises Refused."""
+    if not is_convolution(kernel):
+        return None
+    pattern = recognise_convolution(kernel)
+    return as_gemm(pattern) or pattern
+
+
+def plan_pattern(
+    pattern: ConvForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """The best legal kernel that the request allows, or why there is none. Raises Refused."""
+    planner = partial(plan_convolution, pattern, sizes, arch, device, aligned=aligned)
+    return space.planned(planner, axes, request)
+
+
+def schedules(
+    pattern: ConvForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
+    return space.kernels(partial(plan_convolution, pattern, sizes, arch, device), axes, request, free)
+
+
+FAMILY = Family(
+    "convolution", ConvForm, ConvPlan, match, plan_pattern, schedules, granularity, space.no_traffic
+)

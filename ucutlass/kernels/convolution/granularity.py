@@ -1,0 +1,34 @@
+"""How a convolution cuts the dimensions of its program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule, Im2colSchedule
+from ucutlass.kernels.granularity import Granularity
+
+
+def granularity(plan: ConvPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
+    """The tile lies on the innermost names of the product's modes; axes that vectors run along, and strides
+    of results, keep their alignment."""
+    problem, schedule = plan.problem, plan.schedule
+    tiled = (
+        ()
+        if isinstance(schedule, DirectSchedule)
+        else zip((problem.m, problem.n, problem.k), schedule.tile, strict=True)
+    )
+    tile = {dims[names[-1]]: extent for names, extent in tiled if names}
+    step: dict[int, int] = {}
+    for walk in (problem.a, problem.b):
+        if walk.contiguous is not None and walk.pack is None:
+            step[walk.contiguous.extent] = max(step.get(walk.contiguous.extent, 1), walk.align)
+    if isinstance(schedule, DirectSchedule) and problem.batch:
+        step[problem.batch[-1][0]] = schedule.width
+    if isinstance(schedule, Im2colSchedule) and problem.a.contiguous is not None:
+        channel = problem.a.contiguous.extent  # of a group: whole parts
+        step[channel] = max(step.get(channel, 1), schedule.part if problem.batch else 1)
+    for access in (*problem.gemm.inputs, *(o.access for o in problem.gemm.outputs)):
+        for product in (access.m, access.n, *access.batch):
+            if product and access.align > 1 and not any(step.get(i, 1) % access.align == 0 for i in product):
+                step[product[-1]] = access.align
+    return Granularity(tile, {dims[i]: n for i, n in step.items()}, {})

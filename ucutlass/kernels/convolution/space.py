@@ -1,0 +1,40 @@
+"""The schedules around a convolution's own."""
+
+from __future__ import annotations
+
+import itertools
+
+from ucutlass.ir.schedule import Request
+from ucutlass.kernels.convolution.plan import ConvPlan, DirectSchedule
+from ucutlass.kernels.gemm.plan import Sm80Schedule
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.space import ORDER, Axes, ladder
+
+
+def axes(planned: Planned) -> Axes:
+    """The values worth trying near a kernel, by field."""
+    plan = planned.plan
+    assert isinstance(plan, ConvPlan)
+    if isinstance(plan.schedule, DirectSchedule):
+        return _direct(planned.request)
+    return _tiled(planned.request, plan.problem.lane.bytes, isinstance(plan.schedule, Sm80Schedule))
+
+
+def _tiled(own: Request, item: int, gathered: bool) -> Axes:
+    kernel: Axes = {"warps": ("cooperative", "multistage"), "stages": (2, 3, 4, 5, 6, 8, 10, 12), **ORDER}
+    if not gathered:
+        sides = itertools.product((64, 128, 192), (32, 64, 96, 128, 160, 192, 256), (128 // item,))
+        return {**kernel, "tile": tuple(sides), "blocks": (1, 2, 3, 4, 5, 6)}
+    depths = (64 // item, 32 // item, 128 // item)
+    tiles = itertools.product((32, 64, 128, 256), (32, 64, 128, 256), depths)
+    parts = ladder("split_k", own.split_k, 3)
+    return {**kernel, "tile": tuple(tiles), "math": ("tf32x3", "simt"), "split_k": parts}
+
+
+def _direct(own: Request) -> Axes:
+    return {
+        "vector": ladder("vector", own.vector, 3),
+        "rows": ladder("rows", own.rows, 3),
+        "threads": (32, 64, 128, 256, 512),
+        "warps": ("cooperative", "multistage"),
+    }

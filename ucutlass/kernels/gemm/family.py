@@ -1,0 +1,55 @@
+"""The GEMM family: one dot of two stored operands, batched, with a fused epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.ir.traversal import find
+from ucutlass.kernels.family import Family
+from ucutlass.kernels.gemm import space
+from ucutlass.kernels.gemm.cost import traffic
+from ucutlass.kernels.gemm.granularity import granularity
+from ucutlass.kernels.gemm.match import GemmForm, problem, recognise_gemm
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.gemm.planner import plan
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.violation import Violation
+
+
+def match(kernel: ir.Kernel) -> GemmForm | None:
+    """The pattern of one dot. Raises Refused."""
+    match find(kernel, ir.Dot):
+        case [dot]:
+            return recognise_gemm(kernel, dot)
+        case _:
+            return None
+
+
+def plan_pattern(
+    pattern: GemmForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """The cheapest legal kernel that the request allows, or why there is none. Raises Refused."""
+    return plan(problem(pattern, sizes, aligned), sizes, arch, device, request)
+
+
+def schedules(
+    pattern: GemmForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """Every legal kernel that the cost model weighs for a request. Raises Refused."""
+    return space.kernels(problem(pattern, sizes), sizes, arch, device, request, free)
+
+
+FAMILY = Family("gemm", GemmForm, GemmPlan, match, plan_pattern, schedules, granularity, traffic)

@@ -1,0 +1,138 @@
+"""The schedules of a GEMM that are worth timing: what the cost model weighs, or every schedule of a table.
+
+`stages` stays as many as fit: fewer were never seen to be faster, and the estimate cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, replace
+from types import MappingProxyType
+from typing import Any
+
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Family, Request
+from ucutlass.kernels.gemm.candidate import RASTER_WORD, Candidate, ceil_div, request_of
+from ucutlass.kernels.gemm.cost import effective_swizzle, estimate
+from ucutlass.kernels.gemm.plan import GemmPlan, GemmProblem, GemvSchedule, LaunchParameters, Sm90Schedule
+from ucutlass.kernels.gemm.rules import legal
+from ucutlass.kernels.gemm.rules.vector import ROWS, THREADS
+from ucutlass.kernels.gemm.schedule import Case, build, case_of
+from ucutlass.kernels.gemm.search import LINE, expand, rounds
+from ucutlass.kernels.planned import Planned
+
+SWIZZLES = (1, 2, 4, 8)
+SPLITS = (2, 4, 8, 16)
+"""Parts of K beside the scheduler's own choice that one binary is tried with."""
+
+
+def kernels(
+    problem: GemmProblem, sizes: tuple[int, ...], arch: Arch, device: Device, request: Request, free: bool
+) -> Iterator[Planned]:
+    """The legal kernels of a request, each as a plan without notes: nothing was left out for the planner."""
+    case = case_of(problem, sizes, arch, device)
+    candidates = _free(case) if free else _weighed(case, request)
+    return (planned(candidate, device) for candidate in candidates)
+
+
+def planned(c: Candidate, device: Device) -> Planned:
+    """A legal candidate as a plan. It has no notes: nothing was left out for the planner."""
+    plan = GemmPlan(c.arch.name, c.problem, c.schedule, c.routes)
+    return Planned(plan, astuple(c.launch), c.sizes, request_of(c), device, estimate(c, device))
+
+
+def _weighed(case: Case, request: Request) -> Iterator[Candidate]:
+    """What the planner prices for a request, with the other settings of the knobs that it leaves open."""
+    for tried in rounds(case, request):
+        found = [c for full in expand(case, request, tried) if legal(c := build(case, full))]
+        for candidate in found:
+            yield from (v for v in variants(candidate, request) if legal(v))
+        if found:
+            return
+
+
+def _free(case: Case) -> Iterator[Candidate]:
+    for candidate in _everything(case):
+        yield from (v for v in variants(candidate, Request()) if legal(v))
+
+
+def variants(candidate: Candidate, asked: Request) -> Iterator[Candidate]:
+    """The candidate, and it with one launch parameter changed that `asked` leaves open: a sweep of whole products
+    would be timed for longer than another build takes."""
+    yield candidate
+    if isinstance(candidate.schedule, GemvSchedule):
+        return
+    now = candidate.launch
+    settings: list[LaunchParameters] = []
+    if asked.raster is None:
+        settings += [replace(now, raster=r) for r in RASTER_WORD if r != now.raster]
+    if asked.swizzle is None:
+        settings += [replace(now, swizzle=s) for s in _swizzles(candidate)]
+    if asked.split_k is None:
+        settings += [replace(now, splits=s) for s in _splits(candidate) if s != now.splits]
+    yield from (replace(candidate, launch=launch) for launch in settings)
+
+
+def _swizzles(c: Candidate) -> tuple[int, ...]:
+    """Swizzles that the scheduler does not take for the one there is, or for one another."""
+    assert not isinstance(c.schedule, GemvSchedule)
+    m, n = ceil_div(c.shape.m, c.schedule.tile[0]), ceil_div(c.shape.n, c.schedule.tile[1])
+    taken = {effective_swizzle(m, n, s): s for s in reversed(SWIZZLES)}
+    taken.pop(effective_swizzle(m, n, c.launch.swizzle), None)
+    return tuple(sorted(taken.values()))
+
+
+def _splits(c: Candidate) -> tuple[int, ...]:
+    match c.schedule:
+        case Sm90Schedule(scheduler="stream_k"):
+            return (0, *SPLITS)
+        case Sm90Schedule() | GemvSchedule():
+            return ()
+        case _:
+            return (1, *SPLITS)
+
+
+_SIDES: Mapping[Family, tuple[tuple[int, ...], tuple[int, ...]]] = MappingProxyType(
+    {
+        "sm90": ((64, 128, 192, 256), tuple(range(16, 257, 16))),
+        "sm80": ((32, 64, 128, 256), (32, 64, 128, 256)),
+    }
+)
+"""M and N of tiles."""
+
+_DEPTHS: Mapping[Family, tuple[int, ...]] = MappingProxyType(
+    {"sm90": (LINE, 2 * LINE), "sm80": (LINE // 2, LINE)}
+)
+"""Bytes of K in a tile."""
+
+_FIELDS: Mapping[Family, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "sm90": {
+            "warps": ("pingpong", "cooperative"),
+            "cluster": ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)),
+            "split_k": (1, "stream"),
+        },
+        "sm80": {"warps": ("multistage",), "math": (None, "tf32x3", "simt")},
+        "gemv": {"warps": ("gemv",), "rows": ROWS, "threads": THREADS},
+    }
+)
+
+
+def _everything(case: Case) -> Iterator[Candidate]:
+    """Every legal candidate of the tables, in both orientations."""
+    for family, table in _FIELDS.items():
+        names = (*table, "swap", "tile")
+        values = itertools.product(*table.values(), ("no", "yes"), _tiles(case, family))
+        for chosen in values:
+            candidate = build(case, Request(**dict(zip(names, chosen, strict=True))))
+            if legal(candidate):
+                yield candidate
+
+
+def _tiles(case: Case, family: Family) -> tuple[tuple[int, int, int] | None, ...]:
+    if family not in _SIDES:
+        return (None,)
+    item = case.written.problem.lane.bytes
+    rows, columns = _SIDES[family]
+    return tuple(itertools.product(rows, columns, (d // item for d in _DEPTHS[family])))

@@ -1,0 +1,56 @@
+"""The grouped GEMM family: pairs of dots, ragged groups, scaled parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.ir.traversal import find
+from ucutlass.kernels import space
+from ucutlass.kernels.family import Family
+from ucutlass.kernels.grouped_gemm.granularity import granularity
+from ucutlass.kernels.grouped_gemm.match import ProductsForm, is_products, recognise_products
+from ucutlass.kernels.grouped_gemm.plan import ProductsPlan
+from ucutlass.kernels.grouped_gemm.planner import plan_products
+from ucutlass.kernels.grouped_gemm.space import axes
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.violation import Violation
+
+
+def match(kernel: ir.Kernel) -> ProductsForm | None:
+    """The pattern of dots over one left operand, over ragged groups or not. Raises Refused."""
+    dots = find(kernel, ir.Dot)
+    return recognise_products(kernel, dots) if is_products(kernel, dots) else None
+
+
+def plan_pattern(
+    pattern: ProductsForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """The best legal kernel that the request allows, or why there is none. Raises Refused."""
+    planner = partial(plan_products, pattern, sizes, arch, device, aligned=aligned)
+    return space.planned(planner, axes, request)
+
+
+def schedules(
+    pattern: ProductsForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
+    return space.kernels(partial(plan_products, pattern, sizes, arch, device), axes, request, free)
+
+
+FAMILY = Family(
+    "grouped_gemm", ProductsForm, ProductsPlan, match, plan_pattern, schedules, granularity, space.no_traffic
+)

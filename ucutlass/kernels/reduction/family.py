@@ -1,0 +1,63 @@
+"""The reduction family: kernels without a dot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ucutlass import ir
+from ucutlass.ir.hardware import Arch, Device
+from ucutlass.ir.schedule import Request
+from ucutlass.ir.traversal import find
+from ucutlass.kernels import space
+from ucutlass.kernels.family import Family
+from ucutlass.kernels.planned import Planned
+from ucutlass.kernels.reduction.granularity import granularity
+from ucutlass.kernels.reduction.match import SweepForm, recognise_sweep
+from ucutlass.kernels.reduction.plan import SweepPlan
+from ucutlass.kernels.reduction.planner import plan_sweep
+from ucutlass.kernels.reduction.space import axes
+from ucutlass.kernels.violation import Violation
+
+
+def match(kernel: ir.Kernel) -> SweepForm | None:
+    """The pattern of a kernel without a dot. Raises Refused."""
+    return None if find(kernel, ir.Dot) else recognise_sweep(kernel)
+
+
+def plan_pattern(
+    pattern: SweepForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    aligned: tuple[bool, ...] | None = None,
+) -> Planned | tuple[Violation, ...]:
+    """The best legal kernel that the request allows, or why there is none. Raises Refused."""
+    planner = partial(plan_sweep, pattern, sizes, arch, device, aligned=aligned)
+    return space.planned(planner, axes, request)
+
+
+def schedules(
+    pattern: SweepForm,
+    sizes: tuple[int, ...],
+    arch: Arch,
+    device: Device,
+    request: Request,
+    free: bool = False,
+) -> Iterator[Planned]:
+    """The planner's choice for a request and the other legal kernels around it. Raises Refused."""
+    return space.kernels(partial(plan_sweep, pattern, sizes, arch, device), axes, request, free)
+
+
+FAMILY = Family(
+    "reduction",
+    SweepForm,
+    SweepPlan,
+    match,
+    plan_pattern,
+    schedules,
+    granularity,
+    space.no_traffic,
+    refuses_extents=True,
+)

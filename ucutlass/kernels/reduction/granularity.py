@@ -1,0 +1,25 @@
+"""How a reduction cuts the dimensions of its program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ucutlass.kernels.granularity import Granularity
+from ucutlass.kernels.reduction.plan import Load, Output, SweepPlan
+
+
+def granularity(plan: SweepPlan, dims: Sequence[str], launch: Sequence[int]) -> Granularity:
+    """A tile is what a block takes of the vector mode; vectors divide it, and strides their alignment."""
+    problem, schedule = plan.problem, plan.schedule
+    if problem.vector is None:
+        return Granularity({}, {}, {})
+    along = schedule.threads if problem.across else schedule.rows
+    inner = problem.modes[problem.vector][-1]
+    step: dict[int, int] = {inner: schedule.vector}
+    every: list[Load | Output] = [*problem.loads, *problem.outputs]
+    for one in every:
+        for axis in one.axes:
+            whole = any(step.get(i, 1) % one.align == 0 for i in axis.stride)
+            if one.align > 1 and axis.stride and not whole:
+                step[axis.stride[-1]] = one.align
+    return Granularity({dims[inner]: along * schedule.vector}, {dims[i]: n for i, n in step.items()}, {})
