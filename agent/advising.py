@@ -28,12 +28,12 @@ from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.runtime.profile import sass, tools
+from ucutlass.runtime.profile import cuda_tools, sass
 from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete
 from ucutlass.sol.bounds import bounds, micro
-from ucutlass.trials.profile import timing_of
+from ucutlass.tasks.profile import timing_of
 
 NOT_LOOKED = "not looked at: "
 """What a line of advice begins with that says which tools are missing."""
@@ -115,7 +115,7 @@ class Advisor:
         return lines(advise_any(facts, rates))
 
     def _build(self, built: Built) -> Any:
-        tool = tools.find("cuobjdump", os.environ)
+        tool = cuda_tools.find("cuobjdump", os.environ)
         codes: Any = sass.NoCode("no cuobjdump") if tool is None else sass.read(built.artifact.library, tool)
         if isinstance(codes, sass.NoCode):
             self._missing["disassembly"] = codes.reason

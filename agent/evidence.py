@@ -19,13 +19,13 @@ from ucutlass.agent.module import Module, meet
 from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
 from ucutlass.assembly import AnyBuilt, kernels_of
 from ucutlass.ir.hardware import Device
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
 from ucutlass.runtime.verify.pool import MOST_LOSSES, START_SECONDS
-from ucutlass.trials import verified
-from ucutlass.trials.benched import Made, describe, recorded, share
+from ucutlass.tasks import verification
+from ucutlass.tasks.bench_record import Made, describe, recorded, share
 
 MOST_CASES = 24
 """Of the suite: every distribution at the problem's extents, and a few at others."""
@@ -100,23 +100,23 @@ def _timed(report: Mapping[str, Any], records: Sequence[str]) -> Timed:
 
 def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
     """The suite's record, or why nothing is known."""
-    plan = verified.plan(
+    plan = verification.plan(
         subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=MOST_CASES
     )
     # Its own processes have limits of their own; this one bounds all of them together.
     limit = (MOST_LOSSES + 2) * START_SECONDS + how.case * len(plan.suite.cases)
     outcome = lanes.call(
         "verified",
-        verified.asked_of_gpu(plan, subject.built, how.case),
+        verification.asked_of_gpu(plan, subject.built, how.case),
         limit=limit,
         artifacts=artifacts_of(subject.built),
     )
     match outcome:
-        case isolate.Raised("DeviceUnusable", message):
-            raise verified.DeviceUnusable(message, "see `ucc doctor` and `nvidia-smi`")
-        case isolate.Returned(dict(found)):
+        case isolation.Raised("DeviceUnusable", message):
+            raise verification.DeviceUnusable(message, "see `ucc doctor` and `nvidia-smi`")
+        case isolation.Returned(dict(found)):
             made = Made(subject.checked, subject.program, subject.built)
-            machine, protocol = Machine(**found["machine"]), verified.protocol(plan, how.case)
+            machine, protocol = Machine(**found["machine"]), verification.protocol(plan, how.case)
             kept = record("verify", made.subject, machine, protocol, found["evidence"])
             Store.open().add(kept)
             return kept

@@ -9,7 +9,7 @@ from typing import Any
 
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Engine
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Lanes:
 
     def call(
         self, name: str, arguments: Mapping[str, Any], *, limit: float, artifacts: Sequence[str] = ()
-    ) -> isolate.Outcome | str:
+    ) -> isolation.Outcome | str:
         """What became of a function of the engine's table; words where every worker that took it died with
         it. Raises a MachineError that every other call would meet too."""
         start = time.monotonic()
@@ -44,12 +44,12 @@ class Lanes:
         return outcome
 
 
-def value(found: isolate.Outcome | str, what: str) -> Mapping[str, Any] | str:
+def value(found: isolation.Outcome | str, what: str) -> Mapping[str, Any] | str:
     """The object that a call returned, or why it returned none; `what` names whose process it was."""
     match found:
-        case isolate.Returned(dict(answer)):
+        case isolation.Returned(dict(answer)):
             return answer
         case str():
             return found
         case _:
-            return isolate.lost(found, what)
+            return isolation.lost(found, what)

@@ -33,7 +33,7 @@ from ucutlass.frontend import plan_kernel
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import BuildError
 from ucutlass.shapes import ShapeError, complete
 
@@ -131,8 +131,8 @@ class Live:
         wanted = candidate_of(self.problem, self.problem.text)
         if isinstance(wanted, Candidate) and wanted.key == candidate.key:
             return ""
-        outcome = isolate.run(
-            "ucutlass.trials.same:same",
+        outcome = isolation.run(
+            "ucutlass.tasks.equivalence:same",
             {
                 "text": self.problem.text,
                 "other": text,
@@ -143,10 +143,10 @@ class Live:
             limit_seconds=SAME_SECONDS,
         )
         match outcome:
-            case isolate.Returned(str(words)):
+            case isolation.Returned(str(words)):
                 return differs(words)
             case _:
-                return f"{UNSAID}: {isolate.lost(outcome, 'the reference')}"
+                return f"{UNSAID}: {isolation.lost(outcome, 'the reference')}"
 
     def _unlike(self, candidate: Candidate, text: str, module: Module, lanes: Lanes) -> str:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""

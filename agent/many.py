@@ -29,7 +29,7 @@ from ucutlass.agent.run import Bench, Session, step
 from ucutlass.agent.session import State, replayed
 from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted
 from ucutlass.diagnostics import ProgramError
-from ucutlass.runtime.module.facts import Unusable
+from ucutlass.runtime.module.signature import Unusable
 from ucutlass.shapes import ShapeError
 
 PREFIX = "run-"

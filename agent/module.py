@@ -1,6 +1,6 @@
 """A PyTorch module as what a candidate must compute: read once in a process of its own, then a value.
 
-Nothing of the file runs here. A program meets the module by names (`ucutlass.runtime.module.facts.names`):
+Nothing of the file runs here. A program meets the module by names (`ucutlass.runtime.module.signature.names`):
 each of its parameters is an input, a parameter or a buffer of the module, and extents follow from shapes.
 """
 
@@ -16,9 +16,9 @@ from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.elements import ELEMENTS, Element
 from ucutlass.reference.binding import bind, shape_of
 from ucutlass.reference.errors import CallError
-from ucutlass.runtime import isolate, system
+from ucutlass.runtime import isolation, system
 from ucutlass.runtime.inputs import result_types
-from ucutlass.runtime.module.facts import (
+from ucutlass.runtime.module.signature import (
     Facts,
     Mode,
     Number,
@@ -72,8 +72,8 @@ def read(
     if len(source) > MOST_SOURCE:
         raise Unusable(file, "unreadable", f"it has {len(source)} characters; at most {MOST_SOURCE} are read")
     told = {"source": source, "file": file, "mode": mode, "precision": precision}
-    outcome = isolate.run(
-        "ucutlass.trials.problem:look",
+    outcome = isolation.run(
+        "ucutlass.tasks.problem_file:look",
         told,
         limit_seconds=limit_seconds,
         memory_bytes=memory_bytes or memory(),
@@ -90,23 +90,23 @@ def memory() -> int:
     return system.memory_available() * 3 // 4
 
 
-def answer(outcome: isolate.Outcome, file: str) -> Mapping[str, Any]:
-    """What a process of `ucutlass.trials.problem` answered. Raises Unusable, for however else it ended."""
+def answer(outcome: isolation.Outcome, file: str) -> Mapping[str, Any]:
+    """What a process of `ucutlass.tasks.problem_file` answered. Raises Unusable, for however else it ended."""
     match outcome:
-        case isolate.Returned({"unusable": {"code": str(code), "why": str(why)}}):
+        case isolation.Returned({"unusable": {"code": str(code), "why": str(why)}}):
             raise Unusable(file, code, why)
-        case isolate.Returned(dict(found)):
+        case isolation.Returned(dict(found)):
             return found
-    raise Unusable(file, _ENDED[type(outcome)], isolate.lost(outcome, "the file") + _last(outcome.output))
+    raise Unusable(file, _ENDED[type(outcome)], isolation.lost(outcome, "the file") + _last(outcome.output))
 
 
 _ENDED: Mapping[type, str] = {
-    isolate.TimedOut: "hangs",
-    isolate.TooMuchMemory: "memory",
-    isolate.Exited: "exits",
-    isolate.Crashed: "crashes",
-    isolate.Raised: "unreadable",
-    isolate.Returned: "unreadable",
+    isolation.TimedOut: "hangs",
+    isolation.TooMuchMemory: "memory",
+    isolation.Exited: "exits",
+    isolation.Crashed: "crashes",
+    isolation.Raised: "unreadable",
+    isolation.Returned: "unreadable",
 }
 
 
@@ -121,7 +121,7 @@ def _last(output: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Met:
     """`sizes` has every extent of the program, `keys` for each parameter what it is, as
-    `ucutlass.trials.problem` reads it."""
+    `ucutlass.tasks.problem_file` reads it."""
 
     sizes: Mapping[str, int]
     keys: Mapping[str, str]

@@ -17,7 +17,7 @@ from ucutlass.agent.integrity.precision import Declared, declared, losses, own_l
 from ucutlass.agent.module import Module, meet, module_of_json, widest
 from ucutlass.agent.outcome import Refused
 from ucutlass.diagnostics import ProgramError
-from ucutlass.runtime.module.facts import KEYWORDS
+from ucutlass.runtime.module.signature import KEYWORDS
 from ucutlass.runtime.subject import algorithm_digest
 from ucutlass.shapes import ShapeError, complete, free_dims
 
@@ -125,7 +125,7 @@ MOST_CHARACTERS = 100_000
 def candidate_of(problem: Problem, text: str) -> Candidate | Refused:
     """The candidate that a text is, by everything that can be said of it without running it: it is a
     program, it has the problem's name, parameters and results, fits the extents, and works nowhere below
-    the declared precision. Whether it computes the same is another question (`ucutlass.trials.same`)."""
+    the declared precision. Whether it computes the same is another question (`ucutlass.tasks.equivalence`)."""
     if len(text) > MOST_CHARACTERS:
         return Refused(f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are read")
     try:

@@ -11,7 +11,7 @@ from ucutlass import frontend
 from ucutlass.agent.many import NoStart
 from ucutlass.agent.module import LIMIT_SECONDS, read
 from ucutlass.agent.problem import Problem, problem_of, problem_of_module
-from ucutlass.runtime.module.facts import Mode, Precision, Unusable
+from ucutlass.runtime.module.signature import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
 
 _SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)

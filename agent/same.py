@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from ucutlass import ir
 from ucutlass.agent.lanes import Lanes
 from ucutlass.agent.module import Module, answer, meet, memory
-from ucutlass.runtime import gpu, isolate
-from ucutlass.runtime.bench.lane import gpu_uuid, held
-from ucutlass.runtime.module.facts import Unusable
+from ucutlass.runtime import gpu, isolation
+from ucutlass.runtime.bench.gpu_lock import gpu_uuid, held
+from ucutlass.runtime.module.signature import Unusable
 
 UNSAID = "whether it computes what the problem does cannot be said"
 
@@ -30,8 +30,8 @@ def unlike(program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed
         return met
     device = "cpu" if gpu.at_hand() is None else "cuda"
     with _lane(device, lanes):
-        outcome = isolate.run(
-            "ucutlass.trials.problem:same",
+        outcome = isolation.run(
+            "ucutlass.tasks.problem_file:same",
             {
                 **module.told(),
                 "names": dict(met.keys),

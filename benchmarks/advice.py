@@ -34,19 +34,19 @@ from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.planned import Planned
-from ucutlass.runtime import isolate
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime import isolation
+from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.evidence import Machine
 from ucutlass.runtime.parallel import build_many
-from ucutlass.runtime.profile import metrics, ncu, tools
+from ucutlass.runtime.profile import cuda_tools, metrics, ncu
 from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.runtime.subject import subject_of
 from ucutlass.shapes import complete
-from ucutlass.trials.profile import AGREE
+from ucutlass.tasks.profile import AGREE
 
 RECORDED = Path(__file__).parent / "data" / "h200_bf16.json"
 
@@ -297,9 +297,9 @@ def _timed(case: Case, pair: tuple[Any, Any], ledger: bool) -> dict[str, Any]:
         "seed": 0,
         "versions": versions,
     }
-    with lane.held(lane.gpu_uuid(), timeout_seconds=LIMIT_SECONDS, on_wait=print):
-        outcome = isolate.run("ucutlass.trials.profile:compared", arguments, limit_seconds=LIMIT_SECONDS)
-    if not isinstance(outcome, isolate.Returned):
+    with gpu_lock.held(gpu_lock.gpu_uuid(), timeout_seconds=LIMIT_SECONDS, on_wait=print):
+        outcome = isolation.run("ucutlass.tasks.profile:compared", arguments, limit_seconds=LIMIT_SECONDS)
+    if not isinstance(outcome, isolation.Returned):
         return {"lost": str(outcome)[:500]}
     answer = outcome.value
     if not answer["differences"]["edit"] <= AGREE:
@@ -357,7 +357,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def query() -> int:
     """Which metrics of each table the ncu at hand knows, by `--query-metrics` for the table's chip."""
-    tool = tools.find("ncu", os.environ)
+    tool = cuda_tools.find("ncu", os.environ)
     if tool is None:
         print("no ncu in CUDA_HOME, PATH or /opt/nvidia/nsight-compute")
         return 3

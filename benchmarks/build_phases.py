@@ -24,7 +24,7 @@ from ucutlass.emit.text import Source
 from ucutlass.files import put
 from ucutlass.ir.schedule import show
 from ucutlass.runtime import nvcc
-from ucutlass.runtime.timings import NVCC_PHASES, REST, nvcc_phases
+from ucutlass.runtime.build_timings import NVCC_PHASES, REST, nvcc_phases
 from ucutlass.runtime.toolchain import Toolchain
 from ucutlass.shapes import complete
 

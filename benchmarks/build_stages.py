@@ -33,8 +33,8 @@ from ucutlass.emit.text import Source
 from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.runtime.build import Artifact, Recipe, build, make
 from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.jit import link, nvrtc_build
 from ucutlass.runtime.parallel import make_many
-from ucutlass.runtime.staged import lean, link
 from ucutlass.shapes import complete
 
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
@@ -91,7 +91,7 @@ def one_round(forwards: bool) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         caches = {name: Cache(Path(folder) / name, 2**34) for name in ("plain", "a", "b", "sweep")}
         for name in ("b", "sweep"):
-            lean.driver(tools, caches[name])
+            nvrtc_build.driver(tools, caches[name])
 
         def staged(one: Parts, stage: link.InParts, cache: Cache) -> Recipe:
             return link.recipe(one[0], link.parts(one[1], stage), tools, cache)

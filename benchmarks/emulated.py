@@ -42,7 +42,7 @@ from ucutlass.kernels.gemm.plan import LaunchParameters, Sm90Schedule
 from ucutlass.kernels.grouped_gemm.plan import WgmmaSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
-from ucutlass.runtime import isolate, verify
+from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.shapes import complete, free_dims
 
@@ -198,11 +198,11 @@ def _shifted(tensor: Tensor) -> Tensor:
 
 
 def emulate(job: Job) -> Row:
-    outcome = isolate.run(
+    outcome = isolation.run(
         "benchmarks.emulated:emulate_here", {"job": asdict(job)}, limit_seconds=LIMIT_SECONDS
     )
     match outcome:
-        case isolate.Returned(value=dict(found)):
+        case isolation.Returned(value=dict(found)):
             return Row(job, **found)
         case _:
             return Row(job, "wrong", str(outcome)[-1500:])

@@ -32,9 +32,9 @@ from ucutlass.engine.dask import DaskEngine
 from ucutlass.engine.work import TABLE
 from ucutlass.files import write
 from ucutlass.runtime import switches, system
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.cache import Cache, Entry
-from ucutlass.runtime.staged.lean import DRIVER_BUILDER
+from ucutlass.runtime.jit.nvrtc_build import DRIVER_BUILDER
 from ucutlass.tune.job import Job, Settings, job_of
 from ucutlass.tune.policy import Limits
 from ucutlass.tune.together import Done, Ended, tune_many
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry", action="store_true", help="no compilers and no GPUs: 2 workers by name")
     options = parser.parse_args(arguments)
     named = [f"GPU-00000000-0000-0000-0000-{i:012x}" for i in range(options.gpus or 2)]
-    gpus = named if options.dry else list(lane.gpu_uuids())[: options.gpus]
+    gpus = named if options.dry else list(gpu_lock.gpu_uuids())[: options.gpus]
     cores = max(1, system.cores() // len(gpus))
     wanted = jobs(options.kernels)
     few = dict(list(wanted.items())[:: max(1, len(wanted) // options.one)]) if options.one else wanted

@@ -13,7 +13,7 @@ from ucutlass.engine.work import Row, Table
 from ucutlass.files import put
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.ptxas import Report
-from ucutlass.trials.tune import FINAL_ROUNDS
+from ucutlass.tasks.tune import FINAL_ROUNDS
 
 TABLE: Table = {
     "build": Row("benchmarks.engine_dry:build", "cpu", "here"),

@@ -8,7 +8,7 @@
 A problem's space is every kernel that its program denotes with all fields left open, as the planner weighs
 them, or with `--free` as `ucc tune --free` does: one kernel a binary, launch knobs as the estimate would have
 them, which is what the agent proposes. All cores build while the GPU times one kernel at a time, alone, in
-CUDA graphs over rotated buffers (`ucutlass.trials.tune.timed`, five rounds). A kernel that does not build or
+CUDA graphs over rotated buffers (`ucutlass.tasks.tune.timed`, five rounds). A kernel that does not build or
 run has no time, and says why.
 
 A row lies in FILE.jsonl as soon as it is known; the same command goes on where it stopped, with exit status
@@ -37,7 +37,7 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Planned
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.gpu import at_hand
 from ucutlass.shapes import complete
 from ucutlass.tune.space import explore
@@ -120,8 +120,8 @@ def measured(engine: Engine, item: Item, seed: int = 0) -> Row:
     }
     about: Row = {"name": item.name, "task": task.name, "request": item.request, "us": None}
     outcome = engine.submit("build", {**where, "stage": None}).result()
-    if not isinstance(outcome, isolate.Returned):
-        return about | {"words": isolate.lost(outcome, "the build")[:400]}
+    if not isinstance(outcome, isolation.Returned):
+        return about | {"words": isolation.lost(outcome, "the build")[:400]}
     (key,), (words,) = outcome.value["made"], outcome.value["words"]
     if not key:
         return about | {"words": words[:400]}
@@ -131,8 +131,8 @@ def measured(engine: Engine, item: Item, seed: int = 0) -> Row:
         artifacts=[key],
         limit_seconds=LIMIT_SECONDS,
     ).result()
-    if not isinstance(outcome, isolate.Returned):
-        return about | {"words": isolate.lost(outcome, "the timing")[:400]}
+    if not isinstance(outcome, isolation.Returned):
+        return about | {"words": isolation.lost(outcome, "the timing")[:400]}
     (seconds,), (words,) = outcome.value["seconds"], outcome.value["words"]
     return about | {"us": None if seconds is None else seconds * 1e6, "words": words[:400]}
 

@@ -30,7 +30,7 @@ from ucutlass.check import check_tree
 from ucutlass.emit.text import Source
 from ucutlass.grammar.parse import parse
 from ucutlass.kernels.gemm.plan import GemmPlan
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
 from ucutlass.shapes import complete, free_dims
@@ -106,8 +106,8 @@ def fresh(function: str, arguments: dict[str, Any], repeats: int) -> list[dict[s
     """The function's answers from as many fresh processes. Raises RuntimeError where one failed."""
     answers = []
     for _ in range(repeats):
-        outcome = isolate.run(f"benchmarks.frontend:{function}", arguments, limit_seconds=300)
-        if not isinstance(outcome, isolate.Returned):
+        outcome = isolation.run(f"benchmarks.frontend:{function}", arguments, limit_seconds=300)
+        if not isinstance(outcome, isolation.Returned):
             raise RuntimeError(f"{function} in a fresh process: {outcome}")
         answers.append(outcome.value)
     return answers

@@ -30,7 +30,7 @@ from ucutlass.runtime import verify
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.runtime.verify.suite import suite
 from ucutlass.shapes import complete
-from ucutlass.trials.audit import probe
+from ucutlass.tasks.audit import probe
 
 DISTRIBUTIONS: tuple[Distribution, ...] = (
     "integer",

@@ -45,8 +45,8 @@ from benchmarks.host_programs import Make, Variant
 from ucutlass.files import write
 from ucutlass.ir.elements import BF16
 from ucutlass.ir.extents import Fixed, Free, evaluate
-from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
 from ucutlass.runtime.launch import Bound, Launcher
+from ucutlass.runtime.launch_spec import Axis, LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of, spec_of
 from ucutlass.runtime.library import Entry, Native, NoNative, native
 
 DEFAULT_EXTENT = 256

@@ -23,11 +23,11 @@ from ucutlass.backend import build_kernels
 from ucutlass.files import put
 from ucutlass.ir.schedule import show
 from ucutlass.pipeline.planning import plan_pipeline
-from ucutlass.runtime.declaration import spec_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch_sequence import Series
+from ucutlass.runtime.launch_spec import spec_of
 from ucutlass.runtime.library import Entry, load_entry
 from ucutlass.runtime.pipeline import series_of
-from ucutlass.runtime.series import Series
 from ucutlass.shapes import complete
 
 ARCH = "sm90a"

@@ -24,7 +24,7 @@ from benchmarks.report import geomean, machine
 from ucutlass import frontend, ir
 from ucutlass.backend import build_sources, source_of
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.declaration import dtype_of
+from ucutlass.runtime.launch_spec import dtype_of
 from ucutlass.runtime.timing import compare
 from ucutlass.shapes import complete
 

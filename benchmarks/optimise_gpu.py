@@ -23,8 +23,8 @@ IMPORTS = " ".join(
         "torch._inductor.compile_fx",
         "torch._inductor.select_algorithm",
         "ucutlass.backend",
-        "ucutlass.trials.attempt",
-        "ucutlass.trials.tune",
+        "ucutlass.tasks.candidate_run",
+        "ucutlass.tasks.tune",
     )
 )
 """torch.compile's too: the lane would be held for the seconds that they take."""
@@ -54,7 +54,7 @@ def compared(
     from ucutlass import frontend
     from ucutlass.api import loaded
     from ucutlass.runtime.timing import compare
-    from ucutlass.trials.attempt import argument_sets, turns
+    from ucutlass.tasks.candidate_run import argument_sets, turns
 
     start = time.monotonic()
     (one,) = (t for t in TASKS if t.name == task)
@@ -169,7 +169,7 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[st
     from ucutlass.runtime.gpu import at_hand
     from ucutlass.runtime.verify.batch import as_json, read_journal
     from ucutlass.shapes import complete
-    from ucutlass.trials import verified, verify
+    from ucutlass.tasks import verification, verify_cases
 
     if not cases:
         return {"verdicts": {}, "wrong": []}
@@ -179,10 +179,10 @@ def suite(text: str, sizes: Mapping[str, int], cases: int, seed: int) -> dict[st
     built = build_program(
         checked, program, complete(program, sizes), ARCH, device=found.device if found else None
     )
-    plan = verified.plan(checked, program, built, sizes, seed=seed, most=cases)
+    plan = verification.plan(checked, program, built, sizes, seed=seed, most=cases)
     with tempfile.TemporaryDirectory(prefix="ucutlass-suite-") as folder:
         journal = Path(folder) / "cases.jsonl"
-        ended = verify.judged(
+        ended = verify_cases.judged(
             plan.kernel, plan.grain.tile, [as_json(c) for c in plan.suite.cases], str(journal), CASE_SECONDS
         )
         results, _ = read_journal(journal, plan.suite.cases)

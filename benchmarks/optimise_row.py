@@ -33,7 +33,7 @@ from ucutlass.agent.stop import Stop
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
-from ucutlass.runtime import isolate, switches
+from ucutlass.runtime import isolation, switches
 from ucutlass.runtime.gpu import at_hand
 
 SearchName: TypeAlias = Literal["rules", "random"]
@@ -125,12 +125,12 @@ def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: relay.
     }
     outcome = engine.submit("compared", arguments, limit_seconds=FINAL_SECONDS, near=task.name).result()
     match outcome:
-        case isolate.Returned(dict(final)):
+        case isolation.Returned(dict(final)):
             us = final["us"]
             us |= {name: us[distinct[text]] for name, text in texts.items()}
             return final
         case _:
-            return isolate.lost(outcome, "the comparison")
+            return isolation.lost(outcome, "the comparison")
 
 
 # --- a search ---------------------------------------------------------------------------

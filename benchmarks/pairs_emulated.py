@@ -24,7 +24,7 @@ from ucutlass.emit import Source
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
-from ucutlass.runtime import isolate, verify
+from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
 
@@ -59,16 +59,16 @@ def _judged(unit: Sequence[Drawn]) -> list[Judged]:
 
 def _unit(unit: Sequence[Drawn]) -> list[Judged]:
     outcome = _isolated(unit)
-    if isinstance(outcome, isolate.Returned):
+    if isinstance(outcome, isolation.Returned):
         return [Judged(one, **found) for one, found in zip(unit, outcome.value, strict=True)]
     if len(unit) == 1:
         return [Judged(unit[0], "wrong", str(outcome)[-1500:])]
     return [judged for one in unit for judged in _unit([one])]
 
 
-def _isolated(unit: Sequence[Drawn]) -> isolate.Outcome:
+def _isolated(unit: Sequence[Drawn]) -> isolation.Outcome:
     programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
-    return isolate.run(
+    return isolation.run(
         "benchmarks.pairs_emulated:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
     )
 

@@ -15,7 +15,7 @@ from benchmarks.pairs import Drawn, Judged, State
 from tests.soundness.lowering import distinct_scalars
 from ucutlass.backend import build_sources, source_of
 from ucutlass.reference import expect
-from ucutlass.runtime import isolate, verify
+from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import generate
 
 UNIT = 64
@@ -40,10 +40,10 @@ def launched(drawn: Sequence[Drawn], processes: int) -> list[Judged]:
 
 def _unit(unit: Sequence[Drawn]) -> list[Judged]:
     programs = [{"text": d.program.text, "sizes": dict(d.program.sizes), "seed": d.number} for d in unit]
-    outcome = isolate.run(
+    outcome = isolation.run(
         "benchmarks.pairs_gpu:unit_here", {"programs": programs}, limit_seconds=LIMIT_SECONDS
     )
-    if isinstance(outcome, isolate.Returned):
+    if isinstance(outcome, isolation.Returned):
         return [Judged(one, **found) for one, found in zip(unit, outcome.value, strict=True)]
     if len(unit) == 1:
         return [Judged(unit[0], "wrong", str(outcome)[-1500:])]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.budget import NEVER, Deadline, append, lines
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 Item: TypeAlias = dict[str, Any]
 Row: TypeAlias = dict[str, Any]
@@ -53,20 +53,20 @@ def run(
 def _share(target: str, items: Sequence[Item], rows: Path, item_seconds: float, deadline: Deadline) -> None:
     pending = list(items)
     while pending and not deadline.passed:
-        outcome = isolate.run(
+        outcome = isolation.run(
             target,
             {"items": pending, "rows": str(rows), "item_seconds": item_seconds},
             limit_seconds=min(START_SECONDS + item_seconds * len(pending), max(1.0, deadline.left())),
         )
         done = {row["name"] for row in lines(rows)}
         left = [item for item in pending if item["name"] not in done]
-        if isinstance(outcome, isolate.TimedOut) and deadline.passed:
+        if isinstance(outcome, isolation.TimedOut) and deadline.passed:
             return
         progress = len(left) < len(pending)
         match outcome:
-            case isolate.Returned() if progress:
+            case isolation.Returned() if progress:
                 lost = []
-            case isolate.Raised() if not progress:
+            case isolation.Raised() if not progress:
                 lost = left  # it cannot even be started: so it would be with each
             case _:
                 lost = left[:1]
@@ -75,11 +75,11 @@ def _share(target: str, items: Sequence[Item], rows: Path, item_seconds: float, 
         pending = left[len(lost) :]
 
 
-def _lost(item: Item, outcome: isolate.Outcome) -> Row:
+def _lost(item: Item, outcome: isolation.Outcome) -> Row:
     match outcome:
-        case isolate.Crashed("SIGALRM"):
+        case isolation.Crashed("SIGALRM"):
             error, detail = "TimedOut", outcome.output
-        case isolate.Raised(kind, message):
+        case isolation.Raised(kind, message):
             error, detail = kind, message
         case _:
             error, detail = type(outcome).__name__, str(outcome)

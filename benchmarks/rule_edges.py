@@ -48,7 +48,7 @@ from ucutlass.kernels.gemm.rules import RULES, violations
 from ucutlass.kernels.gemm.schedule import build as candidate_of
 from ucutlass.kernels.gemm.schedule import case_of
 from ucutlass.kernels.planned import Planned
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact, build
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildCancelled, BuildError
@@ -261,15 +261,15 @@ def built_by_code(wanted: Iterable[Forced], stop: Event) -> dict[str, object]:
     return {source.code: result for source, result in zip(sources, results, strict=True)}
 
 
-def right(run: isolate.Outcome | None) -> bool:
-    return isinstance(run, isolate.Returned) and run.value["ok"]
+def right(run: isolation.Outcome | None) -> bool:
+    return isinstance(run, isolation.Returned) and run.value["ok"]
 
 
-def verified(indices: Sequence[int], deadline: Deadline) -> dict[int, isolate.Outcome]:
+def verified(indices: Sequence[int], deadline: Deadline) -> dict[int, isolation.Outcome]:
     """Every edge in a process of its own, several at a time, but those that fill the GPU. Those that the
     deadline leaves no time for are missing."""
 
-    def run(index: int) -> isolate.Outcome | None:
+    def run(index: int) -> isolation.Outcome | None:
         return None if deadline.passed else _isolated("verify_here", index)
 
     small = [i for i in indices if EDGES[i].how != "huge"]
@@ -279,13 +279,13 @@ def verified(indices: Sequence[int], deadline: Deadline) -> dict[int, isolate.Ou
     return {i: outcome for i, outcome in runs.items() if outcome is not None}
 
 
-def _isolated(function: str, index: int) -> isolate.Outcome:
+def _isolated(function: str, index: int) -> isolation.Outcome:
     limit = START_SECONDS + LIMIT_SECONDS
-    return isolate.run(f"benchmarks.rule_edges:{function}", {"index": index}, limit_seconds=limit)
+    return isolation.run(f"benchmarks.rule_edges:{function}", {"index": index}, limit_seconds=limit)
 
 
 def judge(
-    index: int, forced: Forced, built: object, neighbour: object, run: isolate.Outcome | None
+    index: int, forced: Forced, built: object, neighbour: object, run: isolation.Outcome | None
 ) -> Outcome:
     """What became of an edge; times it, alone on the GPU, where it was right."""
     edge = EDGES[index]
@@ -301,17 +301,17 @@ def judge(
         case _:
             return outcome("no answer", str(built)[:200])
     match run:
-        case isolate.Returned(value={"ok": True}):
+        case isolation.Returned(value={"ok": True}):
             pass
-        case isolate.Returned(value=row):
+        case isolation.Returned(value=row):
             return outcome("wrong", row["detail"][:200])
-        case isolate.Raised(type="LaunchError", message=message):
+        case isolation.Raised(type="LaunchError", message=message):
             return outcome("not launched", message[:200])
-        case isolate.Raised(message=message) if "CUDA error" in message:
+        case isolation.Raised(message=message) if "CUDA error" in message:
             return outcome("faulted", message.splitlines()[0][:200])
-        case isolate.Crashed(signal="SIGALRM"):
+        case isolation.Crashed(signal="SIGALRM"):
             return outcome("hung", f"no end after {LIMIT_SECONDS:.0f} s")
-        case isolate.Crashed(signal=name):
+        case isolation.Crashed(signal=name):
             return outcome("crashed", name)
         case other:
             return outcome("no answer", f"{type(other).__name__}: {other}"[:300])
@@ -321,7 +321,7 @@ def judge(
     if not isinstance(neighbour, Artifact):
         return outcome("no answer", f"its neighbour was not built: {neighbour}"[:300])
     timed = _isolated("time_here", index)
-    if not isinstance(timed, isolate.Returned):
+    if not isinstance(timed, isolation.Returned):
         return outcome("no answer", f"timing: {timed}"[:300])
     worse = " ".join(sorted(losses(built) - losses(neighbour)))
     told = f"{timed.value:.2f} x its neighbour's time" + (f", {worse}" if worse else "")
@@ -401,8 +401,8 @@ def arguments_of(edge: Edge, forced: Forced, distribution: Distribution = "norma
 def launcher(forced: Forced) -> Any:
     """The kernel, callable with tensors, whatever the planner would have chosen for them."""
     from ucutlass.frontend import Chosen
-    from ucutlass.runtime.declaration import spec_of
     from ucutlass.runtime.launch import Launcher
+    from ucutlass.runtime.launch_spec import spec_of
 
     artifact = build(forced.source, toolchain(), Cache.from_switches())
     bound = bind(Built(Chosen(forced.planned, None), forced.source, artifact), forced.program.name)

@@ -35,7 +35,7 @@ from ucutlass.emit.text import Source
 from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import Artifact
-from ucutlass.runtime.staged import link
+from ucutlass.runtime.jit import link
 from ucutlass.shapes import complete
 from ucutlass.tune.space import explore
 

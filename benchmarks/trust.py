@@ -24,8 +24,8 @@ from benchmarks.trust_trials import TRICKS, findings_of
 from ucutlass.backend import build_kernel
 from ucutlass.files import write
 from ucutlass.frontend import kernel, read
-from ucutlass.runtime import isolate
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime import isolation
+from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.shapes import complete
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
-    gpu = lane.gpu_uuid()
+    gpu = gpu_lock.gpu_uuid()
     options.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     checked = read(EXAMPLE)
@@ -66,7 +66,7 @@ def main() -> None:
     def waiting(holder: str) -> None:
         print(f"waiting for {holder}", flush=True)
 
-    with lane.held(gpu, timeout_seconds=600.0, on_wait=waiting):
+    with gpu_lock.held(gpu, timeout_seconds=600.0, on_wait=waiting):
         began = time.monotonic()
         report["tricks"] = {name: tricked(name) for name in TRICKS}
         keep()
@@ -91,8 +91,8 @@ def answered(target: str, arguments: Mapping[str, Any], seconds: float) -> Any:
     here = str(Path(__file__).parent.parent)
     if here not in sys.path:
         sys.path.insert(0, here)
-    match isolate.run(target, arguments, limit_seconds=seconds, environ=os.environ):
-        case isolate.Returned(value):
+    match isolation.run(target, arguments, limit_seconds=seconds, environ=os.environ):
+        case isolation.Returned(value):
             return value
         case other:
             return {"lost": repr(other)[:2000]}
@@ -120,7 +120,7 @@ def fresh(text: str, number: int) -> Any:
         "protocols": [asdict(FRESH)],
         "bandwidth": None,
     }
-    return answered("ucutlass.trials.bench:on_gpu", arguments, 120.0)
+    return answered("ucutlass.tasks.bench:on_gpu", arguments, 120.0)
 
 
 # --- verdicts ------------------------------------------------------------------------

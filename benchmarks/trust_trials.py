@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ucutlass import frontend
-from ucutlass.runtime.bench.gpu import Gpu, Outputs
+from ucutlass.runtime.bench.bench_device import Gpu, Outputs
 from ucutlass.runtime.bench.measure import measure
 from ucutlass.runtime.bench.outcome import Candidate
 from ucutlass.runtime.bench.protocol import Protocol
@@ -166,7 +166,7 @@ def same_twice(
     from ucutlass.api import loads
     from ucutlass.runtime.bench.cuda import Cuda
     from ucutlass.runtime.inputs import generate
-    from ucutlass.trials.bench import bytes_of_call, candidate_of
+    from ucutlass.tasks.bench import bytes_of_call, candidate_of
 
     kernel, gpu, reports = loads(text), Cuda(), []
     first = generate(kernel.program, sizes, "normal", seed=0, device=gpu.device)

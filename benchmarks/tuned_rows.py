@@ -20,7 +20,7 @@ from ucutlass.ir.schedule import request_of_json, scheduled
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.timing import compare, sets_for
-from ucutlass.trials.tune import FINAL_ROUNDS
+from ucutlass.tasks.tune import FINAL_ROUNDS
 
 ARCH = "sm90a"
 

@@ -22,7 +22,7 @@ from benchmarks.relay import Row
 from benchmarks.speed import Shape
 from benchmarks.tuned_rows import MAIN, OTHERS, Task
 from ucutlass.files import put
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.switches import CACHE_DIR, DATA_DIR
 
 LIMIT_SECONDS = 400.0
@@ -135,15 +135,15 @@ def _theirs(task: Task, folder: Path) -> Callable[[], Row]:
             name: str(folder / name.lower()) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
         }
         start = time.monotonic()
-        outcome = isolate.run(
+        outcome = isolation.run(
             "benchmarks.tuned_rows:first_call",
             {"item": task.item()},
             limit_seconds=LIMIT_SECONDS,
             environ=os.environ | caches,
         )
         seconds = time.monotonic() - start
-        if not isinstance(outcome, isolate.Returned):
-            detail = isolate.lost(outcome, "torch.compile")[-1500:]
+        if not isinstance(outcome, isolation.Returned):
+            detail = isolation.lost(outcome, "torch.compile")[-1500:]
             return {"ok": False, "error": type(outcome).__name__, "detail": detail}
         return {"ok": True, "compile": seconds, "call": outcome.value["seconds"]}
 

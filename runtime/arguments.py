@@ -15,7 +15,7 @@ from ucutlass.ir import MemoryAxis
 from ucutlass.ir.elements import Element
 from ucutlass.ir.extents import Extent, Fixed, names, show
 from ucutlass.reference.packing import dtypes_of
-from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot
+from ucutlass.runtime.launch_spec import Axis, LaunchSpec, ScalarSlot, TensorSlot
 
 # --- mistakes --------------------------------------------------------------------
 

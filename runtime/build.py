@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ucutlass.runtime import nvcc, ptxas
+from ucutlass.runtime.build_timings import Phases
 from ucutlass.runtime.cache import FORMAT, Cache, Corrupt, Entry
 from ucutlass.runtime.errors import BuiltInPartsAlone, CacheUnusable
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
-from ucutlass.runtime.timings import Phases
 from ucutlass.runtime.toolchain import Toolchain
 
 if TYPE_CHECKING:

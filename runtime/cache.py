@@ -28,7 +28,7 @@ from threading import Event
 from typing import Any
 
 from ucutlass.files import put
-from ucutlass.runtime import folders, shell, switches
+from ucutlass.runtime import folders, nvcc_paths, switches
 from ucutlass.runtime.errors import (
     BuildCancelled,
     CacheError,
@@ -50,7 +50,7 @@ already loaded stay valid when removed."""
 
 
 KNOWN = "known"
-"""Folder of what staged builds came to (`ucutlass.runtime.staged.known`)."""
+"""Folder of what staged builds came to (`ucutlass.runtime.jit.artifact_keys`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ class Cache:
     def _check_path(self) -> None:
         """Before a compiler, or a tool, is given a path of this cache."""
         mend = f"set {switches.CACHE_DIR} to a folder whose path has none of these"
-        shell.check(self.root, "the cache", CacheUnusable, mend)
+        nvcc_paths.check(self.root, "the cache", CacheUnusable, mend)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:

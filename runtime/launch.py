@@ -35,12 +35,12 @@ from ucutlass.runtime.arguments import (
     check_tensor,
     integer_range,
 )
-from ucutlass.runtime.branches import branches
-from ucutlass.runtime.declaration import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
 from ucutlass.runtime.entry_codes import LaunchError
+from ucutlass.runtime.launch_sequence import Launch, Runner, Scalar, Series, native_steps
+from ucutlass.runtime.launch_spec import LaunchSpec, Slot, TensorSlot, dtype_of, shape_of
 from ucutlass.runtime.library import Native, NoNative, native
 from ucutlass.runtime.offsets import check_offsets
-from ucutlass.runtime.series import Launch, Runner, Scalar, Series, native_steps
+from ucutlass.runtime.side_streams import branches
 from ucutlass.runtime.torch_device import Allocation, allocator, current, exchange_device
 
 ALIGNMENT = 16

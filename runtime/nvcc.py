@@ -15,7 +15,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ucutlass.files import put
-from ucutlass.runtime import process, ptxas, timings
+from ucutlass.runtime import build_timings, process, ptxas
 from ucutlass.runtime.errors import (
     ArchUnknown,
     BuildError,
@@ -44,7 +44,7 @@ class Compiled:
 
     seconds: float
     report: ptxas.Report
-    phases: timings.Phases = ()
+    phases: build_timings.Phases = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,10 @@ def _compile(
     return Compiled(seconds, ptxas.parse(log), phases)
 
 
-def _phases(table: Path) -> timings.Phases:
+def _phases(table: Path) -> build_timings.Phases:
     """A table that is missing or unreadable costs the account, never the build."""
     try:
-        return timings.nvcc_phases(table.read_text(encoding="utf-8"))
+        return build_timings.nvcc_phases(table.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ()
 

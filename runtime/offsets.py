@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ucutlass.ir import Pipeline, Program, TensorType
 from ucutlass.runtime.arguments import ArgumentError
-from ucutlass.runtime.declaration import LaunchSpec, Offsets, TensorSlot
 from ucutlass.runtime.inputs import roles_of
+from ucutlass.runtime.launch_spec import LaunchSpec, Offsets, TensorSlot
 
 
 class WrongOffsets(ArgumentError):

@@ -14,7 +14,7 @@ from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.errors import ArchUnknown, BuildCancelled, BuildError, BuildTimedOut, MachineError
 from ucutlass.runtime.progress import OnProgress, Progress, ignore
 from ucutlass.runtime.toolchain import Toolchain
-from ucutlass.runtime.unit import Member, Unit, build_unit, units
+from ucutlass.runtime.translation_unit import Member, Unit, build_unit, units
 
 if TYPE_CHECKING:
     from ucutlass.emit.text import Source
@@ -52,7 +52,7 @@ def build_many(
     """One result a source, in their order; a failure takes its place and stops no other build.
 
     Sources of one key are built once. With `group` above 1 up to so many that the cache lacks are
-    compiled as one unit (`ucutlass.runtime.unit`): less work in all, later results. A unit that
+    compiled as one unit (`ucutlass.runtime.translation_unit`): less work in all, later results. A unit that
     fails is announced, and its members are built alone.
 
     `on_progress` is called from worker threads, one call at a time. When `cancel` is set, or this

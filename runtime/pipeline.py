@@ -14,10 +14,9 @@ from ucutlass.pipeline.lanes import Lanes
 from ucutlass.pipeline.layout import Layout, Step, layout
 from ucutlass.pipeline.memory import Memory
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
-from ucutlass.runtime.bare import exposed, rebound
-from ucutlass.runtime.declaration import dtype_of, spec_of
+from ucutlass.runtime.direct_launch import exposed, rebound
 from ucutlass.runtime.launch import Bound, alone
-from ucutlass.runtime.series import (
+from ucutlass.runtime.launch_sequence import (
     Foreign,
     Held,
     Inside,
@@ -29,6 +28,7 @@ from ucutlass.runtime.series import (
     Where,
     torch_function,
 )
+from ucutlass.runtime.launch_spec import dtype_of, spec_of
 from ucutlass.runtime.verify.stages import Staged
 
 

@@ -1,7 +1,7 @@
 """Runs compilers and tools: programs that end with their caller, with their output in files.
 
 Whatever ends this process, also `kill -9`, ends the programs that it started with all of their children
-(`ucutlass.runtime.supervised`): a compiler's passes are not told when the compiler dies.
+(`ucutlass.runtime.supervised_process`): a compiler's passes are not told when the compiler dies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from threading import Event
 from typing import IO, Literal, TypeAlias
 
 from ucutlass.runtime.errors import BuildCancelled, BuildTimedOut, CompilerUnusable
-from ucutlass.runtime.supervised import Supervised
+from ucutlass.runtime.supervised_process import Supervised
 
 _POLL_SECONDS = 0.05
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from ucutlass.runtime import process, switches
+from ucutlass.runtime.environment_allowlist import passed
 from ucutlass.runtime.errors import CompilerUnusable
-from ucutlass.runtime.passed import passed
 
 Tool: TypeAlias = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 

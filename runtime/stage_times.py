@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ucutlass.runtime.declaration import LaunchSpec, dtype_of, shape_of
 from ucutlass.runtime.launch import Request
-from ucutlass.runtime.series import Foreign, Runner, Series
+from ucutlass.runtime.launch_sequence import Foreign, Runner, Series
+from ucutlass.runtime.launch_spec import LaunchSpec, dtype_of, shape_of
 from ucutlass.runtime.torch_device import current
 
 _AHEAD = 2_000_000

@@ -1,4 +1,4 @@
-"""Started by path between a command and whoever wants it run (`ucutlass.runtime.supervised`); takes
+"""Started by path between a command and whoever wants it run (`ucutlass.runtime.supervised_process`); takes
 everything that the command started down with it.
 
     python -I -S supervisor.py LINE COMMAND...

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.runtime import process, remembered, shell, switches
+from ucutlass.runtime import nvcc_paths, process, switches, version_cache
 from ucutlass.runtime.errors import (
     CompilerIncomplete,
     CompilerMissing,
@@ -111,7 +111,7 @@ def find_nvcc(env: Mapping[str, str]) -> Nvcc:
     SwitchError."""
     path, origin = _locate(env)
     mend = f"set {switches.CUDA_HOME} to a toolkit whose path has none of these"
-    shell.check(path, "nvcc", PathUnusable, mend)
+    nvcc_paths.check(path, "nvcc", PathUnusable, mend)
     root = path.resolve().parent.parent
     pypi_layout = (root / "lib/libcudart_static.a").exists() and not (root / "lib64").exists()
     if origin == "PyPI":
@@ -178,7 +178,7 @@ def _nvcc_version(path: Path, mtime_ns: int, size: int) -> str:
             return m[1]
         raise CompilerUnusable(f"{path} --version says no version but {said[:200]!r}", INSTALL_CUDA)
 
-    return remembered.version(path, ask)
+    return version_cache.version(path, ask)
 
 
 # --- host compiler ---------------------------------------------------------------
@@ -190,7 +190,7 @@ def find_host(env: Mapping[str, str]) -> HostCompiler:
     if found is None:
         raise HostCompilerMissing("nvcc needs g++, and there is none on PATH", INSTALL_HOST)
     mend = "put a g++ first on PATH whose path has none of these"
-    shell.check(Path(found), "g++", PathUnusable, mend)
+    nvcc_paths.check(Path(found), "g++", PathUnusable, mend)
     stat = Path(found).resolve().stat()
     return HostCompiler(Path(found), _host_version(Path(found), stat.st_mtime_ns, stat.st_size))
 
@@ -203,7 +203,7 @@ def _host_version(path: Path, mtime_ns: int, size: int) -> str:
             return said.strip()
         raise HostCompilerMissing(f"{path} says no version but {said[:200]!r}", INSTALL_HOST)
 
-    return remembered.version(path, ask)
+    return version_cache.version(path, ask)
 
 
 def _ask(command: list[str], fault: type[ToolchainError], mend: str) -> str:
@@ -236,7 +236,7 @@ def find_cutlass() -> Cutlass:
         raise HeadersMissing(f"the package {_DISTRIBUTION} is not installed", INSTALL_CUTLASS) from error
     home = Path(str(distribution.locate_file(_SOURCE)))
     mend = f"install {_DISTRIBUTION} in an environment whose path has none of these"
-    shell.check(home, "CUTLASS", PathUnusable, mend)
+    nvcc_paths.check(home, "CUTLASS", PathUnusable, mend)
     if not (home / "include/cutlass/cutlass.h").is_file():
         raise HeadersMissing(f"{home} holds no include/cutlass/cutlass.h", REINSTALL_CUTLASS)
     lines = sorted(f"{path} {digest}" for path, digest in _recorded(distribution))

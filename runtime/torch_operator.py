@@ -14,7 +14,7 @@ import torch
 
 from ucutlass.reference.packing import dtypes_of
 from ucutlass.runtime.arguments import WrongCount, WrongDtype, bind
-from ucutlass.runtime.declaration import LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of
+from ucutlass.runtime.launch_spec import LaunchSpec, ScalarSlot, TensorSlot, dtype_of, shape_of
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*::[a-z_][a-z0-9_]*", re.ASCII)
 _SCALARS = {"float": "float", "int": "int", "bool": "bool"}

@@ -17,7 +17,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.elements import ELEMENTS
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.schedule import FIELDS
-from ucutlass.runtime.passed import PASSED
+from ucutlass.runtime.environment_allowlist import PASSED
 from ucutlass.runtime.switches import DESCRIPTIONS
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -21,7 +21,7 @@ ROOMS = ("ucutlass", "grammar", "emit", "runtime", "agent")
 LONGEST = 800
 """Lines of a file at most; native sources count too."""
 
-TOP = {"__init__", "api", "assembly", "backend", "engine", "header", "interface", "trials", "tune"}
+TOP = {"__init__", "api", "assembly", "backend", "engine", "header", "interface", "tasks", "tune"}
 """What of the room `ucutlass` stands on top of the other rooms but `agent`; the rest is meaning."""
 
 COMMAND = "cli"
@@ -199,9 +199,9 @@ WRITES_ITSELF = {
     "grammar/tables.py": "the grammar needs nothing of ours; it writes the checkout's own table",
     "emit/keep_templates.py": "it writes the checkout's own table",
     "runtime/process.py": "the log that a compiler writes to",
-    "runtime/staged/skeleton.py": "room is reserved on a disk, and given back",
+    "runtime/jit/skeleton.py": "room is reserved on a disk, and given back",
     "runtime/verify/batch.py": "a log of lines, open while a batch runs; in a temporary folder",
-    "runtime/isolate_child.py": "pipes; it imports nothing of ours",
+    "runtime/isolation_child.py": "pipes; it imports nothing of ours",
     "agent/proposers/traffic.py": "lines are added, and one that was cut short is taken away",
     "benchmarks/emulated.py": "a log of lines, open while a campaign runs",
     "benchmarks/everything.py": "a step's output, and archives",

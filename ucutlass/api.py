@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from ucutlass.assembly import BuiltPipeline
     from ucutlass.diagnostics import Diagnostic
-    from ucutlass.runtime.declaration import LaunchSpec, Requirement
     from ucutlass.runtime.graph import Graph
     from ucutlass.runtime.launch import Bound, Choose, Request
-    from ucutlass.runtime.series import Series
+    from ucutlass.runtime.launch_sequence import Series
+    from ucutlass.runtime.launch_spec import LaunchSpec, Requirement
     from ucutlass.runtime.stage_times import StageTime
     from ucutlass.runtime.verify import Launch, Staged
     from ucutlass.tune.origin import Origin
@@ -117,8 +117,8 @@ class Loaded:
         choose: Choose,
         check_offsets: bool,
     ) -> L:
-        from ucutlass.runtime.declaration import spec_of
         from ucutlass.runtime.launch import Launcher
+        from ucutlass.runtime.launch_spec import spec_of
         from ucutlass.runtime.offsets import offsets_of
 
         offsets = offsets_of(program) if check_offsets else ()
@@ -181,7 +181,7 @@ class LoadedKernel(Loaded):
         tuned: bool = False,
         check_offsets: bool = False,
     ) -> LoadedKernel:
-        from ucutlass.runtime.declaration import Requirement
+        from ucutlass.runtime.launch_spec import Requirement
 
         requires = [
             Requirement(checked.source[c.span.start : c.span.end], partial(holds, c))
@@ -202,7 +202,7 @@ class LoadedPipeline(Loaded):
     each other run on branches beside the current stream, which joins them again. `built` has what was
     planned and built for each shape that was called.
 
-    Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.series`) where a torch
+    Besides what every call raises: TorchResultMismatch (`ucutlass.runtime.launch_sequence`) where a torch
     function gives another shape than the text says.
     """
 
@@ -217,7 +217,7 @@ class LoadedPipeline(Loaded):
         tuned: bool = False,
         check_offsets: bool = False,
     ) -> LoadedPipeline:
-        from ucutlass.runtime.declaration import Requirement
+        from ucutlass.runtime.launch_spec import Requirement
 
         built: dict[Request, BuiltPipeline] = {}
         self = cls._of(

@@ -21,7 +21,7 @@ from ucutlass.runtime.switches import Stage as HowBuilt
 
 if TYPE_CHECKING:
     from ucutlass.runtime.launch import Bound
-    from ucutlass.runtime.series import Series
+    from ucutlass.runtime.launch_sequence import Series
     from ucutlass.runtime.verify import Staged
 
 

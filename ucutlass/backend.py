@@ -85,9 +85,9 @@ def build_sources(
             max_jobs=max_jobs,
             group=group,
         )
-    from ucutlass.runtime.staged import known
+    from ucutlass.runtime.jit import artifact_keys
 
-    found = [known.artifact(source, how, toolchain(), cache) for source, _ in pairs]
+    found = [artifact_keys.artifact(source, how, toolchain(), cache) for source, _ in pairs]
     absent = [pair for pair, artifact in zip(pairs, found, strict=True) if artifact is None]
     recipes = [recipe_of(source, plan, how, cache, on_progress) for source, plan in absent]
     lean = all(recipe.builder == BUILDERS["b"] for recipe in recipes)
@@ -101,7 +101,7 @@ def build_sources(
     )
     for (source, _), result in zip(absent, results, strict=True):
         if isinstance(result, Artifact):
-            known.keep(source, how, toolchain(), cache, result.key)
+            artifact_keys.keep(source, how, toolchain(), cache, result.key)
     rest = iter(results)
     return tuple(next(rest) if artifact is None else artifact for artifact in found)
 
@@ -126,7 +126,7 @@ def stage_here(stage: Stage | None) -> Stage:
 
 @cache
 def _auto() -> Stage:
-    from ucutlass.runtime.staged import nvjitlink, nvrtc
+    from ucutlass.runtime.jit import nvjitlink, nvrtc
 
     try:
         nvrtc.version()
@@ -146,7 +146,7 @@ def recipe_of(
     if stage == "plain":
         return nvcc_recipe(source, toolchain())
     # Here, since a plain load would pay 6 ms for wrappers of two compilers that it never calls.
-    from ucutlass.runtime.staged import link
+    from ucutlass.runtime.jit import link
 
     if stage != "auto":
         return link.recipe(source, link.parts(plan, stage), toolchain(), cache, on_progress)
@@ -165,14 +165,14 @@ def made(
     `recipe_of`."""
     if stage == "plain":
         return build(source, toolchain(), cache, on_progress=on_progress)
-    from ucutlass.runtime.staged import known
+    from ucutlass.runtime.jit import artifact_keys
 
-    found = known.artifact(source, stage, toolchain(), cache)
+    found = artifact_keys.artifact(source, stage, toolchain(), cache)
     if found is not None:
         on_progress(Progress("cached", source.entry, done=1))
         return found
     artifact = make(recipe_of(source, plan, stage, cache, on_progress), cache, on_progress=on_progress)
-    known.keep(source, stage, toolchain(), cache, artifact.key)
+    artifact_keys.keep(source, stage, toolchain(), cache, artifact.key)
     return artifact
 
 

@@ -15,7 +15,7 @@ from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import ARCHES, Device, default_device, device_named
-from ucutlass.runtime import calibrate, isolate
+from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import Kind, Record
 from ucutlass.runtime.store import Store
 from ucutlass.runtime.subject import algorithm_digest, file_digest, harness_digest, program_digest
@@ -148,8 +148,8 @@ def _kept(
 
 def _probe(candidate: Candidate, seed: int) -> Probe | Missing:
     free = {d: n for d, n in candidate.sizes.items() if d in free_dims(candidate.program)}
-    outcome = isolate.run(
-        "ucutlass.trials.audit:probe",
+    outcome = isolation.run(
+        "ucutlass.tasks.audit:probe",
         {
             "text": candidate.checked.source,
             "file": candidate.checked.file,
@@ -160,16 +160,16 @@ def _probe(candidate: Candidate, seed: int) -> Probe | Missing:
         limit_seconds=PROBE_SECONDS,
     )
     match outcome:
-        case isolate.Returned(dict(found)):
+        case isolation.Returned(dict(found)):
             return probe_of(found)
-        case isolate.Raised(kind, message):
+        case isolation.Raised(kind, message):
             return Missing(f"the reference could not be asked: {kind}: {message}")
         case _:
             return Missing(f"the reference could not be asked: its process was lost ({outcome})"[:300])
 
 
 def probe_of(found: Mapping[str, Any]) -> Probe:
-    """What `ucutlass.trials.audit.probe` returned."""
+    """What `ucutlass.tasks.audit.probe` returned."""
     whole = sum(i["bytes"] for i in found["inputs"]) or 1
     return Probe(
         tuple(found["sizes"].items()),

@@ -238,7 +238,7 @@ CLOCK_FINDINGS: Mapping[str, Verdict | None] = MappingProxyType(
         "power-capped": None,
     }
 )
-"""What each finding of `ucutlass.runtime.bench.findings` means here; None: nothing. One that is not
+"""What each finding of `ucutlass.runtime.bench.timing_issues` means here; None: nothing. One that is not
 here is new, and counts as `unproven` until it is."""
 
 

@@ -8,7 +8,7 @@
 
 `system` and `turn` are what a model of the Messages API would be told, `text` is read as its answer would be,
 and `grammar` is Lark's, in the subset that llguidance takes for constrained decoding. The program runs as the
-user that started the session, sees of its environment what `ucutlass.runtime.passed` lets through and what
+user that started the session, sees of its environment what `ucutlass.runtime.environment_allowlist` lets through and what
 the user named, and is killed, with all that it started, when it takes too long or says too much.
 """
 
@@ -34,8 +34,8 @@ from ucutlass.agent.proposers.subject import Subject
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.spend import NOTHING, Spend
 from ucutlass.grammar.parse import grammar_text
-from ucutlass.runtime.passed import passed
-from ucutlass.runtime.supervised import Supervised
+from ucutlass.runtime.environment_allowlist import passed
+from ucutlass.runtime.supervised_process import Supervised
 
 VERSION = 1
 MOST_OUTPUT = 4_000_000
@@ -50,7 +50,7 @@ MOST_TOKENS = 1_000_000_000
 @dataclass(frozen=True, slots=True)
 class CommandProposer:
     """`command` is a program and its arguments; `limit_seconds` is for one call; `pass_env` names variables
-    of the environment that it is given besides those of `ucutlass.runtime.passed`."""
+    of the environment that it is given besides those of `ucutlass.runtime.environment_allowlist`."""
 
     subject: Subject
     command: Sequence[str]

@@ -26,7 +26,7 @@ from ucutlass.agent.session import Ask, State
 from ucutlass.agent.tree import ROOT, Node, Tree
 from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import guide
-from ucutlass.runtime.module.facts import names
+from ucutlass.runtime.module.signature import names
 from ucutlass.shapes import ShapeError
 
 LEADERS = 5

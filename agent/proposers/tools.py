@@ -27,7 +27,7 @@ from ucutlass.ir.schedule import FIELDS, legal_values, show
 from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, plan_pipeline
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.shapes import ShapeError
 from ucutlass.sol.bounds import bounds, micro
 
@@ -91,7 +91,7 @@ class Front:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._process = isolate.Warm()
+        self._process = isolation.Warm()
 
     def admit(self, text: str) -> None:
         """Raises ToolFailed where the compiler does not get through, ProgramError, ShapeError."""
@@ -108,10 +108,12 @@ class Front:
             "device": subject.device,
         }
         outcome = self._process.call(
-            "ucutlass.trials.front:read", told, limit_seconds=SECONDS, memory_bytes=BYTES
+            "ucutlass.tasks.front_end:read", told, limit_seconds=SECONDS, memory_bytes=BYTES
         )
-        if not isinstance(outcome, isolate.Returned):
-            raise ToolFailed(f"the compiler did not get through it: {isolate.lost(outcome, 'the compiler')}")
+        if not isinstance(outcome, isolation.Returned):
+            raise ToolFailed(
+                f"the compiler did not get through it: {isolation.lost(outcome, 'the compiler')}"
+            )
 
 
 def _of_program(front: Front, name: str, says: str, call: Measure) -> Tool:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ucutlass import ir
 from ucutlass.ir.elements import BF16
+from ucutlass.runtime.bench.bench_device import Outputs
 from ucutlass.runtime.bench.eager import NotAvailable, dots, eager
-from ucutlass.runtime.bench.gpu import Outputs
 from ucutlass.runtime.bench.outcome import Candidate
 from ucutlass.runtime.bench.workload import Buffers, bytes_of
 

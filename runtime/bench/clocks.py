@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.runtime.bench.findings import Finding
+from ucutlass.runtime.bench.timing_issues import Finding
 
 FLOOR_US = 4.0
 """Below this a time is mostly the launch's own: an empty kernel's span is 1.5 to 3 us on data-centre

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ucutlass.runtime.bench import nvml
+from ucutlass.runtime.bench.bench_device import CaptureRefused, Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
-from ucutlass.runtime.bench.gpu import CaptureRefused, Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.trace import DeviceEvent, parse
 from ucutlass.runtime.cuda_driver import DriverRefused, call, library
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ucutlass.runtime.bench import clocks, protocol
-from ucutlass.runtime.bench.findings import Finding
+from ucutlass.runtime.bench.bench_device import Gpu, Replay, Session
 from ucutlass.runtime.bench.frequency import sm_clock
-from ucutlass.runtime.bench.gpu import Gpu, Replay, Session
 from ucutlass.runtime.bench.nvml import Sample, power_capped, throttled
 from ucutlass.runtime.bench.outcome import Candidate, Failed, Lost, Measurement, Timed, Turn, Workload
 from ucutlass.runtime.bench.prepare import launch_all, persisting, prepare, validate
 from ucutlass.runtime.bench.protocol import Block, Protocol
 from ucutlass.runtime.bench.spans import AttributionError, iterations, windows
+from ucutlass.runtime.bench.timing_issues import Finding
 from ucutlass.runtime.statistics import summary
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
-from ucutlass.runtime.bench.findings import Finding
-from ucutlass.runtime.bench.gpu import Launch, Outputs, Replay
+from ucutlass.runtime.bench.bench_device import Launch, Outputs, Replay
 from ucutlass.runtime.bench.protocol import Block
+from ucutlass.runtime.bench.timing_issues import Finding
 from ucutlass.runtime.statistics import Summary
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ucutlass.runtime.bench import protocol
-from ucutlass.runtime.bench.findings import Finding, trusted
-from ucutlass.runtime.bench.gpu import CaptureRefused, Gpu, Outputs, Replay
+from ucutlass.runtime.bench.bench_device import CaptureRefused, Gpu, Outputs, Replay
 from ucutlass.runtime.bench.outcome import Candidate, Failed, Lost, Turn, Workload
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.spans import AttributionError, audit, iterations, windows
+from ucutlass.runtime.bench.timing_issues import Finding, trusted
 
 
 def prepare(candidate: Candidate, workload: Workload, gpu: Gpu, chosen: Protocol) -> Turn:

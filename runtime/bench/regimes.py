@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ucutlass.ir import Program
 from ucutlass.reference.interpreter import Argument
-from ucutlass.runtime.bench.findings import Finding
 from ucutlass.runtime.bench.protocol import Regime
+from ucutlass.runtime.bench.timing_issues import Finding
 from ucutlass.runtime.inputs import roles_of
 
 ROTATED_L2 = 4.0

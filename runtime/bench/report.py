@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ucutlass.runtime.bench.clocks import FLOOR_US
-from ucutlass.runtime.bench.findings import Finding, trusted
 from ucutlass.runtime.bench.outcome import Failed, Measurement, Timed
 from ucutlass.runtime.bench.protocol import Protocol, comparable, rounds
+from ucutlass.runtime.bench.timing_issues import Finding, trusted
 from ucutlass.runtime.statistics import MIN_BLOCKS, Ratio, Summary, Verdict, paired_ratio, verdict
 
 

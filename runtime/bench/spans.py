@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ucutlass.runtime.bench.findings import Finding
 from ucutlass.runtime.bench.frequency import STAMP
+from ucutlass.runtime.bench.timing_issues import Finding
 from ucutlass.runtime.bench.trace import DeviceEvent
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ucutlass import ir
 from ucutlass.reference import evaluate, wanted
 from ucutlass.reference.interpreter import Argument
-from ucutlass.runtime.bench.gpu import Outputs
+from ucutlass.runtime.bench.bench_device import Outputs
 from ucutlass.runtime.bench.regimes import fresh
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.verify.judge import against

@@ -256,7 +256,7 @@ def load(device: str, uuid: str, folder: Path | None = None) -> Ceilings | None:
 
 
 def calibration(answer: Mapping[str, Any]) -> tuple[Calibration, Record]:
-    """What `ucutlass.trials.calibrate.measure` answered, and the sealed record that it rests on.
+    """What `ucutlass.tasks.calibrate.measure` answered, and the sealed record that it rests on.
 
     Raises CalibrationFailed where a ceiling is missing.
     """

@@ -592,7 +592,7 @@ static double* numbers(PyObject* tuple) {
 }
 
 // (entry address, extents, knobs, tensors, scalars, values, workspace, lane, waits, records), as
-// series.py `native_steps` makes them.
+// launch_sequence.py `native_steps` makes them.
 static int read_step(Step* step, PyObject* given) {
   if (!given) return 0;
   step->entry = (Entry)(uintptr_t)integer(given, 0);

@@ -94,7 +94,7 @@ _LIMIT_SECONDS = 120.0
 
 
 _IMAGE = "kernel.cubin"
-"""Beside a library that was built in stages (`ucutlass.runtime.staged.link`), which holds it as data."""
+"""Beside a library that was built in stages (`ucutlass.runtime.jit.link`), which holds it as data."""
 
 
 def _code_of(library: Path) -> Path:

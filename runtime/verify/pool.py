@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.verify.batch import as_json, read_journal
 from ucutlass.runtime.verify.evidence import CaseResult
 from ucutlass.runtime.verify.suite import Case
@@ -51,7 +51,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="ucutlass-verify-") as folder:
         while rest:
             journal = Path(folder) / f"{len(results)}.jsonl"
-            outcome = isolate.run(
+            outcome = isolation.run(
                 target,
                 {
                     **shared,
@@ -80,16 +80,16 @@ def run(
     return tuple(results)
 
 
-def _how(outcome: isolate.Outcome, limit: float) -> str:
+def _how(outcome: isolation.Outcome, limit: float) -> str:
     match outcome:
-        case isolate.Crashed("SIGALRM"):
+        case isolation.Crashed("SIGALRM"):
             return f"it did not end within {limit:g} s and was killed"
-        case isolate.Returned():
+        case isolation.Returned():
             return "its process ended without a word about it"
-        case isolate.Raised():
-            return isolate.lost(outcome, "")
+        case isolation.Raised():
+            return isolation.lost(outcome, "")
         case _:
-            return isolate.lost(outcome, "the case") + _tail(outcome.output)
+            return isolation.lost(outcome, "the case") + _tail(outcome.output)
 
 
 def _tail(output: str) -> str:

@@ -15,11 +15,11 @@ from tests.audit.producers import bench, subject, verified, without
 from ucutlass import frontend
 from ucutlass.cli import main
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.runtime import calibrate, isolate
+from ucutlass.runtime import calibrate, isolation
 from ucutlass.runtime.evidence import Subject, sealed
 from ucutlass.runtime.store import Store
 from ucutlass.sol.ceilings import Ceilings
-from ucutlass.trials.audit import probe
+from ucutlass.tasks.audit import probe
 
 SIZES = {"M": 2048, "N": 2048, "K": 2048}
 BOUND = 2 * 2048**3 / DEVICES["H200"].peaks["f16"] * 1e6
@@ -48,12 +48,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference is asked in this process, but for the test that asks as the command does."""
 
-    def run(target: str, arguments: dict[str, Any], **_: object) -> isolate.Outcome:
-        assert target == "ucutlass.trials.audit:probe"
-        return isolate.Returned(probe(**arguments), "")
+    def run(target: str, arguments: dict[str, Any], **_: object) -> isolation.Outcome:
+        assert target == "ucutlass.tasks.audit:probe"
+        return isolation.Returned(probe(**arguments), "")
 
     if request.node.name != "test_without_evidence_nothing_is_proven":
-        monkeypatch.setattr(isolate, "run", run)
+        monkeypatch.setattr(isolation, "run", run)
 
 
 @pytest.fixture

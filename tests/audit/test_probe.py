@@ -9,7 +9,7 @@ import pytest
 
 from tests.audit.bundles import program
 from ucutlass.agent.integrity.gather import probe_of
-from ucutlass.trials.audit import CUTS, VOLUME, ReducedSizesError, probe, reduced_sizes
+from ucutlass.tasks.audit import CUTS, VOLUME, ReducedSizesError, probe, reduced_sizes
 
 
 def probed(body: str, signature: str = "x: f32[M, N]) -> f32[M, N]", **sizes: int) -> dict[str, Any]:

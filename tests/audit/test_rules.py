@@ -23,7 +23,7 @@ from ucutlass.agent.integrity.bundle import (
 from ucutlass.agent.integrity.precision import declared
 from ucutlass.agent.integrity.rules import CLOCK_FINDINGS
 from ucutlass.agent.integrity.verdict import ACCEPTED, PRECEDENCE, Finding, report
-from ucutlass.runtime.bench.findings import LEVELS
+from ucutlass.runtime.bench.timing_issues import LEVELS
 
 
 def said(bundle: Bundle, rule: str) -> list[Finding]:

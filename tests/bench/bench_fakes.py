@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ucutlass.runtime.bench.bench_device import CaptureRefused, Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
-from ucutlass.runtime.bench.gpu import CaptureRefused, Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.nvml import Sample
 from ucutlass.runtime.bench.outcome import Candidate
 from ucutlass.runtime.bench.trace import DeviceEvent

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from ucutlass.runtime.bench.bench_device import CaptureRefused
 from ucutlass.runtime.bench.cuda import Cuda, graph_of
-from ucutlass.runtime.bench.gpu import CaptureRefused
 
 MAIN, SIDE = "the current stream", "the capture's stream"
 

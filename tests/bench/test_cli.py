@@ -20,7 +20,7 @@ from bench_fakes import Cells, FakeGpu
 from cli_machine import H200, LINEAR, NVCC, SIZES, Machine
 
 from ucutlass import backend
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.measure import measure
 from ucutlass.runtime.bench.outcome import Failed
 from ucutlass.runtime.bench.protocol import Protocol
@@ -28,7 +28,7 @@ from ucutlass.runtime.bench.report import to_json
 from ucutlass.runtime.evidence import Machine as Where
 from ucutlass.runtime.store import Store
 from ucutlass.runtime.store.compare import compare
-from ucutlass.trials import bench as trial
+from ucutlass.tasks import bench as trial
 
 command = importlib.import_module("ucutlass.cli.bench")
 
@@ -75,20 +75,20 @@ Run = Callable[..., tuple[Any, dict[str, Any]]]
 @pytest.fixture
 def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     def called(
-        *more: str, sizes: Sequence[str] = SIZES, outcome: isolate.Outcome | None = None, ok: bool = True
+        *more: str, sizes: Sequence[str] = SIZES, outcome: isolation.Outcome | None = None, ok: bool = True
     ) -> tuple[Any, dict[str, Any]]:
         asked: dict[str, Any] = {}
 
-        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolate.Outcome:
-            assert target == "ucutlass.trials.bench:on_gpu"
+        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+            assert target == "ucutlass.tasks.bench:on_gpu"
             asked.update(json.loads(json.dumps(arguments)), **limits)
             if outcome is not None:
                 return outcome
             chosen = Protocol(**{**arguments["protocols"][0], "warmup": 0.0, "min_seconds": -1.0})
             second = next((b["name"] for b in arguments["baselines"]), "eager")
-            return isolate.Returned(json.loads(json.dumps(answer(chosen, second, ok))), "")
+            return isolation.Returned(json.loads(json.dumps(answer(chosen, second, ok))), "")
 
-        monkeypatch.setattr(isolate, "run", replaced)
+        monkeypatch.setattr(isolation, "run", replaced)
         return machine.ucc("bench", LINEAR, *sizes, *more), asked
 
     return called
@@ -141,12 +141,15 @@ def test_a_wrong_kernel_has_no_speed(run: Run) -> None:
 @pytest.mark.parametrize(
     "outcome, words",
     [
-        (isolate.Crashed("SIGSEGV", ""), "was ended by SIGSEGV"),
-        (isolate.TimedOut(9.0, ""), "did not end within 9 s"),
-        (isolate.Raised("AcceleratorError", "CUDA error: misaligned address", "", ""), "misaligned address"),
+        (isolation.Crashed("SIGSEGV", ""), "was ended by SIGSEGV"),
+        (isolation.TimedOut(9.0, ""), "did not end within 9 s"),
+        (
+            isolation.Raised("AcceleratorError", "CUDA error: misaligned address", "", ""),
+            "misaligned address",
+        ),
     ],
 )
-def test_a_lost_comparison_is_one_line(run: Run, outcome: isolate.Outcome, words: str) -> None:
+def test_a_lost_comparison_is_one_line(run: Run, outcome: isolation.Outcome, words: str) -> None:
     result, _ = run(outcome=outcome)
     assert result.status == 1 and result.out == ""
     assert result.err.startswith("ucc: linear_gelu: ") and words in result.err

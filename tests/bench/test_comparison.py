@@ -18,7 +18,7 @@ from ucutlass.runtime.bench.eager import NotAvailable, eager
 from ucutlass.runtime.bench.protocol import Protocol
 from ucutlass.runtime.bench.workload import LOOSE, Buffers, far
 from ucutlass.shapes import complete
-from ucutlass.trials import bench as trial
+from ucutlass.tasks import bench as trial
 
 LINEAR = "kernel k(x: f32[M, K], w: f32[N, K], b: f32[N]) -> f32[M, N] { return relu(dot[K](x, w) + b) }"
 SIZES = {"M": 16, "N": 8, "K": 32}

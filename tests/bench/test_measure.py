@@ -10,7 +10,7 @@ import pytest
 from bench_fakes import SIDE, Cells, FakeGpu
 
 from ucutlass.runtime.bench import nvml
-from ucutlass.runtime.bench.gpu import Session
+from ucutlass.runtime.bench.bench_device import Session
 from ucutlass.runtime.bench.measure import measure
 from ucutlass.runtime.bench.outcome import Candidate, Failed, Measurement, Timed
 from ucutlass.runtime.bench.protocol import Protocol

@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucutlass import frontend
-from ucutlass.runtime.bench import clocks, lane, nvml
+from ucutlass.runtime.bench import clocks, gpu_lock, nvml
 from ucutlass.runtime.bench.clocks import Readings, beyond_bound, disagreements
-from ucutlass.runtime.bench.findings import LEVELS, Finding
 from ucutlass.runtime.bench.frequency import STAMP, sm_clock
 from ucutlass.runtime.bench.protocol import (
     Block,
@@ -30,11 +29,12 @@ from ucutlass.runtime.bench.protocol import (
     settled,
 )
 from ucutlass.runtime.bench.regimes import fresh, not_cold, sets_for
+from ucutlass.runtime.bench.timing_issues import LEVELS, Finding
 from ucutlass.runtime.errors import LockTimeout
 from ucutlass.runtime.inputs import generate
 
 L2 = 50 * 2**20
-PTX = Path(lane.__file__).parent.parent / "native" / "clock_stamp.ptx"
+PTX = Path(gpu_lock.__file__).parent.parent / "native" / "clock_stamp.ptx"
 
 
 # --- clocks ----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_bytes_faster_than_memory_are_beyond_the_bound() -> None:
 
 def test_every_finding_has_a_level() -> None:
     used: set[str] = set()
-    for path in Path(lane.__file__).parent.glob("*.py"):
+    for path in Path(gpu_lock.__file__).parent.glob("*.py"):
         used |= set(re.findall(r'(?:Finding|AttributionError)\(\s*"([\w-]+)"', path.read_text()))
     assert used == set(LEVELS)
     page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
@@ -293,7 +293,7 @@ def test_the_gpu_is_found_by_its_uuid() -> None:
 
 
 def _hold(folder: Path, held: Any, leave: Any) -> None:
-    with lane.held("GPU-x", timeout_seconds=10, on_wait=lambda _: None, folder=folder):
+    with gpu_lock.held("GPU-x", timeout_seconds=10, on_wait=lambda _: None, folder=folder):
         held.set()
         leave.wait(30)
 
@@ -308,21 +308,21 @@ def test_one_process_at_a_time_times_on_a_gpu(tmp_path: Path) -> None:
         told: list[str] = []
         with (
             pytest.raises(LockTimeout),
-            lane.held("GPU-x", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path),
+            gpu_lock.held("GPU-x", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path),
         ):
             raise AssertionError("two hold one lane")
         assert len(told) == 1 and f"process {other.pid}" in told[0]
-        with lane.held("GPU-y", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path):
+        with gpu_lock.held("GPU-y", timeout_seconds=0.2, on_wait=told.append, folder=tmp_path):
             pass
     finally:
         leave.set()
         other.join(30)
-    with lane.held("GPU-x", timeout_seconds=5, on_wait=lambda _: None, folder=tmp_path):
+    with gpu_lock.held("GPU-x", timeout_seconds=5, on_wait=lambda _: None, folder=tmp_path):
         pass
 
 
 def test_without_a_driver_there_is_no_lane() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has an NVIDIA driver")
-    with pytest.raises(lane.NoGpu):
-        lane.gpu_uuid()
+    with pytest.raises(gpu_lock.NoGpu):
+        gpu_lock.gpu_uuid()

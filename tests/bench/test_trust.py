@@ -13,7 +13,7 @@ from benchmarks import trust
 from benchmarks.trust import caught, markdown, same, spread, verdicts
 from benchmarks.trust_trials import TRICKS, findings_of, same_twice, trick, tried
 from ucutlass.runtime.bench.protocol import Protocol
-from ucutlass.trials.bench import on_gpu
+from ucutlass.tasks.bench import on_gpu
 
 FAST = Protocol(warmup=0.0, min_seconds=0.0, max_seconds=60.0, block_us=200.0, launches=4, wall_launches=4)
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ucutlass.runtime.bench.bench_device import Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.frequency import STAMP, SmTimes
-from ucutlass.runtime.bench.gpu import Launch, Outputs, Replay, Session
 from ucutlass.runtime.bench.nvml import Sample
 from ucutlass.runtime.bench.trace import DeviceEvent
 

@@ -1,4 +1,4 @@
-"""What is built by the benchmark of build phases; their table is in tests/runtime/test_timings.py."""
+"""What is built by the benchmark of build phases; their table is in tests/runtime/test_build_timings.py."""
 
 from __future__ import annotations
 

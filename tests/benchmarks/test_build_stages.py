@@ -15,9 +15,9 @@ from ucutlass.emit.gemm.staged import stage
 from ucutlass.runtime.build import Artifact, Recipe
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import BuildTimedOut
+from ucutlass.runtime.jit import link
+from ucutlass.runtime.jit import nvrtc_build as lean_parts
 from ucutlass.runtime.ptxas import Report
-from ucutlass.runtime.staged import lean as lean_parts
-from ucutlass.runtime.staged import link
 
 
 def test_the_edit_is_of_the_epilogue_alone() -> None:

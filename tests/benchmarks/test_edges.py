@@ -13,7 +13,7 @@ from benchmarks.budget import Deadline
 from benchmarks.edges import EDGES, Edge
 from benchmarks.rule_edges import Outcome, force, judge, known, line_of, tried
 from ucutlass.kernels.gemm.rules import RULES
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled, BuildError, OutOfMemory
 from ucutlass.runtime.ptxas import Report
@@ -55,24 +55,28 @@ REFUSED = BuildError(
     "ucc_0", ("source.cu(7): error: no", "error: static assertion failed"), Path("s"), Path("l"), "nvcc"
 )
 
-ENDS: tuple[tuple[object, isolate.Outcome | None, str], ...] = (
+ENDS: tuple[tuple[object, isolation.Outcome | None, str], ...] = (
     (REFUSED, None, "not compiled"),
     (OutOfMemory("killed", "fewer jobs"), None, "no answer"),
-    (ARTIFACT, isolate.Returned({"ok": False, "detail": "1 of 2 elements"}, ""), "wrong"),
-    (ARTIFACT, isolate.Raised("LaunchError", "code 1001", "", ""), "not launched"),
-    (ARTIFACT, isolate.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", ""), "faulted"),
-    (ARTIFACT, isolate.Raised("TypeError", "a mistake of the script", "", ""), "no answer"),
-    (ARTIFACT, isolate.Crashed("SIGSEGV", ""), "crashed"),
-    (ARTIFACT, isolate.Crashed("SIGALRM", ""), "hung"),
-    (ARTIFACT, isolate.TimedOut(165.0, ""), "no answer"),
-    (ARTIFACT, isolate.Exited(1, ""), "no answer"),
-    (ARTIFACT, isolate.Returned({"ok": True, "detail": ""}, ""), "nothing"),
+    (ARTIFACT, isolation.Returned({"ok": False, "detail": "1 of 2 elements"}, ""), "wrong"),
+    (ARTIFACT, isolation.Raised("LaunchError", "code 1001", "", ""), "not launched"),
+    (
+        ARTIFACT,
+        isolation.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", ""),
+        "faulted",
+    ),
+    (ARTIFACT, isolation.Raised("TypeError", "a mistake of the script", "", ""), "no answer"),
+    (ARTIFACT, isolation.Crashed("SIGSEGV", ""), "crashed"),
+    (ARTIFACT, isolation.Crashed("SIGALRM", ""), "hung"),
+    (ARTIFACT, isolation.TimedOut(165.0, ""), "no answer"),
+    (ARTIFACT, isolation.Exited(1, ""), "no answer"),
+    (ARTIFACT, isolation.Returned({"ok": True, "detail": ""}, ""), "nothing"),
 )
 
 
 @pytest.mark.parametrize(("built", "run", "kind"), ENDS)
 def test_only_what_the_forced_kernel_did_is_evidence(
-    built: object, run: isolate.Outcome | None, kind: str
+    built: object, run: isolation.Outcome | None, kind: str
 ) -> None:
     index = next(i for i, e in enumerate(EDGES) if e.beside is None and e.how == "run")
     edge = EDGES[index]

@@ -16,7 +16,7 @@ from benchmarks import budget, exhaustive
 from benchmarks.optimise_dry import H200
 from ucutlass.agent.replay.tables import compare
 from ucutlass.engine.work import TABLE, Task
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.tune.recorded import NotATable, read
 
 NAME = "l1_88_new_gelu f32"
@@ -40,20 +40,20 @@ class Engine:
         words = json.dumps(request, sort_keys=True)
         with self._lock:
             self.asked[f"{name} {words}"] += 1
-        future: Future[isolate.Outcome] = Future()
+        future: Future[isolation.Outcome] = Future()
         future.set_result(self._outcome(name, words, arguments))
         return Task(future, lambda: None)
 
-    def _outcome(self, name: str, words: str, arguments: Any) -> isolate.Outcome:
+    def _outcome(self, name: str, words: str, arguments: Any) -> isolation.Outcome:
         if name == "build":
             refused = self.refuses and self.refuses == words
             made, said = ("", "BuildError: no") if refused else (f"key of {words}", "")
-            return isolate.Returned({"made": [made], "words": [said], "artifacts": []}, "")
+            return isolation.Returned({"made": [made], "words": [said], "artifacts": []}, "")
         assert arguments["keys"] == [f"key of {words}"]
         if self.crashes == words:
-            return isolate.Crashed("SIGSEGV", "")
+            return isolation.Crashed("SIGSEGV", "")
         taken = 1e-4 * (1 + int(hashlib.sha256(words.encode()).hexdigest()[:4], 16) / 2**16)
-        return isolate.Returned({"seconds": [taken], "words": [""]}, "")
+        return isolation.Returned({"seconds": [taken], "words": [""]}, "")
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...

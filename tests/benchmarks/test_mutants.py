@@ -20,7 +20,7 @@ from tests.mutants.emulated import Row
 from tests.mutants.hopper import HOPPER
 from tests.mutants.lowering import LOWERINGS
 from ucutlass.emit.text import Source
-from ucutlass.runtime import isolate, sanitize
+from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildCancelled, BuildError
 from ucutlass.runtime.ptxas import Report
@@ -101,16 +101,16 @@ def test_lowerings_run_by_name_and_in_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 SEEN = {"killed_by": ["value (normal)"], "flat_check": False, "detail": ""}
 UNSEEN = {"killed_by": [], "flat_check": True, "detail": ""}
-ILLEGAL = isolate.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", "")
+ILLEGAL = isolation.Raised("AcceleratorError", "CUDA error: an illegal memory access", "", "")
 
 
 def outcome(
     monkeypatch: pytest.MonkeyPatch,
-    answer: isolate.Outcome,
+    answer: isolation.Outcome,
     library: str = "kernel.so",
     deadline: Deadline = NEVER,
 ) -> Row | None:
-    monkeypatch.setattr(isolate, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(isolation, "run", lambda *_, **__: answer)
     monkeypatch.setattr(sanitize, "find", lambda: None)
     return gpu.judged("tma: bias assumed zero", library, deadline)
 
@@ -118,58 +118,58 @@ def outcome(
 @pytest.mark.parametrize(
     ("answer", "killed_by"),
     [
-        (isolate.Returned(SEEN, ""), "value (normal)"),
+        (isolation.Returned(SEEN, ""), "value (normal)"),
         (ILLEGAL, "a CUDA error (AcceleratorError)"),
-        (isolate.Crashed("SIGSEGV", ""), "crashed"),
-        (isolate.TimedOut(1.0, ""), "timedout"),
+        (isolation.Crashed("SIGSEGV", ""), "crashed"),
+        (isolation.TimedOut(1.0, ""), "timedout"),
     ],
 )
 def test_what_becomes_of_a_mutant_on_the_gpu(
-    answer: isolate.Outcome, killed_by: str, monkeypatch: pytest.MonkeyPatch
+    answer: isolation.Outcome, killed_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = outcome(monkeypatch, answer)
     assert row is not None and row.killed_by == (killed_by,)
 
 
 def test_a_mutant_that_is_not_built_was_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = outcome(monkeypatch, isolate.Crashed("SIGSEGV", ""), "not built: error")
+    row = outcome(monkeypatch, isolation.Crashed("SIGSEGV", ""), "not built: error")
     assert row is not None and not row.killed and row.detail == "not built: error"
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        isolate.Raised("EditStale", "write the edit anew", "", ""),
-        isolate.Raised("OutOfMemoryError", "CUDA out of memory. Tried to allocate", "", ""),
-        isolate.Raised("AssertionError", "Torch not compiled with CUDA enabled", "", ""),
-        isolate.Crashed("SIGKILL", ""),
+        isolation.Raised("EditStale", "write the edit anew", "", ""),
+        isolation.Raised("OutOfMemoryError", "CUDA out of memory. Tried to allocate", "", ""),
+        isolation.Raised("AssertionError", "Torch not compiled with CUDA enabled", "", ""),
+        isolation.Crashed("SIGKILL", ""),
     ],
 )
-def test_an_error_of_our_own_is_no_kill(answer: isolate.Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_is_no_kill(answer: isolation.Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError, match="tma: bias assumed zero"):
         outcome(monkeypatch, answer)
 
 
 def test_the_end_of_the_time_is_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert outcome(monkeypatch, isolate.Returned(SEEN, ""), deadline=Deadline(0.0)) is None
+    assert outcome(monkeypatch, isolation.Returned(SEEN, ""), deadline=Deadline(0.0)) is None
 
-    def hang(*_: object, limit_seconds: float) -> isolate.Outcome:
+    def hang(*_: object, limit_seconds: float) -> isolation.Outcome:
         time.sleep(limit_seconds)
-        return isolate.TimedOut(limit_seconds, "")
+        return isolation.TimedOut(limit_seconds, "")
 
-    monkeypatch.setattr(isolate, "run", hang)
+    monkeypatch.setattr(isolation, "run", hang)
     assert gpu.judged("tma: bias assumed zero", "kernel.so", after(0.2)) is None
 
 
 def test_what_nothing_saw_survives_and_says_what_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = outcome(monkeypatch, isolate.Returned(UNSEEN, ""))
+    row = outcome(monkeypatch, isolation.Returned(UNSEEN, ""))
     assert row is not None and not row.killed and "compute-sanitizer is not installed" in row.detail
 
 
 def test_a_sanitizer_kills_what_the_judge_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     report = sanitize.Report("racecheck", "findings", "2 errors: Race reported in gemm")
     monkeypatch.setattr(sanitize, "check", lambda *_, **__: report)
-    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Returned(UNSEEN, ""))
+    monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(UNSEEN, ""))
     monkeypatch.setattr(sanitize, "find", lambda: Path("compute-sanitizer"))
     row = gpu.judged("tma: no barrier in the combination", "kernel.so")
     assert row is not None and row.killed_by == ("memcheck: 2 errors: Race reported in gemm",)
@@ -231,7 +231,7 @@ class Machine:
         self.cut, self.survive, self.fail, self.lose = cut, survive, fail, lose
         self.judged: list[str] = []
         monkeypatch.setattr(gpu, "built", self.built)
-        monkeypatch.setattr(isolate, "run", self.run)
+        monkeypatch.setattr(isolation, "run", self.run)
         monkeypatch.setattr(sanitize, "find", lambda: None)
         monkeypatch.setattr(mutants, "names_of", lambda device: ["tma", *TMA])
 
@@ -239,7 +239,7 @@ class Machine:
         for unit in units:
             yield {name: f"{name}.so" for name in unit if name not in self.cut}
 
-    def run(self, target: str, arguments: Mapping[str, Any], **_: object) -> isolate.Outcome:
+    def run(self, target: str, arguments: Mapping[str, Any], **_: object) -> isolation.Outcome:
         if target == "tests.mutants.gpu:judged_here":
             self.judged.append(arguments["name"])
             return self._outcome(arguments["name"])
@@ -247,17 +247,17 @@ class Machine:
         for item in arguments["items"]:
             self.judged.append(item["name"])
             if item["name"] in self.lose:
-                return isolate.Crashed("SIGSEGV", "")
+                return isolation.Crashed("SIGSEGV", "")
             assert item["library"] == f"{item['name']}.so"
             append(Path(arguments["rows"]), Honest(item["name"], "ok", "", 0.5, 0.1).as_json())
-        return isolate.Returned(0, "")
+        return isolation.Returned(0, "")
 
-    def _outcome(self, name: str) -> isolate.Outcome:
+    def _outcome(self, name: str) -> isolation.Outcome:
         if name in self.fail:
-            return isolate.Raised("EditStale", "write the edit anew", "", "")
+            return isolation.Raised("EditStale", "write the edit anew", "", "")
         if name in self.lose:
-            return isolate.Crashed("SIGSEGV", "")
-        return isolate.Returned(UNSEEN if name == "tma" or name in self.survive else SEEN, "")
+            return isolation.Crashed("SIGSEGV", "")
+        return isolation.Returned(UNSEEN if name == "tma" or name in self.survive else SEEN, "")
 
 
 TMA = [m.name for m in HOPPER if m.base == "tma"][:3]

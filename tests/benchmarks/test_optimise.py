@@ -20,7 +20,7 @@ from ucutlass.agent import ahead as ahead_module
 from ucutlass.agent import live as live_module
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 NAME = "l1_88_new_gelu f32"
 
@@ -30,24 +30,24 @@ class Engine:
 
     gpus = cpus = 1
 
-    def __init__(self, wrong: tuple[str, ...] = (), final: isolate.Outcome | None = None) -> None:
+    def __init__(self, wrong: tuple[str, ...] = (), final: isolation.Outcome | None = None) -> None:
         self.tried: list[str] = []
         self.wrong, self.final = list(wrong), final
 
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
-        future: Future[isolate.Outcome] = Future()
+        future: Future[isolation.Outcome] = Future()
         future.set_result(self._outcome(name, arguments))
         return Task(future, lambda: None)
 
-    def _outcome(self, name: str, given: Mapping[str, Any]) -> isolate.Outcome:
+    def _outcome(self, name: str, given: Mapping[str, Any]) -> isolation.Outcome:
         if name == "attempt":
             self.tried.append(given["text"])
-            return isolate.Returned({"seconds": micro(given["text"]) * 1e-6, "words": "", "spent": 0.5}, "")
+            return isolation.Returned({"seconds": micro(given["text"]) * 1e-6, "words": "", "spent": 0.5}, "")
         assert name == "compared"
         us = {n: micro(text) for n, text in given["texts"].items()} | {"eager": 300.0, "eager_tf32": 250.0}
         made = {"us": us, "spread": {}, "best": min(us, key=us.__getitem__), "cases": given["cases"]}
         made |= {"wrong": self.wrong, "uncompiled": "", "spent": 1.0}
-        return self.final or isolate.Returned(made, "")
+        return self.final or isolation.Returned(made, "")
 
     def leave(self, near: str) -> None: ...
     def close(self) -> None: ...
@@ -120,7 +120,7 @@ def test_a_pipeline_ends_where_nothing_is_left(tmp_path: Path, pool: ThreadPoolE
 def test_what_is_wrong_or_lost_is_no_result(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     hall = Hall(Engine(wrong=("normal M=1: off",)), optimise_dry.H200, pool)
     assert not row(hall, item(tmp_path / "a", 1))["ok"]
-    lost = Hall(Engine(final=isolate.Crashed("SIGSEGV", "")), optimise_dry.H200, pool)
+    lost = Hall(Engine(final=isolation.Crashed("SIGSEGV", "")), optimise_dry.H200, pool)
     found = row(lost, item(tmp_path / "b", 1))
     assert not found["ok"] and "SIGSEGV" in found["detail"]
 

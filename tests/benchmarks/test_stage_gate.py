@@ -22,8 +22,8 @@ from ucutlass.kernels.gemm.plan import GemmPlan, Sm90Schedule
 from ucutlass.runtime import switches
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildTimedOut
+from ucutlass.runtime.jit import link
 from ucutlass.runtime.ptxas import Report
-from ucutlass.runtime.staged import link
 from ucutlass.shapes import complete
 
 ROOT = Path(__file__).resolve().parents[2]

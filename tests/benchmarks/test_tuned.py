@@ -22,7 +22,7 @@ from benchmarks.tuned_table import table
 from ucutlass import frontend
 from ucutlass.engine import work as engine
 from ucutlass.reference import evaluate
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.ptxas import Report
@@ -151,8 +151,8 @@ class Engine:
         count = len(arguments.get("requests", ()))
         rows = {"seconds": [1.0] * count, "rounds": [[1.0] * 24] * count, "words": [""] * count}
         answer = rows | {"machine": {}}
-        future = Future[isolate.Outcome]()
-        future.set_result(isolate.Returned(answer, ""))
+        future = Future[isolation.Outcome]()
+        future.set_result(isolation.Returned(answer, ""))
         return engine.Task(future, lambda: None)
 
     def leave(self, near: str) -> None:

@@ -36,7 +36,7 @@ from ucutlass.runtime.evidence import intact
 from ucutlass.runtime.store import Store
 from ucutlass.sol.bounds import calibrated
 from ucutlass.sol.ceilings import CeilingsError
-from ucutlass.trials.calibrate import run
+from ucutlass.tasks.calibrate import run
 
 METHOD = Method(warmup=1.0, window=0.02, repeats=5)
 
@@ -312,19 +312,19 @@ def test_without_a_gpu(data: Path, monkeypatch: pytest.MonkeyPatch, driver: syst
 
 
 def test_with_a_gpu_ceilings_are_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ucutlass.runtime import isolate
+    from ucutlass.runtime import isolation
 
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: GPU)
     asked: list[Any] = []
 
-    def isolated(target: str, arguments: Any, **_: Any) -> isolate.Outcome:
+    def isolated(target: str, arguments: Any, **_: Any) -> isolation.Outcome:
         asked.append((target, dict(arguments)))
-        return isolate.Returned(answer(), "")
+        return isolation.Returned(answer(), "")
 
-    monkeypatch.setattr(isolate, "run", isolated)
+    monkeypatch.setattr(isolation, "run", isolated)
     done = CliRunner().invoke(cli.command, ["--device", "0"])
     assert done.exit_code == 0, done.output
-    assert asked == [("ucutlass.trials.calibrate:measure", {"index": 0, "wait_seconds": 300.0})]
+    assert asked == [("ucutlass.tasks.calibrate:measure", {"index": 0, "wait_seconds": 300.0})]
     rows = [line.split("\t") for line in done.output.splitlines()]
     assert ["f16", "700.0 TFLOP/s", "71%", "1.0%", "1400 MHz", "f16 at 700000000000000.0"] in rows
     assert ["launch_floor", "2.00 us", "", "1.0%", "1700 MHz", "launch_floor at 2e-06"] in rows
@@ -346,10 +346,10 @@ def test_an_index_beyond_the_gpus(
 
 
 def test_a_process_that_dies_is_the_machines_fault(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ucutlass.runtime import isolate
+    from ucutlass.runtime import isolation
 
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: GPU)
-    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Crashed("SIGSEGV", ""))
+    monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Crashed("SIGSEGV", ""))
     done = CliRunner().invoke(cli.command, ["--json"])
     assert done.exit_code == 3
     assert "SIGSEGV" in json.loads(done.output)["error"]

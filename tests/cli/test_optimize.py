@@ -21,7 +21,7 @@ from ucutlass.agent.outcome import Timed
 from ucutlass.agent.session import State, replayed
 from ucutlass.engine.work import TABLE, Task
 from ucutlass.ir.hardware import DEVICES, arch_for
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.gpu import Found
 
 ANSWERS: Mapping[str, Any] = {
@@ -47,8 +47,8 @@ class Engine:
         self.asked.append(name)
         tries = self.asked.count("attempt")
         answer = {"seconds": (100 - tries) * 1e-7, "words": ""} if name == "attempt" else ANSWERS[name]
-        future: Future[isolate.Outcome] = Future()
-        future.set_result(isolate.Returned(json.loads(json.dumps(answer)), "", 2.0))
+        future: Future[isolation.Outcome] = Future()
+        future.set_result(isolation.Returned(json.loads(json.dumps(answer)), "", 2.0))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli_machine import H200, Machine, Ucc
 
-from ucutlass.runtime import isolate, sanitize
+from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.store import Store
 
 MLP = Path(__file__).parent.parent.parent / "examples" / "mlp.ucu"
@@ -159,15 +159,15 @@ def test_verify_keeps_a_record_of_the_whole(machine: Machine, monkeypatch: pytes
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     monkeypatch.setattr(command, "_lane", lambda _: nullcontext())
     monkeypatch.setattr(sanitize, "find", lambda: None)
-    real = isolate.run
+    real = isolation.run
 
-    def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolate.Outcome:
+    def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
         if target.endswith(":machine"):
-            return isolate.Returned({"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {}}, "")
+            return isolation.Returned({"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {}}, "")
         assert [set(s) for s in arguments["kernel"]["stages"]] == [{"library", "entry", "knobs"}] * 2
         return real("verify_candidates:whole", arguments, **limits)
 
-    monkeypatch.setattr(isolate, "run", replaced)
+    monkeypatch.setattr(isolation, "run", replaced)
     few = ("--distribution", "integer", "--cases", "6", "--seed", "3")
     result = machine.ucc("verify", MLP, *SIZES, *few)
     assert result.status == 0, result.out + result.err

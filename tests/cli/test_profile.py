@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from cli_machine import H200, Machine
 
+from ucutlass import frontend
 from ucutlass.ir.schedule import request_of_json, scheduled
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 BAD = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)
@@ -96,23 +97,23 @@ def test_at_most_three_findings(machine: Machine, tmp_path: Path) -> None:
 def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An H200 whose trials answer at once; the folder of the toolkit's programs."""
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr("ucutlass.runtime.isolate.run", answers(TIMED))
+    monkeypatch.setattr("ucutlass.runtime.isolation.run", answers(TIMED))
     own = f"GPU-{uuid.uuid4()}"  # another run of the suite on this machine must not hold its lane
-    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: own)
+    monkeypatch.setattr("ucutlass.runtime.bench.gpu_lock.gpu_uuid", lambda: own)
     machine.behave(
         PTXAS.replace("24 bytes spill", "0 bytes spill").replace("40 bytes", "0 bytes") + ": > kernel.so\n"
     )
     return tmp_path / "toolkit" / "bin"
 
 
-def answers(timed: dict[str, Any]) -> Callable[..., isolate.Outcome]:
-    def run(target: str, arguments: dict[str, Any], **_: Any) -> isolate.Outcome:
+def answers(timed: dict[str, Any]) -> Callable[..., isolation.Outcome]:
+    def run(target: str, arguments: dict[str, Any], **_: Any) -> isolation.Outcome:
         json.dumps(arguments)  # what is passed must be JSON
         if target.endswith(":timed"):
-            return isolate.Returned(timed, "")
+            return isolation.Returned(timed, "")
         times = {"now": [500.0, 501.0] * 12, "edit": [200.0, 200.2] * 12}
         differences = {"now": 0.0, "edit": 0.001}
-        return isolate.Returned({"machine": MACHINE, "differences": differences, "times": times}, "")
+        return isolation.Returned({"machine": MACHINE, "differences": differences, "times": times}, "")
 
     return run
 
@@ -165,7 +166,7 @@ def test_counters_that_nobody_asked_for(machine: Machine, program: Path, gpu: Pa
 def test_a_lost_kernel_is_said(
     machine: Machine, program: Path, gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ucutlass.runtime.isolate.run", lambda *_, **__: isolate.Crashed("SIGSEGV", ""))
+    monkeypatch.setattr("ucutlass.runtime.isolation.run", lambda *_, **__: isolation.Crashed("SIGSEGV", ""))
     result = machine.ucc("profile", program, *SIZES)
     assert result.status == 1
     assert "SIGSEGV" in lines(result.out)["no timing"]
@@ -188,7 +189,7 @@ def test_energy_without_a_counter_is_said(
     machine: Machine, program: Path, gpu: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed = TIMED | {"no_energy": "no NVML: no libnvidia-ml.so.1"}
-    monkeypatch.setattr("ucutlass.runtime.isolate.run", answers(timed))
+    monkeypatch.setattr("ucutlass.runtime.isolation.run", answers(timed))
     found = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
     assert found["no energy"].startswith("no NVML")
 
@@ -203,7 +204,7 @@ def test_energy_is_shown(machine: Machine, program: Path, gpu: Path, monkeypatch
         "start_clock": 1.98e9,
         "throttled": ["software power cap"],
     }
-    monkeypatch.setattr("ucutlass.runtime.isolate.run", answers(TIMED | {"energy": energy}))
+    monkeypatch.setattr("ucutlass.runtime.isolation.run", answers(TIMED | {"energy": energy}))
     found = lines(machine.ucc("profile", program, *SIZES, "--no-counters", "--energy").out)
     assert found["energy"] == "250 mJ a launch at 640 W, idle not subtracted; software power cap"
 
@@ -223,7 +224,6 @@ def test_explain_carries_advice(machine: Machine, program: Path) -> None:
 
 
 def test_requests_cross_as_json() -> None:
-    from ucutlass import frontend
 
     checked = frontend.read_text(BAD)
     program = frontend.kernel(checked)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 from cli_machine import H200, LINEAR, SIZES, Machine, Result
 
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 command = importlib.import_module("ucutlass.cli.run")
 
@@ -23,14 +23,14 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `ucc run` as on a machine with an H200, `candidate` in the kernel's place."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    real = isolate.run
+    real = isolation.run
 
     def called(candidate: str, *more: str) -> Result:
-        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolate.Outcome:
-            assert target == "ucutlass.trials.run:on_gpu"
+        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+            assert target == "ucutlass.tasks.run:on_gpu"
             return real(f"trial_candidates:{candidate}", arguments, **limits)
 
-        monkeypatch.setattr(isolate, "run", replaced)
+        monkeypatch.setattr(isolation, "run", replaced)
         return machine.ucc("run", LINEAR, *SIZES, *more)
 
     return called

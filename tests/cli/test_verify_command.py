@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 from cli_machine import H200, LINEAR, Machine, Result
 
-from ucutlass.runtime import isolate, sanitize
+from ucutlass.runtime import isolation, sanitize
 from ucutlass.runtime.distributions import MEANINGS
 from ucutlass.runtime.store import Store
 
@@ -30,22 +30,22 @@ def verify(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Verify:
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
     monkeypatch.setattr(command, "_lane", lambda _: nullcontext())
     monkeypatch.setattr(sanitize, "find", lambda: None)
-    real = isolate.run
+    real = isolation.run
 
     def called(candidate: str, *more: str, driver: bool = True) -> Result:
-        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolate.Outcome:
-            match target.removeprefix("ucutlass.trials.verify:"):
+        def replaced(target: str, arguments: dict[str, Any], **limits: Any) -> isolation.Outcome:
+            match target.removeprefix("ucutlass.tasks.verify_cases:"):
                 case "machine" if driver:
                     made = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": arguments["built_with"]}
-                    return isolate.Returned(made, "")
+                    return isolation.Returned(made, "")
                 case "machine":
-                    return isolate.Raised("RuntimeError", "CUDA driver initialization failed", "", "")
+                    return isolation.Raised("RuntimeError", "CUDA driver initialization failed", "", "")
                 case "judged":
                     return real(f"verify_candidates:{candidate}", arguments, **limits)
                 case other:
                     raise AssertionError(other)
 
-        monkeypatch.setattr(isolate, "run", replaced)
+        monkeypatch.setattr(isolation, "run", replaced)
         return machine.ucc("verify", LINEAR, *SIZES, *FEW, *more)
 
     return called

@@ -1,4 +1,4 @@
-"""What may happen in the process that `ucc run` puts a kernel into; stands for `ucutlass.trials.run`."""
+"""What may happen in the process that `ucc run` puts a kernel into; stands for `ucutlass.tasks.run`."""
 
 from __future__ import annotations
 

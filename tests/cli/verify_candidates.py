@@ -1,4 +1,4 @@
-"""What may happen in the processes of `ucc verify`; stands for `ucutlass.trials.verify`."""
+"""What may happen in the processes of `ucc verify`; stands for `ucutlass.tasks.verify_cases`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ucutlass.emit import Source
 from ucutlass.kernels.grouped_gemm.plan import SimtSchedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
-from ucutlass.runtime import isolate, verify
+from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.shapes import complete
 
@@ -116,9 +116,9 @@ def judge(text: str, sizes: dict[str, int], seed: int = 0) -> str:
     """What is wrong with what a program's planned kernel computes, "" for nothing, or NOT_EMULABLE; in a
     process of its own, which an emulated kernel ends where it does what a GPU would not survive."""
     job = {"text": text, "sizes": sizes, "seed": seed}
-    outcome = isolate.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
+    outcome = isolation.run("tests.emit.hopper:judge_here", job, limit_seconds=LIMIT_SECONDS)
     match outcome:
-        case isolate.Returned(value=str(wrong)):
+        case isolation.Returned(value=str(wrong)):
             return wrong
         case _:
             return str(outcome)[-1500:]

@@ -151,9 +151,9 @@ def trial(text: str, problem: str, name: str, **more: Any) -> dict[str, Any]:
 
 def nests(log: str, inner: str) -> dict[str, Any]:
     """A call that has processes of its own, as a verification has."""
-    from ucutlass.runtime import isolate
+    from ucutlass.runtime import isolation
 
-    found = isolate.run(f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60)
+    found = isolation.run(f"engine_fakes:{inner}", {"log": log} if inner == "stays" else {}, limit_seconds=60)
     return {"outer": os.getpid(), "inner": getattr(found, "value", None), "how": type(found).__name__}
 
 

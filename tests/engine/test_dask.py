@@ -22,7 +22,7 @@ from ucutlass.engine.dispatch import LIVES
 from ucutlass.engine.errors import EngineMissing, EngineUnreachable, NoWorkers, TaskLost, WorkerUnfit
 from ucutlass.runtime import archive
 from ucutlass.runtime.cache import Cache, Entry
-from ucutlass.runtime.isolate import Crashed, Raised, Returned
+from ucutlass.runtime.isolation import Crashed, Raised, Returned
 
 pytest.importorskip("distributed")
 

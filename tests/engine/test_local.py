@@ -13,17 +13,17 @@ from engine_fakes import GPUS, notes, table
 from runtime_fakes import all_ended
 
 import ucutlass.engine
-from ucutlass.engine import machine
+from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown, WorkerUnfit
+from ucutlass.engine.gpu_slot import Place
 from ucutlass.engine.local import LocalEngine
-from ucutlass.engine.place import Place
 from ucutlass.engine.work import CANCELLED, Row, Work
 from ucutlass.runtime import system
-from ucutlass.runtime.bench import lane
-from ucutlass.runtime.bench.lane import NoGpu
+from ucutlass.runtime.bench import gpu_lock
+from ucutlass.runtime.bench.gpu_lock import NoGpu
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.errors import CompilerMissing, LockTimeout
-from ucutlass.runtime.isolate import Crashed, Raised, Returned, TimedOut
+from ucutlass.runtime.isolation import Crashed, Raised, Returned, TimedOut
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_two_engines_exclude_each_other_on_a_gpu(cache: Cache, tmp_path: Path) -
 def test_who_waits_for_a_lane_says_so_and_gives_up(cache: Cache, tmp_path: Path) -> None:
     said: list[str] = []
     engine = LocalEngine(GPUS[3:], 1, table=table(), on_wait=said.append)
-    with lane.held(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
+    with gpu_lock.held(GPUS[3], timeout_seconds=1, on_wait=said.append), pytest.raises(LockTimeout):
         engine.submit("process", {}, wait_seconds=0.2).result()
     assert said and isinstance(engine.submit("process", {}).result(), Returned)
     engine.close()
@@ -97,7 +97,7 @@ def test_processes_are_woken_on_the_lane_and_do_not_wait_for_it_themselves(
     monkeypatch.setenv("UCUTLASS_WAKES", str(log))
     place = Place(lambda: GPUS[3])
     prepare, process = Row("json engine_fakes:wakes", "gpu", "prepare"), table()["process"]
-    with lane.held(GPUS[3], timeout_seconds=1, on_wait=print):
+    with gpu_lock.held(GPUS[3], timeout_seconds=1, on_wait=print):
         place.run(Work(prepare, {}), Event())
         # Whoever holds the lane can call the process, though it waits to be woken.
         timing = value(place._called(place._warm, Work(process, {})))
@@ -169,7 +169,7 @@ def test_open(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in ("", "ray://x:1", "dask://", "dask://host", "dask://a b:1", "tcp://host:1"):
         with pytest.raises(EngineUnknown, match=r"dask://HOST:PORT"):
             ucutlass.engine.open(spec)
-    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuids", lambda: GPUS[:3])
+    monkeypatch.setattr("ucutlass.runtime.bench.gpu_lock.gpu_uuids", lambda: GPUS[:3])
     engine = ucutlass.engine.open("local")
     assert engine.gpus == 3
     engine.close()
@@ -184,11 +184,11 @@ def test_the_gpu_of_an_engine(engine: LocalEngine, monkeypatch: pytest.MonkeyPat
     made = LocalEngine(GPUS[:1], 1)
     gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132)
     monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), (gpu,), ""))
-    found = machine.at_hand(made)
+    found = worker_gpu.at_hand(made)
     assert found is not None and found.gpu == gpu and found.arch.name == "sm90a" and found.device is not None
     monkeypatch.setattr(system, "driver", lambda: None)
-    assert machine.at_hand(made) is None
+    assert worker_gpu.at_hand(made) is None
     made.close()
     monkeypatch.setattr(engine, "_table", table() | {"gpu": table()["fault"]})
     with pytest.raises(WorkerUnfit, match="no such thing"):
-        machine.at_hand(engine)
+        worker_gpu.at_hand(engine)

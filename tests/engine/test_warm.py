@@ -1,4 +1,4 @@
-"""`isolate.Warm`: one process for many calls, lost with the one that misbehaves."""
+"""`isolation.Warm`: one process for many calls, lost with the one that misbehaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from threading import Thread
 import pytest
 from runtime_fakes import alive, all_ended
 
-from ucutlass.runtime.isolate import Crashed, Exited, Outcome, Raised, Returned, TimedOut, TooMuchMemory, Warm
+from ucutlass.runtime.isolation import (
+    Crashed,
+    Exited,
+    Outcome,
+    Raised,
+    Returned,
+    TimedOut,
+    TooMuchMemory,
+    Warm,
+)
 
 
 @pytest.fixture
@@ -23,7 +32,7 @@ def warm() -> Iterator[Warm]:
 
 
 def call(warm: Warm, function: str, limit_seconds: float = 60.0, **arguments: object) -> Outcome:
-    return warm.call(f"isolate_candidates:{function}", arguments, limit_seconds=limit_seconds)
+    return warm.call(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
 
 def pid(warm: Warm) -> int:
@@ -66,7 +75,7 @@ def test_an_exception_comes_with_its_place_and_its_process_goes(warm: Warm) -> N
     first = pid(warm)
     found = call(warm, "raises", word="lost")
     assert isinstance(found, Raised) and (found.type, found.message) == ("LookupError", "lost")
-    assert "isolate_candidates.py" in found.traceback
+    assert "isolation_candidates.py" in found.traceback
     assert pid(warm) != first and all_ended([first])
 
 
@@ -99,7 +108,7 @@ def test_who_dies_while_nobody_asks_costs_nobody(warm: Warm) -> None:
 
 
 def test_a_memory_limit(warm: Warm) -> None:
-    found = warm.call("isolate_candidates:devours", {}, limit_seconds=60, memory_bytes=256 * 2**20)
+    found = warm.call("isolation_candidates:devours", {}, limit_seconds=60, memory_bytes=256 * 2**20)
     assert isinstance(found, TooMuchMemory)
 
 
@@ -167,6 +176,6 @@ def test_the_process_dies_with_its_caller(tmp_path: Path) -> None:
 
 def test_malformed_calls(warm: Warm) -> None:
     with pytest.raises(ValueError, match=r"package\.module:function"):
-        warm.call("isolate_candidates.add", {}, limit_seconds=1)
+        warm.call("isolation_candidates.add", {}, limit_seconds=1)
     with pytest.raises(TypeError):
         call(warm, "add", a=object())

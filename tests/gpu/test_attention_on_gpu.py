@@ -16,7 +16,7 @@ from ucutlass.ir.hardware import device_named
 from ucutlass.reference import expect
 from ucutlass.runtime.distributions import Distribution
 from ucutlass.shapes import complete, free_dims
-from ucutlass.trials import verified
+from ucutlass.tasks import verification
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -48,8 +48,8 @@ def stands(program: str, sizes: dict[str, int], most: int = 40) -> None:
         checked, kernel, extents, "sm90a", device=device_named(torch.cuda.get_device_name(0))
     )
     by_name = dict(zip(kernel.dims, extents, strict=True))
-    plan = verified.plan(checked, kernel, built, by_name, seed=5, distributions=DISTRIBUTIONS, most=most)
-    evidence = verified.run(plan)
+    plan = verification.plan(checked, kernel, built, by_name, seed=5, distributions=DISTRIBUTIONS, most=most)
+    evidence = verification.run(plan)
     assert evidence.ok, "\n".join(evidence.failures())
 
 

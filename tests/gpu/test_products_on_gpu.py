@@ -22,7 +22,7 @@ from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.offsets import WrongOffsets
 from ucutlass.shapes import complete
-from ucutlass.trials import verified
+from ucutlass.tasks import verification
 
 pytestmark = pytest.mark.gpu
 
@@ -131,8 +131,8 @@ def test_products_stand_the_suite(name: str) -> None:
     assert arch is not None
     sizes = complete(kernel, PRODUCTS[name].large[0])
     made = build_kernel(checked, kernel, sizes, arch.name, device=device_named(torch.cuda.get_device_name(0)))
-    evidence = verified.run(
-        verified.plan(checked, kernel, made, dict(zip(kernel.dims, sizes, strict=True)), seed=20, most=40)
+    evidence = verification.run(
+        verification.plan(checked, kernel, made, dict(zip(kernel.dims, sizes, strict=True)), seed=20, most=40)
     )
     assert evidence.ok, "\n".join(evidence.failures())
 

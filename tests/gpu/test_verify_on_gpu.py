@@ -17,8 +17,8 @@ from ucutlass.runtime.sanitize import Tool
 from ucutlass.runtime.verify import Case, Suite
 from ucutlass.runtime.verify.suite import reduced, suite
 from ucutlass.shapes import complete
-from ucutlass.trials import verified
-from ucutlass.trials.verify import facts
+from ucutlass.tasks import verification
+from ucutlass.tasks.verify_cases import facts
 
 pytestmark = pytest.mark.gpu
 
@@ -49,7 +49,7 @@ KERNELS: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
-def _planned(text: str, sizes: dict[str, int]) -> verified.Plan:
+def _planned(text: str, sizes: dict[str, int]) -> verification.Plan:
     checked = frontend.read_text(text)
     program = frontend.kernel(checked)
     name = torch.cuda.get_device_name(0)
@@ -57,18 +57,18 @@ def _planned(text: str, sizes: dict[str, int]) -> verified.Plan:
     assert arch is not None
     extents = complete(program, sizes)
     built = build_kernel(checked, program, extents, arch.name, device=device_named(name))
-    return verified.plan(checked, program, built, dict(zip(program.dims, extents, strict=True)), seed=20)
+    return verification.plan(checked, program, built, dict(zip(program.dims, extents, strict=True)), seed=20)
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_emitted_kernels_stand(name: str) -> None:
-    evidence = verified.run(_planned(*KERNELS[name]))
+    evidence = verification.run(_planned(*KERNELS[name]))
     assert evidence.ok, "\n".join(evidence.failures())
 
 
 @pytest.mark.parametrize("name", ["sm90", "multistage", "split"])
 def test_emitted_kernels_are_clean_under_the_sanitizer(name: str) -> None:
-    for report in verified.sanitizers(_planned(*KERNELS[name]), ("memcheck", "initcheck")):
+    for report in verification.sanitizers(_planned(*KERNELS[name]), ("memcheck", "initcheck")):
         if report.status == "not available":
             pytest.skip(report.message)
         assert report.ok, (report.message, report.findings)
@@ -80,7 +80,7 @@ BROKEN = "kernel k(x: f32[M, K], w: f32[N, K]) -> f32[M, N] { return dot[K](x, w
 SIZES = {"M": 30, "K": 50, "N": 20}
 
 
-def _broken(bug: int, folder: Path) -> verified.Plan:
+def _broken(bug: int, folder: Path) -> verification.Plan:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc")
@@ -90,7 +90,7 @@ def _broken(bug: int, folder: Path) -> verified.Plan:
     subprocess.run([nvcc, *flags, str(source), "-o", str(library)], check=True)
     program = frontend.kernel(frontend.read_text(BROKEN))
     grain = Granularity({"M": 16, "N": 16, "K": 16}, {}, {})
-    return verified.Plan(
+    return verification.Plan(
         facts(BROKEN, "<text>", "k", [(str(library), "ucc_broken", ())]),
         grain,
         suite(program, SIZES, grain, seed=3),
@@ -98,29 +98,29 @@ def _broken(bug: int, folder: Path) -> verified.Plan:
     )
 
 
-def _few(plan: verified.Plan) -> verified.Plan:
+def _few(plan: verification.Plan) -> verification.Plan:
     """Two cases of one row among others."""
     rows = [c for c in plan.suite.cases if c.sizes["M"] == 1][:2]
     others: list[Case] = [c for c in plan.suite.cases if c.sizes["M"] != 1][:3]
     cases = (others[0], rows[0], others[1], rows[1], others[2])
-    return verified.Plan(plan.kernel, plan.grain, Suite(cases, (), 3), plan.reduced)
+    return verification.Plan(plan.kernel, plan.grain, Suite(cases, (), 3), plan.reduced)
 
 
 def test_the_kernel_without_a_mistake_stands(tmp_path: Path) -> None:
-    evidence = verified.run(_broken(0, tmp_path))
+    evidence = verification.run(_broken(0, tmp_path))
     assert evidence.ok, "\n".join(evidence.failures())
 
 
 @pytest.mark.parametrize(("bug", "words"), [(1, "illegal memory access"), (2, "did not end within 20 s")])
 def test_a_fault_of_the_device_costs_its_case_alone(bug: int, words: str, tmp_path: Path) -> None:
-    evidence = verified.run(_few(_broken(bug, tmp_path)), case_seconds=20.0)
+    evidence = verification.run(_few(_broken(bug, tmp_path)), case_seconds=20.0)
     assert [r.outcome for r in evidence.results] == ["right", "lost", "right", "lost", "right"]
     assert words in evidence.results[1].message
 
 
 @pytest.mark.parametrize(("bug", "words"), [(3, "the result was written past"), (4, "nan, reference")])
 def test_a_wrong_access_falls(bug: int, words: str, tmp_path: Path) -> None:
-    evidence = verified.run(_broken(bug, tmp_path))
+    evidence = verification.run(_broken(bug, tmp_path))
     assert not evidence.ok
     assert all(r.outcome == "wrong" for r in evidence.results if r.case.kind != "refusal")
     assert any(words in line for line in evidence.failures())
@@ -136,7 +136,7 @@ def test_a_wrong_access_falls(bug: int, words: str, tmp_path: Path) -> None:
     ],
 )
 def test_the_sanitizer_finds_it(bug: int, tool: Tool, words: str, tmp_path: Path) -> None:
-    (report,) = verified.sanitizers(_broken(bug, tmp_path), (tool,))
+    (report,) = verification.sanitizers(_broken(bug, tmp_path), (tool,))
     if report.status == "not available":
         pytest.skip(report.message)
     assert report.status == "findings", report
@@ -145,7 +145,7 @@ def test_the_sanitizer_finds_it(bug: int, tool: Tool, words: str, tmp_path: Path
 
 @pytest.mark.parametrize("tool", ["memcheck", "initcheck", "racecheck", "synccheck"])
 def test_the_sanitizer_finds_nothing_where_there_is_nothing(tool: Tool, tmp_path: Path) -> None:
-    (report,) = verified.sanitizers(_broken(0, tmp_path), (tool,))
+    (report,) = verification.sanitizers(_broken(0, tmp_path), (tool,))
     if report.status == "not available":
         pytest.skip(report.message)
     assert report.ok, report

@@ -13,11 +13,11 @@ from ucutlass import frontend
 from ucutlass.agent.module import Met, Module, meet
 from ucutlass.agent.outcome import Refused
 from ucutlass.agent.problem import Candidate, Unbound, candidate_of, named, problem_of_module
-from ucutlass.runtime.module import oracle
-from ucutlass.runtime.module.facts import Mode
-from ucutlass.runtime.module.look import look
-from ucutlass.runtime.module.oracle import CEILING, tolerance
-from ucutlass.trials.problem import same
+from ucutlass.runtime.module import reference
+from ucutlass.runtime.module.inspection import look
+from ucutlass.runtime.module.reference import CEILING, tolerance
+from ucutlass.runtime.module.signature import Mode
+from ucutlass.tasks.problem_file import same
 
 
 def made(folder: Path, text: str, mode: Mode = "constructed") -> Module:
@@ -236,7 +236,7 @@ def test_a_shape_that_depends_on_values_is_no_match(tmp_path: Path) -> None:
 
 
 def test_results_are_compared_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "PART", 7)
+    monkeypatch.setattr(reference, "PART", 7)
     of = made(tmp_path, module("x + 1", x="4, 4"))
     text = "kernel k(x: f32[M, N]) -> f32[M, N] { return where(index(M) == 3 and index(N) == 2, x, x + 1) }"
     assert "element (3, 2) is" in apart(text, of) and "(1 of 16 elements)" in apart(text, of)

@@ -39,9 +39,9 @@ from ucutlass.agent.stop import Stop
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.bench.workload import Buffers
-from ucutlass.trials.modules import module_candidate
+from ucutlass.tasks.module_baseline import module_candidate
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 
@@ -55,8 +55,8 @@ class Engine:
 
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
         self.asked.append(arguments)
-        future: Future[isolate.Outcome] = Future()
-        future.set_result(isolate.Returned({"seconds": 2e-5, "words": ""}, "", 0.1))
+        future: Future[isolation.Outcome] = Future()
+        future.set_result(isolation.Returned({"seconds": 2e-5, "words": ""}, "", 0.1))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -170,9 +170,9 @@ def test_asking_a_module_on_the_gpu_is_spent_and_waiting_for_the_lane_is_not(
         clock[0] += 100.0
         yield
 
-    def asked(*_: Any, **how: Any) -> isolate.Outcome:
+    def asked(*_: Any, **how: Any) -> isolation.Outcome:
         clock[0] += 7.0
-        return isolate.Returned({"words": ""}, "", 7.0)
+        return isolation.Returned({"words": ""}, "", 7.0)
 
     monkeypatch.setattr(same.gpu, "at_hand", lambda: object())
     monkeypatch.setattr(same, "gpu_uuid", lambda: "GPU-0")

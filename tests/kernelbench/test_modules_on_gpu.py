@@ -18,7 +18,7 @@ from ucutlass.agent.same import unlike
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol
-from ucutlass.trials.bench import on_gpu
+from ucutlass.tasks.bench import on_gpu
 
 pytestmark = pytest.mark.gpu
 

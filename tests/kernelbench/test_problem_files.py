@@ -8,8 +8,8 @@ import pytest
 from kernelbench_files import linear, module
 
 from ucutlass.agent.module import read
-from ucutlass.runtime.module.facts import CODES, Facts, Mode, Number, Precision, Tensor, Unusable, names
-from ucutlass.runtime.module.look import look
+from ucutlass.runtime.module.inspection import look
+from ucutlass.runtime.module.signature import CODES, Facts, Mode, Number, Precision, Tensor, Unusable, names
 
 MIB = 2**20
 COUNTER = """

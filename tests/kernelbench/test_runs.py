@@ -36,7 +36,7 @@ from ucutlass.cli.replay import command as replay_command
 from ucutlass.cli.report import command as report_command
 from ucutlass.ir.hardware import ARCHES, DEVICES
 from ucutlass.runtime.gpu import Found
-from ucutlass.runtime.module.facts import Unusable
+from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.store import file
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)

@@ -11,7 +11,7 @@ from benchmarks.random_attention import job
 from tests.kernels.huge_numbers import Scores
 from tests.programs_attention import PROGRAMS, text
 from ucutlass import frontend
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.shapes import free_dims
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -79,11 +79,11 @@ def test_huge_scores_have_their_softmax(name: str, sizes: dict[str, int], scores
     program = text(name, lane, 64)
     kernel = frontend.kernel(frontend.read_text(program))
     named = {d: (HUGE_SIZES | sizes)[d] for d in free_dims(kernel)}
-    outcome = isolate.run(
+    outcome = isolation.run(
         "tests.kernels.huge_numbers:emulate_here",
         {"program": program, "sizes": named, "scores": scores, "seed": 3},
         limit_seconds=LIMIT_SECONDS,
     )
-    assert isinstance(outcome, isolate.Returned), outcome
+    assert isinstance(outcome, isolation.Returned), outcome
     assert outcome.value["missing"] == 0
     assert outcome.value["error"] < (2.0**-7 if lane == "bf16" else 2.0**-8)

@@ -21,7 +21,7 @@ from ucutlass.emit import Source
 from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.planned import Planned
 from ucutlass.kernels.reduction.plan import SweepPlan, SweepSchedule
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.shapes import complete
 
 compiled = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -182,8 +182,8 @@ def test_blocks_side_by_side_in_any_order_give_the_same_bits(
     """Three blocks run at a time, started in another order at each launch: one that waited for a block that
     has not begun would wait for ever."""
     given = {"program": program, "shape": shape, "fields": fields}
-    found = isolate.run(f"{__name__}:side_by_side", given, limit_seconds=200)
-    assert isinstance(found, isolate.Returned) and found.value == [True] * 4, found
+    found = isolation.run(f"{__name__}:side_by_side", given, limit_seconds=200)
+    assert isinstance(found, isolation.Returned) and found.value == [True] * 4, found
 
 
 def side_by_side(program: str, shape: list[int], fields: str) -> list[bool]:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.emulated import LIMIT_SECONDS, Job, emulate
 from benchmarks.random_sweeps import job
 from tests.kernels.sweep_programs import SWEEPS
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
 
@@ -64,11 +64,11 @@ _SHORT = "kernel k(x: f32[T, D]) -> f32[T, D] { return softmax[D](x * 0.5) }"
 def test_softmax_of_huge_numbers(name: str) -> None:
     """Also where a number's last place times log2(e) is more than exponentials span."""
     program = SWEEPS[name].text if name in SWEEPS else _SHORT
-    outcome = isolate.run(
+    outcome = isolation.run(
         "tests.kernels.huge_numbers:emulate_here",
         {"program": program, "sizes": HUGE[name], "scores": "rows", "seed": 3},
         limit_seconds=LIMIT_SECONDS,
     )
-    assert isinstance(outcome, isolate.Returned), outcome
+    assert isinstance(outcome, isolation.Returned), outcome
     assert outcome.value["missing"] == 0
     assert outcome.value["error"] < (2.0**-7 if "bf16" in program else 2.0**-16)

@@ -25,7 +25,7 @@ from ucutlass.emit.text import Source
 from ucutlass.kernels.planned import Planned
 from ucutlass.reference import expect
 from ucutlass.reference.rounding import outer_dtype
-from ucutlass.runtime import isolate, verify
+from ucutlass.runtime import isolation, verify
 from ucutlass.runtime.entry_codes import LaunchError
 from ucutlass.runtime.inputs import Distribution, generate
 from ucutlass.shapes import complete
@@ -65,16 +65,16 @@ class Row:
 def run(name: str) -> Row:
     """A mutant (or, by the name of its base, the honest kernel) in a process of its own."""
     patterns = next((m.patterns for m in LOWERINGS if m.name == name), ())
-    outcome = isolate.run(
+    outcome = isolation.run(
         "tests.mutants.emulated:judged_here",
         {"name": name},
         limit_seconds=LIMIT_SECONDS,
         memory_bytes=6 * 2**30,
     )
     match outcome:
-        case isolate.Returned(value=dict(found)):
+        case isolation.Returned(value=dict(found)):
             return Row(name, patterns, tuple(found["killed_by"]), found["flat_check"], found["detail"])
-        case isolate.Raised(type=kind, message=words):
+        case isolation.Raised(type=kind, message=words):
             raise AssertionError(f"{name}: {kind}: {words[-3000:]}")
         case _:
             return Row(name, patterns, (type(outcome).__name__.lower(),), False, outcome.output[-300:])

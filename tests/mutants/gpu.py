@@ -19,11 +19,11 @@ from tests.mutants.hopper import HOPPER
 from tests.mutants.lowering import LOWERINGS
 from ucutlass.backend import toolchain
 from ucutlass.emit.text import PLACEHOLDER, Source, finish
-from ucutlass.runtime import isolate, sanitize, verify
+from ucutlass.runtime import isolation, sanitize, verify
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.cache import Cache
-from ucutlass.runtime.declaration import dtype_of, shape_of, spec_of
 from ucutlass.runtime.errors import BuildCancelled
+from ucutlass.runtime.launch_spec import dtype_of, shape_of, spec_of
 from ucutlass.runtime.parallel import Failure, build_many, jobs
 from ucutlass.shapes import complete
 
@@ -125,21 +125,21 @@ def judged(name: str, library: str, deadline: Deadline = NEVER) -> Row | None:
 
 
 def _judged(name: str, patterns: tuple[int, ...], library: str, deadline: Deadline) -> Row | None:
-    outcome = isolate.run(
+    outcome = isolation.run(
         "tests.mutants.gpu:judged_here",
         {"name": name, "library": library},
         limit_seconds=_limit(LIMIT_SECONDS, deadline),
     )
     match outcome:
-        case isolate.Returned(dict(found)):
+        case isolation.Returned(dict(found)):
             return Row(name, patterns, tuple(found["killed_by"]), found["flat_check"], found["detail"])
-        case isolate.Raised(kind, words) if _FAULT.search(words) and "out of memory" not in words:
+        case isolation.Raised(kind, words) if _FAULT.search(words) and "out of memory" not in words:
             return Row(name, patterns, (f"a CUDA error ({kind})",), False, words[:300])
-        case isolate.Raised(kind, words):
+        case isolation.Raised(kind, words):
             raise AssertionError(f"{name}: {kind}: {words[-3000:]}")
-        case isolate.Crashed("SIGKILL"):
+        case isolation.Crashed("SIGKILL"):
             raise AssertionError(f"{name}: killed from outside, as where memory runs out")
-        case isolate.TimedOut() if deadline.passed:
+        case isolation.TimedOut() if deadline.passed:
             return None
         case _:
             return Row(name, patterns, (type(outcome).__name__.lower(),), False, outcome.output[-300:])
@@ -159,7 +159,7 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
     """The launch of a built library, on the current device."""
     import torch
 
-    from ucutlass.runtime import bare
+    from ucutlass.runtime import direct_launch
     from ucutlass.runtime.launch import Bound, alone
     from ucutlass.runtime.library import load_entry
 
@@ -168,8 +168,8 @@ def loaded(made: Prepared, library: Path) -> verify.Exposed:
     spec, extents = spec_of(made.kernel), complete(made.kernel, made.sizes)
     entry = load_entry(library, made.source.entry)
     knobs = tuple(int(k) for k in made.planned.launch)
-    bound = bare.rebound(spec, Bound(entry.address, knobs, 0, entry), extents, device)
-    return bare.exposed(spec, alone(spec, extents, bound))
+    bound = direct_launch.rebound(spec, Bound(entry.address, knobs, 0, entry), extents, device)
+    return direct_launch.exposed(spec, alone(spec, extents, bound))
 
 
 # --- sanitizers ----------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Any
 from tests.bench.bench_fakes import SIDE, Cells, FakeGpu
 from tests.mutants.guards import Mutant, Trial
 from ucutlass.runtime.bench import clocks, measure, prepare, regimes, report
-from ucutlass.runtime.bench.findings import trusted
 from ucutlass.runtime.bench.frequency import STAMP
 from ucutlass.runtime.bench.measure import Candidate, Timed
 from ucutlass.runtime.bench.protocol import Protocol
+from ucutlass.runtime.bench.timing_issues import trusted
 
 FAST = Protocol(warmup=0.0, min_seconds=0.0, block_us=600.0)
 BANDWIDTH = 4.8e12

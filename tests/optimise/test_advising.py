@@ -26,7 +26,7 @@ from ucutlass.agent.tree import Tree
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.backend import Built
 from ucutlass.engine.work import TABLE, Task
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 SLOW = LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return")
 TIMED = {"microseconds": 500.0, "spread": 0.01, "wall_microseconds": 503.0, "copy_bandwidth": 4e12}
@@ -89,8 +89,8 @@ class Profiler:
         assert name in TABLE
         self.asked.append(name)
         answer = {"profiled": self.timed, "counted": self.counters}[name]
-        future: Future[isolate.Outcome] = Future()
-        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, "", 2.0))
+        future: Future[isolation.Outcome] = Future()
+        future.set_result(answer if not isinstance(answer, dict) else isolation.Returned(answer, "", 2.0))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -132,7 +132,11 @@ def test_a_leader_is_timed_and_counted_and_its_lane_seconds_are_spent() -> None:
 
 @pytest.mark.parametrize(
     "absent",
-    [{"missing": "ERR_NVGPUCTRPERM: ask for permission"}, isolate.TimedOut(3.0, ""), isolate.Exited(1, "")],
+    [
+        {"missing": "ERR_NVGPUCTRPERM: ask for permission"},
+        isolation.TimedOut(3.0, ""),
+        isolation.Exited(1, ""),
+    ],
 )
 def test_what_is_missing_is_told_once_and_not_asked_for_again(absent: Any) -> None:
     engine, advisor = Profiler(counters=absent), Advisor("profiled")
@@ -152,7 +156,7 @@ def test_a_session_that_goes_on_does_not_say_it_again() -> None:
 
 
 def test_a_profile_that_is_lost_leaves_the_measured_time() -> None:
-    said, _ = profiled(Profiler(timed=isolate.Crashed("SIGSEGV", "")), Advisor("profiled"))
+    said, _ = profiled(Profiler(timed=isolation.Crashed("SIGSEGV", "")), Advisor("profiled"))
     assert "timing of the profile (the profile's process was ended by SIGSEGV)" in said
     assert headline(said).startswith("bottleneck: ")
 
@@ -185,14 +189,14 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_counters_of_a_machine_without_the_tool_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     from ucutlass.runtime import system
-    from ucutlass.trials import counted
+    from ucutlass.tasks import hardware_counters
 
     monkeypatch.setattr(system, "driver", lambda: None)
-    assert counted.counted({}, [], 1.0) == {"missing": "no GPU here"}
+    assert hardware_counters.counted({}, [], 1.0) == {"missing": "no GPU here"}
     gpu = system.Gpu(0, "NVIDIA H200", (9, 0), 141 * 10**9, 132)
     monkeypatch.setattr(system, "driver", lambda: system.Driver((13, 0), (gpu,), ""))
-    assert "no ncu" in counted.counted({}, [], 1.0)["missing"]
+    assert "no ncu" in hardware_counters.counted({}, [], 1.0)["missing"]
     monkeypatch.setattr(
         system, "driver", lambda: system.Driver((13, 0), (replace(gpu, capability=(1, 0)),), "")
     )
-    assert "no table of metrics" in counted.counted({}, [], 1.0)["missing"]
+    assert "no table of metrics" in hardware_counters.counted({}, [], 1.0)["missing"]

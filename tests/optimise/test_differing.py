@@ -7,15 +7,15 @@ import math
 import pytest
 import torch
 
-from ucutlass.runtime.module import oracle
-from ucutlass.trials.differing import differing
+from ucutlass.runtime.module import reference
+from ucutlass.tasks.result_difference import differing
 
 WANTED = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
 
 
 @pytest.mark.parametrize("part", [2, 2**26])
 def test_the_first_and_how_many(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "PART", part)
+    monkeypatch.setattr(reference, "PART", part)
     found = WANTED + torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.5, 1.0]])
     assert differing(WANTED, found, 1.0) == ""
     first = "element (1, 1) is 4.5 and should be 4, to 2.5e-01 (2 of 6 elements)"

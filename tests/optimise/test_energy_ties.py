@@ -27,7 +27,7 @@ from ucutlass.agent.stop import Stop
 from ucutlass.agent.tree import Objective, Tree
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import TABLE, Task
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 
 def timed(microseconds: float, joules: float | None = None, spread: float = 0.01) -> Timed:
@@ -142,8 +142,8 @@ class Engine:
         assert name in TABLE
         self.asked.append(name)
         answer = took(1e-5) if name == "attempt" else self.answer
-        future: Future[isolate.Outcome] = Future()
-        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, "", 3.0))
+        future: Future[isolation.Outcome] = Future()
+        future.set_result(answer if not isinstance(answer, dict) else isolation.Returned(answer, "", 3.0))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -190,6 +190,6 @@ def test_a_machine_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_measurement_that_is_lost_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, engine = judged(isolate.TimedOut(3.0, ""), monkeypatch, 1e-5, 0.9e-5)
+    found, engine = judged(isolation.TimedOut(3.0, ""), monkeypatch, 1e-5, 0.9e-5)
     assert engine.asked.count("energy") == 2 and all(isinstance(one.outcome, Timed) for one in found)
     assert "did not end within 3 s" in found[0].said[0]

@@ -18,11 +18,11 @@ from ucutlass.agent.evidence import How, Subject
 from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.outcome import Outcome, Timed
 from ucutlass.assembly import BuiltPipeline
-from ucutlass.engine import place as place_module
+from ucutlass.engine import gpu_slot as place_module
 from ucutlass.engine.errors import TaskLost
-from ucutlass.engine.place import Place
+from ucutlass.engine.gpu_slot import Place
 from ucutlass.engine.work import TABLE, Task, Work
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 
 @dataclass
@@ -57,12 +57,12 @@ class Crowded:
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
         assert name in TABLE
         self.near.append(more["near"])
-        future: Future[isolate.Outcome] = Future()
+        future: Future[isolation.Outcome] = Future()
         self.clock.now += 102.0
         if self.dies:
             future.set_exception(TaskLost(name, ("a", "b", "c")))
         else:
-            future.set_result(isolate.Returned({"seconds": 1e-5, "words": ""}, "", 2.0))
+            future.set_result(isolation.Returned({"seconds": 1e-5, "words": ""}, "", 2.0))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -76,7 +76,7 @@ def test_the_wait_for_a_lane_is_in_no_spend(clock: Clock, monkeypatch: pytest.Mo
 
     def confirm(subject: Subject, how: How, lanes: Lanes) -> Outcome:
         for name in ("verified", "compared"):
-            assert isinstance(lanes.call(name, {}, limit=1.0), isolate.Returned)
+            assert isinstance(lanes.call(name, {}, limit=1.0), isolation.Returned)
         clock.now += 5.0  # the audit's own work
         return Timed(1e-5, 2.0, 1.9, 2.1)
 
@@ -103,7 +103,7 @@ def test_what_lost_workers_took_counts(clock: Clock) -> None:
 
 
 def test_a_call_that_ended_badly_held_the_lane_too() -> None:
-    lanes = Lanes(Engine([isolate.TimedOut(3.0, "", 3.5)]), "x", 1.0)
+    lanes = Lanes(Engine([isolation.TimedOut(3.0, "", 3.5)]), "x", 1.0)
     assert "did not end" in str(value(lanes.call("attempt", {}, limit=3.0), "the attempt"))
     assert lanes.held == 3.5
 
@@ -114,13 +114,13 @@ def test_a_place_says_how_long_it_had_the_lane(clock: Clock, monkeypatch: pytest
         clock.now += 100.0
         yield
 
-    def called(self: Place, process: Any, work: Work) -> isolate.Outcome:
+    def called(self: Place, process: Any, work: Work) -> isolation.Outcome:
         clock.now += 2.0
-        return isolate.Crashed("SIGSEGV", "")
+        return isolation.Crashed("SIGSEGV", "")
 
     monkeypatch.setattr(place_module.lane, "held", held)
     monkeypatch.setattr(Place, "_called", called)
     place = Place(lambda: "GPU-0")
     for name in ("attempt", "compared"):
-        assert place.run(Work(TABLE[name], {}), Event()) == isolate.Crashed("SIGSEGV", "", 2.0)
+        assert place.run(Work(TABLE[name], {}), Event()) == isolation.Crashed("SIGSEGV", "", 2.0)
     place.close()

@@ -27,7 +27,7 @@ from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import TABLE, Task
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 SIZES = {"M": 1024, "N": 1024, "K": 1024}
@@ -62,8 +62,8 @@ class Engine:
         assert name in TABLE
         self.asked.append(arguments)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        future: Future[isolate.Outcome] = Future()
-        future.set_result(answer if not isinstance(answer, dict) else isolate.Returned(answer, "", 0.5))
+        future: Future[isolation.Outcome] = Future()
+        future.set_result(answer if not isinstance(answer, dict) else isolation.Returned(answer, "", 0.5))
         return Task(future, lambda: None)
 
     def leave(self, near: str) -> None: ...
@@ -105,10 +105,10 @@ def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
     ("answer", "kind"),
     [
         ({"seconds": None, "words": "normal: (0, 0) is off"}, Wrong),
-        (isolate.Crashed("SIGSEGV", ""), Failed),
-        (isolate.TimedOut(3.0, ""), Failed),
-        (isolate.Raised("LaunchError", "illegal address", "", ""), Failed),
-        (isolate.Exited(1, ""), Failed),
+        (isolation.Crashed("SIGSEGV", ""), Failed),
+        (isolation.TimedOut(3.0, ""), Failed),
+        (isolation.Raised("LaunchError", "illegal address", "", ""), Failed),
+        (isolation.Exited(1, ""), Failed),
     ],
 )
 def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: type) -> None:

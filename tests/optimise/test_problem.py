@@ -16,8 +16,8 @@ from ucutlass.agent.problem import (
     problem_to_json,
 )
 from ucutlass.shapes import ShapeError
-from ucutlass.trials import same as asked
-from ucutlass.trials.same import same
+from ucutlass.tasks import equivalence as asked
+from ucutlass.tasks.equivalence import same
 
 LINEAR = """
 kernel linear(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {

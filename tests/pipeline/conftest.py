@@ -16,15 +16,15 @@ import torch
 from ucutlass import frontend, ir
 from ucutlass.pipeline.layout import layout
 from ucutlass.pipeline.workspace import lanes_of
-from ucutlass.runtime import branches as beside
 from ucutlass.runtime import launch
-from ucutlass.runtime.bare import rebound
-from ucutlass.runtime.branches import Branches
-from ucutlass.runtime.declaration import spec_of
+from ucutlass.runtime import side_streams as beside
+from ucutlass.runtime.direct_launch import rebound
 from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch_sequence import Series
+from ucutlass.runtime.launch_spec import spec_of
 from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
 from ucutlass.runtime.pipeline import series_of
-from ucutlass.runtime.series import Series
+from ucutlass.runtime.side_streams import Branches
 
 LAUNCH, RECORD, WAIT = 1, 2, 3
 FIRST_EVENT = 100

@@ -18,7 +18,7 @@ from ucutlass.pipeline.planning import PipelinePlan, estimator, plan_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
-from ucutlass.trials.verify import _Loaded, facts
+from ucutlass.tasks.verify_cases import _Loaded, facts
 
 FIRST = """
 pipeline two(x: bf16[N, C, H, W], w: bf16[K, R=3, S=3, C], v: bf16[L, T=3, U=3, K]) -> bf16[N, L, Y=H, Z=W] {

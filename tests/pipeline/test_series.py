@@ -16,7 +16,7 @@ from ucutlass.runtime.arguments import (
     WrongRank,
 )
 from ucutlass.runtime.entry_codes import LaunchError
-from ucutlass.runtime.series import TorchResultMismatch
+from ucutlass.runtime.launch_sequence import TorchResultMismatch
 
 ADD = "kernel add(x: f32[M, N], s: f32) -> f32[M, N] {\n  return x + s\n}\n"
 TWO = (

@@ -14,7 +14,7 @@ from ucutlass.pipeline.memory import Block, Memory
 from ucutlass.runtime.verify.batch import judge_case
 from ucutlass.runtime.verify.suite import suite
 from ucutlass.runtime.verify.verdict import Verdict
-from ucutlass.trials.verify import _Loaded, facts
+from ucutlass.tasks.verify_cases import _Loaded, facts
 
 MIXED = (
     ADD

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass.runtime.profile import sass, tools
+from ucutlass.runtime.profile import cuda_tools, sass
 from ucutlass.runtime.ptxas import Finding, Report, Usage
 
 TEXT = (Path(__file__).parent / "data" / "sm90.sass").read_text()
@@ -86,10 +86,10 @@ def test_tools_are_found_in_order(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         _program(folder / "sometool", "true")
     path = str(tmp_path / "path" / "bin")
-    assert tools.find("sometool", {"PATH": path}) == tmp_path / "path" / "bin" / "sometool"
+    assert cuda_tools.find("sometool", {"PATH": path}) == tmp_path / "path" / "bin" / "sometool"
     env = {"PATH": path, "CUDA_HOME": str(tmp_path / "two"), "UCUTLASS_CUDA_HOME": str(tmp_path / "one")}
-    assert tools.find("sometool", env) == tmp_path / "one" / "bin" / "sometool"
-    assert tools.find("sometool", {"PATH": "/nowhere"}) is None
+    assert cuda_tools.find("sometool", env) == tmp_path / "one" / "bin" / "sometool"
+    assert cuda_tools.find("sometool", {"PATH": "/nowhere"}) is None
 
 
 def _program(path: Path, script: str) -> Path:

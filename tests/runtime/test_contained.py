@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_fakes import alive, all_ended
 
-from ucutlass.runtime import isolate
-from ucutlass.runtime.passed import PASSED, passed
-from ucutlass.runtime.supervised import Supervised
+from ucutlass.runtime import isolation
+from ucutlass.runtime.environment_allowlist import PASSED, passed
+from ucutlass.runtime.supervised_process import Supervised
 
-Call: TypeAlias = Callable[..., isolate.Outcome]
+Call: TypeAlias = Callable[..., isolation.Outcome]
 
 SECRETS = ("ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "SSH_AUTH_SOCK", "CUDA_TOKEN", "DB_URL")
 
 
-def _by_run(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolate.Outcome:
-    return isolate.run(f"isolate_candidates:{function}", arguments, limit_seconds=limit_seconds)
+def _by_run(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolation.Outcome:
+    return isolation.run(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
 
 @pytest.fixture(params=["run", "Warm"])
@@ -35,10 +35,10 @@ def call(request: pytest.FixtureRequest) -> Iterator[Call]:
     if request.param == "run":
         yield _by_run
         return
-    warm = isolate.Warm()
+    warm = isolation.Warm()
 
-    def by_warm(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolate.Outcome:
-        return warm.call(f"isolate_candidates:{function}", arguments, limit_seconds=limit_seconds)
+    def by_warm(function: str, limit_seconds: float = 60.0, **arguments: object) -> isolation.Outcome:
+        return warm.call(f"isolation_candidates:{function}", arguments, limit_seconds=limit_seconds)
 
     yield by_warm
     warm.close()
@@ -61,7 +61,7 @@ def test_no_secret_of_the_caller_is_seen(call: Call, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "hush")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     outcome = call("environment")
-    assert isinstance(outcome, isolate.Returned)
+    assert isinstance(outcome, isolation.Returned)
     assert "hush" not in outcome.value.values()
     assert outcome.value["CUDA_VISIBLE_DEVICES"] == "3" and outcome.value["PATH"] == os.environ["PATH"]
     # Python sets LC_CTYPE itself in a C locale.
@@ -88,18 +88,18 @@ def test_no_pattern_passes_a_secret(name: str) -> None:
 
 def test_a_daemon_does_not_survive_the_call(call: Call, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    assert isinstance(call("leaves_a_daemon", note=str(note)), isolate.Returned)
+    assert isinstance(call("leaves_a_daemon", note=str(note)), isolation.Returned)
     assert ended_daemon(note)
-    assert call("add", a=2, b=3) == isolate.Returned(5, ""), "the next call is served"
+    assert call("add", a=2, b=3) == isolation.Returned(5, ""), "the next call is served"
 
 
 @pytest.mark.parametrize(
     ("end", "kind"),
     [
-        ("hang", isolate.TimedOut),
-        ("crash", isolate.Crashed),
-        ("raise", isolate.Raised),
-        ("exit", isolate.Exited),
+        ("hang", isolation.TimedOut),
+        ("crash", isolation.Crashed),
+        ("raise", isolation.Raised),
+        ("exit", isolation.Exited),
     ],
 )
 def test_however_the_call_ends(call: Call, end: str, kind: type, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_however_the_call_ends(call: Call, end: str, kind: type, tmp_path: Path)
 
 def test_nor_does_a_child(call: Call, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    assert isinstance(call("leaves_a_child", note=str(note)), isolate.Returned)
+    assert isinstance(call("leaves_a_child", note=str(note)), isolation.Returned)
     assert all_ended([int(note.read_text())])
 
 
@@ -119,9 +119,9 @@ def test_nor_does_a_child(call: Call, tmp_path: Path) -> None:
 def test_a_daemon_ends_with_a_caller_that_is_killed(way: str, number: signal.Signals, tmp_path: Path) -> None:
     note = tmp_path / "note"
     words = (
-        "from ucutlass.runtime import isolate\n"
-        f"call = isolate.run if {way!r} == 'run' else isolate.Warm().call\n"
-        f"call('isolate_candidates:leaves_a_daemon_and', {{'note': {str(note)!r}, 'end': 'hang'}},"
+        "from ucutlass.runtime import isolation\n"
+        f"call = isolation.run if {way!r} == 'run' else isolation.Warm().call\n"
+        f"call('isolation_candidates:leaves_a_daemon_and', {{'note': {str(note)!r}, 'end': 'hang'}},"
         " limit_seconds=600)"
     )
     path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
@@ -186,10 +186,10 @@ def test_it_is_stopped_by_another_thread_or_for_good() -> None:
 
 def test_an_exceptions_words_are_bounded(call: Call) -> None:
     outcome = call("raises_much")
-    assert isinstance(outcome, isolate.Raised)
+    assert isinstance(outcome, isolation.Raised)
     assert outcome.message.endswith("x … 4934464 more characters") and len(outcome.traceback) < 70_000
 
 
 def test_an_exception_that_fails_at_its_own_words(call: Call) -> None:
     outcome = call("raises_what_has_no_words")
-    assert isinstance(outcome, isolate.Raised) and "its __str__ raised ValueError" in outcome.message
+    assert isinstance(outcome, isolation.Raised) and "its __str__ raised ValueError" in outcome.message

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from tests.verify import candidates
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.suite import Case
 
 FAULTS: dict[str, tuple[str, dict[str, Any], type[object]]] = {
-    "a hang": ("isolate_candidates:hangs", {"note": "note"}, isolate.TimedOut),
-    "an illegal address": ("isolate_candidates:segfault", {}, isolate.Crashed),
-    "a sticky error": ("tests.runtime.fault_candidates:breaks", {}, isolate.Raised),
-    "too much memory": ("isolate_candidates:devours", {}, isolate.TooMuchMemory),
-    "an early exit": ("isolate_candidates:leaves", {}, isolate.Exited),
-    "noise": ("isolate_candidates:noisy", {}, isolate.Returned),
+    "a hang": ("isolation_candidates:hangs", {"note": "note"}, isolation.TimedOut),
+    "an illegal address": ("isolation_candidates:segfault", {}, isolation.Crashed),
+    "a sticky error": ("tests.runtime.fault_candidates:breaks", {}, isolation.Raised),
+    "too much memory": ("isolation_candidates:devours", {}, isolation.TooMuchMemory),
+    "an early exit": ("isolation_candidates:leaves", {}, isolation.Exited),
+    "noise": ("isolation_candidates:noisy", {}, isolation.Returned),
 }
 
 
@@ -27,9 +27,9 @@ def test_the_next_candidate_runs_on_a_clean_context(fault: str, tmp_path: Path) 
     target, arguments, kind = FAULTS[fault]
     given = {name: str(tmp_path / value) for name, value in arguments.items()}
     limit = 3.0 if fault == "a hang" else 60.0
-    lost = isolate.run(target, given, limit_seconds=limit, memory_bytes=256 * 2**20)
+    lost = isolation.run(target, given, limit_seconds=limit, memory_bytes=256 * 2**20)
     assert isinstance(lost, kind)
-    assert isolate.run("isolate_candidates:add", {"a": 2, "b": 3}, limit_seconds=60).value == 5  # type: ignore[union-attr]
+    assert isolation.run("isolation_candidates:add", {"a": 2, "b": 3}, limit_seconds=60).value == 5  # type: ignore[union-attr]
 
 
 def test_a_sticky_error_is_not_the_next_cases() -> None:

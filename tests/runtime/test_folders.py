@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucutlass.agent.journal import Journal
-from ucutlass.runtime import calibrate, errors, folders, remembered
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime import calibrate, errors, folders, version_cache
+from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.cache import MANIFEST, Cache, Corrupt, Entry
 from ucutlass.runtime.errors import FolderUntrusted, FolderUnusable
 from ucutlass.runtime.library import NativeUnbuildable, compile_native
@@ -118,7 +118,7 @@ def published(cache: Cache) -> Entry:
 
 
 def lane_of(folder: Path) -> None:
-    with lane.held("GPU-0", timeout_seconds=1, on_wait=lambda _: None, folder=folder):
+    with gpu_lock.held("GPU-0", timeout_seconds=1, on_wait=lambda _: None, folder=folder):
         pass
 
 
@@ -161,10 +161,10 @@ def test_versions_of_such_a_folder_are_not_believed(place: Path, monkeypatch: py
     monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(place))
     compiler = place.parent / "compiler"
     compiler.write_bytes(b"\x7fELF")
-    assert remembered.version(compiler, lambda: "13.0") == "13.0"
-    assert remembered.version(compiler, lambda: "13.1") == "13.0"
+    assert version_cache.version(compiler, lambda: "13.0") == "13.0"
+    assert version_cache.version(compiler, lambda: "13.1") == "13.0"
     place.chmod(0o777)
-    assert remembered.version(compiler, lambda: "13.1") == "13.1"
+    assert version_cache.version(compiler, lambda: "13.1") == "13.1"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass.runtime.declaration import LaunchSpec
 from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch_spec import LaunchSpec
 from ucutlass.runtime.library import Native, NoNative, compile_native, load_entry, load_native
 
 MakeLauncher = Callable[..., tuple[Launcher, list[Request]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ucutlass.ir.elements import BF16, BOOL, F32, F64, I32
 from ucutlass.ir.extents import Combined, Fixed, Free
-from ucutlass.runtime.declaration import Axis, LaunchSpec, Requirement, ScalarSlot, TensorSlot
+from ucutlass.runtime.launch_spec import Axis, LaunchSpec, Requirement, ScalarSlot, TensorSlot
 
 M, K = Axis((0,)), Axis((1,))
 MK = (("M", Free("M")), ("K", Free("K")))

@@ -13,8 +13,8 @@ import torch
 
 from ucutlass.ir.elements import ELEMENTS, F32, S4, Element
 from ucutlass.runtime import launch
-from ucutlass.runtime.declaration import LaunchSpec, TensorSlot, dtype_of
 from ucutlass.runtime.launch import Bound, Launcher, Request
+from ucutlass.runtime.launch_spec import LaunchSpec, TensorSlot, dtype_of
 from ucutlass.runtime.library import Native, NoNative, load_entry
 
 from .conftest import MakeLauncher

@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ucutlass.ir.elements import F32, S4
 from ucutlass.ir.extents import Combined, Fixed, Free
 from ucutlass.runtime import arguments
-from ucutlass.runtime.declaration import Axis, LaunchSpec, ScalarSlot, TensorSlot
 from ucutlass.runtime.entry_codes import LaunchError, describe
 from ucutlass.runtime.launch import Bound, Launcher
+from ucutlass.runtime.launch_spec import Axis, LaunchSpec, ScalarSlot, TensorSlot
 from ucutlass.runtime.library import Native, NoNative
 
 from .conftest import MakeLauncher

@@ -11,7 +11,7 @@ import torch
 import ucutlass
 from ucutlass.ir.elements import I32
 from ucutlass.ir.extents import Combined, Fixed, Free
-from ucutlass.runtime.declaration import Axis, LaunchSpec, Offsets, TensorSlot
+from ucutlass.runtime.launch_spec import Axis, LaunchSpec, Offsets, TensorSlot
 from ucutlass.runtime.offsets import WrongOffsets, check_offsets, first_wrong, offsets_of
 
 from .conftest import MakeLauncher

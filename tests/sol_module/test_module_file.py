@@ -12,7 +12,7 @@ from module_files import exported
 from tests.kernelbench.kernelbench_files import module as problem
 from ucutlass.cli.sol import command
 from ucutlass.cli.sol_module import ModuleLost, module_work
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.module.export import ProblemUnusable, ValueDependent
 from ucutlass.runtime.module.work import count
 
@@ -91,7 +91,7 @@ def test_a_file_that_replaces_the_exporter_is_found_out(tmp_path: Path) -> None:
 
 
 def test_the_file_runs_in_no_process_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "run", lambda target, arguments, **_: isolate.Exited(7, ""))
+    monkeypatch.setattr(isolation, "run", lambda target, arguments, **_: isolation.Exited(7, ""))
     with pytest.raises(ModuleLost, match="status 7"):
         module_work(_file(tmp_path, "raise AssertionError('ran here')"))
 

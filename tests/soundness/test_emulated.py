@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.emulated import Job, emulate, random_jobs
 from ucutlass.ir.schedule import Warps
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 JOBS = list(random_jobs(first=20, wanted=3))
 
@@ -53,5 +53,5 @@ def test_five_batch_modes_that_lie_apart(warps: Warps) -> None:
 
 
 def test_a_kernel_that_ends_its_process_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Crashed("SIGABRT", "cp.async target"))
+    monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Crashed("SIGABRT", "cp.async target"))
     assert emulate(JOBS[0]).status == "wrong"

@@ -13,7 +13,7 @@ from cli_machine import H200, NVCC, Machine
 from tune_fakes import RECORDING
 
 from ucutlass import backend, frontend
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import complete
 
@@ -71,32 +71,32 @@ class Gpu:
         m, n, _ = request["tile"]
         return self.tiles[m * n] / request["swizzle"] * (1.01 if m > n else 1.0)
 
-    def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolate.Outcome:
+    def run(self, target: str, arguments: dict[str, Any], **_: Any) -> isolation.Outcome:
         asked = json.loads(json.dumps(arguments))
         if "requests" not in asked:
-            return isolate.Returned(None, "")  # it is woken
-        what, requests = target.removeprefix("ucutlass.trials.tune:"), asked["requests"]
+            return isolation.Returned(None, "")  # it is woken
+        what, requests = target.removeprefix("ucutlass.tasks.tune:"), asked["requests"]
         self.calls.append((what, requests))
         tiles = [tuple(r["tile"]) for r in requests]
         if self.crash in tiles:
-            return isolate.Crashed("SIGSEGV", "")
+            return isolation.Crashed("SIGSEGV", "")
         times = [self.seconds(r) for r in requests]
         if what == "timed":
-            return isolate.Returned({"seconds": times, "words": [""] * len(times)}, "")
+            return isolation.Returned({"seconds": times, "words": [""] * len(times)}, "")
         wrong = [t == self.wrong for t in tiles]
         rounds = [[] if w else [s] * 24 for s, w in zip(times, wrong, strict=True)]
         words = ["normal: far beyond its bound" if w else "" for w in wrong]
-        return isolate.Returned({"machine": MACHINE, "rounds": rounds, "words": words}, "")
+        return isolation.Returned({"machine": MACHINE, "rounds": rounds, "words": words}, "")
 
 
 @pytest.fixture
 def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: H200)
-    monkeypatch.setattr(isolate.Warm, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
+    monkeypatch.setattr(isolation.Warm, "call", lambda _, *asked, **limits: made.run(*asked, **limits))
     # Of this test alone: another run of the suite on this machine must not hold its lane.
     own = f"GPU-{uuid.uuid4()}"
-    monkeypatch.setattr("ucutlass.runtime.bench.lane.gpu_uuid", lambda: own)
+    monkeypatch.setattr("ucutlass.runtime.bench.gpu_lock.gpu_uuid", lambda: own)
     return made
 
 

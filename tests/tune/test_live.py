@@ -16,15 +16,15 @@ from benchmarks import engine_dry
 from benchmarks.engine import jobs
 from ucutlass import backend
 from ucutlass.backend import Built
-from ucutlass.engine.building import planned
+from ucutlass.engine.engine_build import planned
 from ucutlass.engine.errors import NoWorkers, TaskLost
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Task
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.errors import CompilerMissing, MachineError
-from ucutlass.runtime.isolate import Crashed, Returned
+from ucutlass.runtime.isolation import Crashed, Returned
 from ucutlass.runtime.launch import Request
-from ucutlass.trials import tune as trials
+from ucutlass.tasks import tune as trials
 from ucutlass.tune.job import Job, Settings
 from ucutlass.tune.live import Live
 from ucutlass.tune.made import Made
@@ -34,7 +34,7 @@ from ucutlass.tune.tune import Confirmed, Failed, Timed
 
 JOBS = jobs(8)
 GPUS = ("GPU-00000000-0000-0000-0000-000000000010", "GPU-00000000-0000-0000-0000-000000000011")
-Fault = Callable[[str, Mapping[str, Any]], isolate.Outcome | Exception | None]
+Fault = Callable[[str, Mapping[str, Any]], isolation.Outcome | Exception | None]
 
 
 class Engine:
@@ -50,7 +50,7 @@ class Engine:
     def submit(self, name: str, arguments: Mapping[str, Any], **more: Any) -> Task:
         given = json.loads(json.dumps(arguments))
         self.asked.append((name, given, more))
-        future: Future[isolate.Outcome] = Future()
+        future: Future[isolation.Outcome] = Future()
         answer = self.fault(name, given)
         if isinstance(answer, Exception):
             future.set_exception(answer)
@@ -125,7 +125,7 @@ def test_who_takes_its_process_along_is_alone_with_it(job: Job) -> None:
     groups = job.space.groups[:3]
     bad = groups[1].members[0].request.given()
 
-    def fault(name: str, given: Mapping[str, Any]) -> isolate.Outcome | None:
+    def fault(name: str, given: Mapping[str, Any]) -> isolation.Outcome | None:
         asked = json.loads(json.dumps(bad))
         return Crashed("SIGSEGV", "") if name == "timed" and asked in given["requests"] else None
 

@@ -17,7 +17,7 @@ from cli_machine import H200, NVCC, Machine
 import ucutlass
 from ucutlass import backend, frontend
 from ucutlass.ir.schedule import Request
-from ucutlass.runtime import declaration
+from ucutlass.runtime import launch_spec
 from ucutlass.runtime.launch import Bound
 from ucutlass.shapes import complete
 from ucutlass.tune.database import Database, Row, key_of
@@ -80,8 +80,8 @@ def bound(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
     monkeypatch.setattr(backend, "bind", bind)
     # Tensors of the CPU go for those of the GPU.
-    made = declaration.spec_of
-    monkeypatch.setattr(declaration, "spec_of", lambda *a: replace(made(*a), device="cpu"))
+    made = launch_spec.spec_of
+    monkeypatch.setattr(launch_spec, "spec_of", lambda *a: replace(made(*a), device="cpu"))
     properties = SimpleNamespace(name=GPU, major=9, minor=0)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: properties)
     return found

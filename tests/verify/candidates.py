@@ -237,7 +237,7 @@ def batch(
     journal: str,
     case_seconds: float,
 ) -> str:
-    """What `ucutlass.trials.verify.judged` is on a GPU."""
+    """What `ucutlass.tasks.verify_cases.judged` is on a GPU."""
     torch.set_num_threads(1)
     program = frontend.kernel(frontend.read_text(TEXT))
     make = launcher(globals()[mistake])

@@ -20,8 +20,8 @@ from ucutlass.kernels.families import granularity
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import sanitize
 from ucutlass.runtime.verify.suite import Kind, reduced, suite
-from ucutlass.trials import verified
-from ucutlass.trials.verify import facts
+from ucutlass.tasks import verification
+from ucutlass.tasks.verify_cases import facts
 
 TEXT = """kernel k(x: f16[M, K], w: f16[N, K], b: f16[N]) -> f16[M, N] {
   return relu(dot[K](x, w) + b)
@@ -60,7 +60,7 @@ def planned(checked: frontend.Checked) -> Planned:
 
 def _plan(
     checked: frontend.Checked, planned: Planned, folder: Path, change: tuple[str, str] | None, most: int
-) -> verified.Plan:
+) -> verification.Plan:
     program = frontend.kernel(checked)
     source = source_of(checked, program, planned)
     text = source.text
@@ -73,7 +73,7 @@ def _plan(
     grain = granularity(planned.plan, tuple(program.dims), planned.launch)
     kernel = facts(checked.source, checked.file, program.name, [(str(library), source.entry, knobs)])
     cases = suite(program, SIZES, grain, seed=2, most=most)
-    return verified.Plan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
+    return verification.Plan(kernel, grain, cases, reduced(program, SIZES, grain, seed=2), "cpu")
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile emulated kernels")
@@ -84,7 +84,7 @@ def test_an_emitted_kernel_stands(
     checked: frontend.Checked, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = _plan(checked, planned, tmp_path, None, 64)
-    evidence = verified.run(plan)
+    evidence = verification.run(plan)
     assert evidence.ok, evidence.failures()
     assert {r.case.kind for r in evidence.results} == set(get_args(Kind))
     refused = {r.case.kind for r in evidence.results if r.verdict and not r.verdict.comparisons}
@@ -92,7 +92,7 @@ def test_an_emitted_kernel_stands(
     _sanitized(plan, tmp_path, monkeypatch)
 
 
-def _sanitized(plan: verified.Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _sanitized(plan: verification.Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process under compute-sanitizer, with a tool in its place that only runs it."""
     tool = folder / "compute-sanitizer"
     tool.write_text(
@@ -102,7 +102,7 @@ def _sanitized(plan: verified.Plan, folder: Path, monkeypatch: pytest.MonkeyPatc
     )
     tool.chmod(0o755)
     monkeypatch.setattr(sanitize, "find", lambda: tool)
-    memcheck, races = verified.sanitizers(plan, ("memcheck", "initcheck"))
+    memcheck, races = verification.sanitizers(plan, ("memcheck", "initcheck"))
     assert memcheck.ok and races.ok, (memcheck, races)
     assert memcheck.launches == len(plan.reduced) == 3
 
@@ -113,7 +113,7 @@ def _sanitized(plan: verified.Plan, folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_mistake_of_the_lowering_falls(
     mutant: str, checked: frontend.Checked, planned: Planned, tmp_path: Path
 ) -> None:
-    evidence = verified.run(_plan(checked, planned, tmp_path, MUTANTS[mutant], 40))
+    evidence = verification.run(_plan(checked, planned, tmp_path, MUTANTS[mutant], 40))
     assert not evidence.ok
     assert all(r.outcome != "not run" for r in evidence.results)
 

@@ -11,13 +11,13 @@ import pytest
 
 from ucutlass import frontend
 from ucutlass.kernels.granularity import Granularity
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.verify import pool
 from ucutlass.runtime.verify.evidence import CaseResult
 from ucutlass.runtime.verify.suite import suite
-from ucutlass.trials import verified
-from ucutlass.trials.tune import ArtifactGone
-from ucutlass.trials.verify import facts
+from ucutlass.tasks import verification
+from ucutlass.tasks.tune import ArtifactGone
+from ucutlass.tasks.verify_cases import facts
 
 TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
 SIZES = {"M": 64, "N": 64, "K": 64}
@@ -31,7 +31,7 @@ class Kept:
 def asked() -> dict[str, Any]:
     program = frontend.program(frontend.read_text(TEXT))
     grain = Granularity({"M": 64}, {}, {})
-    made = verified.Plan(
+    made = verification.Plan(
         facts(TEXT, "k.ucu", "k", [("/not/here.so", "entry", (1,)), None]),
         grain,
         suite(program, SIZES, grain, seed=3, most=6),
@@ -41,7 +41,7 @@ def asked() -> dict[str, Any]:
         "kernel": dict(made.kernel),
         "keys": ["key-of-it"],
         "tile": dict(made.grain.tile),
-        "suite": verified.asdict(made.suite),
+        "suite": verification.asdict(made.suite),
         "case_seconds": 7.0,
         "built_with": {"nvcc": "13"},
     }
@@ -57,10 +57,10 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
         return tuple(CaseResult(c, "right", None) for c in cases)
 
     monkeypatch.setattr(pool, "run", ran)
-    monkeypatch.setattr(verified, "kept", lambda key, cache: Kept(Path(f"/worker/{key}/kernel.so")))
+    monkeypatch.setattr(verification, "kept", lambda key, cache: Kept(Path(f"/worker/{key}/kernel.so")))
     told = {"device": "NVIDIA H200", "uuid": "GPU-0", "versions": {"nvcc": "13"}}
-    monkeypatch.setattr(isolate, "run", lambda *_, **__: isolate.Returned(told, ""))
-    found = verified.on_gpu(**asked())
+    monkeypatch.setattr(isolation, "run", lambda *_, **__: isolation.Returned(told, ""))
+    found = verification.on_gpu(**asked())
     ((shared, cases, limit),) = seen
     stages = shared["kernel"]["stages"]
     assert stages[0]["library"] == "/worker/key-of-it/kernel.so" and stages[1] is None
@@ -71,6 +71,6 @@ def test_cases_are_judged_by_the_libraries_that_lie_there(monkeypatch: pytest.Mo
 
 
 def test_a_library_that_is_gone_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verified, "kept", lambda key, cache: None)
+    monkeypatch.setattr(verification, "kept", lambda key, cache: None)
     with pytest.raises(ArtifactGone, match="has no entry key-of-it"):
-        verified.on_gpu(**asked())
+        verification.on_gpu(**asked())

@@ -26,13 +26,13 @@ from ucutlass.cli.options import (
 )
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
-from ucutlass.runtime import isolate
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime import isolation
+from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.bench.protocol import Protocol, Regime
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
-from ucutlass.trials.benched import Made, describe, recorded, share
+from ucutlass.tasks.bench_record import Made, describe, recorded, share
 
 NAMES = ("eager", "compile", "compile-max-autotune", "cublas")
 """As `ucutlass.runtime.bench.baselines.BASELINES`, which takes torch to import."""
@@ -123,8 +123,8 @@ def command(
             "protocols": [asdict(p) for p in protocols],
             "bandwidth": device.bandwidth if device else None,
         }
-        with lane.held(lane.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
-            outcome = isolate.run("ucutlass.trials.bench:on_gpu", arguments, limit_seconds=limit)
+        with gpu_lock.held(gpu_lock.gpu_uuid(), timeout_seconds=wait, on_wait=_announce):
+            outcome = isolation.run("ucutlass.tasks.bench:on_gpu", arguments, limit_seconds=limit)
         row = describe(ours) | _answered(outcome, ours.program.name, as_json)
         for report in row["regimes"]:
             share(report, ours, device)
@@ -170,10 +170,10 @@ def _announce(holder: str) -> None:
     show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
 
-def _answered(outcome: isolate.Outcome, kernel: str, as_json: bool) -> dict[str, Any]:
+def _answered(outcome: isolation.Outcome, kernel: str, as_json: bool) -> dict[str, Any]:
     """What the process found; ends the command where it was lost."""
-    if not isinstance(outcome, isolate.Returned):
-        fail(Status.PROGRAM, f"{kernel}: {isolate.lost(outcome, 'the comparison')}", as_json)
+    if not isinstance(outcome, isolation.Returned):
+        fail(Status.PROGRAM, f"{kernel}: {isolation.lost(outcome, 'the comparison')}", as_json)
     assert isinstance(outcome.value, dict)
     return outcome.value
 

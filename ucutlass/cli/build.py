@@ -20,7 +20,7 @@ from ucutlass.cli.errors import reported, status_of
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.emit.gemm.staged import NotServed
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.runtime import timings
+from ucutlass.runtime import build_timings
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.switches import Stage
@@ -115,7 +115,7 @@ def command(
             where = None
             if timed:
                 made_here = artifact.entry in watch.built
-                where = timings.timings(perf_counter() - start, heard.seconds, artifact, made_here)
+                where = build_timings.timings(perf_counter() - start, heard.seconds, artifact, made_here)
                 row["timings"] = where.to_json()
             _print_one(row, where, as_json)
             return
@@ -136,11 +136,11 @@ def _built(
     tuned: bool | None,
     stage: Stage | None,
     output: Path | None,
-) -> tuple[timings.Watch, dict[str, Any], Artifact]:
+) -> tuple[build_timings.Watch, dict[str, Any], Artifact]:
     """One kernel; also what was seen while it was built."""
     ((drawn, origin),) = _drawn(checked, [wanted], arch, tuned)
     with _served(stage), show.building(drawn.name) as progress:
-        watch = timings.Watch(progress)
+        watch = build_timings.Watch(progress)
         one = build_kernel(checked, drawn, wanted[1], arch, on_progress=watch, stage=stage)
     (row,) = _rows([wanted], [origin], [one], output)
     return watch, row, one.artifact
@@ -234,7 +234,7 @@ def _rows(
     return rows
 
 
-def _print_one(row: dict[str, Any], where: timings.Timings | None, as_json: bool) -> None:
+def _print_one(row: dict[str, Any], where: build_timings.Timings | None, as_json: bool) -> None:
     if as_json:
         show.data(row)
         return

@@ -12,8 +12,8 @@ from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import Whole, json_option, seconds_option
 from ucutlass.ir.hardware import Device, device_named
-from ucutlass.runtime import isolate, system
-from ucutlass.runtime.bench.lane import NoGpu
+from ucutlass.runtime import isolation, system
+from ucutlass.runtime.bench.gpu_lock import NoGpu
 from ucutlass.runtime.calibrate import RATES, Calibration, Reading, best, calibration, save
 from ucutlass.runtime.store import Store
 
@@ -57,13 +57,11 @@ def _present(index: int) -> None:
 
 
 def _measured(index: int, limit: float, wait: float, as_json: bool) -> dict[str, Any]:
-    outcome = isolate.run(
-        "ucutlass.trials.calibrate:measure",
-        {"index": index, "wait_seconds": wait},
-        limit_seconds=limit + wait,
+    outcome = isolation.run(
+        "ucutlass.tasks.calibrate:measure", {"index": index, "wait_seconds": wait}, limit_seconds=limit + wait
     )
-    if not isinstance(outcome, isolate.Returned):
-        fail(Status.MACHINE, isolate.lost(outcome, "the measurement"), as_json)
+    if not isinstance(outcome, isolation.Returned):
+        fail(Status.MACHINE, isolation.lost(outcome, "the measurement"), as_json)
     assert isinstance(outcome.value, dict)
     return outcome.value
 

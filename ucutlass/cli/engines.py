@@ -10,7 +10,7 @@ import click
 from ucutlass import engine
 from ucutlass.cli import gpu, show
 from ucutlass.cli.errors import Status, fail
-from ucutlass.engine import machine
+from ucutlass.engine import worker_gpu
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime.gpu import Found
@@ -36,7 +36,7 @@ def opened(spec: str | None, as_json: bool) -> engine.Engine:
 def at_hand(hall: engine.Engine) -> Found | None:
     """The kind of its GPUs; None where there is none that a compile target serves."""
     # A cluster's client needs no GPU.
-    return gpu.at_hand() if isinstance(hall, LocalEngine) else machine.at_hand(hall)
+    return gpu.at_hand() if isinstance(hall, LocalEngine) else worker_gpu.at_hand(hall)
 
 
 def announce(holder: str) -> None:

@@ -29,7 +29,7 @@ from ucutlass.cli.outputs import Output, write
 from ucutlass.cli.searching import ATTEMPTS, How, search_options
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import Found
-from ucutlass.runtime.module.facts import Unusable
+from ucutlass.runtime.module.signature import Unusable
 
 _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile target serves"
 

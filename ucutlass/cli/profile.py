@@ -25,18 +25,18 @@ from ucutlass.cli.options import Whole, arch_option, json_option, kernel_option,
 from ucutlass.ir.hardware import Device, device_named
 from ucutlass.ir.schedule import scheduled
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.runtime import isolate, system
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime import isolation, system
+from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.evidence import Machine, Record
-from ucutlass.runtime.profile import metrics, ncu, sass, tools
+from ucutlass.runtime.profile import cuda_tools, metrics, ncu, sass
 from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import micro
-from ucutlass.trials import counted
-from ucutlass.trials.profile import AGREE, timing_of
-from ucutlass.trials.subjects import subject_of_built
+from ucutlass.tasks import hardware_counters
+from ucutlass.tasks.profile import AGREE, timing_of
+from ucutlass.tasks.record_subject import subject_of_built
 
 Known: TypeAlias = Facts | FamilyFacts
 """What is known of a kernel, of whatever family."""
@@ -184,7 +184,7 @@ def _lane(job: Job) -> Iterator[None]:
     def announce(holder: str) -> None:
         show.note(f"ucc: waiting for {holder}, which times on this GPU")
 
-    with lane.held(lane.gpu_uuid(), timeout_seconds=job.wait, on_wait=announce):
+    with gpu_lock.held(gpu_lock.gpu_uuid(), timeout_seconds=job.wait, on_wait=announce):
         yield
 
 
@@ -219,7 +219,7 @@ def _measured(
 
 
 def _disassembled(job: Job) -> tuple[sass.Code, ...] | sass.NoCode:
-    tool = tools.find("cuobjdump", os.environ)
+    tool = cuda_tools.find("cuobjdump", os.environ)
     if tool is None:
         return sass.NoCode("no cuobjdump in CUDA_HOME, PATH or beside nvcc")
     return sass.read(job.built.artifact.library, tool)
@@ -235,9 +235,9 @@ def _timed(job: Job, energy: bool) -> dict[str, Any]:
 
 
 def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, Any]:
-    outcome = isolate.run(f"ucutlass.trials.profile:{what}", arguments, limit_seconds=limit)
-    if not isinstance(outcome, isolate.Returned):
-        return {"lost": isolate.lost(outcome, "the kernel")}
+    outcome = isolation.run(f"ucutlass.tasks.profile:{what}", arguments, limit_seconds=limit)
+    if not isinstance(outcome, isolation.Returned):
+        return {"lost": isolation.lost(outcome, "the kernel")}
     assert isinstance(outcome.value, dict)
     return outcome.value
 
@@ -246,7 +246,7 @@ def _counted(job: Job, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
     assert job.gpu is not None
     kernels = [u.kernel for u in job.built.artifact.report.usage]
     trial = job.trial() | {"request": job.built.planned.request.given()}
-    return counted.count(job.gpu.capability, trial, kernels, job.limit, cache)
+    return hardware_counters.count(job.gpu.capability, trial, kernels, job.limit, cache)
 
 
 def _unknown(job: Job, values: Counters) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ucutlass.cli.options import (
     sizes_option,
 )
 from ucutlass.ir.hardware import ARCHES, default_device
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol.bounds import Bounds, bounds
 
@@ -147,8 +147,8 @@ def _isolated(
     limit: float,
     more: dict[str, Any],
 ) -> dict[str, Any]:
-    outcome = isolate.run(
-        f"ucutlass.trials.run:{what}",
+    outcome = isolation.run(
+        f"ucutlass.tasks.run:{what}",
         {
             "text": checked.source,
             "file": checked.file,
@@ -159,8 +159,8 @@ def _isolated(
         },
         limit_seconds=limit,
     )
-    if not isinstance(outcome, isolate.Returned):
-        return {"lost": isolate.lost(outcome, "the kernel")}
+    if not isinstance(outcome, isolation.Returned):
+        return {"lost": isolation.lost(outcome, "the kernel")}
     assert isinstance(outcome.value, dict)
     return outcome.value
 

@@ -21,7 +21,7 @@ from ucutlass.cli.asking import Asking
 from ucutlass.cli.options import Positive, Whole, arch_option, grouped, part, seconds_option
 from ucutlass.cli.working import Working
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
-from ucutlass.runtime.module.facts import Mode, Precision
+from ucutlass.runtime.module.signature import Mode, Precision
 from ucutlass.shapes import parse_sizes
 
 SEARCH: Mapping[str, search.Name] = {"rules": "flat", "anthropic": "epsilon", "command": "epsilon"}

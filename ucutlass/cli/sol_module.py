@@ -8,7 +8,7 @@ from typing import Any
 
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.sol_show import Request, present
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.module.graph import GraphUnreadable, from_json
 from ucutlass.runtime.module.work import LanePolicy, ModuleWork, count
 from ucutlass.sol.bounds import bounds_of
@@ -32,10 +32,13 @@ def module_work(
 ) -> ModuleWork:
     """The work of the module of a problem file in KernelBench's format, whose code runs in a
     process of its own, without the memory of its tensors. Raises ModuleLost."""
-    outcome = isolate.run(
-        "ucutlass.trials.module:graph", {"file": str(file)}, limit_seconds=limit_seconds, memory_bytes=MEMORY
+    outcome = isolation.run(
+        "ucutlass.tasks.module_graph:graph",
+        {"file": str(file)},
+        limit_seconds=limit_seconds,
+        memory_bytes=MEMORY,
     )
-    if not isinstance(outcome, isolate.Returned):
+    if not isinstance(outcome, isolation.Returned):
         raise ModuleLost(_lost(file, outcome))
     try:
         return count(from_json(outcome.value), policy, file.stem)
@@ -43,16 +46,16 @@ def module_work(
         raise ModuleLost(f"{file}: {error}") from error
 
 
-def _lost(file: Path, outcome: isolate.Outcome) -> str:
+def _lost(file: Path, outcome: isolation.Outcome) -> str:
     match outcome:
-        case isolate.Raised(kind, message) if kind in OUR_ERRORS:
+        case isolation.Raised(kind, message) if kind in OUR_ERRORS:
             return message
-        case isolate.TooMuchMemory():
-            return isolate.lost(outcome, str(file)) + ": does it make arrays without torch?"
-        case isolate.Raised():
-            return f"{file}: " + isolate.lost(outcome, "")
+        case isolation.TooMuchMemory():
+            return isolation.lost(outcome, str(file)) + ": does it make arrays without torch?"
+        case isolation.Raised():
+            return f"{file}: " + isolation.lost(outcome, "")
         case _:
-            return isolate.lost(outcome, str(file))
+            return isolation.lost(outcome, str(file))
 
 
 # --- the command's part -----------------------------------------------------------

@@ -126,7 +126,7 @@ def _status(row: dict[str, Any]) -> Status:
 
 def _lane(wait: float) -> AbstractContextManager[None]:
     """The GPU's timing lane: a comparison that is being timed must not share the device with this."""
-    from ucutlass.runtime.bench.lane import gpu_uuid, held
+    from ucutlass.runtime.bench.gpu_lock import gpu_uuid, held
 
     def waiting(holder: str) -> None:
         show.note(f"ucc: waiting for {holder}, which times on this GPU")
@@ -138,12 +138,12 @@ def _verify(
     checked: frontend.Checked, program: ir.Program, built: AnyBuilt, sizes: dict[str, int], options: _Options
 ) -> dict[str, Any]:
     from ucutlass.runtime import store
-    from ucutlass.trials import verified
-    from ucutlass.trials.subjects import subject_of_built
+    from ucutlass.tasks import verification
+    from ucutlass.tasks.record_subject import subject_of_built
 
     store.Store.open().prepare()
     subject = subject_of_built(checked, program, built)
-    plan = verified.plan(
+    plan = verification.plan(
         checked,
         program,
         built,
@@ -153,10 +153,10 @@ def _verify(
         most=options.most,
     )
     with _lane(options.wait):
-        machine = verified.machine(built)
-        evidence = verified.run(plan, case_seconds=options.limit, sanitize=options.sanitize)
+        machine = verification.machine(built)
+        evidence = verification.run(plan, case_seconds=options.limit, sanitize=options.sanitize)
     result = evidence.to_json()
-    protocol = verified.protocol(plan, options.limit)
+    protocol = verification.protocol(plan, options.limit)
     kept = store.record("verify", subject, machine, protocol, result)
     store.Store.open().add(kept)
     return {

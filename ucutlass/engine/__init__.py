@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ucutlass.engine.errors import EngineUnknown
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
-from ucutlass.runtime.bench import lane
+from ucutlass.runtime.bench import gpu_lock
 
 __all__ = ["Engine", "open"]
 
@@ -22,7 +22,7 @@ def open(spec: str = "local", *, on_wait: Callable[[str], None] = lambda _: None
     Raises EngineUnknown; NoGpu for `local` without a GPU; EngineMissing, EngineUnreachable for Dask.
     """
     if spec == "local":
-        gpus = lane.gpu_uuids()
+        gpus = gpu_lock.gpu_uuids()
         # With one there is nothing to choose, and the processes keep this one's environment.
         return LocalEngine(gpus if len(gpus) > 1 else None, on_wait=on_wait)
     if re.fullmatch(r"dask://[^\s/:]+:\d{1,5}", spec):

@@ -14,7 +14,7 @@ from typing import Any
 
 from ucutlass.engine.errors import TaskLost
 from ucutlass.engine.work import Needs, Work
-from ucutlass.runtime.isolate import Outcome
+from ucutlass.runtime.isolation import Outcome
 
 LIVES = 3
 """Workers that may die with a task before it is given up; from the second on it was alone there."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import Any
 
-from ucutlass.engine.place import Place
+from ucutlass.engine.gpu_slot import Place
 from ucutlass.engine.work import LIMIT_SECONDS, TABLE, WAIT_SECONDS, Table, Task, work_of
 from ucutlass.runtime import parallel
 

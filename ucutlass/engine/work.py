@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 
 Needs: TypeAlias = Literal["cpu", "gpu"]
 """A core for a compiler, or a GPU with its timing lane."""
@@ -34,19 +34,19 @@ Table: TypeAlias = Mapping[str, Row]
 
 TABLE: Table = MappingProxyType(
     {
-        "gpu": Row("ucutlass.engine.machine:describe", "gpu", "here"),
-        "build": Row("ucutlass.engine.building:build", "cpu", "here"),
+        "gpu": Row("ucutlass.engine.worker_gpu:describe", "gpu", "here"),
+        "build": Row("ucutlass.engine.engine_build:build", "cpu", "here"),
         "prepare": Row(
-            "torch ucutlass.backend ucutlass.trials.tune ucutlass.trials.tune:ready", "gpu", "prepare"
+            "torch ucutlass.backend ucutlass.tasks.tune ucutlass.tasks.tune:ready", "gpu", "prepare"
         ),
-        "timed": Row("ucutlass.trials.tune:timed", "gpu", "warm"),
-        "attempt": Row("ucutlass.trials.attempt:tried", "gpu", "warm"),
-        "confirmed": Row("ucutlass.trials.tune:confirmed", "gpu", "fresh"),
-        "verified": Row("ucutlass.trials.verified:on_gpu", "gpu", "fresh"),
-        "compared": Row("ucutlass.trials.bench:on_gpu", "gpu", "fresh"),
-        "profiled": Row("ucutlass.trials.profile:timed", "gpu", "fresh"),
-        "energy": Row("ucutlass.trials.energy:measured", "gpu", "fresh"),
-        "counted": Row("ucutlass.trials.counted:counted", "gpu", "fresh"),
+        "timed": Row("ucutlass.tasks.tune:timed", "gpu", "warm"),
+        "attempt": Row("ucutlass.tasks.candidate_run:tried", "gpu", "warm"),
+        "confirmed": Row("ucutlass.tasks.tune:confirmed", "gpu", "fresh"),
+        "verified": Row("ucutlass.tasks.verification:on_gpu", "gpu", "fresh"),
+        "compared": Row("ucutlass.tasks.bench:on_gpu", "gpu", "fresh"),
+        "profiled": Row("ucutlass.tasks.profile:timed", "gpu", "fresh"),
+        "energy": Row("ucutlass.tasks.energy:measured", "gpu", "fresh"),
+        "counted": Row("ucutlass.tasks.hardware_counters:counted", "gpu", "fresh"),
     }
 )
 """All that can be asked for, by name."""
@@ -71,20 +71,20 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A call under way. The future gives an `isolate.Outcome`, or raises a MachineError: TaskLost where
+    """A call under way. The future gives an `isolation.Outcome`, or raises a MachineError: TaskLost where
     its workers died. `cancel` drops it, or stops its compilers; it then raises nothing and returns soon."""
 
-    future: Future[isolate.Outcome]
+    future: Future[isolation.Outcome]
     cancel: Callable[[], None]
 
-    def result(self) -> isolate.Outcome:
+    def result(self) -> isolation.Outcome:
         try:
             return self.future.result()
         except CancelledError:
             return CANCELLED
 
 
-CANCELLED = isolate.Raised("Cancelled", "nobody waits for it any more", "", "")
+CANCELLED = isolation.Raised("Cancelled", "nobody waits for it any more", "", "")
 
 
 class Engine(Protocol):
@@ -134,16 +134,16 @@ def work_of(
 
 # --- as JSON ---------------------------------------------------------------------
 
-_OUTCOMES: Mapping[str, type[isolate.Outcome]] = MappingProxyType(
+_OUTCOMES: Mapping[str, type[isolation.Outcome]] = MappingProxyType(
     {
         kind.__name__: kind
         for kind in (
-            isolate.Returned,
-            isolate.Raised,
-            isolate.Crashed,
-            isolate.TimedOut,
-            isolate.TooMuchMemory,
-            isolate.Exited,
+            isolation.Returned,
+            isolation.Raised,
+            isolation.Crashed,
+            isolation.TimedOut,
+            isolation.TooMuchMemory,
+            isolation.Exited,
         )
     }
 )
@@ -157,18 +157,18 @@ def work_of_json(fields: Mapping[str, Any]) -> Work:
     return Work(**{**fields, "row": Row(**fields["row"]), "artifacts": tuple(fields["artifacts"])})
 
 
-def outcome_json(outcome: isolate.Outcome) -> dict[str, Any]:
+def outcome_json(outcome: isolation.Outcome) -> dict[str, Any]:
     return {"kind": type(outcome).__name__, **asdict(outcome)}
 
 
-def outcome_of_json(fields: Mapping[str, Any]) -> isolate.Outcome:
+def outcome_of_json(fields: Mapping[str, Any]) -> isolation.Outcome:
     return _OUTCOMES[fields["kind"]](**{k: v for k, v in fields.items() if k != "kind"})
 
 
-def made_by(outcome: isolate.Outcome) -> tuple[str, ...]:
+def made_by(outcome: isolation.Outcome) -> tuple[str, ...]:
     """The keys of cache entries that a function says it made, under `artifacts` of its result."""
     match outcome:
-        case isolate.Returned(value={"artifacts": list(keys)}):
+        case isolation.Returned(value={"artifacts": list(keys)}):
             return tuple(str(k) for k in keys)
         case _:
             return ()

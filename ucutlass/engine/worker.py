@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from threading import Event, Lock
 from typing import Any
 
-from ucutlass.engine.place import Place
+from ucutlass.engine.gpu_slot import Place
 from ucutlass.engine.work import Work, made_by, outcome_json, work_of_json
 from ucutlass.runtime import archive
 from ucutlass.runtime.cache import Cache, Entry

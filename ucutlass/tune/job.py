@@ -19,7 +19,7 @@ from ucutlass.runtime import parallel
 from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
 from ucutlass.shapes import complete
-from ucutlass.trials.subjects import subject_of_built
+from ucutlass.tasks.record_subject import subject_of_built
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.policy import Limits, Name
 from ucutlass.tune.space import Space, explore

@@ -17,7 +17,7 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine, Task
 from ucutlass.frontend import Chosen
 from ucutlass.kernels.planned import Plan, Planned
-from ucutlass.runtime import isolate
+from ucutlass.runtime import isolation
 from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.statistics import MIN_BLOCKS
@@ -195,7 +195,7 @@ class Live:
     def _isolated(
         self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
     ) -> dict[str, Any] | Failed:
-        """What a function of `ucutlass.trials.tune` returned."""
+        """What a function of `ucutlass.tasks.tune` returned."""
         requests = [k.request.given() for k in kernels]
         arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
         task = self._engine.submit(
@@ -216,6 +216,6 @@ def _answer(task: Task, what: str) -> dict[str, Any] | str:
         outcome = task.result()
     except TaskLost as lost:
         return str(lost)
-    if isinstance(outcome, isolate.Returned) and isinstance(outcome.value, dict):
+    if isinstance(outcome, isolation.Returned) and isinstance(outcome.value, dict):
         return outcome.value
-    return isolate.lost(outcome, what)
+    return isolation.lost(outcome, what)

@@ -1,0 +1,406 @@
+"""Runs one function in a process of its own, whose crash, hang or noise the caller survives.
+
+`run` starts a process for the one call; `Warm` keeps its process for the calls that follow.
+Arguments and results cross as JSON: nothing that the other process sends is executed here, so
+code that is not trusted with this process may run there. Bulk data goes through files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, Thread
+from typing import IO, Any, Literal, TypeAlias
+
+from ucutlass.runtime.environment_allowlist import passed
+from ucutlass.runtime.supervised_process import Supervised
+
+_CHILD = Path(__file__).with_name("isolation_child.py")
+_POLL_SECONDS = 0.05
+_OUTPUT_BYTES = 1 << 16
+_RESULT_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The function returned; `value` is what JSON made of it."""
+
+    value: Any
+    output: str
+    lane_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The function raised an exception, or the target could not be imported."""
+
+    type: str
+    message: str
+    traceback: str
+    output: str
+    lane_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """A signal that was not ours ended the process, such as SIGSEGV. SIGKILL mostly means that the
+    machine ran out of memory."""
+
+    signal: str
+    output: str
+    lane_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The time limit passed; the process and all that came of it were killed."""
+
+    limit_seconds: float
+    output: str
+    lane_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TooMuchMemory:
+    """The resident memory of the process and all that came of it passed the limit; they were killed."""
+
+    limit_bytes: int
+    output: str
+    lane_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The process ended by itself without a result."""
+
+    status: int
+    output: str
+    lane_seconds: float = 0.0
+
+
+Outcome: TypeAlias = Returned | Raised | Crashed | TimedOut | TooMuchMemory | Exited
+"""`output` is the last 64 KiB of what the process printed, both streams together; `lane_seconds` how long the
+call held a GPU's timing lane, where whoever started it held one for it, waiting for it not counted."""
+
+
+def lost(outcome: Outcome, what: str) -> str:
+    """Why there is no answer, in words; `what` names whose process it was, as in "the kernel"."""
+    match outcome:
+        case Raised(kind, message):
+            return f"{kind}: {message}"
+        case Crashed(name):
+            return f"{what}'s process was ended by {name}"
+        case TimedOut(seconds):
+            return f"{what}'s process did not end within {seconds:.0f} s and was killed"
+        case TooMuchMemory(limit):
+            return f"{what}'s process passed {limit} bytes of memory and was killed"
+        case Exited(status):
+            return f"{what}'s process ended by itself with status {status}"
+        case Returned():
+            return f"{what}'s process answered what was not asked"
+
+
+def run(
+    target: str,
+    arguments: Mapping[str, Any],
+    *,
+    limit_seconds: float,
+    memory_bytes: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Calls `target`, written `package.module:function`, with JSON keyword arguments.
+
+    `memory_bytes` bounds host memory, looked at twenty times a second (an address-space limit would
+    stop CUDA from starting). The process sees this one's sys.path, and of `environ`, by default this
+    process's, what `passed` lets through. It dies with the thread that called this, and whatever it
+    started dies with it, daemons too. Raises ValueError for a malformed target, TypeError for arguments
+    that are no JSON.
+    """
+    request = _asked(target, arguments)
+    read_end, write_end = os.pipe()
+    result = _Tail(os.fdopen(read_end, "rb"), _RESULT_BYTES)
+    try:
+        process = _start([write_end], subprocess.PIPE, environ)
+    finally:
+        os.close(write_end)
+    assert process.stdin is not None and process.stdout is not None
+    output = _Tail(process.stdout, _OUTPUT_BYTES)
+    try:
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(json.dumps(request | _settings()).encode())
+        ended = _watch(process, time.monotonic() + limit_seconds, memory_bytes)
+    finally:
+        process.end()
+    said = output.finish().decode(errors="replace")
+    match ended:
+        case "time":
+            return TimedOut(limit_seconds, said)
+        case "memory":
+            return TooMuchMemory(memory_bytes or 0, said)
+        case status:
+            return _outcome(status, result.finish(), said)
+
+
+def _asked(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    module, _, function = target.partition(":")
+    if not module or not function:
+        raise ValueError(f"a target is written package.module:function, not {target!r}")
+    return {"module": module, "function": function, "arguments": dict(arguments)}
+
+
+def _settings() -> dict[str, Any]:
+    """What the process needs to know of this one."""
+    return {"path": [str(Path(p).absolute()) for p in sys.path]}
+
+
+def _start(pipes: Sequence[int], stdin: int, environ: Mapping[str, str] | None) -> Supervised:
+    """The process, with the numbers of its pipes as arguments: results, then requests."""
+    # -I: the folder of the script, this package's, must not become a place to import from.
+    return Supervised(
+        [sys.executable, "-I", str(_CHILD), *map(str, pipes)],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=pipes,
+        env=passed(environ),
+    )
+
+
+def _outcome(status: int, result: bytes, said: str) -> Outcome:
+    if status < 0:
+        return Crashed(_signal_name(-status), said)
+    try:
+        message = json.loads(result)
+    except ValueError:
+        return Exited(status, said)
+    return _answer(message, said) or Exited(status, said)
+
+
+def _answer(message: Any, said: str) -> Returned | Raised | None:
+    """What a process wrote; None for anything else than an answer."""
+    match message:
+        case {"returned": value}:
+            return Returned(value, said)
+        case {"raised": {"type": str(kind), "message": str(words), "traceback": str(trace)}}:
+            return Raised(kind, words, trace, said)
+        case _:
+            return None
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _watch(process: Supervised, deadline: float, memory_bytes: int | None) -> int | Literal["time", "memory"]:
+    while True:
+        try:
+            return process.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return "time"
+            if memory_bytes is not None and _resident(process) > memory_bytes:
+                return "memory"
+
+
+def _resident(process: Supervised) -> int:
+    """Bytes of resident memory of all that runs; pages that processes share count for each."""
+    return sum(one.resident for one in process.processes())
+
+
+class _Tail:
+    """Drains a pipe in the background and keeps its last bytes."""
+
+    def __init__(self, pipe: IO[bytes], limit: int) -> None:
+        self._pipe = pipe
+        self._limit = limit
+        self._kept = b""
+        self._lock = Lock()
+        self._thread = Thread(target=self._drain, daemon=True)
+        self._thread.start()
+
+    def _drain(self) -> None:
+        with self._pipe:
+            while block := os.read(self._pipe.fileno(), 1 << 16):
+                with self._lock:
+                    self._kept = (self._kept + block)[-self._limit :]
+
+    def take(self) -> bytes:
+        """What came since it was last asked, as far as it was drained."""
+        with self._lock:
+            kept, self._kept = self._kept, b""
+        return kept
+
+    def finish(self) -> bytes:
+        """What was kept, once every writer has ended; one that cannot be killed is waited for no longer
+        than a second."""
+        self._thread.join(1.0)
+        return self._kept
+
+
+# --- a process that is kept ------------------------------------------------------
+
+
+class Warm:
+    """As `run`, but a process that returned serves the next call too, so that imports and a CUDA context
+    are paid once. One call at a time. A process that raised, crashed, hung or grew too large is killed
+    with all that came of it and the next call gets another: a CUDA fault stays with its process. So does
+    one that left processes running, which are killed with it: none survives its call.
+
+    What a call leaves behind in the process (loaded libraries, threads) is there for the next: nothing
+    that must be believed runs here.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = environ
+        self._served: _Served | None = None
+        self._closed = False
+        # The kernel ends a process with the thread that started it, so that thread must stay.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ucutlass-warm")
+
+    def call(
+        self,
+        target: str,
+        arguments: Mapping[str, Any],
+        *,
+        limit_seconds: float,
+        memory_bytes: int | None = None,
+    ) -> Outcome:
+        """As `run`; the limits are of this call. Raises RuntimeError once this is closed."""
+        request = _asked(target, arguments)
+        json.dumps(request)  # the caller's mistake is the caller's to hear of
+        return self._thread.submit(self._call, request, limit_seconds, memory_bytes).result()
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Starts the process where none is there, which then imports modules. Waits for nothing."""
+        self._thread.submit(self._ready, modules)
+
+    def close(self) -> None:
+        """Ends the process; a call that waits for its turn, or follows, finds none."""
+        self._closed = True
+        self._thread.submit(self._end).result()
+        self._thread.shutdown()
+
+    def _end(self) -> None:
+        served, self._served = self._served, None
+        if served is not None:
+            served.end()
+
+    def _ready(self, modules: Sequence[str] = ()) -> _Served:
+        if self._closed:
+            raise RuntimeError("this process was closed")
+        if self._served is not None and self._served.process.poll() is not None:
+            self._end()  # it ended while nobody asked: no fault of the next call
+        if self._served is None:
+            self._served = _Served(self._environ, modules)
+        return self._served
+
+    def _call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> Outcome:
+        served, self._served = self._ready(), None
+        outcome: Outcome | None = None
+        try:
+            outcome = served.call(request, limit_seconds, memory_bytes)
+        finally:
+            if isinstance(outcome, Returned) and served.alone():
+                self._served = served
+            else:
+                served.end()
+        return outcome
+
+
+class _Served:
+    """The process of a `Warm`."""
+
+    def __init__(self, environ: Mapping[str, str] | None, preload: Sequence[str]) -> None:
+        self._calls = 0
+        self._results, write_end = os.pipe()
+        read_end, self._requests = os.pipe()
+        try:
+            self.process = _start([write_end, read_end], subprocess.DEVNULL, environ)
+        finally:
+            os.close(write_end)
+            os.close(read_end)
+        assert self.process.stdout is not None
+        self._output = _Tail(self.process.stdout, _OUTPUT_BYTES)
+        # A process that does not read must not hold its caller beyond the limit.
+        os.set_blocking(self._requests, False)
+        self._unsent = b""
+        self._say(_settings() | {"preload": list(preload)})
+
+    def alone(self) -> bool:
+        """Whether the process is all that runs of what was called in it."""
+        return len(self.process.processes()) == 1
+
+    def end(self) -> None:
+        self.process.end()
+        for pipe in (self._requests, self._results):
+            with suppress(OSError):
+                os.close(pipe)
+
+    def call(self, request: dict[str, Any], limit_seconds: float, memory_bytes: int | None) -> Outcome:
+        deadline = time.monotonic() + limit_seconds
+        self._calls += 1
+        self._say(request | {"call": self._calls})
+        line = self._exchange(deadline, memory_bytes)
+        if isinstance(line, bytes):
+            said = self._output.take().decode(errors="replace")
+            with suppress(ValueError):
+                match json.loads(line):
+                    case [self._calls, message] if (answer := _answer(message, said)) is not None:
+                        return answer
+            return Raised("Garbled", "the process wrote what is no answer to this call", "", said)
+        ended = _watch(self.process, deadline, memory_bytes) if line is None else line
+        self.process.end()
+        said = self._output.finish().decode(errors="replace")
+        match ended:
+            case "time":
+                return TimedOut(limit_seconds, said)
+            case "memory":
+                return TooMuchMemory(memory_bytes or 0, said)
+            case status:
+                return _outcome(status, b"", said)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        """Writes what fits into the pipe; the rest goes with the next call."""
+        self._unsent += json.dumps(message).encode() + b"\n"
+        with suppress(BrokenPipeError, BlockingIOError):
+            self._unsent = self._unsent[os.write(self._requests, self._unsent) :]
+
+    def _exchange(
+        self, deadline: float, memory_bytes: int | None
+    ) -> bytes | Literal["time", "memory"] | None:
+        """Sends what is unsent and reads a line; None where the process closed its end."""
+        poll = select.poll()
+        poll.register(self._results, select.POLLIN)
+        poll.register(self._requests, select.POLLOUT)
+        got = b""
+        while (left := deadline - time.monotonic()) > 0:
+            ready = dict(poll.poll(1000 * min(_POLL_SECONDS, left)))
+            if self._requests in ready:
+                with suppress(BrokenPipeError, BlockingIOError):
+                    self._unsent = self._unsent[os.write(self._requests, self._unsent) :]
+                if not self._unsent or ready[self._requests] & select.POLLERR:
+                    poll.unregister(self._requests)
+            if self._results in ready:
+                block = os.read(self._results, 1 << 16)
+                got += block
+                if got.endswith(b"\n"):
+                    return got
+                if not block or len(got) > _RESULT_BYTES:
+                    return None
+            elif self.process.poll() is not None:
+                return None
+            elif memory_bytes is not None and _resident(self.process) > memory_bytes:
+                return "memory"
+        return "time"

@@ -1,0 +1,93 @@
+"""The other side of `isolation.run` and `isolation.Warm`: started by path, reads requests, calls, writes results.
+
+Imports only the standard library until the caller's sys.path is in place.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+_MOST_WORDS = 1 << 16
+"""Characters of an exception's message, and of its traceback, that cross."""
+
+
+def main() -> None:
+    result = int(sys.argv[1])
+    os.set_inheritable(result, False)
+    if len(sys.argv) == 2:
+        request = json.load(sys.stdin)
+        _settle(request)
+        message = _call(request)
+        with os.fdopen(result, "w", encoding="utf-8") as pipe:
+            pipe.write(message)
+        _flush()
+    else:
+        _serve(int(sys.argv[2]), result)
+    # Destructors of CUDA libraries may hang or fault, and the result is already out.
+    os._exit(0)
+
+
+def _serve(requests: int, result: int) -> None:
+    """One line a call in, one out, until no more come; the first line is for `_settle` alone."""
+    os.set_inheritable(requests, False)
+    with os.fdopen(requests, encoding="utf-8") as asked, os.fdopen(result, "w", encoding="utf-8") as pipe:
+        settings = json.loads(asked.readline())
+        _settle(settings)
+        for module in settings["preload"]:
+            # What cannot be imported is said by the call that needs it.
+            with suppress(Exception):
+                importlib.import_module(module)
+        for line in asked:
+            request = json.loads(line)
+            message = _call(request)
+            _flush()
+            pipe.write(f"[{int(request['call'])}, {message}]\n")
+            pipe.flush()
+
+
+def _settle(request: dict[str, Any]) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()
+    sys.path[:] = request["path"]
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _call(request: dict[str, Any]) -> str:
+    try:
+        function = getattr(importlib.import_module(request["module"]), request["function"])
+        return json.dumps({"returned": function(**request["arguments"])})
+    except Exception as error:
+        raised = {
+            "type": type(error).__qualname__,
+            "message": _cut(_words(error)),
+            "traceback": _cut(traceback.format_exc()),
+        }
+        return json.dumps({"raised": raised})
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as another:  # an exception of others may fail at its own words
+        return f"no words: its __str__ raised {type(another).__qualname__}"
+
+
+def _cut(words: str) -> str:
+    left = len(words) - _MOST_WORDS
+    return words if left <= 0 else f"{words[:_MOST_WORDS]} … {left} more characters"
+
+
+if __name__ == "__main__":
+    main()

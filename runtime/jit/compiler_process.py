@@ -1,0 +1,70 @@
+"""Runs NVRTC and nvJitLink for another process: `python -m ucutlass.runtime.jit.compiler_process JOB`.
+
+The compilers are libraries. Here they may crash, hang or be killed without taking a process along, and
+several of them run at once, which their threads hardly do. JOB is a JSON file that `device.run` wrote.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ucutlass.files import put
+
+REFUSED = 10
+"""Exit status: a compiler refused its input, and said why on standard output."""
+
+FULL: Mapping[int, int] = MappingProxyType({errno.ENOSPC: 11, errno.EDQUOT: 12})
+"""Exit statuses where the disk, or its quota, is full, by the error's number. Words would find no room
+either: standard output lies on the same disk."""
+
+
+def main(job: Path) -> int:
+    """The exit status; all that was said is written out."""
+    try:
+        status = _work(job)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno is None or error.errno not in FULL:
+            raise
+        return FULL[error.errno]
+    return status
+
+
+def _work(job: Path) -> int:
+    from ucutlass.runtime.jit import nvjitlink, nvrtc
+
+    seconds: list[tuple[str, float]] = []
+    work: Mapping[str, Any] = json.loads(job.read_text(encoding="utf-8"))
+    try:
+        for one in work["compile"]:
+            start = time.monotonic()
+            text = Path(one["source"]).read_text(encoding="utf-8")
+            ir, said = nvrtc.compile_lto(nvrtc.load(), text, one["source"], one["options"])
+            put(Path(one["out"]), ir)
+            seconds.append((f"NVRTC {one['source']}", time.monotonic() - start))
+            sys.stdout.write(said)
+        if link := work["link"]:
+            start = time.monotonic()
+            parts = {path: Path(path).read_bytes() for path in link["parts"]}
+            image, said = nvjitlink.link(nvjitlink.load(), parts, link["options"])
+            put(Path(link["out"]), image)
+            seconds.append(("nvJitLink", time.monotonic() - start))
+            sys.stdout.write(said)
+    except (nvrtc.NvrtcRefused, nvjitlink.LinkRefused) as refused:
+        sys.stdout.write(refused.log)
+        return REFUSED
+    put(Path(work["seconds"]), json.dumps([(name, round(s, 3)) for name, s in seconds]))
+    return 0
+
+
+if __name__ == "__main__":
+    # Not sys.exit: it would write what was said before, fail on a full disk, and end with its own status.
+    os._exit(main(Path(sys.argv[1])))

@@ -1,0 +1,133 @@
+"""NVRTC and nvJitLink in a process of their own (`worker`), which a time limit or a cancellation ends."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event
+from types import MappingProxyType
+
+from ucutlass.files import put
+from ucutlass.runtime import nvcc, process
+from ucutlass.runtime.build_timings import Phases
+from ucutlass.runtime.errors import BuildError, CompilerUnusable
+from ucutlass.runtime.jit import compiler_process
+
+_DEPTH = compiler_process.__name__.count(".")
+"""Folders between this file and that of the package. Not resolved: a checkout links its folders."""
+
+_JOB, _SECONDS = "device.json", "device_seconds.json"
+
+_FULL: Mapping[int, str] = MappingProxyType(
+    {
+        compiler_process.FULL[errno.ENOSPC]: "No space left on device",
+        compiler_process.FULL[errno.EDQUOT]: "Disk quota exceeded",
+    }
+)
+"""What a compiler would have said, by the worker's exit status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """NVRTC on one file; all names lie in the folder of the build."""
+
+    source: str
+    out: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """nvJitLink on LTO-IR; `parts` are paths, `out` the image's name in the folder of the build."""
+
+    parts: tuple[str, ...]
+    out: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the compilers said, and where their seconds went."""
+
+    log: str
+    phases: Phases
+
+
+def run(
+    entry: str,
+    folder: Path,
+    compiles: Sequence[Compile],
+    link: Link | None,
+    *,
+    log: str,
+    command: str,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> Said:
+    """Runs the compilers in `folder`, their words in its file `log`.
+
+    Raises BuildError (after `keep`ing the folder; `command` is what a person runs to see it again),
+    BuildTimedOut, BuildCancelled, and a MachineError as nvcc's refusals do.
+    """
+    job = {
+        "compile": [asdict(one) for one in compiles],
+        "link": None if link is None else asdict(link),
+        "seconds": _SECONDS,
+    }
+    put(folder / _JOB, json.dumps(job))
+    ended = process.run(
+        [sys.executable, "-m", compiler_process.__name__, _JOB],
+        folder=folder,
+        env=_environment(),
+        log=folder / log,
+        limit_seconds=limit_seconds,
+        cancel=cancel,
+    )
+    said = (folder / log).read_text(encoding="utf-8", errors="replace")
+    status = process.exit_status(entry, ended, limit_seconds)
+    if status == compiler_process.REFUSED:
+        errors = nvcc.first_errors(said, 1)
+        kept = keep()
+        raise BuildError(entry, errors, kept / _source(compiles), kept / log, command)
+    if status != 0:
+        words, compiler = _FULL.get(status, said), "NVRTC" if link is None else "NVRTC or nvJitLink"
+        raise nvcc.refusal(entry, status, words, keep, command, compiler, _source(compiles))
+    phases = json.loads((folder / _SECONDS).read_text(encoding="utf-8"))
+    for name in (_JOB, _SECONDS):
+        (folder / name).unlink()
+    return Said(said, tuple((str(name), float(seconds)) for name, seconds in phases))
+
+
+def _source(compiles: Sequence[Compile]) -> str:
+    return compiles[-1].source if compiles else nvcc.SOURCE
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, with the folder of this package before all others: a program that put it on
+    `sys.path` by itself has children that would not find it."""
+    here = str(Path(__file__).absolute().parents[_DEPTH])
+    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+    return {**os.environ, "LC_ALL": "C", "PYTHONPATH": path}
+
+
+@functools.cache
+def cuda_headers(compiler: Path) -> tuple[Path, ...]:
+    """Where nvcc itself finds CUDA's headers, CCCL's first. Raises CompilerUnusable."""
+    try:
+        done = process.output([str(compiler), "--dryrun", "-x", "cu", os.devnull], 60)
+    except OSError as error:
+        raise CompilerUnusable(f"{compiler} --dryrun does not run: {error}", "ucc doctor") from error
+    found = re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)$", done.err, re.MULTILINE)
+    named = [Path(name) for line in found for name in re.findall(r'"(?:-I|-isystem=?)?([^"]+)"', line)]
+    folders = [path for path in named if path.is_dir()]
+    if not any((path / "cuda.h").is_file() for path in folders):
+        raise CompilerUnusable(f"{compiler} --dryrun names no folder with cuda.h", "ucc doctor")
+    return tuple(sorted(folders, key=lambda path: (path / "cuda.h").is_file()))

@@ -1,0 +1,253 @@
+"""A kernel from its skeleton and its arithmetic: NVRTC, nvJitLink, and a link of the host's side.
+
+The image that nvJitLink makes lies in the library as data, and the skeleton's host code loads it at its
+first launch; the library has the entry of the kernel as it is built plainly, with the same C interface.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Literal, TypeAlias
+
+from ucutlass.emit.gemm.lean import Lean, lean
+from ucutlass.emit.gemm.staged import NotServed, Staged, stage
+from ucutlass.emit.text import Source
+from ucutlass.files import put
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.kernels.planned import Plan
+from ucutlass.runtime import nvcc, process, ptxas
+from ucutlass.runtime.build import BUILD_SECONDS, BUILDERS, Artifact, Produced, Recipe, make
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import ToolchainError
+from ucutlass.runtime.jit import device_compile, nvjitlink, nvrtc, skeleton
+from ucutlass.runtime.jit import nvrtc_build as lean_parts
+from ucutlass.runtime.progress import OnProgress, ignore
+from ucutlass.runtime.toolchain import INSTALL_CUDA, Toolchain, version_tuple
+
+InParts: TypeAlias = Literal["a", "b"]
+"""The stages that build a kernel from two parts."""
+
+STAGES: tuple[InParts, ...] = ("b", "a")
+"""The quickest to build first."""
+
+IMAGE = "kernel.cubin"
+ARITHMETIC = "arithmetic.cu"
+
+_ARITHMETIC_PART = "arithmetic.ltoir"
+_NVRTC_OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true", "-DNDEBUG")
+_LINK_OPTIONS = ("-lto", "-arch=sm_90a", "-O3", "-Xptxas=-v")
+
+_ARITHMETIC_COMMAND = (
+    "nvcc -std=c++17 -rdc=true -ltoir -gencode=arch=compute_90a,code=lto_90a "
+    f"-o {_ARITHMETIC_PART} {ARITHMETIC}"
+)
+"""What a person runs to see NVRTC's errors again."""
+
+_DATA = "image.s"
+_DATA_TEXT = f"""\
+  .section .rodata
+  .globl ucc_image
+  .hidden ucc_image
+  .balign 64
+ucc_image:
+  .incbin "{IMAGE}"
+  .section .note.GNU-stack,"",@progbits
+"""
+
+
+class CompilersDiffer(ToolchainError):
+    """nvcc, NVRTC and nvJitLink are of versions whose LTO-IR does not meet."""
+
+
+def parts(plan: Plan, how: InParts) -> Staged | Lean:
+    """The plan's kernel in the parts of a stage. Raises NotServed."""
+    if not isinstance(plan, GemmPlan):
+        raise NotServed("only kernels of one dot are built in stages")
+    return stage(plan) if how == "a" else lean(plan)
+
+
+def recipe(
+    source: Source,
+    staged: Staged | Lean,
+    toolchain: Toolchain,
+    cache: Cache,
+    on_progress: OnProgress = ignore,
+    limit_seconds: float = BUILD_SECONDS,
+) -> Recipe:
+    """The kernel of `source`, built from its parts. Its artifact has `source.cu` as it is built plainly,
+    `arithmetic.cu` and the image.
+
+    Raises NvrtcMissing, NvJitLinkMissing, CompilersDiffer.
+    """
+    compiler, linker = nvrtc.version(), nvjitlink.version()
+    _check(toolchain, compiler, linker)
+    how, base, beside = _skeleton(staged, toolchain, cache, limit_seconds)
+    versions = {**base.versions, "nvrtc": "{}.{}".format(*compiler), "nvjitlink": "{}.{}".format(*linker)}
+
+    def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
+        start = time.monotonic()
+        put(folder / nvcc.SOURCE, source.text)
+        put(folder / ARITHMETIC, staged.arithmetic)
+        made = make(base, cache, on_progress=on_progress, cancel=cancel)
+        skeleton_seconds = time.monotonic() - start
+        said = _image(source.entry, made, folder, keep, cancel, limit_seconds)
+        library_start = time.monotonic()
+        put(folder / _DATA, _DATA_TEXT)
+        if how == "a":
+            _library(source.entry, made, toolchain, folder, keep, cancel, limit_seconds)
+        else:
+            _lean_library(source.entry, made, toolchain, cache, folder, keep, cancel, limit_seconds)
+        ended = time.monotonic()
+        phases = (
+            ("skeleton", round(skeleton_seconds, 3)),
+            *said.phases,
+            ("library", round(ended - library_start, 3)),
+        )
+        return Produced(round(ended - start, 3), ptxas.parse(said.log), phases=phases)
+
+    return Recipe(
+        builder=BUILDERS[how],
+        entry=source.entry,
+        arch=source.arch,
+        command=f"{base.command}, then NVRTC, nvJitLink and a link of the parts",
+        versions=versions,
+        material={
+            **versions,
+            **beside,
+            "skeleton": base.key,
+            "arithmetic": staged.arithmetic,
+            "nvrtc_options": " ".join(_NVRTC_OPTIONS),
+            "link_options": " ".join((*_LINK_OPTIONS, *_library_flags(source.entry, base.entry))),
+            "data": _DATA_TEXT,
+        },
+        produce=produce,
+    )
+
+
+def _skeleton(
+    staged: Staged | Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float
+) -> tuple[InParts, Recipe, dict[str, str]]:
+    """The stage, its skeleton's recipe, and the keys of what else is linked with it."""
+    match staged:
+        case Staged():
+            return "a", skeleton.recipe(staged.skeleton, toolchain, limit_seconds), {}
+        case Lean():
+            base = lean_parts.recipe(staged, toolchain, cache, limit_seconds)
+            return "b", base, {"driver": lean_parts.driver_recipe(toolchain).key}
+
+
+def _image(
+    entry: str,
+    made: Artifact,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> device_compile.Said:
+    """Compiles the arithmetic and links it with the skeleton."""
+    said = device_compile.run(
+        entry,
+        folder,
+        (device_compile.Compile(ARITHMETIC, _ARITHMETIC_PART, _NVRTC_OPTIONS),),
+        device_compile.Link(
+            (str(made.folder / skeleton.DEVICE_PART), _ARITHMETIC_PART), IMAGE, _LINK_OPTIONS
+        ),
+        log=nvcc.LOG,
+        command=_ARITHMETIC_COMMAND,
+        keep=keep,
+        cancel=cancel,
+        limit_seconds=limit_seconds,
+    )
+    (folder / _ARITHMETIC_PART).unlink()
+    return said
+
+
+def _check(toolchain: Toolchain, compiler: tuple[int, int], linker: tuple[int, int]) -> None:
+    """LTO-IR is read by a linker of the same major version that is not older than its writer."""
+    major, minor = version_tuple(toolchain.nvcc.version)[:2]
+    writers = {"nvcc": (major, minor), "NVRTC": compiler}
+    for name, version in writers.items():
+        if version[0] != linker[0] or version > linker:
+            words = "nvJitLink {}.{} does not read what {} {}.{} writes"
+            mend = f"{nvjitlink.INSTALL}; {nvrtc.INSTALL}; {INSTALL_CUDA}"
+            raise CompilersDiffer(words.format(*linker, name, *version), mend)
+
+
+# --- the library ------------------------------------------------------------------
+
+
+def _library_flags(entry: str, other: str) -> tuple[str, ...]:
+    """`other` is the entry's name in the skeleton's object."""
+    return ("-shared", nvcc.OWN_SYMBOLS, f"-Xlinker=--defsym={entry}={other}")
+
+
+def _lean_library(
+    entry: str,
+    made: Artifact,
+    toolchain: Toolchain,
+    cache: Cache,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> None:
+    shared = lean_parts.driver(toolchain, cache, cancel)
+    arguments = (
+        "-shared",
+        "-Wl,-Bsymbolic",
+        f"-Wl,--defsym={entry}={made.entry}",
+        "-o",
+        nvcc.LIBRARY,
+        str(made.folder / skeleton.HOST_PART),
+        str(shared.folder / lean_parts.DRIVER_PART),
+        _DATA,
+    )
+    shown = f"g++ {' '.join(arguments[:5])} {skeleton.HOST_PART} {lean_parts.DRIVER_PART} {_DATA}"
+    one = lean_parts.Gxx(arguments, shown, nvcc.SOURCE, "link.log")
+    lean_parts.gxx(entry, one, toolchain, folder, keep, cancel, limit_seconds)
+
+
+def _library(
+    entry: str,
+    made: Artifact,
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> None:
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    flags, log = _library_flags(entry, made.entry), folder / "link.log"
+    command = [
+        str(toolchain.nvcc.path),
+        *flags,
+        f"-ccbin={toolchain.host.path}",
+        *(f"-L{place}" for place in toolchain.nvcc.library_folders),
+        "-o",
+        nvcc.LIBRARY,
+        str(made.folder / skeleton.HOST_PART),
+        _DATA,
+    ]
+    ended = process.run(
+        command,
+        folder=folder,
+        env=nvcc.environment(scratch),
+        log=log,
+        limit_seconds=limit_seconds,
+        cancel=cancel,
+    )
+    shutil.rmtree(scratch)
+    status = process.exit_status(entry, ended, limit_seconds)
+    if status != 0 or not (folder / nvcc.LIBRARY).is_file():
+        shown = f"nvcc {' '.join(flags)} -o {nvcc.LIBRARY} {skeleton.HOST_PART} {_DATA}"
+        words = skeleton.said(log)
+        put(folder / nvcc.LOG, words)
+        raise nvcc.refusal(entry, status, words, keep, shown)
+
+
+__all__ = ["ARITHMETIC", "IMAGE", "STAGES", "CompilersDiffer", "InParts", "NotServed", "parts", "recipe"]

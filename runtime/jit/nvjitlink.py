@@ -1,0 +1,122 @@
+"""nvJitLink, the linker of LTO-IR in a library: optimises over all parts, and assembles one image."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ucutlass.runtime.errors import ToolchainError
+from ucutlass.runtime.jit import shared_library
+
+INSTALL = "pip install 'nvidia-nvjitlink==13.0.*'"
+SONAME = "libnvJitLink.so.13"
+
+_LTOIR = 3
+"""NVJITLINK_INPUT_LTOIR of nvJitLink.h."""
+
+_RESULTS: Mapping[int, str] = MappingProxyType(
+    {
+        1: "unrecognised option",
+        2: "missing -arch",
+        3: "invalid input",
+        4: "PTX compilation failed",
+        5: "NVVM compilation failed",
+        6: "internal error",
+        7: "out of threads",
+        8: "unrecognised input",
+        9: "finalisation failed",
+        10: "null input",
+        11: "incompatible options",
+        12: "wrong input type",
+        13: "architecture mismatch",
+        14: "outdated library",
+        15: "missing fatbin",
+    }
+)
+"""nvJitLinkResult in words."""
+
+
+class NvJitLinkMissing(ToolchainError):
+    """There is no nvJitLink of CUDA 13, or it does not load."""
+
+
+class NvJitLinkFailed(ToolchainError):
+    """A call failed for another reason than the parts."""
+
+
+class LinkRefused(Exception):
+    """The parts do not link; `log` is all that nvJitLink said."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class NvJitLink:
+    """The loaded library. Its calls may come from several threads."""
+
+    library: ctypes.CDLL
+    version: tuple[int, int]
+
+
+@functools.cache
+def load() -> NvJitLink:
+    """nvJitLink of this machine, once a process. Raises NvJitLinkMissing, NvJitLinkFailed."""
+    try:
+        library = shared_library.load(SONAME)
+    except OSError as error:
+        raise NvJitLinkMissing(f"nvJitLink cannot be loaded: {error}", INSTALL) from error
+    major, minor = ctypes.c_uint(), ctypes.c_uint()
+    _call(library, "nvJitLinkVersion", ctypes.byref(major), ctypes.byref(minor))
+    return NvJitLink(library, (major.value, minor.value))
+
+
+def version() -> tuple[int, int]:
+    """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
+    return shared_library.version(SONAME, lambda: load().version)
+
+
+def link(linker: NvJitLink, parts: Mapping[str, bytes], options: Sequence[str]) -> tuple[bytes, str]:
+    """The image (a cubin) of LTO-IR parts by name, and what linker and assembler said.
+
+    `options` must hold `-lto` and `-arch`. Raises LinkRefused, NvJitLinkFailed.
+    """
+    library, handle = linker.library, ctypes.c_void_p()
+    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    _call(library, "nvJitLinkCreate", ctypes.byref(handle), ctypes.c_uint32(len(options)), given)
+    try:
+        for name, part in parts.items():
+            size = ctypes.c_size_t(len(part))
+            if library.nvJitLinkAddData(handle, ctypes.c_int(_LTOIR), part, size, name.encode()):
+                raise LinkRefused(f"{name}: {_text(library, handle, 'ErrorLog')}")
+        if status := library.nvJitLinkComplete(handle):
+            said = [_text(library, handle, log) for log in ("ErrorLog", "InfoLog")]
+            raise LinkRefused("\n".join([_words(status), *(text for text in said if text)]))
+        return _content(library, handle, "LinkedCubin"), _text(library, handle, "InfoLog")
+    finally:
+        library.nvJitLinkDestroy(ctypes.byref(handle))
+
+
+def _text(library: ctypes.CDLL, handle: ctypes.c_void_p, what: str) -> str:
+    return _content(library, handle, what).rstrip(b"\0").decode(errors="replace")
+
+
+def _content(library: ctypes.CDLL, handle: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _call(library, f"nvJitLinkGet{what}Size", handle, ctypes.byref(size))
+    content = ctypes.create_string_buffer(max(1, size.value))
+    _call(library, f"nvJitLinkGet{what}", handle, content)
+    return content.raw[: size.value]
+
+
+def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+    if status := getattr(library, function)(*arguments):
+        raise NvJitLinkFailed(f"{function}: {_words(status)}", INSTALL)
+
+
+def _words(status: int) -> str:
+    return f"nvJitLink {_RESULTS.get(status, f'result {status}')}"

@@ -1,0 +1,103 @@
+"""NVRTC, the compiler of CUDA C++ in a library: device code alone, no host compiler, no process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ucutlass.runtime.errors import ToolchainError
+from ucutlass.runtime.jit import shared_library
+
+INSTALL = "pip install 'nvidia-cuda-nvrtc==13.0.*'"
+SONAME = "libnvrtc.so.13"
+
+_COMPILATION = 6
+"""NVRTC_ERROR_COMPILATION of nvrtc.h: the source is refused, and the log says why."""
+
+
+class NvrtcMissing(ToolchainError):
+    """There is no NVRTC of CUDA 13, or it does not load."""
+
+
+class NvrtcFailed(ToolchainError):
+    """A call failed for another reason than the source, such as an option that it does not know."""
+
+
+class NvrtcRefused(Exception):
+    """NVRTC refused the source; `log` is all that it said."""
+
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class Nvrtc:
+    """The loaded library. Its calls may come from several threads."""
+
+    library: ctypes.CDLL
+    version: tuple[int, int]
+
+
+@functools.cache
+def load() -> Nvrtc:
+    """NVRTC of this machine, once a process. Raises NvrtcMissing, NvrtcFailed."""
+    try:
+        library = shared_library.load(SONAME, beside="libnvrtc-builtins.so.[0-9]*")
+    except OSError as error:
+        raise NvrtcMissing(f"NVRTC cannot be loaded: {error}", INSTALL) from error
+    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+    return Nvrtc(library, (major.value, minor.value))
+
+
+def version() -> tuple[int, int]:
+    """Of `load`'s library, which is loaded only where its version is not remembered. Raises as `load`."""
+    return shared_library.version(SONAME, lambda: load().version)
+
+
+def compile_lto(nvrtc: Nvrtc, source: str, name: str, options: Sequence[str]) -> tuple[bytes, str]:
+    """LTO-IR of a CUDA file, and what the compiler said; `options` must hold `-dlto`, `name` stands for
+    the file in messages. Raises NvrtcRefused, NvrtcFailed."""
+    library, program = nvrtc.library, ctypes.c_void_p()
+    _call(
+        library,
+        "nvrtcCreateProgram",
+        ctypes.byref(program),
+        source.encode(),
+        name.encode(),
+        ctypes.c_int(0),
+        None,
+        None,
+    )
+    try:
+        given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        status = library.nvrtcCompileProgram(program, ctypes.c_int(len(options)), given)
+        log = _content(library, "nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
+        if status == _COMPILATION:
+            raise NvrtcRefused(log)
+        _check(library, "nvrtcCompileProgram", status, log)
+        return _content(library, "nvrtcGetLTOIR", program), log
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _content(library: ctypes.CDLL, function: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _call(library, f"{function}Size", program, ctypes.byref(size))
+    content = ctypes.create_string_buffer(size.value)
+    _call(library, function, program, content)
+    return content.raw
+
+
+def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
+    _check(library, function, getattr(library, function)(*arguments), "")
+
+
+def _check(library: ctypes.CDLL, function: str, status: int, log: str) -> None:
+    if status:
+        words = library.nvrtcGetErrorString(ctypes.c_int(status)).decode(errors="replace")
+        raise NvrtcFailed(f"{function}: {words} {log}".rstrip(), INSTALL)

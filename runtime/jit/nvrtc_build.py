@@ -1,0 +1,241 @@
+"""The skeleton of a lean kernel (`ucutlass.emit.gemm.lean`): NVRTC on the device's side, g++ on the host's.
+
+What all lean kernels share of the host's side (native/lean.cpp) is an artifact of its own, compiled once
+for a g++ and a version of CUTLASS, and linked into each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from ucutlass.emit.gemm.lean import Lean
+from ucutlass.files import put
+from ucutlass.runtime import nvcc, process, ptxas
+from ucutlass.runtime.build import BUILD_SECONDS, Artifact, Produced, Recipe, make
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.errors import BuildCancelled, BuildError, BuildTimedOut, MachineError
+from ucutlass.runtime.jit import device_compile, nvrtc
+from ucutlass.runtime.jit.skeleton import DEVICE_PART, HOST_PART, awaited, said
+from ucutlass.runtime.process import Status
+from ucutlass.runtime.toolchain import Toolchain
+
+NATIVE = Path(__file__).parent.parent / "native"
+DRIVER_SOURCE, HEADER, DRIVER_PART = "lean.cpp", "lean.h", "lean.o"
+DRIVER_BUILDER = "lean-driver"
+
+_HOST_SOURCE = "host.cpp"
+_HOST_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-fno-exceptions", "-fvisibility=hidden")
+_DRIVER_FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-DNDEBUG",
+    "-w",
+    "-fvisibility=hidden",
+    "-include",
+    "cuda_runtime.h",
+)
+_DEVICE_FLAGS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true", "-default-device", "-DNDEBUG", "-w")
+
+_DEVICE_COMMAND = (
+    f"nvcc -std=c++17 -rdc=true -ltoir -gencode=arch=compute_90a,code=lto_90a "
+    f'-I"$CUTLASS/include" -o {DEVICE_PART} {nvcc.SOURCE}'
+)
+"""What a person runs to see NVRTC's errors again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gxx:
+    """One run of the host's compiler on `source`; a person sees its words again by `command`."""
+
+    arguments: tuple[str, ...]
+    command: str
+    source: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    status: Status
+    seconds: float
+
+
+_HOST_ARGUMENTS = (*_HOST_FLAGS, "-I.", "-c", "-o", HOST_PART, _HOST_SOURCE)
+_HOST = Gxx(_HOST_ARGUMENTS, f"g++ {' '.join(_HOST_ARGUMENTS)}", _HOST_SOURCE, "host.log")
+
+
+def recipe(kernel: Lean, toolchain: Toolchain, cache: Cache, limit_seconds: float = BUILD_SECONDS) -> Recipe:
+    """How the skeleton is made and kept; its artifact has DEVICE_PART and HOST_PART in place of a library.
+    The driver's part is put into `cache` meanwhile, where it can be made.
+
+    Raises NvrtcMissing.
+    """
+    versions = {
+        "nvrtc": "{}.{}".format(*nvrtc.version()),
+        "nvcc": toolchain.nvcc.version,
+        "host": toolchain.host.version,
+        "cutlass": toolchain.cutlass.version,
+    }
+
+    def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
+        start = time.monotonic()
+        put(folder / nvcc.SOURCE, kernel.device.text)
+        put(folder / _HOST_SOURCE, kernel.host)
+        shutil.copy(NATIVE / HEADER, folder / HEADER)
+        headers = (*device_compile.cuda_headers(toolchain.nvcc.path), toolchain.cutlass.home / "include")
+        options = (*_DEVICE_FLAGS, *(f"-I{path}" for path in headers))
+        one = device_compile.Compile(nvcc.SOURCE, DEVICE_PART, options)
+        stop = Event()
+        with ThreadPoolExecutor(1) as pool:
+            host = pool.submit(_host, toolchain, cache, folder, stop, limit_seconds)
+
+            def keep_alone() -> Path:
+                stop.set()  # a folder that is kept is moved, and none may work in it
+                wait((host,))
+                return keep()
+
+            try:
+                done = device_compile.run(
+                    kernel.device.entry,
+                    folder,
+                    (one,),
+                    None,
+                    log=nvcc.LOG,
+                    command=_DEVICE_COMMAND,
+                    keep=keep_alone,
+                    cancel=cancel,
+                    limit_seconds=limit_seconds,
+                )
+                ended = awaited(host, stop, cancel)
+            except BaseException:
+                stop.set()
+                raise
+        _check(kernel.device.entry, _HOST, ended, folder, keep, limit_seconds)
+        phases = (*done.phases, (f"g++ {_HOST_SOURCE}", ended.seconds))
+        return Produced(round(time.monotonic() - start, 3), ptxas.Report(), phases=phases)
+
+    return Recipe(
+        builder="lean-skeleton",
+        entry=kernel.device.entry,
+        arch=kernel.device.arch,
+        command=f"{_DEVICE_COMMAND} && g++ {' '.join(_HOST_FLAGS)} -c -o {HOST_PART} {_HOST_SOURCE}",
+        versions=versions,
+        material={
+            **versions,
+            "headers": toolchain.cutlass.digest,
+            "device": " ".join(_DEVICE_FLAGS),
+            "host_flags": " ".join(_HOST_FLAGS),
+            "host_header": (NATIVE / HEADER).read_text(encoding="utf-8"),
+            "host_code": kernel.host,
+            "code": kernel.device.code,
+        },
+        produce=produce,
+    )
+
+
+def driver(toolchain: Toolchain, cache: Cache, cancel: Event | None = None) -> Artifact:
+    """The part of the host's side that all share; the artifact has DRIVER_PART. Raises as `make`."""
+    return make(driver_recipe(toolchain), cache, cancel=cancel)
+
+
+def driver_recipe(toolchain: Toolchain) -> Recipe:
+    """How that part is made and kept."""
+    text = (NATIVE / DRIVER_SOURCE).read_text(encoding="utf-8")
+    versions = {
+        "nvcc": toolchain.nvcc.version,
+        "host": toolchain.host.version,
+        "cutlass": toolchain.cutlass.version,
+    }
+    major, minor = toolchain.nvcc.version.split(".")[:2]
+    flags = (*_DRIVER_FLAGS, f"-D__CUDACC_VER_MAJOR__={major}", f"-D__CUDACC_VER_MINOR__={minor}")
+    command = f"g++ {' '.join(flags)} -c -o {DRIVER_PART} {DRIVER_SOURCE}"
+
+    def produce(folder: Path, keep: Callable[[], Path], cancel: Event | None) -> Produced:
+        for name in (DRIVER_SOURCE, HEADER):
+            shutil.copy(NATIVE / name, folder / name)
+        headers = device_compile.cuda_headers(toolchain.nvcc.path)
+        places = [f"-isystem{path}" for path in headers] + [f"-I{toolchain.cutlass.home / 'include'}"]
+        line = (*flags, *places, "-c", "-o", DRIVER_PART, DRIVER_SOURCE)
+        one = Gxx(line, command, DRIVER_SOURCE, nvcc.LOG)
+        seconds = gxx("ucc_lean", one, toolchain, folder, keep, cancel, BUILD_SECONDS)
+        return Produced(seconds, ptxas.Report())
+
+    return Recipe(
+        builder=DRIVER_BUILDER,
+        entry="ucc_lean",
+        arch="host",
+        command=command,
+        versions=versions,
+        material={
+            **versions,
+            "headers": toolchain.cutlass.digest,
+            "flags": " ".join(flags),
+            "header": (NATIVE / HEADER).read_text(encoding="utf-8"),
+            "code": text,
+        },
+        produce=produce,
+    )
+
+
+def _host(toolchain: Toolchain, cache: Cache, folder: Path, cancel: Event, limit_seconds: float) -> Ended:
+    """The host's side, and once it is there the driver's part, which every library is linked with."""
+    ended = _run(_HOST, toolchain, folder, cancel, limit_seconds)
+    if ended.status == 0:
+        # Whoever links asks for that part again, and is told what is wrong with it.
+        with suppress(BuildError, BuildTimedOut, MachineError):
+            try:
+                driver(toolchain, cache, cancel)
+            except BuildCancelled:
+                return Ended("cancelled", ended.seconds)
+    return ended
+
+
+def gxx(
+    entry: str,
+    one: Gxx,
+    toolchain: Toolchain,
+    folder: Path,
+    keep: Callable[[], Path],
+    cancel: Event | None,
+    limit_seconds: float,
+) -> float:
+    """Runs the host's compiler in `folder`; the seconds that it took.
+
+    Raises BuildCancelled, BuildTimedOut, and what nvcc's refusals raise.
+    """
+    ended = _run(one, toolchain, folder, cancel, limit_seconds)
+    _check(entry, one, ended, folder, keep, limit_seconds)
+    return ended.seconds
+
+
+def _run(one: Gxx, toolchain: Toolchain, folder: Path, cancel: Event | None, limit_seconds: float) -> Ended:
+    start = time.monotonic()
+    scratch = folder / f"tmp_{one.log}"
+    scratch.mkdir()
+    status = process.run(
+        [str(toolchain.host.path), *one.arguments],
+        folder=folder,
+        env=nvcc.environment(scratch),
+        log=folder / one.log,
+        limit_seconds=limit_seconds,
+        cancel=cancel,
+    )
+    shutil.rmtree(scratch)
+    return Ended(status, round(time.monotonic() - start, 3))
+
+
+def _check(
+    entry: str, one: Gxx, ended: Ended, folder: Path, keep: Callable[[], Path], limit_seconds: float
+) -> None:
+    status = process.exit_status(entry, ended.status, limit_seconds)
+    if status != 0:
+        words = said(folder / one.log)
+        put(folder / nvcc.LOG, words)
+        raise nvcc.refusal(entry, status, words, keep, one.command, "g++", one.source)

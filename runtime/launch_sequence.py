@@ -1,0 +1,319 @@
+"""What one call launches: kernels, and torch functions between them, over one workspace, on the caller's
+stream and on branches beside it. A single kernel is a series of one step.
+
+`ucutlass.runtime.launch` checks calls and allocates; here is what follows. The native launcher runs the
+same steps, but for torch functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ucutlass.runtime.entry_codes import CUDA_BASE, LaunchError
+from ucutlass.runtime.side_streams import Branches, branches_of
+from ucutlass.runtime.torch_device import stream
+
+ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 7)
+"""The binary interface of emitted kernels (ucutlass/kernels/gemm/plan.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Bytes from the workspace's beginning."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The tensor that a torch function of this call made, by its number."""
+
+    number: int
+
+
+Where: TypeAlias = "int | Inside | Held"
+"""Where a tensor lies; a number is its position among the call's own (parameters, then results)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A host scalar of the call, by its position among those."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """On which lane a step runs (0: the caller's stream), which events it waits for and which it records
+    when it has been launched. Events are numbers."""
+
+    lane: int = 0
+    waits: tuple[int, ...] = ()
+    records: int | None = None
+
+
+ALONE = Turn()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel. `entry` is the address of its entry; `workspace` is where its own begins, None where
+    it needs none; `keep` owns the entry's library."""
+
+    name: str
+    entry: int
+    extents: tuple[int, ...]
+    knobs: tuple[int, ...]
+    tensors: tuple[Where, ...]
+    scalars: tuple[Scalar | float, ...]
+    workspace: int | None
+    turn: Turn = ALONE
+    keep: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor argument of a torch function: where it lies and what it is."""
+
+    where: Where
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A torch function on the caller's stream; its result, which must have `result`'s shape, is copied
+    to `result.where`, or kept as that `Held`."""
+
+    name: str
+    function: Callable[..., torch.Tensor]
+    arguments: tuple[View | Scalar | float | int, ...]
+    result: View
+    turn: Turn = ALONE
+
+
+Step: TypeAlias = Launch | Foreign
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Steps in an order in which they may be launched. `workspace` counts bytes. `start` is the event that
+    the caller's stream records first, for branches that wait for nothing else; `joins` are the lanes that
+    it waits for at the end, each by an event of its own. `lanes` and `events` count."""
+
+    steps: tuple[Step, ...]
+    workspace: int
+    lanes: int = 1
+    events: int = 0
+    start: int | None = None
+    joins: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def native(self) -> bool:
+        """Whether the native launcher can run it."""
+        return all(
+            isinstance(s, Launch) and len(s.tensors) <= MOST_TENSORS and len(s.scalars) <= MOST_SCALARS
+            for s in self.steps
+        )
+
+
+MOST_TENSORS, MOST_SCALARS = 64, 32
+"""Of one kernel, that the native launcher takes (launcher.c)."""
+
+
+class TorchResultMismatch(Exception):
+    """A torch function of a pipeline gave another shape than the pipeline's text says."""
+
+
+OnStep: TypeAlias = Callable[[int], object]
+"""Called with a step's number right after its launch, for whoever times steps."""
+
+
+class Runner:
+    """A series whose launches are prepared as ctypes wants them."""
+
+    def __init__(self, name: str, series: Series, device: torch.device) -> None:
+        self.name = name
+        self.series = series
+        self.device = device
+        self._ready = [_ready(s) if isinstance(s, Launch) else None for s in series.steps]
+
+    def run(
+        self,
+        tensors: Sequence[torch.Tensor],
+        scalars: Sequence[float],
+        workspace: torch.Tensor | None,
+        on_step: OnStep | None = None,
+    ) -> None:
+        """Launches every step on the current device; `tensors` are parameters, then results.
+
+        Raises LaunchError naming the step whose entry failed, and TorchResultMismatch.
+        """
+        s = self.series
+        call = _Call(tensors, scalars, workspace, {})
+        main = stream(self.device)
+        if s.lanes == 1:
+            self._steps(call, [main], None, on_step)
+            return
+        with branches_of(self.device, main, s.lanes, s.events) as found:
+            if s.start is not None:
+                self._done(found.record(s.start, 0))
+            try:
+                self._steps(call, found.streams, found, on_step)
+            except BaseException:
+                for lane, event in s.joins:  # the workspace goes back to the caller's stream
+                    found.record(event, lane), found.wait(event, 0)
+                raise
+            for lane, event in s.joins:
+                self._done(found.record(event, lane))
+                self._done(found.wait(event, 0))
+
+    def _done(self, status: int) -> None:
+        if status:
+            raise LaunchError(self.name, CUDA_BASE + status)
+
+    def _steps(
+        self, call: _Call, streams: Sequence[int], events: Branches | None, on_step: OnStep | None
+    ) -> None:
+        for number, (step, ready) in enumerate(zip(self.series.steps, self._ready, strict=True)):
+            if events is not None:
+                for event in step.turn.waits:
+                    self._done(events.wait(event, step.turn.lane))
+            if ready is None:
+                assert isinstance(step, Foreign)
+                call.foreign(step)
+            elif code := ready.launch(call, streams[step.turn.lane]):
+                raise LaunchError(self.named(number), code)
+            if events is not None and step.turn.records is not None:
+                self._done(events.record(step.turn.records, step.turn.lane))
+            if on_step is not None:
+                on_step(number)
+
+    def named(self, number: int) -> str:
+        """What a failure of a step is said of: the program, and the step where there are several."""
+        steps = self.series.steps
+        return self.name if len(steps) == 1 else f"{self.name}, stage {steps[number].name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call's memory. `held` fills as torch functions run."""
+
+    tensors: Sequence[torch.Tensor]
+    scalars: Sequence[float]
+    workspace: torch.Tensor | None
+    held: dict[int, torch.Tensor]
+
+    def pointer(self, where: Where) -> int:
+        match where:
+            case int():
+                return self.tensors[where].data_ptr()
+            case Inside(offset):
+                assert self.workspace is not None
+                return self.workspace.data_ptr() + offset
+            case Held(number):
+                return self.held[number].data_ptr()
+
+    def view(self, view: View) -> torch.Tensor:
+        match view.where:
+            case int(index):
+                return self.tensors[index]
+            case Held(number):
+                return self.held[number]
+            case Inside(offset):
+                assert self.workspace is not None
+                count = math.prod(view.shape) * view.dtype.itemsize
+                return self.workspace[offset : offset + count].view(view.dtype).view(view.shape)
+
+    def scalar(self, value: Scalar | float) -> float:
+        return self.scalars[value.index] if isinstance(value, Scalar) else value
+
+    def foreign(self, step: Foreign) -> None:
+        given = [
+            self.view(a) if isinstance(a, View) else self.scalar(a) if isinstance(a, Scalar) else a
+            for a in step.arguments
+        ]
+        with torch.no_grad():
+            made = step.function(*given)
+        wanted = step.result
+        if tuple(made.shape) != wanted.shape:
+            raise TorchResultMismatch(
+                f"stage {step.name} gave shape {list(made.shape)}, but its type says {list(wanted.shape)}"
+            )
+        match wanted.where:
+            case Held(number):
+                self.held[number] = made.to(wanted.dtype).contiguous()
+            case _:
+                self.view(wanted).copy_(made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A launch with what does not change between calls."""
+
+    step: Launch
+    function: Any
+    extents: Any
+    knobs: Any
+
+    def launch(self, call: _Call, on: int) -> int:
+        step = self.step
+        pointers = [call.pointer(w) for w in step.tensors]
+        scalars = [call.scalar(s) for s in step.scalars]
+        own = None if step.workspace is None else call.pointer(Inside(step.workspace))
+        code: int = self.function(
+            (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
+            self.extents,
+            (ctypes.c_double * max(1, len(scalars)))(*scalars),
+            self.knobs,
+            own,
+            None,
+            on,
+        )
+        return code
+
+
+def _ready(step: Launch) -> _Ready:
+    return _Ready(
+        step,
+        ENTRY(step.entry),
+        (ctypes.c_int64 * len(step.extents))(*step.extents),
+        (ctypes.c_int64 * max(1, len(step.knobs)))(*step.knobs),
+    )
+
+
+def native_steps(series: Series) -> tuple[tuple[Any, ...], ...]:
+    """The steps as launcher.c `read_step` reads them. Call `series.native` first.
+
+    A tensor is its position, or -1 - its offset into the workspace; a scalar is its position, or -1 and
+    its value beside; a workspace or event that is not there is -1.
+    """
+    return tuple(
+        (
+            s.entry,
+            s.extents,
+            s.knobs,
+            tuple(w if isinstance(w, int) else -1 - w.offset for w in s.tensors if not isinstance(w, Held)),
+            tuple(v.index if isinstance(v, Scalar) else -1 for v in s.scalars),
+            tuple(0.0 if isinstance(v, Scalar) else float(v) for v in s.scalars),
+            -1 if s.workspace is None else s.workspace,
+            s.turn.lane,
+            s.turn.waits,
+            -1 if s.turn.records is None else s.turn.records,
+        )
+        for s in series.steps
+        if isinstance(s, Launch)
+    )
+
+
+def torch_function(
+    function: Callable[..., torch.Tensor], keywords: Mapping[str, Any]
+) -> Callable[..., torch.Tensor]:
+    """A torch function with its keywords bound."""
+    return lambda *given: function(*given, **keywords)

@@ -1,0 +1,250 @@
+"""Runs a PyTorch problem file on real tensors, and says what its module takes, holds and gives.
+
+The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.problem_file`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ucutlass.ir.elements import ELEMENTS
+from ucutlass.runtime.module.signature import Facts, Mode, Number, Precision, Tensor, Unusable
+
+NAMES = ("Model", "get_inputs", "get_init_inputs")
+
+DTYPES = frozenset(e.torch for e in ELEMENTS.values() if e.storable and e.packed == 1)
+"""Element types that a program can take or give, by torch's names."""
+
+_CAST = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+_NEAR = 2.0**-10
+"""Share of a result's largest element by which two runs of one call may differ: threads that add in another
+order differ by far less, a dropped or drawn element by far more."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A problem file at work. `model` is on the CPU, in its mode and precision, weights by the seed."""
+
+    file: str
+    module: ModuleType
+    model: torch.nn.Module
+    precision: Precision
+
+    def inputs(self, seed: int) -> list[Any]:
+        """Fresh inputs as the file draws them. Raises Unusable."""
+        seeded(seed)
+        given = called(self.file, "inputs", "get_inputs()", lambda: list(self.module.get_inputs()))
+        return [_input(self.file, i, one, self.precision) for i, one in enumerate(given)]
+
+    def forward(self, inputs: Sequence[Any], seed: int = 0) -> list[torch.Tensor]:
+        """The results on copies of these inputs. Raises Unusable."""
+        seeded(seed)
+        fresh = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        with torch.no_grad():
+            out = called(self.file, "forward", "Model.forward", lambda: self.model(*fresh))
+        return results(self.file, out)
+
+
+def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> Loaded:
+    """Imports the file and makes its module. Raises Unusable."""
+    spec = importlib.util.spec_from_file_location("ucutlass_problem", file)
+    if spec is None or spec.loader is None:
+        raise Unusable(file, "unreadable", "its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    loader = spec.loader
+    seeded(seed)
+    called(file, "import", "the file itself", lambda: loader.exec_module(module))
+    if missing := [name for name in NAMES if not callable(getattr(module, name, None))]:
+        raise Unusable(file, "lacks", f"it defines no {' and no '.join(missing)}")
+    seeded(seed)
+    init = called(file, "construct", "get_init_inputs()", lambda: list(module.get_init_inputs()))
+    seeded(seed)
+    model = called(file, "construct", "Model(*get_init_inputs())", lambda: module.Model(*init))
+    if not isinstance(model, torch.nn.Module):
+        raise Unusable(file, "lacks", f"Model gives a {type(model).__name__}")
+    match mode:
+        case "eval":
+            model.eval()
+        case "train":
+            model.train()
+    if precision != "own":
+        model = model.to(_CAST[precision])
+    return Loaded(file, module, model, precision)
+
+
+def look(file: str, mode: Mode, precision: Precision) -> Facts:
+    """Everything that a problem needs of a file, after running its module a few times. Raises Unusable."""
+    loaded = load(file, mode, precision)
+    inputs = loaded.inputs(1)
+    found = loaded.forward(inputs)
+    if not _alike(found, loaded.forward(inputs)):
+        raise Unusable(file, "stateful", "two calls on equal inputs, from equal seeds, differ")
+    if not _alike(found, loaded.forward(inputs, seed=1)):
+        raise Unusable(file, "random", f"two seeds give two results{_hint(loaded.model, mode)}")
+    statistics = mode == "constructed" and _by_statistics(loaded, inputs, found)
+    arguments = _arguments(loaded.model, len(inputs))
+    return Facts(
+        tuple(_told(file, n, x) for n, x in zip(arguments, inputs, strict=True)),
+        _state(file, loaded.model.named_parameters()),
+        _state(file, loaded.model.named_buffers()),
+        tuple(_tensor(file, f"result {i}", r) for i, r in enumerate(found)),
+        loaded.model.training,
+        statistics,
+    )
+
+
+def seeded(seed: int) -> None:
+    """Every generator that a file is likely to draw from."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def called(file: str, code: str, where: str, function: Callable[[], T]) -> T:
+    """The function's value; whatever the file's code raises becomes an Unusable of this code."""
+    try:
+        return function()
+    except Unusable:
+        raise
+    except Exception as error:
+        words = f"{where}: {_words(error)}"
+        raise Unusable(file, "memory" if _memory(error) else code, words) from error
+
+
+def results(file: str, out: object) -> list[torch.Tensor]:
+    """The tensors that a forward gave, out of its containers. Raises Unusable."""
+    leaves: list[Any] = tree_leaves(out)
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor | None):
+            raise Unusable(file, "no-tensor", f"a {type(leaf).__name__} is among what it gives")
+    found = [leaf for leaf in leaves if leaf is not None]
+    if not found:
+        raise Unusable(file, "no-tensor", "it gives nothing")
+    return found
+
+
+# --- what is wrong with it -------------------------------------------------------
+
+
+def _words(error: BaseException) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:400] if first else type(error).__name__
+
+
+def _memory(error: BaseException) -> bool:
+    said = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in said
+
+
+def _hint(model: torch.nn.Module, mode: Mode) -> str:
+    drops = any("dropout" in type(m).__name__.lower() for m in model.modules())
+    return "; it has dropout: --mode eval leaves that out" if drops and mode != "eval" else ""
+
+
+def _alike(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(_near(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _near(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    if not x.dtype.is_floating_point:
+        return bool(torch.equal(x, y))
+    finite = x[x.isfinite()].abs()
+    most = float(finite.max()) if finite.numel() else 0.0
+    return bool(torch.allclose(x, y, rtol=0.0, atol=_NEAR * most, equal_nan=True))
+
+
+def _by_statistics(loaded: Loaded, inputs: Sequence[Any], found: Sequence[torch.Tensor]) -> bool:
+    """Whether eval() gives something else, for batch statistics alone. Raises Unusable where it is for
+    anything more."""
+    with _modes(loaded.model):
+        loaded.model.eval()
+        if _alike(found, loaded.forward(inputs)):
+            return False
+    with _modes(loaded.model) as before:
+        loaded.model.eval()
+        for module, training in before:
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase):
+                module.training = training
+        if _alike(found, loaded.forward(inputs)):
+            return True
+    raise Unusable(loaded.file, "mode", "say which is meant: --mode train or --mode eval")
+
+
+@contextmanager
+def _modes(model: torch.nn.Module) -> Iterator[list[tuple[torch.nn.Module, bool]]]:
+    before = [(m, m.training) for m in model.modules()]
+    try:
+        yield before
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+# --- as facts --------------------------------------------------------------------
+
+
+def _arguments(model: torch.nn.Module, count: int) -> list[str]:
+    """Names of forward's arguments; `x0`, `x1`, .. where it does not name them."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        given = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        given = {}.values()  # a forward that is no plain function names nothing
+    named = [p.name for p in given if p.kind in kinds][:count]
+    return [*named, *(f"x{i}" for i in range(len(named), count))]
+
+
+def _input(file: str, at: int, one: Any, precision: Precision) -> Any:
+    match one:
+        case torch.Tensor():
+            floats = one.dtype.is_floating_point and precision != "own"
+            return (one.to(_CAST[precision]) if floats else one).detach()
+        case bool() | int() | float() | str() | None:
+            return one
+        case _:
+            raise Unusable(file, "inputs", f"get_inputs()[{at}] is a {type(one).__name__}")
+
+
+def _told(file: str, name: str, one: Any) -> Tensor | Number | None:
+    match one:
+        case torch.Tensor():
+            return _tensor(file, name, one)
+        case bool() | int() | float():
+            return Number(name, one)
+        case _:
+            return None
+
+
+def _state(file: str, named: Iterable[tuple[str, torch.Tensor]]) -> tuple[Tensor, ...]:
+    """Those that a program can be given; the others are constants of the module."""
+    return tuple(_tensor(file, n, t) for n, t in named if _dtype(t) in DTYPES)
+
+
+def _dtype(one: torch.Tensor) -> str:
+    return str(one.dtype).removeprefix("torch.")
+
+
+def _tensor(file: str, name: str, one: torch.Tensor) -> Tensor:
+    dtype = _dtype(one)
+    if dtype not in DTYPES or one.layout is not torch.strided:
+        raise Unusable(file, "dtype", f"{name} is {dtype}, {one.layout}")
+    return Tensor(name, tuple(one.shape), dtype)

@@ -1,0 +1,228 @@
+"""What a module computes, in float64, on numbers of ours: what a program is held against before it is built.
+
+The module runs twice on the same numbers: in float64, which is what it means, and in float32, which says how
+far rounding may move it. A program is evaluated in float64 without any rounding of its own
+(`ucutlass.reference.unrounded`), so the two may differ by float64's roundoff alone.
+
+The file's code is executed here: call this in an isolated process only (`ucutlass.tasks.problem_file`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, cast
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ucutlass.ir.elements import F32
+from ucutlass.runtime.distributions import Distribution, floats, whole
+from ucutlass.runtime.module.inspection import Loaded
+from ucutlass.runtime.module.signature import Unusable
+
+Draw: TypeAlias = Literal["own", "normal", "integer", "again", "positive", "wide"]
+
+DRAWS: tuple[Draw, ...] = ("own", "normal", "integer", "again", "positive", "wide")
+"""The file's own inputs and weights; then inputs of ours, and once more the file's, drawn anew, each with
+other weights. Random points tell two formulas apart, integers leave little room for rounding, one-sided and
+wide numbers reach the branches of clamps and the ends of exponentials."""
+
+FEW = 3
+LARGE = 2**27
+"""Elements of inputs and state together from which only the first FEW draws are asked: more takes minutes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One question: inputs and state by name in float64 (integers and truth values as they are), the results
+    in float64, and by how much a right float64 result may differ, one number a result."""
+
+    draw: Draw
+    inputs: Sequence[Any]
+    state: Mapping[str, torch.Tensor]
+    results: Sequence[torch.Tensor]
+    tolerances: Sequence[float]
+
+
+def cases(loaded: Loaded, bound: frozenset[str], seed: int, device: str = "cpu") -> Iterator[Case]:
+    """Questions to a program, whose tensors lie on the device. `bound` are the state's names that the program
+    takes: buffers that it does not take keep their values, as constants of the module. Raises Unusable."""
+    own = [_there(x, device) for x in loaded.inputs(1)]
+    first = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
+    size = sum(t.numel() for t in (*own, *first.values()) if isinstance(t, torch.Tensor))
+    for number, draw in enumerate(DRAWS[:FEW] if size > LARGE else DRAWS):
+        chance = torch.Generator(device).manual_seed(seed + number)
+        given = own
+        if draw == "again":
+            given = [_there(x, device) for x in loaded.inputs(2 + seed + number)]
+        inputs = [_input(x, draw, chance) for x in given]
+        state = {n: t if draw == "own" else _weights(n, t, bound, loaded, chance) for n, t in first.items()}
+        yield _case(loaded, draw, inputs, state, device)
+
+
+def _case(
+    loaded: Loaded, draw: Draw, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], device: str
+) -> Case:
+    exact = _run(loaded, inputs, state, torch.float64, device)
+    twin = _run(loaded, inputs, state, torch.float32, device)
+    for i, (result, rough) in enumerate(zip(exact, twin, strict=True)):
+        narrow = result.dtype.is_floating_point and result.dtype != torch.float64
+        if narrow or result.shape != rough.shape:
+            told = f"result {i} is {result.dtype} of {tuple(result.shape)} there"
+            raise Unusable(loaded.file, "widened", told)
+    tolerances = [tolerance(x, y) for x, y in zip(exact, twin, strict=True)]
+    wide = [_as(x, torch.float64) for x in inputs]
+    return Case(draw, wide, {n: _as(t, torch.float64) for n, t in state.items()}, exact, tolerances)
+
+
+CONDITION = 2.0**-19
+"""float64 rounds 2**-29 times as coarsely as float32, so a right float64 result of the same formula is 2**-29
+of the float32 twin's error away; 2**10 is left for formulas that add in another order or cancel more."""
+
+FLOOR = 2.0**-44
+CEILING = 2.0**-20
+"""Least and most tolerance, shares of a result's largest element: some hundred roundings of float64, and what
+stays far below any lane's own."""
+
+
+def tolerance(exact: torch.Tensor, twin: torch.Tensor) -> float:
+    """How far from `exact` a right float64 result may be, by what float32 makes of the same formula; 0 for
+    integers and truth values."""
+    if not exact.dtype.is_floating_point:
+        return 0.0
+    most = moved = 0.0
+    for x, y in parts(exact, twin):
+        rough = y.to(torch.float64)
+        most = max(most, _largest(x))
+        moved = max(moved, _largest(x - rough))
+    if not moved and not bool(twin.isfinite().any()):
+        moved = most  # where float32 has no number at all, it says nothing of the formula
+    return min(max(CONDITION * moved, FLOOR * most), CEILING * most)
+
+
+PART = 2**26
+"""Elements that are compared at once: a problem's results may fill half of the memory."""
+
+
+def parts(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Two tensors of one shape, flattened, piece by piece."""
+    x, y = a.reshape(-1), b.reshape(-1)
+    for start in range(0, x.numel(), PART):
+        yield x[start : start + PART], y[start : start + PART]
+
+
+def _largest(x: torch.Tensor) -> float:
+    """The largest size among the finite elements; 0 without any."""
+    return float(x.abs().nan_to_num(nan=0.0, posinf=0.0).max()) if x.numel() else 0.0
+
+
+# --- numbers ---------------------------------------------------------------------
+
+
+def _input(x: Any, draw: Draw, chance: torch.Generator) -> Any:
+    """An input of the draw; integers stay between the least and the largest of the file's own, since they may
+    be classes, positions or sizes."""
+    if not isinstance(x, torch.Tensor) or draw in ("own", "again"):
+        return x
+    if x.dtype.is_floating_point:
+        return _floats(tuple(x.shape), draw, chance)
+    if not x.numel():
+        return x
+    low, high = (0, 1) if x.dtype == torch.bool else (int(x.min()), int(x.max()))
+    return whole(low, high, tuple(x.shape), chance).to(x.dtype)
+
+
+def _floats(shape: tuple[int, ...], draw: Draw, chance: torch.Generator) -> torch.Tensor:
+    if draw == "integer":
+        return whole(-4, 4, shape, chance).to(torch.float32)
+    # Rounded to float32, so that both runs of the module see the same numbers.
+    return floats(F32, shape, cast(Distribution, draw), chance).to(torch.float32)
+
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _weights(
+    name: str, own: torch.Tensor, bound: frozenset[str], loaded: Loaded, chance: torch.Generator
+) -> torch.Tensor:
+    """Other weights of the same scale, so that what a fresh module has by accident, a bias of 0 or a gain
+    of 1, is no constant; a buffer only where the program takes it or a norm keeps its statistics there."""
+    buffer = name not in {n for n, _ in loaded.model.named_parameters()}
+    if not own.dtype.is_floating_point or not own.numel():
+        return own
+    wide = own.to(torch.float64)
+    if buffer:
+        if name not in bound and name.rpartition(".")[2] not in _STATISTICS:
+            return own
+        if bool((wide != 0).any()):
+            factor = torch.rand(own.shape, generator=chance, dtype=torch.float64, device=own.device) + 0.5
+            return torch.where(wide == 0, wide, wide * factor).to(torch.float32)
+    spread = float(wide.std(correction=0)) or 0.5 * (float(wide.abs().mean()) or 1.0)
+    noise = torch.randn(own.shape, generator=chance, dtype=torch.float64, device=own.device)
+    return (wide + spread * noise).to(torch.float32)
+
+
+# --- the module ------------------------------------------------------------------
+
+
+def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _run(
+    loaded: Loaded, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: str
+) -> list[torch.Tensor]:
+    """The results, with the model and everything that it makes in `dtype`. Raises Unusable."""
+    model = loaded.model.to(device)
+    for name, tensor in _state(model):
+        tensor.data = _as(state[name], dtype).clone()
+    given = [_as(x, dtype) for x in inputs]
+    try:
+        with _default(dtype), _Widened(dtype):
+            return replace(loaded, model=model).forward(given)
+    except Unusable as error:
+        code = "widened" if error.code == "forward" else error.code
+        raise Unusable(loaded.file, code, f"in {dtype}: {error.why}") from error
+
+
+def _there(x: Any, device: str) -> Any:
+    return x.to(device) if isinstance(x, torch.Tensor) else x
+
+
+def _as(x: Any, dtype: torch.dtype) -> Any:
+    return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else x
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """Factories make this element, and float32 is float32: TF32 would make the twin's error thousands of
+    times as large."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = (torch.get_default_dtype(), matmul.allow_tf32, cudnn.allow_tf32)
+    torch.set_default_dtype(dtype)
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before[0])
+        matmul.allow_tf32, cudnn.allow_tf32 = before[1:]
+
+
+class _Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What a forward casts to, or makes in, a floating element is made in this one instead."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._dtype = dtype
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        asked = given.get("dtype")
+        if isinstance(asked, torch.dtype) and asked.is_floating_point:
+            given["dtype"] = self._dtype
+        return func(*args, **given)

@@ -1,0 +1,155 @@
+"""NVRTC and nvJitLink through ctypes: what they make, and what they say when they refuse."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.emit.test_gemm_sm90 import batched_with_reductions, bias_gelu, fp8_two_stores
+from tests.jit.machine_code import kernels
+from tests.jit.staged_plans import biased, everything, scaled_relu
+from ucutlass.emit.function_forms import FORMS
+from ucutlass.emit.gemm.staged import stage
+from ucutlass.ir.functions import FUNCTIONS
+from ucutlass.kernels.arithmetic import Compute, Literal_
+from ucutlass.kernels.gemm.plan import GemmPlan
+from ucutlass.runtime.jit import compiler_process, device_compile, nvjitlink, nvrtc, shared_library
+
+OPTIONS = ("-std=c++17", "-arch=sm_90a", "-dlto", "-rdc=true")
+LINK = ("-lto", "-arch=sm_90a")
+
+SKELETON = """
+extern "C" __device__ float arithmetic(float x);
+extern "C" __global__ void kernel(float* x) { x[threadIdx.x] = arithmetic(x[threadIdx.x]); }
+"""
+
+
+def each_function() -> Iterator[GemmPlan]:
+    for name, function in FUNCTIONS.items():
+        if function.domain == "float" and name in FORMS:
+            literals = [Literal_(0.5, "f32") for _ in function.parameters[1:]]
+            args = (2, *range(3, 3 + len(literals)))
+            yield biased(*literals, Compute(name, args, "f32"))
+
+
+@pytest.mark.parametrize(
+    "make", [bias_gelu, fp8_two_stores, batched_with_reductions, scaled_relu, everything]
+)
+def test_takes_every_arithmetic(make: Callable[[], GemmPlan], compiler: nvrtc.Nvrtc) -> None:
+    ir, said = nvrtc.compile_lto(compiler, stage(make()).arithmetic, "arithmetic.cu", OPTIONS)
+    assert ir and not said
+
+
+def test_takes_every_float_function_without_a_header(compiler: nvrtc.Nvrtc) -> None:
+    plans = list(each_function())
+    assert len(plans) > 10
+    for one in plans:
+        nvrtc.compile_lto(compiler, stage(one).arithmetic, "arithmetic.cu", OPTIONS)
+
+
+def test_a_refused_source_comes_with_its_line(compiler: nvrtc.Nvrtc) -> None:
+    with pytest.raises(nvrtc.NvrtcRefused, match=r'part\.cu\(2\): error: identifier "gone" is undefined'):
+        nvrtc.compile_lto(compiler, "__device__ int f() {\n  return gone; }", "part.cu", OPTIONS)
+
+
+def test_an_unknown_option_is_the_machines_fault(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+    with pytest.raises(nvrtc.NvrtcFailed, match="nvrtcCompileProgram: NVRTC_ERROR_INVALID_OPTION"):
+        nvrtc.compile_lto(compiler, "", "part.cu", ["-no-such-option"])
+    with pytest.raises(nvjitlink.NvJitLinkFailed, match="nvJitLinkCreate: nvJitLink unrecognised option"):
+        nvjitlink.link(linker, {}, ["-no-such-option"])
+
+
+def test_linked_code_is_that_of_one_file(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+    body = "{ return fmaf(x, x, 1.0f); }"
+    device = 'extern "C" __device__ float arithmetic(float x) '
+    parts = [nvrtc.compile_lto(compiler, text, "part.cu", OPTIONS)[0] for text in (SKELETON, device + body)]
+    whole, _ = nvrtc.compile_lto(compiler, device + body + SKELETON, "one.cu", OPTIONS)
+    both = dict(zip(("skeleton", "arithmetic"), parts, strict=True))
+    apart, said = nvjitlink.link(linker, both, (*LINK, "-Xptxas=-v"))
+    together, _ = nvjitlink.link(linker, {"one": whole}, LINK)
+    assert kernels(apart).keys() == {"kernel"}, "the arithmetic is inlined, and dropped"
+    assert kernels(apart) == kernels(together)
+    assert "Compiling entry function 'kernel' for 'sm_90a'" in said
+
+
+def test_a_missing_part_is_named(compiler: nvrtc.Nvrtc, linker: nvjitlink.NvJitLink) -> None:
+    part, _ = nvrtc.compile_lto(compiler, SKELETON, "part.cu", OPTIONS)
+    with pytest.raises(nvjitlink.LinkRefused, match="'arithmetic'"):
+        nvjitlink.link(linker, {"skeleton": part}, LINK)
+
+
+def test_what_is_no_ir_is_refused_by_its_name(linker: nvjitlink.NvJitLink) -> None:
+    with pytest.raises(nvjitlink.LinkRefused, match="broken"):
+        nvjitlink.link(linker, {"broken": b"no such IR"}, LINK)
+
+
+@pytest.mark.parametrize(
+    ("load", "error", "package"),
+    [
+        (nvrtc.load, nvrtc.NvrtcMissing, "nvidia-cuda-nvrtc"),
+        (nvjitlink.load, nvjitlink.NvJitLinkMissing, "nvidia-nvjitlink"),
+    ],
+)
+def test_a_missing_library_says_what_to_install(
+    load: Any, error: type[Exception], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(soname: str, beside: str = "") -> ctypes.CDLL:
+        raise OSError(f"{soname}: cannot open shared object file")
+
+    monkeypatch.setattr(shared_library, "load", gone)
+    with pytest.raises(error, match=f"cannot open shared object file; to mend it: pip install '{package}"):
+        load.__wrapped__()
+
+
+# --- the worker's status ----------------------------------------------------------
+
+
+def status_of(text: str, folder: Path, output: Path, *outs: str) -> int:
+    """Of a worker that compiles this file, into each of `outs`, and speaks into `output`."""
+    (folder / "part.cu").write_text(text)
+    work = [asdict(device_compile.Compile("part.cu", out, OPTIONS)) for out in outs or ("part.ltoir",)]
+    (folder / "job.json").write_text(json.dumps({"compile": work, "link": None, "seconds": "s.json"}))
+    env = device_compile._environment()
+    env.pop("PYTHONUNBUFFERED", None)  # which hides what words in a buffer do to the status
+    command = [sys.executable, "-m", compiler_process.__name__, "job.json"]
+    with output.open("w") as out:
+        return subprocess.run(command, cwd=folder, env=env, stdout=out, check=False).returncode
+
+
+REFUSED = "__device__ int f() { return gone; }"
+
+
+def test_a_refusal_has_its_own_status_and_words(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    assert status_of(REFUSED, tmp_path, tmp_path / "log") == compiler_process.REFUSED
+    assert "gone" in (tmp_path / "log").read_text()
+
+
+def test_words_that_find_no_room_are_a_full_disk(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    assert status_of(REFUSED, tmp_path, Path("/dev/full")) == compiler_process.FULL[errno.ENOSPC]
+
+
+def test_a_part_that_finds_no_room_is_one_too(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    """Also where there were words of an earlier part."""
+    (tmp_path / "full.ltoir").symlink_to("/dev/full")
+    outs, text = ("part.ltoir", "full.ltoir"), f"#warning of this\n{SKELETON}"
+    assert status_of(text, tmp_path, tmp_path / "log", "part.ltoir") == 0
+    assert "of this" in (tmp_path / "log").read_text()
+    assert status_of(text, tmp_path, Path("/dev/full"), *outs) == compiler_process.FULL[errno.ENOSPC]
+
+
+def test_another_failure_to_write_is_no_full_disk(compiler: nvrtc.Nvrtc, tmp_path: Path) -> None:
+    (tmp_path / "part.ltoir").mkdir()
+    assert status_of(SKELETON, tmp_path, tmp_path / "log") not in (
+        0,
+        compiler_process.REFUSED,
+        *compiler_process.FULL.values(),
+    )

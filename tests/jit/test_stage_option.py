@@ -1,0 +1,61 @@
+"""`ucc build --stage`: asked for one kernel, and said where it does not serve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ucutlass import backend
+from ucutlass.cli import main
+from ucutlass.runtime.cache import Cache
+from ucutlass.runtime.jit import nvrtc
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("linear_gelu.ucu", "-s", "M=64", "--all", "--arch", "sm80"), "only TMA kernels for sm90a"),
+        (("linear_gelu.ucu", "--shape", "M=128", "--arch", "sm80"), "only TMA kernels for sm90a"),
+        (("linear_gelu.ucu", "-s", "M=64", "--arch", "sm80"), "only TMA kernels for sm90a"),
+    ],
+)
+def test_says_what_it_does_not_serve(
+    arguments: tuple[str, ...], said: str, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UCUTLASS_CACHE_DIR", str(cache.root))
+    file, *rest = arguments
+    sizes = ("-s", "N=256,K=256")
+    done = CliRunner().invoke(main, ["build", str(EXAMPLES / file), *sizes, "--stage", "a", *rest])
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not cache.entries()
+
+
+def missing() -> tuple[int, int]:
+    raise nvrtc.NvrtcMissing("NVRTC cannot be loaded", nvrtc.INSTALL)
+
+
+def test_without_nvrtc_auto_is_plain_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a process; a stage that was asked for by its name stays."""
+    backend._auto.cache_clear()
+    monkeypatch.setattr(nvrtc, "version", missing)
+    with pytest.warns(backend.StagesMissingWarning, match="pip install 'nvidia-cuda-nvrtc"):
+        assert backend.stage_here("auto") == "plain"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backend.stage_here("auto") == "plain"
+        assert [backend.stage_here(stage) for stage in ("b", "a", "plain")] == ["b", "a", "plain"]
+    backend._auto.cache_clear()
+
+
+def test_a_plain_load_imports_nothing_of_builds_in_stages() -> None:
+    said = "import sys, ucutlass.backend; print(*[m for m in sys.modules if 'runtime.jit' in m or 'staged' in m])"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,138 @@
+"""One GPU of this machine, or none, with its timing lane and the processes that launch on it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from threading import Event, Lock, Thread
+
+from ucutlass.engine.work import CANCELLED, Work
+from ucutlass.runtime import isolation
+from ucutlass.runtime.bench import gpu_lock
+from ucutlass.runtime.errors import MachineError
+
+WAKE_SECONDS = 30.0
+"""What a process may take to get ready, and to wait for its turn on the lane."""
+
+_NOTHING = "os:getpid"
+
+
+def visible_gpu() -> str:
+    """The UUID of this process's first GPU, which names its lane. Raises NoGpu."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    # CUDA takes the first digits of a UUID too; a lane must have one name.
+    if re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first):
+        return first
+    return gpu_lock.gpu_uuid()
+
+
+class Place:
+    """`gpu` says the UUID when it is first needed; `environ` is that of the processes that launch, None for
+    this one's. Calls that need the GPU wait for its lane, so any number of threads may call."""
+
+    def __init__(
+        self,
+        gpu: Callable[[], str] = visible_gpu,
+        environ: Mapping[str, str] | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._gpu = gpu
+        self._environ = environ
+        self._on_wait = on_wait
+        self._warm = isolation.Warm(environ)
+        self._spare: isolation.Warm | None = None
+        # Searches that said that they will ask for a fresh process, and what it should import.
+        self._awaited = 0
+        self._names: Sequence[str] = ()
+        self._woken = False
+        self._lock = Lock()
+
+    def run(self, work: Work, cancel: Event) -> isolation.Outcome:
+        """Raises what a function that runs here raises as MachineError, LockTimeout and NoGpu."""
+        if cancel.is_set():
+            return CANCELLED
+        match work.row.process:
+            case "here":
+                return _here(work, cancel)
+            case "prepare":
+                self._prepare(work.row.target.split())
+                return isolation.Returned(None, "")
+            case process:
+                with gpu_lock.held(self._gpu(), timeout_seconds=work.wait_seconds, on_wait=self._on_wait):
+                    start = time.monotonic()
+                    outcome = self._called(self._warm, work) if process == "warm" else self._fresh(work)
+                    return replace(outcome, lane_seconds=time.monotonic() - start)
+
+    def _called(self, process: isolation.Warm, work: Work) -> isolation.Outcome:
+        return process.call(work.row.target, work.arguments, limit_seconds=work.limit_seconds)
+
+    def _prepare(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self._awaited += 1
+            self._names = names
+            self._have_spare()
+            first, self._woken = not self._woken, True
+        if first:
+            self._wake(self._warm)
+
+    def _have_spare(self) -> None:
+        """With the lock: one is enough, since one lane takes them one after another."""
+        if self._spare is None and self._awaited > 0:
+            self._spare = isolation.Warm(self._environ)
+            self._wake(self._spare)
+
+    def _wake(self, process: isolation.Warm) -> None:
+        """Starts the process and lets it import; then, in a thread, lets it do once on the GPU what is slow
+        the first time. That takes the lane and not the process on its own: one that waited for the lane
+        would keep whoever holds it, and calls it, waiting."""
+        process.prepare([name for name in self._names if ":" not in name])
+        functions = [name for name in self._names if ":" in name]
+        if functions:
+            Thread(target=self._call_all, args=(process, functions), daemon=True).start()
+
+    def _call_all(self, process: isolation.Warm, functions: Sequence[str]) -> None:
+        # What fails here is said by the call that needs it. A process that was taken and closed meanwhile
+        # takes no call, which executors say with a RuntimeError.
+        with suppress(MachineError, RuntimeError):
+            process.call(_NOTHING, {}, limit_seconds=WAKE_SECONDS)  # its imports are done
+            with gpu_lock.held(self._gpu(), timeout_seconds=WAKE_SECONDS, on_wait=lambda _: None):
+                for function in functions:
+                    process.call(function, {}, limit_seconds=WAKE_SECONDS)
+
+    def _fresh(self, work: Work) -> isolation.Outcome:
+        """In a process that has done nothing but get ready, and ends with this call."""
+        with self._lock:
+            process, self._spare = self._spare, None
+            self._awaited = max(0, self._awaited - 1)
+            self._have_spare()
+        if process is None:
+            process = isolation.Warm(self._environ)
+        try:
+            return self._called(process, work)
+        finally:
+            process.close()
+
+    def close(self) -> None:
+        with self._lock:
+            spare, self._spare = self._spare, None
+        for process in (self._warm, spare):
+            if process is not None:
+                process.close()
+
+
+def _here(work: Work, cancel: Event) -> isolation.Outcome:
+    """As `isolation_child` calls, but in this process."""
+    module, _, function = work.row.target.partition(":")
+    try:
+        called = getattr(importlib.import_module(module), function)
+        return isolation.Returned(called(**work.arguments, cancel=cancel), "")
+    except MachineError:
+        raise
+    except Exception as error:
+        return isolation.Raised(type(error).__qualname__, str(error), traceback.format_exc(), "")

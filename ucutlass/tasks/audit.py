@@ -1,0 +1,197 @@
+"""What a program's float64 reference depends on: the experiments of `ucc audit`.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ucutlass.ir import Program
+from ucutlass.runtime.inputs import Distribution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ucutlass.reference import Expected
+
+CUTS = (64, 256, 1024)
+"""To what free extents are cut. The first that the program's requirements admit is asked; what seems to
+depend on nothing there is asked again at the next ones, since a mask by coordinates may leave nothing of
+a small tensor."""
+
+VOLUME = 2**21
+"""Most products of all free extents; the largest is halved until they fit."""
+
+FLAT = 1e-2
+"""Absolute and relative tolerance that benchmarks of generated kernels commonly use
+(KernelBench's for half types; SOL-ExecBench's)."""
+
+BASES = 6
+"""Draws of all inputs around which one is changed."""
+
+DRAWS: tuple[tuple[Distribution, int], ...] = (
+    ("normal", 0),
+    ("normal", 1),
+    ("uniform", 2),
+    ("positive", 3),
+    ("wide", 4),
+)
+
+
+def probe(text: str, file: str, name: str | None, sizes: dict[str, int], seed: int) -> dict[str, Any]:
+    """Draws inputs of several distributions, and one input at a time anew or negated.
+
+    Returns `sizes` (those used), `results` (`name`, `constant`, `fixed`, `flat`) and `inputs`
+    (`name`, `moves`, `bytes` at these sizes), as `ucutlass.agent.integrity.bundle` says. Raises
+    ReducedSizesError where no reduced extents satisfy the program.
+    """
+    from ucutlass import frontend
+    from ucutlass.reference import expect
+    from ucutlass.runtime.inputs import generate
+
+    checked = frontend.read_text(text, file)
+    program = next(p for p in checked.module.programs if name in (None, p.name))
+    found: dict[str, Any] = {}
+    for cut in reduced_sizes(program, sizes):
+        draws = [expect(program, generate(program, cut, d, seed=seed + s)) for d, s in DRAWS]
+        inputs, moved = _inputs(program, cut, seed)
+        results = [
+            {"name": draw[0].name, **_constancy(draw, i in moved)}
+            for i, draw in enumerate(zip(*draws, strict=True))
+        ]
+        found = {"sizes": cut, "results": results, "inputs": inputs}
+        flawed = any(r["constant"] or r["fixed"] for r in found["results"])
+        if not flawed and all(i["moves"] for i in found["inputs"]):
+            break
+    return found
+
+
+class ReducedSizesError(ValueError):
+    """No reduced extents satisfy the program's requirements."""
+
+
+def reduced_sizes(program: Program, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    """The free extents, cut to what the interpreter can do in seconds, the smallest first. Raises
+    ReducedSizesError where none satisfy the program."""
+    import math
+
+    from ucutlass.shapes import ShapeError, complete
+
+    found: list[dict[str, int]] = []
+    for limit in CUTS:
+        cut = {name: min(size, limit) for name, size in sizes.items()}
+        while math.prod(cut.values()) > VOLUME:
+            largest = max(cut, key=lambda d: cut[d])
+            cut[largest] //= 2
+        try:
+            complete(program, cut)
+        except ShapeError:
+            continue
+        if cut not in found and _runs(program, cut):
+            found.append(cut)
+    if not found:
+        given = ", ".join(f"{d}={n}" for d, n in sizes.items())
+        raise ReducedSizesError(f"{program.name}: no extents up to {CUTS[-1]} satisfy it, from {given}")
+    return found
+
+
+def _runs(program: Program, sizes: Mapping[str, int]) -> bool:
+    from ucutlass.reference import evaluate
+    from ucutlass.reference.errors import RequirementError
+    from ucutlass.runtime.inputs import generate
+
+    try:
+        evaluate(program, generate(program, sizes, "zeros"))
+    except RequirementError:
+        return False
+    return True
+
+
+def _constancy(draws: Sequence[Expected], moved: bool) -> dict[str, bool]:
+    """Whether one number (`constant`), one tensor (`fixed`), or one number within the flat tolerance
+    is right for every draw: the intervals around the references have a common point. A result that
+    `moved` beyond its bound elsewhere has none."""
+    import torch
+
+    references = torch.stack([d.reference.to(torch.float64) for d in draws])
+    bounds = torch.stack([d.bound for d in draws])
+    loose = FLAT + FLAT * references.abs()
+    return {
+        "constant": not moved and _common(references, bounds, None),
+        "fixed": not moved and _common(references, bounds, 0),
+        "flat": _common(references, loose, None),
+    }
+
+
+def _common(references: Tensor, bounds: Tensor, over: int | None) -> bool:
+    """Whether the intervals have a point in common, all of them or those along one axis. What is not
+    finite in all draws alike has none."""
+    if references.numel() == 0 or not bool(references.isfinite().all() & bounds.isfinite().all()):
+        return False
+    low, high = references - bounds, references + bounds
+    if over is None:
+        return bool(low.max() <= high.min())
+    return bool((low.amax(over) <= high.amin(over)).all())
+
+
+def _inputs(program: Program, sizes: Mapping[str, int], seed: int) -> tuple[list[dict[str, Any]], set[int]]:
+    """Each tensor with whether a result moved in any of BASES: another input, such as a condition of
+    one element, may hide it in some. Also the results that moved, by position."""
+    from torch import Tensor
+
+    from ucutlass.runtime.inputs import generate
+
+    first = generate(program, sizes, "normal", seed=seed)
+    still = {i for i, argument in enumerate(first) if isinstance(argument, Tensor)}
+    moved: set[int] = set()
+    for base in range(BASES):
+        if still:
+            found = _movers(program, sizes, seed + base, still)
+            still -= found.keys()
+            moved |= {result for results in found.values() for result in results}
+    rows = [
+        {"name": decl.name, "moves": i not in still, "bytes": argument.numel() * argument.element_size()}
+        for i, (decl, argument) in enumerate(zip(program.params, first, strict=True))
+        if isinstance(argument, Tensor)
+    ]
+    return rows, moved
+
+
+def _movers(program: Program, sizes: Mapping[str, int], seed: int, asked: set[int]) -> dict[int, set[int]]:
+    """Of the parameters asked for, those that move results when drawn anew or negated alone, with the
+    results."""
+    import torch
+    from torch import Tensor
+
+    from ucutlass.reference import expect
+    from ucutlass.runtime.inputs import generate, roles_of
+
+    base = generate(program, sizes, "normal", seed=seed)
+    other = generate(program, sizes, "normal", seed=seed + 100)
+    wanted = expect(program, base)
+    roles = roles_of(program)
+    found: dict[int, set[int]] = {}
+    for i in sorted(asked):
+        now, tries = base[i], [other[i]]
+        role = roles.get(program.params[i].name)
+        plain = role is None or (role.below is None and role.offsets_of is None)
+        if plain and isinstance(now, Tensor) and now.is_floating_point():
+            tries.append(now.to(torch.float64).neg().to(now.dtype))  # fp8 has no negation in torch
+        moved = [_moved(wanted, expect(program, [*base[:i], t, *base[i + 1 :]])) for t in tries]
+        if any(moved):
+            found[i] = set().union(*moved)
+    return found
+
+
+def _moved(before: Sequence[Expected], after: Sequence[Expected]) -> set[int]:
+    """The results of which some element is beyond both bounds of its former self."""
+    import torch
+
+    found: set[int] = set()
+    for i, (a, b) in enumerate(zip(before, after, strict=True)):
+        x, y = a.reference.to(torch.float64), b.reference.to(torch.float64)
+        if bool(((x - y).abs() > a.bound + b.bound).any() | (x.isfinite() != y.isfinite()).any()):
+            found.add(i)
+    return found

@@ -1,0 +1,235 @@
+"""A comparison on the GPU: what `ucc bench` does in a process of its own.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ucutlass.api import LoadedKernel, LoadedPipeline
+    from ucutlass.runtime.bench.bench_device import Gpu
+    from ucutlass.runtime.bench.outcome import Candidate, Failed
+    from ucutlass.runtime.bench.protocol import Protocol
+    from ucutlass.runtime.bench.workload import Buffers
+
+
+def on_gpu(
+    text: str,
+    file: str,
+    name: str | None,
+    sizes: dict[str, int],
+    arch: str | None,
+    seed: int,
+    baselines: list[dict[str, Any]],
+    protocols: list[dict[str, Any]],
+    bandwidth: float | None,
+) -> dict[str, Any]:
+    """Verifies the kernel, then times it against the baselines, once a protocol.
+
+    A baseline is `{"name": ..}`, of a `.ucu` file with its `text`, of a PyTorch module with what
+    `ucutlass.tasks.module_baseline` takes as `module` and `names`. `protocols` are fields of
+    `runtime.bench.protocol.Protocol`. Returns `device`, `machine`, `verified` (a list of cases, each
+    with `ok` and `words`) and `regimes`, empty where a case failed: a wrong kernel has no speed. `stages`
+    are those of a pipeline, each timed alone.
+    """
+    import torch
+
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime.bench.cuda import Cuda
+    from ucutlass.runtime.bench.protocol import Protocol
+    from ucutlass.runtime.subject import machine_of
+
+    checked = frontend.read_text(text, file)
+    kernel = loaded(checked, frontend.program(checked, name), arch)
+    chosen = [Protocol(**fields) for fields in protocols]
+    return {
+        "device": torch.cuda.get_device_name(),
+        "machine": asdict(machine_of(torch.cuda.current_device())),
+    } | judged(kernel, Cuda(), sizes, arch, seed, baselines, chosen, bandwidth)
+
+
+def judged(
+    kernel: LoadedKernel | LoadedPipeline,
+    gpu: Gpu,
+    sizes: Mapping[str, int],
+    arch: str | None,
+    seed: int,
+    baselines: Sequence[Mapping[str, Any]],
+    protocols: Sequence[Protocol],
+    bandwidth: float | None,
+) -> dict[str, Any]:
+    """`verified` and `regimes` of `on_gpu`, on any device."""
+    import torch
+
+    verified = [_verified(kernel, sizes, d, seed, gpu.device) for d in ("normal", "integer")]
+    regimes = []
+    with torch.no_grad():
+        for chosen in protocols if all(v["ok"] for v in verified) else ():
+            regimes.append(_compared(kernel, sizes, arch, baselines, chosen, gpu, bandwidth))
+            torch.cuda.empty_cache()
+    stages = _stages(kernel, sizes, seed, gpu.device) if regimes else []
+    return {"verified": verified, "regimes": regimes, "stages": stages}
+
+
+def _stages(
+    kernel: LoadedKernel | LoadedPipeline, sizes: Mapping[str, int], seed: int, device: str
+) -> list[dict[str, Any]]:
+    """A pipeline's stages with their times and which are torch's; none for a kernel."""
+    from ucutlass.ir import Pipeline
+    from ucutlass.runtime.inputs import generate
+
+    if not isinstance(kernel.program, Pipeline) or device != "cuda":
+        return []
+    times = kernel.stage_times(*generate(kernel.program, sizes, "normal", seed=seed, device=device))
+    return [{"name": t.name, "microseconds": t.seconds * 1e6, "torch": t.torch} for t in times]
+
+
+def _verified(
+    kernel: LoadedKernel | LoadedPipeline, sizes: Mapping[str, int], distribution: Any, seed: int, device: str
+) -> dict[str, Any]:
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.inputs import generate
+
+    arguments = generate(kernel.program, sizes, distribution, seed=seed, device=device)
+    verdict = verify.check(kernel.program, kernel.judged(*arguments), arguments)
+    return {"case": distribution, "ok": verdict.ok, "words": str(verdict)}
+
+
+def _out(outs: Sequence[Any]) -> Any:
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def _compared(
+    kernel: LoadedKernel | LoadedPipeline,
+    sizes: Mapping[str, int],
+    arch: str | None,
+    baselines: Sequence[Mapping[str, Any]],
+    chosen: Protocol,
+    gpu: Gpu,
+    bandwidth: float | None,
+) -> dict[str, Any]:
+    """One regime's report, with how the buffers rotated."""
+    import torch
+
+    from ucutlass.runtime.bench.eager import NotAvailable, needs_tf32
+    from ucutlass.runtime.bench.measure import measure
+    from ucutlass.runtime.bench.outcome import Failed
+    from ucutlass.runtime.bench.regimes import not_cold, sets_for
+    from ucutlass.runtime.bench.report import findings_to_json, to_json
+    from ucutlass.runtime.bench.workload import Buffers
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.shapes import complete
+
+    program = kernel.program
+    full = dict(zip(program.dims, complete(program, sizes), strict=True))
+    once = bytes_of_call(kernel, generate(program, sizes, "normal", seed=chosen.seed, device=gpu.device))
+    sets = sets_for(once, gpu.l2, chosen.regime)
+    chance = random.Random(random.SystemRandom().getrandbits(64))
+    buffers = Buffers(program, sizes, sets, gpu.device, chosen.seed, chance)
+    refused: list[Failed] = []
+    try:
+        torch.set_float32_matmul_precision("high" if needs_tf32(program) else "highest")
+    except NotAvailable as reason:
+        refused += [_failed(b["name"], reason) for b in baselines if not b.keys() & {"text", "module"}]
+        baselines = [b for b in baselines if b.keys() & {"text", "module"}]
+    candidates = [candidate_of(kernel, "candidate", buffers)]
+    for asked in baselines:
+        match _baseline(asked, buffers, sizes, full, arch, gpu.device):
+            case Failed() as failed:
+                refused.append(failed)
+            case made:
+                candidates.append(made)
+    measured = measure(candidates, buffers, gpu, chosen, bandwidth=bandwidth)
+    report = to_json(measured, chosen, refused)
+    report["buffers"] = {"sets": sets, "bytes_per_set": once, "l2": gpu.l2}
+    report["findings"] += findings_to_json(not_cold(once, sets, gpu.l2, chosen.regime))
+    return report
+
+
+def bytes_of_call(kernel: LoadedKernel | LoadedPipeline, arguments: Sequence[Any]) -> int:
+    """Of all arguments and results of a call."""
+    from ucutlass.runtime.bench.workload import bytes_of
+
+    results = kernel(*arguments)
+    return bytes_of(arguments) + bytes_of(results if isinstance(results, tuple) else (results,))
+
+
+def candidate_of(kernel: LoadedKernel | LoadedPipeline, name: str, buffers: Buffers) -> Candidate:
+    """A kernel of ours on these buffers, with result tensors of its own."""
+    from ucutlass.runtime.bench.outcome import Candidate
+    from ucutlass.runtime.bench.workload import bytes_of
+
+    made = [kernel(*arguments) for arguments in buffers.arguments]
+    outs = [m if isinstance(m, tuple) else (m,) for m in made]
+
+    def launch(at: int) -> Sequence[Any]:
+        kernel(*buffers.arguments[at], out=_out(outs[at]))
+        return outs[at]
+
+    moved = bytes_of(buffers.arguments[0]) + bytes_of(outs[0])
+    return Candidate(name, launch, buffers.strict(), moved, _branches(kernel))
+
+
+def _branches(kernel: LoadedKernel | LoadedPipeline) -> bool:
+    """Whether a call of it, which was called before, forks streams."""
+    made = getattr(kernel, "built", {}).values()
+    return any(one.plan.lanes.count > 1 for one in made)
+
+
+def _baseline(
+    asked: Mapping[str, Any],
+    buffers: Buffers,
+    sizes: Mapping[str, int],
+    full: Mapping[str, int],
+    arch: str | None,
+    device: str,
+) -> Candidate | Failed:
+    """The baseline, or its failure in its own words: whatever torch or a build raises is kept."""
+    from ucutlass.runtime.bench.baselines import baseline
+    from ucutlass.tasks.module_baseline import module_candidate
+
+    name = asked["name"]
+    try:
+        if "module" in asked:
+            return module_candidate(name, asked["module"], asked["names"], buffers, device)
+        if "text" not in asked:
+            return baseline(name, buffers, full, device)
+        return _other_file(name, asked["text"], buffers, sizes, arch, device)
+    except Exception as error:
+        return _failed(name, error)
+
+
+class OtherProgram(Exception):
+    """A file that is to be a baseline computes from other parameters."""
+
+
+def _other_file(
+    name: str, text: str, buffers: Buffers, sizes: Mapping[str, int], arch: str | None, device: str
+) -> Candidate:
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+
+    checked = frontend.read_text(text, name)
+    other = loaded(checked, frontend.program(checked), arch)
+    ours = [p.type for p in buffers.program.params]
+    theirs = [p.type for p in other.program.params]
+    if ours != theirs or dict(other.program.dims) != dict(buffers.program.dims):
+        raise OtherProgram(f"{other.program.name} has not the parameters of {buffers.program.name}")
+    failed = [
+        v for v in (_verified(other, sizes, d, 0, device) for d in ("normal", "integer")) if not v["ok"]
+    ]
+    if failed:
+        raise OtherProgram(f"wrong, so it has no speed: {failed[0]['words']}")
+    return candidate_of(other, name, buffers)
+
+
+def _failed(name: str, error: Exception) -> Failed:
+    from ucutlass.runtime.bench.outcome import Failed
+
+    return Failed(name, "preparation", f"{type(error).__name__}: {str(error)[:500]}")

@@ -1,0 +1,76 @@
+"""A candidate of the agent on the GPU: held against the problem's reference, then timed.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+ROUNDS = 7
+"""Of the candidate alone: enough to tell whether it may lead. Who leads is measured by `ucc bench`'s
+protocol."""
+
+CASES: tuple[tuple[Literal["normal", "integer"], int], ...] = (("integer", 1), ("normal", 0))
+"""Distributions, and what is added to the seed of each. The last one's arguments are timed, too."""
+
+
+def tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+    """`seconds` of one call, None where it is wrong, and then `words` say how. What it should compute is the
+    `problem`'s to say, not its own. Builds what the cache lacks."""
+    import torch
+
+    try:
+        return _tried(text, problem, name, sizes, arch, seed)
+    except Exception as failure:
+        traceback.clear_frames(failure.__traceback__)  # they hold tensors
+        raise
+    finally:
+        # Judges of other problems share the GPU: what this one's allocator keeps they lack.
+        torch.cuda.empty_cache()
+
+
+def _tried(text: str, problem: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.timing import compare
+
+    checked = frontend.read_text(text, "candidate")
+    kernel = loaded(checked, frontend.program(checked, name), arch)
+    wanted = frontend.program(frontend.read_text(problem), name)
+    for case, more in CASES:
+        arguments = generate(wanted, sizes, case, seed=seed + more, device="cuda", drawn="cuda")
+        verdict = verify.check(wanted, kernel.judged(*arguments), arguments)
+        if not verdict.ok:
+            return {"seconds": None, "words": f"{case}: {verdict}"}
+    sets = rotated(arguments)
+    found = compare({"candidate": turns(kernel, sets)}, len(sets), rounds=ROUNDS)["candidate"]
+    return {"seconds": found.median * 1e-6, "words": ""}
+
+
+def argument_sets(program: Any, sizes: dict[str, int], seed: int) -> list[list[Any]]:
+    """Argument sets that rotate through more than twice the L2."""
+    from ucutlass.runtime.inputs import generate
+
+    return rotated(generate(program, sizes, "normal", seed=seed, device="cuda", drawn="cuda"))
+
+
+def rotated(first: Sequence[Any]) -> list[list[Any]]:
+    """`first` and copies of it, as many as it takes to rotate through more than twice the L2."""
+    import torch
+
+    from ucutlass.runtime.timing import sets_for
+
+    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
+    copies = range(sets_for(moved) - 1)
+    return [list(first), *([a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in copies)]
+
+
+def turns(kernel: Any, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+    """Results rotate like the arguments."""
+    results = [kernel(*arguments) for arguments in sets]
+    return lambda at: kernel(*sets[at], out=results[at])

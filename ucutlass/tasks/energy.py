@@ -1,0 +1,29 @@
+"""A program's energy, for candidates that are equally fast: a trial of an engine's GPU, JSON in and out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+
+def measured(text: str, name: str, sizes: dict[str, int], arch: str, seed: int) -> dict[str, Any]:
+    """`energy`, fields of `runtime.profile.energy.Energy` a call, over two seconds of calls on rotated
+    arguments; or `no_energy`, why there is none. Builds what the cache lacks."""
+    import torch
+
+    from ucutlass import frontend
+    from ucutlass.api import loaded
+    from ucutlass.runtime.subject import machine_of
+    from ucutlass.runtime.timing import compare
+    from ucutlass.tasks.candidate_run import argument_sets, turns
+    from ucutlass.tasks.profile import energy_of
+
+    checked = frontend.read_text(text, "candidate")
+    program = frontend.program(checked, name)
+    kernel = loaded(checked, program, arch)
+    sets = argument_sets(program, sizes, seed)
+    launch = turns(kernel, sets)
+    taken = compare({"candidate": launch}, len(sets), rounds=3)["candidate"].median
+    found = energy_of(launch, len(sets), taken, asdict(machine_of(0))["uuid"])
+    torch.cuda.empty_cache()
+    return found

@@ -1,0 +1,120 @@
+"""A PyTorch problem file in a process of its own: what it is, and whether a program computes the same.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. The file's code is executed
+here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ucutlass.files import put
+from ucutlass.tasks.result_difference import differing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ucutlass.ir import Program
+    from ucutlass.runtime.module.reference import Case
+
+
+def look(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
+    """`{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code, why}}`."""
+    from ucutlass.runtime.module import inspection as looking
+    from ucutlass.runtime.module.signature import Unusable, facts_to_json
+
+    with _written(source) as path:
+        try:
+            return {"facts": facts_to_json(looking.look(path, mode, precision))}
+        except Unusable as error:
+            return {"unusable": {"code": error.code, "why": error.why}}
+
+
+def same(
+    source: str,
+    file: str,
+    mode: Any,
+    precision: Any,
+    names: dict[str, str],
+    text: str,
+    program: str,
+    seed: int,
+    device: str,
+) -> dict[str, Any]:
+    """Whether a program computes what a file's module does: `{"words": ""}`, where they differ
+    `{"words": ..}`, or `{"unusable": ..}`. `names` says of each parameter of the program what it is,
+    `input NUMBER` or `state NAME`."""
+    from ucutlass import frontend
+    from ucutlass.reference.unrounded import unrounded
+    from ucutlass.runtime.module.inspection import load
+    from ucutlass.runtime.module.reference import cases
+    from ucutlass.runtime.module.signature import Unusable
+
+    found = unrounded(frontend.program(frontend.read_text(text, "candidate"), program))
+    bound = frozenset(key.partition(" ")[2] for key in names.values() if key.startswith("state "))
+    with _written(source) as path:
+        try:
+            loaded = load(path, mode, precision)
+            told = False
+            for case in cases(loaded, bound, seed, device):
+                words = _apart(found, names, case)
+                if words:
+                    return {"words": f"on {_DRAWN[case.draw]}, {words}"}
+                told = told or any(bool(r.isfinite().any()) for r in case.results)
+            if not told:
+                raise Unusable(path, "widened", "it gives no finite number on any of the draws")
+        except Unusable as error:
+            return {"unusable": {"code": error.code, "why": error.why}}
+    return {"words": ""}
+
+
+_DRAWN: Mapping[str, str] = {
+    "own": "the file's own inputs and weights",
+    "again": "the file's inputs, drawn anew, and other weights",
+    "normal": "normal numbers",
+    "integer": "small whole numbers",
+    "positive": "numbers from 4 to 8",
+    "wide": "numbers of many magnitudes",
+}
+
+
+@contextmanager
+def _written(source: str) -> Iterator[str]:
+    """The recorded text as a file: what a session judges is not what the file has become since."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "problem.py"
+        put(path, source)
+        yield str(path)
+
+
+def _apart(program: Program, names: Mapping[str, str], case: Case) -> str:
+    """Where the program's results differ from the module's; "" where they do not."""
+    from ucutlass.reference import evaluate
+    from ucutlass.reference.errors import CallError
+
+    arguments = [_argument(p, names[p.name], case) for p in program.params]
+    try:
+        results = evaluate(program, arguments)
+    except CallError as error:
+        return f"it cannot be evaluated: {error}"
+    for at, (ours, theirs) in enumerate(zip(results, case.results, strict=True)):
+        words = differing(theirs, ours, case.tolerances[at])
+        if words:
+            return f"result {at} differs: {words}"
+    return ""
+
+
+def _argument(decl: Any, key: str, case: Case) -> Any:
+    from ucutlass.ir import ScalarType
+    from ucutlass.reference.rounding import outer_dtype
+
+    kind, _, name = key.partition(" ")
+    value = case.inputs[int(name)] if kind == "input" else case.state[name]
+    if isinstance(decl.type, ScalarType):
+        return value
+    return value.to(outer_dtype(decl.type.elem)).contiguous()

@@ -1,0 +1,87 @@
+"""One run of one kernel, judged and timed: what `ucc run` does in a process of its own.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+
+def on_gpu(
+    text: str, file: str, name: str | None, sizes: dict[str, int], arch: str | None, seed: int
+) -> dict[str, Any]:
+    """Runs, verifies against the float64 reference, then times over rotated buffers.
+
+    Returns `comparisons` and `problems` of the verdict, `ok` and `state`, of a pipeline `proof` in words and
+    `judged_stages`, `device`, and `microseconds` a launch
+    with its `spread` (None where the result is wrong: a wrong kernel has no speed), and `torch_share`, what
+    torch functions take of a pipeline's time.
+    """
+    import torch
+
+    from ucutlass import frontend
+    from ucutlass.api import LoadedPipeline, loaded
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.stage_times import torch_share
+
+    checked = frontend.read_text(text, file)
+    k = loaded(checked, frontend.program(checked, name), arch)
+    arguments = generate(k.program, sizes, "normal", seed=seed, device="cuda")
+    verdict = verify.check(k.program, k.judged(*arguments), arguments)
+    timing = _time(k, sizes, seed) if verdict.ok else None
+    share = torch_share(k.stage_times(*arguments)) if timing and isinstance(k, LoadedPipeline) else 0.0
+    return {
+        "device": torch.cuda.get_device_name(0),
+        "ok": verdict.ok,
+        "state": verdict.state,
+        "proof": verdict.proof() if verdict.stages else "",
+        "judged_stages": [
+            {"name": s.name, "state": s.state, "torch": s.torch, "words": str(s)} for s in verdict.stages
+        ],
+        "comparisons": [asdict(c) | {"words": str(c)} for c in verdict.comparisons],
+        "problems": [str(p.message) for p in verdict.problems],
+        "microseconds": timing.median if timing else None,
+        "spread": timing.spread if timing else None,
+        "torch_share": share,
+    }
+
+
+def _time(k: Any, sizes: dict[str, int], seed: int) -> Any:
+    import torch
+
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.timing import compare, sets_for
+
+    first = generate(k.program, sizes, "normal", seed=seed, device="cuda")
+    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
+    sets = [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
+    return compare({"kernel": lambda i: k(*sets[i])}, len(sets))["kernel"]
+
+
+def on_cpu(text: str, file: str, name: str | None, sizes: dict[str, int], seed: int) -> dict[str, Any]:
+    """Evaluates the reference interpreter in float64 on random arguments.
+
+    Returns for every result its name, shape, mean and whether all of it is finite.
+    """
+    from ucutlass import frontend
+    from ucutlass.reference import evaluate
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.launch_spec import results_of
+
+    checked = frontend.read_text(text, file)
+    program = frontend.program(checked, name)
+    results = evaluate(program, generate(program, sizes, "normal", seed=seed))
+    return {
+        "results": [
+            {
+                "name": result_name,
+                "shape": list(result.shape),
+                "mean": float(result.double().mean()),
+                "finite": bool(result.double().isfinite().all()),
+            }
+            for (result_name, _), result in zip(results_of(program), results, strict=True)
+        ]
+    }

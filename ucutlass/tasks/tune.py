@@ -1,0 +1,221 @@
+"""Many schedules of one kernel on the GPU, timed, or verified and timed in turns: what `ucc tune` runs
+in processes of its own.
+
+Everything goes in and comes out as JSON values, for `ucutlass.runtime.isolation`. `keys` name the schedules'
+artefacts in the cache, one a request: nothing is built here, so no compiler is needed where a GPU is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ucutlass.runtime.errors import CacheError
+
+if TYPE_CHECKING:
+    from ucutlass import ir
+    from ucutlass.runtime.launch import Launcher
+
+ROUNDS = 5
+"""Of each kernel in the search; nine would not change which are among the first three."""
+
+WORTH = 1.12
+"""How far behind the best a binary may be for its knobs to be swept: raster and swizzle seldom bring more."""
+
+FINAL_ROUNDS = 24
+"""Of each finalist, in turns: twelve blocks A B B A, two more than an interval needs."""
+
+CASES: tuple[Literal["normal", "integer"], ...] = ("normal", "integer")
+"""Distributions that a finalist is verified on, as `ucc bench` does."""
+
+
+class ArtifactGone(CacheError):
+    """An artefact that should lie in the cache does not any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A built kernel that can be called: `launcher(*arguments, out=None)`."""
+
+    program: ir.Kernel
+    launcher: Launcher
+
+
+_WAKING = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }"
+
+
+def ready() -> None:
+    """Does once what a process does slowly the first time: a CUDA context, the native launcher, random
+    arguments, the reference and its comparison. It keeps the GPU busy for a moment, so whoever calls it
+    holds the lane."""
+    import torch
+
+    from ucutlass import frontend
+    from ucutlass.runtime import library, verify
+    from ucutlass.runtime.inputs import generate
+
+    library.native()
+    if not torch.cuda.is_available():
+        return
+    program = frontend.kernel(frontend.read_text(_WAKING))
+
+    def launch(args: Sequence[Any], outs: Sequence[Any]) -> None:
+        outs[0].copy_(args[0].float() @ args[1].float().t())
+
+    for case in CASES:
+        sizes = {"M": 64, "N": 64, "K": 64}
+        verify.check(program, launch, generate(program, sizes, case, seed=0, device="cuda", drawn="cuda"))
+    torch.cuda.synchronize()
+
+
+def timed(
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    counts: list[int],
+    best: float | None,
+) -> dict[str, Any]:
+    """`seconds` of each schedule, None for one that the launcher refuses or that was not worth a look, with
+    why in `words`. `counts` says how many of one binary stand together: where the first of them takes over
+    WORTH times the `best` known, the settings of its knobs are not tried.
+
+    An error that stays with the process (a CUDA fault) is raised: nothing after it could be believed.
+    """
+    import torch
+
+    from ucutlass.runtime.entry_codes import LaunchError
+    from ucutlass.runtime.timing import compare
+
+    sets: list[list[Any]] = []
+    seconds: list[float | None] = []
+    words: list[str] = []
+    heads = {sum(counts[:i]) for i in range(len(counts))}
+    worth = True
+    for at, (request, key) in enumerate(zip(requests, keys, strict=True)):
+        worth = worth or at in heads
+        if not worth:
+            seconds.append(None)
+            words.append("not timed: the binary is far from the best")
+            continue
+        kernel = _loaded(text, file, name, arch, request, key)
+        sets = sets or _sets(kernel, sizes, seed)
+        try:
+            found = compare({"kernel": _launch(kernel, sets)}, len(sets), rounds=ROUNDS)["kernel"]
+        except LaunchError as refused:
+            seconds.append(None)
+            words.append(str(refused))
+        else:
+            taken = found.median * 1e-6
+            seconds.append(taken)
+            words.append("")
+            best = taken if best is None else min(best, taken)
+            if at in heads:
+                worth = taken <= WORTH * best
+    # The process stays for the next call, but the memory is for whoever holds the lane then.
+    sets.clear()
+    del kernel
+    torch.cuda.empty_cache()
+    return {"seconds": seconds, "words": words}
+
+
+def confirmed(
+    text: str,
+    file: str,
+    name: str,
+    sizes: dict[str, int],
+    arch: str,
+    requests: list[dict[str, Any]],
+    keys: list[str],
+    seed: int,
+    versions: dict[str, str],
+) -> dict[str, Any]:
+    """`machine`, and of each schedule its `rounds` in seconds, empty where it is wrong, which `words` say:
+    a wrong kernel has no speed."""
+    from ucutlass.runtime.subject import machine_of
+    from ucutlass.runtime.timing import compare
+
+    kernels = [_loaded(text, file, name, arch, r, k) for r, k in zip(requests, keys, strict=True)]
+    words = [_wrong(k, sizes, seed) for k in kernels]
+    sets = _sets(kernels[0], sizes, seed)
+    right = {str(i): _launch(k, sets) for i, (k, w) in enumerate(zip(kernels, words, strict=True)) if not w}
+    times = compare(right, len(sets), rounds=FINAL_ROUNDS) if right else {}
+    return {
+        "machine": asdict(machine_of(0, versions)),
+        "rounds": [
+            [us * 1e-6 for us in times[str(i)].rounds] if str(i) in times else [] for i in range(len(kernels))
+        ],
+        "words": words,
+    }
+
+
+def _loaded(text: str, file: str, name: str, arch: str, request: Mapping[str, Any], key: str) -> Loaded:
+    from ucutlass import frontend
+    from ucutlass.backend import Built, bind, source_of
+    from ucutlass.ir.schedule import request_of_json, scheduled
+    from ucutlass.runtime.build import kept
+    from ucutlass.runtime.cache import Cache
+    from ucutlass.runtime.launch import Bound, Launcher, Request
+    from ucutlass.runtime.launch_spec import spec_of
+
+    checked = frontend.read_text(text, file)
+    program = scheduled(frontend.kernel(checked, name), arch, request_of_json(request))
+    cache = Cache.from_switches()
+    artifact = kept(key, cache)
+    if artifact is None:
+        words = f"{cache.root} has no entry {key[:16]}"
+        raise ArtifactGone(words, "give the cache more room, and run it again")
+
+    def choose(asked: Request) -> Bound:
+        chosen = frontend.plan_kernel(checked, program, asked.extents, arch, aligned=asked.aligned)
+        return bind(Built(chosen, source_of(checked, program, chosen.planned), artifact), program.name)
+
+    return Loaded(program, Launcher(spec_of(program, []), choose))
+
+
+def _sets(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> list[list[Any]]:
+    """Argument sets that rotate through more than twice the L2."""
+    import torch
+
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.timing import sets_for
+
+    first = generate(kernel.program, sizes, "normal", seed=seed, device="cuda", drawn="cuda")
+    moved = sum(a.numel() * a.element_size() for a in first if isinstance(a, torch.Tensor))
+    return [[a.clone() if isinstance(a, torch.Tensor) else a for a in first] for _ in range(sets_for(moved))]
+
+
+def _launch(kernel: Loaded, sets: Sequence[Sequence[Any]]) -> Callable[[int], object]:
+    """Results rotate like the arguments: one that stayed in place would stay in L2."""
+    call: Callable[..., Any] = kernel.launcher
+    results = [call(*arguments) for arguments in sets]
+    return lambda i: call(*sets[i], out=results[i])
+
+
+def _wrong(kernel: Loaded, sizes: Mapping[str, int], seed: int) -> str:
+    """Why the kernel is wrong, or does not run; "" where it is right on all cases."""
+    from ucutlass.runtime import verify
+    from ucutlass.runtime.entry_codes import LaunchError
+    from ucutlass.runtime.inputs import generate
+
+    call: Callable[..., Any] = kernel.launcher
+
+    def launch(args: Sequence[Any], outs: Sequence[Any]) -> None:
+        call(*args, out=outs[0] if len(outs) == 1 else tuple(outs))
+
+    for case in CASES:
+        arguments = generate(kernel.program, sizes, case, seed=seed, device="cuda", drawn="cuda")
+        words = "the launcher refuses it"
+        with suppress(LaunchError):
+            verdict = verify.check(kernel.program, launch, arguments)
+            if verdict.ok:
+                continue
+            words = str(verdict)
+        return f"{case}: {words}"
+    return ""

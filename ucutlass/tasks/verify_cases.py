@@ -1,0 +1,167 @@
+"""Judging a built kernel's cases, and launching it for compute-sanitizer, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ucutlass.files import put
+
+if TYPE_CHECKING:
+    from ucutlass.ir import Pipeline, Program
+    from ucutlass.runtime.launch import Bound
+    from ucutlass.runtime.verify import Exposed, Staged
+
+START_SECONDS = 300.0
+"""What a process may take before its first case."""
+
+
+def judged(
+    kernel: Mapping[str, Any],
+    tile: Mapping[str, int],
+    cases: Sequence[Mapping[str, Any]],
+    journal: str,
+    case_seconds: float,
+    device: str = "cuda",
+) -> str:
+    """Judges cases: see `ucutlass.runtime.verify.batch.judge_all`. `kernel` is `facts`; its library
+    may be an emulated one for the device "cpu"."""
+    # A driver or a library that hangs before the first case must not hold the device for hours.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
+
+    from ucutlass.runtime.verify.batch import judge_all
+
+    loaded = _Loaded(kernel, device)
+    return judge_all(
+        loaded.program, loaded.judged, cases, journal, tile=tile, device=device, case_seconds=case_seconds
+    )
+
+
+def sanitized(request: str) -> None:
+    """Launches every case of a request's file once and writes how many ended into its receipt.
+
+    For compute-sanitizer: nothing but the kernel and copies runs on the device, and what the launch
+    leaves undefined stays undefined, so that initcheck may see it.
+    """
+    import torch
+
+    from ucutlass.runtime.inputs import generate
+    from ucutlass.runtime.verify.suite import Case
+    from ucutlass.shapes import complete
+
+    wanted = json.loads(Path(request).read_text(encoding="utf-8"))
+    loaded = _Loaded(wanted["kernel"], wanted["device"])
+    device = torch.device(wanted["device"])
+    for number, made in enumerate(wanted["cases"], 1):
+        case = Case(**made)
+        extents = complete(loaded.program, case.sizes)
+        arguments = generate(
+            loaded.program, case.sizes, case.distribution, seed=case.seed, device=device, tile=wanted["tile"]
+        )
+        launch = loaded.launch(extents)
+        workspace = torch.empty(launch.workspace, dtype=torch.uint8, device=device)
+        launch.run(arguments, loaded.results(extents), workspace if launch.workspace else None)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        put(Path(wanted["receipt"]), json.dumps(number))
+
+
+def machine(built_with: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `runtime.evidence.Machine` for the GPU that the cases run on."""
+    from dataclasses import asdict
+
+    import torch
+
+    from ucutlass.runtime.subject import machine_of
+
+    return asdict(machine_of(torch.cuda.current_device(), built_with))
+
+
+def facts(
+    text: str,
+    file: str,
+    name: str,
+    stages: Sequence[tuple[str, str, Sequence[int]] | None],
+    orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """What the processes need of a built program: its text, and library, entry and knobs of each launch,
+    None for a torch function. A kernel is one launch. `orders` as `ucutlass.pipeline.orders`."""
+    made = [None if s is None else {"library": s[0], "entry": s[1], "knobs": list(s[2])} for s in stages]
+    turned = {buffer: list(order) for buffer, order in orders.items()}
+    return {"text": text, "file": file, "name": name, "stages": made, "orders": turned}
+
+
+class _Loaded:
+    """A built program, loaded from its libraries: what is judged are the very files that are kept."""
+
+    program: Program
+    pipeline: Pipeline
+    """Where the program is one, with the orders that it was built with."""
+
+    def __init__(self, kernel: Mapping[str, Any], device: str) -> None:
+        import torch
+
+        from ucutlass import frontend
+        from ucutlass.ir import Pipeline
+        from ucutlass.pipeline.orders import permuted
+        from ucutlass.runtime.launch_spec import spec_of
+
+        self.program = frontend.program(frontend.read_text(kernel["text"], kernel["file"]), kernel["name"])
+        self._spec = spec_of(self.program)
+        if isinstance(self.program, Pipeline):
+            orders = {buffer: tuple(order) for buffer, order in kernel["orders"].items()}
+            self.pipeline = permuted(self.program, orders)
+        self._bounds = [None if one is None else _bound(one) for one in kernel["stages"]]
+        number = torch.cuda.current_device() if device == "cuda" else 0
+        self._device = torch.device(device, number)
+
+    def launch(self, extents: tuple[int, ...]) -> Exposed:
+        """Of the whole program. Raises LaunchError where a kernel does not serve the extents."""
+        from ucutlass.runtime.verify import Exposed, Staged
+
+        found = self.judged(extents)
+        whole = found.whole if isinstance(found, Staged) else found
+        assert isinstance(whole, Exposed)
+        return whole
+
+    def judged(self, extents: tuple[int, ...]) -> Exposed | Staged:
+        """What the judge takes: a pipeline with its stages. Raises as `launch`."""
+        from ucutlass.ir import Pipeline
+        from ucutlass.runtime import direct_launch
+        from ucutlass.runtime.launch import alone
+        from ucutlass.runtime.pipeline import rebound_all
+
+        if isinstance(self.program, Pipeline):
+            return rebound_all(self.pipeline, self._bounds, extents, self._device)
+        (bound,) = self._bounds
+        assert bound is not None
+        again = direct_launch.rebound(self._spec, bound, extents, self._device)
+        return direct_launch.exposed(self._spec, alone(self._spec, extents, again))
+
+    def results(self, extents: tuple[int, ...]) -> list[Any]:
+        """Tensors for the results, whose content is undefined."""
+        import torch
+
+        from ucutlass.runtime.launch_spec import dtype_of, shape_of
+
+        return [
+            torch.empty(shape_of(self._spec, r, extents), dtype=dtype_of(r.elem), device=self._device)
+            for r in self._spec.results
+        ]
+
+
+def _bound(stage: Mapping[str, Any]) -> Bound:
+    from ucutlass.runtime.cache import altered
+    from ucutlass.runtime.launch import Bound
+    from ucutlass.runtime.library import LibraryForeign, load_entry
+
+    library = Path(stage["library"])
+    if reason := altered(library):
+        raise LibraryForeign(f"{library} is not what was built: {reason}", "build the kernel again")
+    entry = load_entry(library, stage["entry"])
+    return Bound(entry.address, tuple(stage["knobs"]), 0, entry)
