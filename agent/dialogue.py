@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ucutlass.agent.search.mantis import ATTEMPTS, HYPOTHESES
-from ucutlass.agent.search.pick import Pick
+from ucutlass.agent.search.selection import Pick
 
 Role: TypeAlias = Literal[
     "implement", "phases", "plan", "code", "debug", "analyse", "nominate", "triage", "summarise"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.agent.evidence import Subject, artifacts_of
-from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.gpu_calls import Lanes, value
 from ucutlass.agent.session import State
 
 NOT_MEASURED = "energy is not measured here, so time alone decides: "

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ucutlass import frontend, ir
+from ucutlass.agent.gpu_calls import Lanes, value
 from ucutlass.agent.integrity import audit
+from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.gather import Candidate, gather
-from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared
-from ucutlass.agent.lanes import Lanes, value
 from ucutlass.agent.module import Module, meet
 from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
 from ucutlass.assembly import AnyBuilt, kernels_of

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.agent.many import Member, Run
+from ucutlass.agent.batch import Member, Run
 from ucutlass.agent.outcome import Timed, words
 
 THRESHOLDS = (0, 1, 2)

@@ -7,15 +7,15 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from ucutlass import frontend
-from ucutlass.agent.advising import advisor_of
-from ucutlass.agent.ahead import Ahead, Counted
+from ucutlass.agent.advisor import advisor_of
 from ucutlass.agent.energy import meter_of
+from ucutlass.agent.evaluator import Live
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.live import Live
+from ucutlass.agent.prebuild import Ahead, Counted
 from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Proposer
-from ucutlass.agent.proposers.models import judge
+from ucutlass.agent.proposers.factory import judge
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.run import Bench, OnEvent, Session, measurer, opened, run
 from ucutlass.agent.session import Settings, State
@@ -27,7 +27,7 @@ from ucutlass.sol.report import row
 
 ProposerOf = Callable[[Problem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
-`ucutlass.agent.proposers.models`."""
+`ucutlass.agent.proposers.factory`."""
 
 __all__ = ["ProposerOf", "Where", "begin", "building_ahead", "go_on", "placed", "rules"]
 

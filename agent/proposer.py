@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.spend import NOTHING, Spend
 from ucutlass.runtime.errors import Mendable
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted, to_json
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.journal import Event, Journal
 from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json, words
@@ -28,7 +29,6 @@ from ucutlass.agent.session import (
     replayed,
     settings_to_json,
 )
-from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted, to_json
 from ucutlass.agent.tree import Node
 
 

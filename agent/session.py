@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent import dialogue, search
+from ucutlass.agent.budget import Budget, Spend, exhausted, spend_of_json
 from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Refused, Rejected, Timed, outcome_of_json
 from ucutlass.agent.search import SEARCHES, Pick, Scale
-from ucutlass.agent.spend import Budget, Spend, exhausted, spend_of_json
 from ucutlass.agent.stop import Standing, Stop, reason
 from ucutlass.agent.tree import ROOT, Objective, Tree
 

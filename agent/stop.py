@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ucutlass.agent.spend import Budget, Spend, exhausted
+from ucutlass.agent.budget import Budget, Spend, exhausted
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.jit.nvrtc_build import DRIVER_BUILDER
 from ucutlass.tune.job import Job, Settings, job_of
+from ucutlass.tune.parallel import Done, Ended, tune_many
 from ucutlass.tune.policy import Limits
-from ucutlass.tune.together import Done, Ended, tune_many
 
 ARCH = "sm90a"
 BAR = 3.4

@@ -154,7 +154,7 @@ def record(engine: Engine, items: Sequence[Item], rows: Path, deadline: Deadline
 
 
 def tables(items: Sequence[Item], rows: Sequence[Row], free: bool) -> list[Row]:
-    """A table a problem, as `ucutlass.tune.recorded` reads it."""
+    """A table a problem, as `ucutlass.tune.tables` reads it."""
     by_name = {row["name"]: row for row in rows}
     found: dict[str, Row] = {}
     for item in items:

@@ -21,14 +21,14 @@ from typing import Any, Literal, TypeAlias
 from benchmarks import optimise_dry, relay
 from benchmarks.optimise_cases import TASKS, Task
 from benchmarks.optimise_gpu import GPU
-from ucutlass.agent.ahead import Counted, builders
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.optimize import ProposerOf, Where, begin, go_on
-from ucutlass.agent.proposers.nominate import nominate, uniformly
+from ucutlass.agent.prebuild import Counted, builders
 from ucutlass.agent.proposers.rules import Draw, rules
+from ucutlass.agent.proposers.schedule_sampling import nominate, uniformly
 from ucutlass.agent.run import resumed
 from ucutlass.agent.session import Settings, State
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine

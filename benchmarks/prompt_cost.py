@@ -22,17 +22,17 @@ from typing import Any
 from benchmarks.messages_api import KEY, Script, Scripted, Server, Tokens, calls, says, serving
 from ucutlass import frontend, ir
 from ucutlass.agent import dialogue
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Refused, Timed
 from ucutlass.agent.proposers import prompt
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.proposers.problem_facts import Subject, subject_of
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import Recording
 from ucutlass.agent.run import Judged, opened, run
 from ucutlass.agent.session import Settings, State
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.guide import guide
 from ucutlass.pipeline.planning import plan_pipeline

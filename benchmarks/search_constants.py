@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ucutlass.agent.replay.tables import CLOSE, course
 from ucutlass.agent.search import mcts
-from ucutlass.tune.recorded import Table, read
+from ucutlass.tune.tables import Table, read
 
 GRID: Mapping[str, Sequence[float]] = {
     "EXPLORE": (0.0, 0.1, 0.3),

@@ -16,7 +16,7 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.parallel import jobs
-from ucutlass.tune.live import Live
+from ucutlass.tune.evaluator import Live
 from ucutlass.tune.space import Group
 from ucutlass.tune.tune import Confirmed, Failed, Timed, Workshop
 

@@ -4,7 +4,7 @@
 
 Runs anywhere: the judge here has no GPU. It checks each program against the problem and takes the cost
 model's estimate for its time, so what comes out is an estimate too. With a model in the place of `propose`
-and a machine with a GPU in the place of `judge` (`ucutlass.agent.live.Live` is one) it is `ucc optimize`.
+and a machine with a GPU in the place of `judge` (`ucutlass.agent.evaluator.Live` is one) it is `ucc optimize`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from ucutlass import frontend
+from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.optimize import begin, rules
 from ucutlass.agent.outcome import Refused, Repeated, Timed, words
@@ -21,7 +22,6 @@ from ucutlass.agent.problem import Problem, candidate_of, problem_of
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.run import Judged, asked, resumed, tell, told
 from ucutlass.agent.session import Ask, End, Judge, Review, Settings, State, due
-from ucutlass.agent.spend import Budget, Spend
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show
 from ucutlass.shapes import complete

@@ -14,7 +14,7 @@ if not (_HERE / "grammar").is_dir() and (_HERE.parent / "grammar").is_dir():
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel, LoadedPipeline, load, loads
     from ucutlass.reference.packing import pack_s4, unpack_s4
-    from ucutlass.tune.call import tune, tune_shapes
+    from ucutlass.tune.api import tune, tune_shapes
 
 __all__ = ["LoadedKernel", "LoadedPipeline", "load", "loads", "pack_s4", "tune", "tune_shapes", "unpack_s4"]
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
         # The package of that name, which can be called: importing any module of it puts it here as well.
         return import_module("ucutlass.tune")
     if name == "tune_shapes":
-        from ucutlass.tune.call import tune_shapes
+        from ucutlass.tune.api import tune_shapes
 
         return tune_shapes
     if name in ("pack_s4", "unpack_s4"):

@@ -292,7 +292,7 @@ def _choose_all(
 def _recorded(
     checked: Checked, arch: str, gpu: str, device: Device | None, kernel: ir.Kernel, sizes: tuple[int, ...]
 ) -> ir.Kernel:
-    from ucutlass.tune.recall import recall
+    from ucutlass.tune.lookup import recall
 
     return recall(checked, kernel, sizes, arch, gpu, device, beyond=True)[0]
 
@@ -316,7 +316,7 @@ def _choose(
     origin = written(program, request.extents, arch)
     # What is recorded was measured on tensors that are aligned.
     if tuned and all(request.aligned):
-        from ucutlass.tune.recall import recall
+        from ucutlass.tune.lookup import recall
 
         program, origin = recall(checked, program, request.extents, arch, gpu.name, device, beyond=True)
     built = build_kernel(checked, program, request.extents, arch, device=device, aligned=request.aligned)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.edits import BadEdit, Edit, edited
-from ucutlass.agent.proposers.quote import bounded, plain
+from ucutlass.agent.proposers.quoting import bounded, plain
 from ucutlass.agent.session import Written
 
 MOST_READ = 200_000

@@ -18,7 +18,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.proposers.quote import bounded, plain
+from ucutlass.agent.proposers.quoting import bounded, plain
 from ucutlass.agent.proposers.service import OnUsage, Reply, Request, Usage
 
 if TYPE_CHECKING:

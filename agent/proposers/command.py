@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import IO, Any
 
+from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.outcome import Rejected, outcome_to_json
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
 from ucutlass.agent.proposers import answer, prompt, triage
-from ucutlass.agent.proposers.quote import bounded, plain
-from ucutlass.agent.proposers.subject import Subject
+from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.quoting import bounded, plain
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.spend import NOTHING, Spend
 from ucutlass.grammar.parse import grammar_text
 from ucutlass.runtime.environment_allowlist import passed
 from ucutlass.runtime.supervised_process import Supervised

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from ucutlass.agent.budget import Budget, Spend, exhausted
 from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.proposer import Answer, Measure, OnSpend, ProposerFailed
 from ucutlass.agent.proposers import answer, prompt, triage
 from ucutlass.agent.proposers.prices import Price, dollars, price_of, undated
-from ucutlass.agent.proposers.quote import bounded, plain, quoted
+from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.quoting import bounded, plain, quoted
 from ucutlass.agent.proposers.service import Reply, Request, Service, Usage
-from ucutlass.agent.proposers.subject import Subject
 from ucutlass.agent.proposers.tools import Tool, ToolFailed, toolbox
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.spend import Budget, Spend, exhausted
 
 Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 Thinking: TypeAlias = Literal["default", "adaptive", "off"] | int

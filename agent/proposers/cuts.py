@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
-from ucutlass.agent.proposers.looked import Look, look
+from ucutlass.agent.proposers.pipeline_plan import Look, look
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
 from ucutlass.grammar.format import format_file

@@ -16,7 +16,7 @@ from ucutlass.agent.integrity.verdict import Verdict
 from ucutlass.agent.outcome import Timed, words
 from ucutlass.agent.proposer import OnSpend, ProposerFailed
 from ucutlass.agent.proposers.conversation import Bill, Chosen
-from ucutlass.agent.proposers.quote import bounded, plain, quoted, uncommented
+from ucutlass.agent.proposers.quoting import bounded, plain, quoted, uncommented
 from ucutlass.agent.proposers.service import Request, Service
 from ucutlass.agent.session import Opinion, State
 from ucutlass.agent.tree import ROOT, Node

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ucutlass.agent.advising import headline
+from ucutlass.agent.advisor import headline
 from ucutlass.agent.edits import BadEdit, addresses
 from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Rejected, Repeated, Timed, words
 from ucutlass.agent.proposers import triage
-from ucutlass.agent.proposers.game import ROLES, RULES
-from ucutlass.agent.proposers.quote import quoted, uncommented
-from ucutlass.agent.proposers.subject import Subject
+from ucutlass.agent.proposers.instructions import ROLES, RULES
+from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.quoting import quoted, uncommented
 from ucutlass.agent.proposers.tools import described
 from ucutlass.agent.session import Ask, State
 from ucutlass.agent.tree import ROOT, Node, Tree

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ucutlass import frontend, ir
 from ucutlass.agent.problem import Problem
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, predicted, uniformly
+from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, drawn, nominate, predicted, uniformly
 from ucutlass.agent.proposers.stages import Stages
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.agent.tree import Node

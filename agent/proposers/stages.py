@@ -18,8 +18,8 @@ from ucutlass.agent.problem import Problem
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers import cuts
 from ucutlass.agent.proposers.cuts import Cut
-from ucutlass.agent.proposers.looked import Looked, Place, Point, Times, look, stage_times
-from ucutlass.agent.proposers.nominate import PROGRAMS, Draw, drawn, nominate, predicted
+from ucutlass.agent.proposers.pipeline_plan import Looked, Place, Point, Times, look, stage_times
+from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, drawn, nominate, predicted
 from ucutlass.agent.session import Ask, State, Written
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show

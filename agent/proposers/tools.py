@@ -15,10 +15,10 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of
-from ucutlass.agent.advising import lines
+from ucutlass.agent.advisor import lines
 from ucutlass.agent.proposer import Measure
-from ucutlass.agent.proposers.quote import plain
-from ucutlass.agent.proposers.subject import Subject, bound_lines
+from ucutlass.agent.proposers.problem_facts import Subject, bound_lines
+from ucutlass.agent.proposers.quoting import plain
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
 from ucutlass.explain import Explanation, explain

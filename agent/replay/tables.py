@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Refused, Timed
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.proposers.nominate import blindly, nominate
+from ucutlass.agent.proposers.schedule_sampling import blindly, nominate
 from ucutlass.agent.run import Judged, Session, opened, run
 from ucutlass.agent.search import Name
 from ucutlass.agent.session import Ask, Settings, State, Written
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
-from ucutlass.tune.recorded import Table
+from ucutlass.tune.tables import Table
 
 CLOSE = 0.95
 """Of the recorded best's speed: what attempts are counted to."""

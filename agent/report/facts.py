@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from ucutlass.agent.budget import Spend, spend_of_json
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong, words
-from ucutlass.agent.report.texts import LINES, Excerpt, difference, excerpt, one_line
+from ucutlass.agent.report.sanitize import LINES, Excerpt, difference, excerpt, one_line
 from ucutlass.agent.session import OUTCOMES, NotASession, State, advance, replayed
-from ucutlass.agent.spend import Spend, spend_of_json
 from ucutlass.agent.tree import Node, Objective, leading
 from ucutlass.ir.hardware import device_named
 from ucutlass.sol.bounds import data_sheet, lane_rate

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ucutlass.agent.report import pictures
+from ucutlass.agent.report import figures
 from ucutlass.agent.report.chart import LEFT, RIGHT, TOP, WIDTH
 from ucutlass.agent.report.facts import KINDS, Candidate, Facts
 
@@ -37,11 +37,11 @@ def page(facts: Facts) -> str:
             facts=facts,
             style=style,
             digest=digest,
-            progress=pictures.progress(facts),
-            roofline=pictures.roofline(facts),
-            tree=pictures.tree(facts),
+            progress=figures.progress(facts),
+            roofline=figures.roofline(facts),
+            tree=figures.tree(facts),
             walk=walk(facts.candidates),
-            best=pictures.best_id(facts),
+            best=figures.best_id(facts),
             kinds=KINDS,
             evidence=evidence(facts),
             indent=INDENT,

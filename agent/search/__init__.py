@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias
 
 from ucutlass.agent.search import epsilon, flat, mantis, mcts
-from ucutlass.agent.search.pick import Pick, Scale
+from ucutlass.agent.search.selection import Pick, Scale
 from ucutlass.agent.tree import Tree
 
 Name: TypeAlias = Literal["flat", "epsilon", "mcts", "mantis"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from ucutlass.agent.search.pick import Pick, Scale, broken, open_nodes
+from ucutlass.agent.search.selection import Pick, Scale, broken, open_nodes
 from ucutlass.agent.tree import Tree
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 
-from ucutlass.agent.search.pick import Pick, Scale, broken, usable
+from ucutlass.agent.search.selection import Pick, Scale, broken, usable
 from ucutlass.agent.tree import ROOT, Node, Tree
 
 ITERATIONS, HYPOTHESES, ATTEMPTS = 5, 2, 4

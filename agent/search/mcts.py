@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from ucutlass.agent.search.pick import Pick, Scale, broken, open_nodes, reward, usable
+from ucutlass.agent.search.selection import Pick, Scale, broken, open_nodes, reward, usable
 from ucutlass.agent.tree import ROOT, Node, Tree
 
 EXPLORE = 0.1

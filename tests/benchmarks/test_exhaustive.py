@@ -17,7 +17,7 @@ from benchmarks.optimise_dry import H200
 from ucutlass.agent.replay.tables import compare
 from ucutlass.engine.work import TABLE, Task
 from ucutlass.runtime import isolation
-from ucutlass.tune.recorded import NotATable, read
+from ucutlass.tune.tables import NotATable, read
 
 NAME = "l1_88_new_gelu f32"
 

@@ -16,8 +16,8 @@ import pytest
 from benchmarks import budget, optimise, optimise_dry, optimise_gpu, optimise_table, relay
 from benchmarks.optimise_cases import TASKS
 from benchmarks.optimise_row import Hall, row
-from ucutlass.agent import ahead as ahead_module
-from ucutlass.agent import live as live_module
+from ucutlass.agent import evaluator as evaluator_module
+from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import Task
 from ucutlass.runtime import isolation
@@ -59,7 +59,7 @@ def micro(text: str) -> float:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
-    for module in (ahead_module, live_module):
+    for module in (prebuild_module, evaluator_module):
         monkeypatch.setattr(module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
     with ThreadPoolExecutor(2) as made:
         yield made

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.prompt_cost import PROBLEMS, ROOT, measured, shown
-from ucutlass.agent.proposers.subject import subject_of
+from ucutlass.agent.proposers.problem_facts import subject_of
 
 
 @pytest.mark.parametrize("file", PROBLEMS)

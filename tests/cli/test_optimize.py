@@ -15,8 +15,8 @@ from cli_machine import H200, LINEAR, SIZES, Machine, Result
 from benchmarks.messages_api import KEY, Server, calls, says, serving
 from ucutlass.agent import optimize
 from ucutlass.agent.energy import NOT_MEASURED
+from ucutlass.agent.evaluator import Live
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.live import Live
 from ucutlass.agent.outcome import Timed
 from ucutlass.agent.session import State, replayed
 from ucutlass.engine.work import TABLE, Task

@@ -10,15 +10,15 @@ import pytest
 from engine_fakes import GPUS, notes, table
 
 from tests.optimise.made_up import Mortal
-from tests.optimise.test_live_bench import H200, LINEAR, SIZES
-from ucutlass.agent import live as live_module
+from tests.optimise.test_evaluator import H200, LINEAR, SIZES
+from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import optimize
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.optimize import Where, begin, go_on
 from ucutlass.agent.outcome import Timed
 from ucutlass.agent.problem import Problem, problem_of
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.session import Ask, Settings, State, Written
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.cluster import local_cluster
@@ -44,9 +44,9 @@ class Proposer:
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
     # Who would lead is confirmed on the engine too; here its own reading is taken.
-    live = live_module.Live
+    live = evaluator_module.Live
 
     def made(*arguments: Any, **more: Any) -> Any:
         bench = live(*arguments, **more)

@@ -17,7 +17,7 @@ from benchmarks import fuzz
 from tests.check.limit_programs import CONDITIONS, READINGS
 from ucutlass import frontend, limits
 from ucutlass.cli import main
-from ucutlass.cli.limited import limited
+from ucutlass.cli.cpu_limit import limited
 from ucutlass.diagnostics import ProgramError
 
 SECONDS = 10.0

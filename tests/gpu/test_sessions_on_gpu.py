@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ucutlass.agent.advising import NOT_LOOKED
+from ucutlass.agent.advisor import NOT_LOOKED
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.energy import NOT_MEASURED
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.optimize import Where, begin, go_on, rules
@@ -16,7 +17,6 @@ from ucutlass.agent.problem import problem_of
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
 from ucutlass.agent.session import Settings
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import gpu, switches

@@ -11,12 +11,12 @@ from typing import Any
 
 from kernelbench_files import LINEAR, linear, module
 
+from ucutlass.agent.budget import Spend
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed
 from ucutlass.agent.problem import Problem, problem_of_json
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.run import Judged
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.spend import Spend
 
 SCALED = "kernel scaled(x: f32[M, N]) -> f32[M, N] { return x * 3 }\n"
 

@@ -11,10 +11,10 @@ from kernelbench_files import LINEAR, module
 
 from ucutlass import frontend
 from ucutlass.agent import evidence
+from ucutlass.agent.equivalence import unlike
 from ucutlass.agent.evidence import How
-from ucutlass.agent.lanes import Lanes
+from ucutlass.agent.gpu_calls import Lanes
 from ucutlass.agent.module import Met, Module, meet, read
-from ucutlass.agent.same import unlike
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol

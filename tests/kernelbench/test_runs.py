@@ -15,19 +15,19 @@ import pytest
 from checkout import Machine, checkout
 from click.testing import CliRunner
 
-from ucutlass.agent import ahead, many, optimize, reading
+from ucutlass.agent import batch, optimize, prebuild, problem_loader
+from ucutlass.agent.batch import NotARun, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, SessionTaken
 from ucutlass.agent.kernelbench import BadCheckout, Level, Row, levels, rows, selected
-from ucutlass.agent.many import NotARun, Run, look_at, opened_run, resumed_run, work
 from ucutlass.agent.module import Module, read
 from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.priority import headroom, promise
 from ucutlass.agent.problem import Problem, problem_to_json
-from ucutlass.agent.promise import headroom, promise
-from ucutlass.agent.reading import Reading, names_of, problem_at, written_sizes
+from ucutlass.agent.problem_loader import Reading, names_of, problem_at, written_sizes
 from ucutlass.agent.run import Session, opened
 from ucutlass.agent.search import Scale
 from ucutlass.agent.session import Settings, State
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import gpu
 from ucutlass.cli.kernelbench import command
@@ -65,7 +65,7 @@ def _each_file_is_run_once() -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reading, "read", once)
+        patched.setattr(problem_loader, "read", once)
         yield
 
 
@@ -77,7 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     found = Found(None, ARCHES["sm90a"], H200)  # type: ignore[arg-type]
     monkeypatch.setattr(gpu, "at_hand", lambda: found)
     monkeypatch.setattr(optimize, "placed", lambda session, where, proposer_of: made.place(session))
-    monkeypatch.setattr(ahead, "build_program", made.build)
+    monkeypatch.setattr(prebuild, "build_program", made.build)
     return made
 
 
@@ -203,7 +203,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_it_would_have(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter(range(10**6))
-    monkeypatch.setattr(many.uuid, "uuid4", lambda: type("U", (), {"hex": f"{next(ids):032x}"}))
+    monkeypatch.setattr(batch.uuid, "uuid4", lambda: type("U", (), {"hex": f"{next(ids):032x}"}))
     whole = begun(tmp_path, root, Journal.open(tmp_path / "whole.sqlite"))
     work(whole, Machine().place, Budget(None), lambda name, state: None)
     kept = Journal.open(tmp_path / "cut.sqlite")

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ucutlass.agent.budget import Spend
 from ucutlass.agent.journal import Event
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Timed, Wrong
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
 from ucutlass.agent.run import Judged
 from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.spend import Spend
 
 
 class Killed(BaseException):

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend
+from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Timed, Wrong
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
-from ucutlass.agent.proposers.nominate import blindly
+from ucutlass.agent.proposers.schedule_sampling import blindly
 from ucutlass.agent.run import Judged, Session, Sink, opened, run
 from ucutlass.agent.session import Ask, Settings, State, Written
-from ucutlass.agent.spend import Budget, Spend
 from ucutlass.agent.stop import Stop
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show
 from ucutlass.sol.bounds import bounds
 from ucutlass.sol.report import row
-from ucutlass.tune.recorded import Table, read
+from ucutlass.tune.tables import Table, read
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16.json"
 SIZES = {"M": 4096, "N": 4096, "K": 4096}

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from tests.optimise.made_up import Mortal
-from tests.optimise.test_live_bench import H200, LINEAR, problem, took
-from ucutlass.agent import live as live_module
+from tests.optimise.test_evaluator import H200, LINEAR, problem, took
+from ucutlass.agent import evaluator as evaluator_module
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.energy import NOT_MEASURED, Meter, meter_of
+from ucutlass.agent.evaluator import Live
 from ucutlass.agent.evidence import How
 from ucutlass.agent.journal import Event
-from ucutlass.agent.live import Live
 from ucutlass.agent.outcome import Outcome, Rejected, Timed
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
 from ucutlass.agent.run import Judged, opened, run
 from ucutlass.agent.session import Settings, State, Written, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.agent.tree import Objective, Tree
 from ucutlass.assembly import BuiltPipeline
@@ -153,7 +153,7 @@ class Engine:
 def judged(answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float) -> tuple[list[Judged], Engine]:
     """Candidates that are confirmed with these times, one after the other."""
     monkeypatch.setattr(
-        live_module,
+        evaluator_module,
         "build_program",
         lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
     )

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.optimise.made_up import Bench, Proposer
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, JournalDamaged, NoSuchSession, SessionTaken
 from ucutlass.agent.run import opened, resumed, run
 from ucutlass.agent.session import Settings, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.runtime.errors import StoreForeign, StoreFull, StoreNewer
 

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.messages_api import KEY, Script, Server, breaks_with, cut, fails, says, serving
 from tests.optimise.made_up import Killed, Mortal
 from tests.optimise.proposers.conftest import nothing_leaves  # noqa: F401
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.outcome import Outcome, Rejected, Timed, Wrong
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.proposers.anthropic import open_service
@@ -20,7 +21,6 @@ from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
 from ucutlass.agent.run import Judged, Session, Voice, opened, run
 from ucutlass.agent.session import End, Opinion, Review, Settings, State, Written, due, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 
 MODEL = "claude-sonnet-5-5"

@@ -13,14 +13,14 @@ from tests.optimise.made_up import Bench, Killed, Mortal
 from tests.optimise.proposers import talking
 from tests.optimise.proposers.conftest import nothing_leaves  # noqa: F401
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, block
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.outcome import Refused, Repeated, Timed
 from ucutlass.agent.proposer import Answer, Measure, Measuring, OnSpend
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.subject import subject_of
+from ucutlass.agent.proposers.problem_facts import subject_of
 from ucutlass.agent.run import Session, measurer, opened, run
 from ucutlass.agent.session import Ask, Settings, State, Written, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 
 OF_ALL_KINDS = ("11", "12", "prose", "13")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ucutlass.agent import memory
+from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import Outcome, Rejected, Timed
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.run import Judged, asked, opened, tell, told
 from ucutlass.agent.session import Ask, End, Judge, Settings, Written, due
-from ucutlass.agent.spend import Budget, Spend
 from ucutlass.agent.stop import Stop
 
 PROBLEM = {"text": "a\nb", "program": "linear", "sizes": {"M": 8}, "lane": "bf16"}

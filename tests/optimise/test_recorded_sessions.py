@@ -12,17 +12,17 @@ from click.testing import CliRunner
 
 from tests.optimise.made_up import Mortal
 from tests.optimise.sample_session import recorded as sample
+from ucutlass.agent.budget import Spend
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.outcome import Timed
-from ucutlass.agent.replay import stops, tables
-from ucutlass.agent.replay.stops import NothingRecorded, Recorded, best_first, cut, grid, recorded, saved
+from ucutlass.agent.replay import stop_rules, tables
+from ucutlass.agent.replay.stop_rules import NothingRecorded, Recorded, best_first, cut, grid, recorded, saved
 from ucutlass.agent.replay.tables import Course, TableBench, compare, course, recording
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import NotASession, replayed
-from ucutlass.agent.spend import Spend
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import main
-from ucutlass.tune.recorded import Table, read
+from ucutlass.tune.tables import Table, read
 
 PROBE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_probe.json"
 
@@ -186,10 +186,10 @@ def test_no_rule_at_all_saves_and_costs_nothing() -> None:
 
 def test_rules_that_keep_enough_come_first() -> None:
     found = best_first(grid([FALLS, SLOW, session(10.0, 9.0, 1.0, bound=0.9)]))
-    enough = [s.retained >= stops.ENOUGH for s in found]
+    enough = [s.retained >= stop_rules.ENOUGH for s in found]
     assert enough == sorted(enough, reverse=True)
-    assert len(found) == len(stops.EPS) * len(stops.PATIENCE)
-    gains = [s.gain for s in found if s.retained >= stops.ENOUGH]
+    assert len(found) == len(stop_rules.EPS) * len(stop_rules.PATIENCE)
+    gains = [s.gain for s in found if s.retained >= stop_rules.ENOUGH]
     assert gains == sorted(gains, reverse=True)
 
 

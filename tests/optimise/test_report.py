@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from tests.optimise.made_up import Mortal
 from tests.optimise.sample_session import recorded
 from tests.optimise.trees import AGAIN, BAD, CAUGHT, NOT, OFF, us
+from ucutlass.agent.budget import NOTHING, Budget, Spend, to_json
 from ucutlass.agent.journal import Event, Journal
 from ucutlass.agent.outcome import Outcome, Refused, Timed, outcome_to_json
-from ucutlass.agent.report import pictures, texts
+from ucutlass.agent.report import figures, sanitize
 from ucutlass.agent.report.chart import linear, logarithmic, number, round_values
 from ucutlass.agent.report.facts import Facts, facts
 from ucutlass.agent.report.page import page, walk
-from ucutlass.agent.report.texts import difference, excerpt, one_line, plain
+from ucutlass.agent.report.sanitize import difference, excerpt, one_line, plain
 from ucutlass.agent.session import NotASession, Settings, settings_to_json
-from ucutlass.agent.spend import NOTHING, Budget, Spend, to_json
 from ucutlass.agent.stop import Stop
 from ucutlass.cli import main
 
@@ -227,7 +227,7 @@ def sample_kinds() -> list[str]:
 )
 def test_without_the_work_results_stand_against_the_bound(sol: Any) -> None:
     found = facts("s", journal_of((0, "a", us(8)), problem={"sol": sol}))
-    chart = pictures.roofline(found)
+    chart = figures.roofline(found)
     assert found.roofline is None
     assert chart is not None and chart.title == "Results against the bound" and "62.5%" in chart.says
     unknown = page(facts("s", journal_of((0, "a", us(8)), bound=0.0)))
@@ -239,7 +239,7 @@ def test_without_the_work_results_stand_against_the_bound(sol: Any) -> None:
 
 def test_best_so_far_is_drawn_in_steps() -> None:
     found = facts("s", journal_of((0, "a", us(10)), (0, "b", us(5)), bound=0.0, baseline=None))
-    chart = pictures.progress(found)[0]
+    chart = figures.progress(found)[0]
     (best,) = [c for c in chart.curves if c.kind == "best"]
     xs, ys = zip(*best.points, strict=True)
     assert list(xs) == sorted(xs) and len(set(ys)) == 2
@@ -251,12 +251,12 @@ def test_no_chart_of_what_was_not_spent() -> None:
     for event in made:
         event.body.get("spend", {}).update(input=0, seconds=0.0)  # type: ignore[attr-defined]
     found = facts("s", made)
-    assert [c.id for c in pictures.progress(found)] == ["best-attempts"]
+    assert [c.id for c in figures.progress(found)] == ["best-attempts"]
     assert "No tokens were spent" in page(found)
 
 
 def test_the_roofline_holds_every_result(sample: Facts) -> None:
-    chart = pictures.roofline(sample)
+    chart = figures.roofline(sample)
     assert chart is not None
     assert len(chart.marks) == sum(c.seconds is not None for c in sample.candidates)
     assert len({m.x for m in chart.marks}) == 1, "one program, one intensity"
@@ -264,7 +264,7 @@ def test_the_roofline_holds_every_result(sample: Facts) -> None:
 
 
 def test_the_tree_draws_every_candidate_in_a_place_of_its_own(sample: Facts) -> None:
-    chart = pictures.tree(sample)
+    chart = figures.tree(sample)
     assert chart is not None
     assert len({(m.x, m.y) for m in chart.marks}) == len(sample.candidates)
     assert len(chart.curves) == len(sample.candidates) - 1
@@ -273,11 +273,11 @@ def test_the_tree_draws_every_candidate_in_a_place_of_its_own(sample: Facts) -> 
 def test_a_deep_tree_and_a_large_one() -> None:
     """A search that always goes on from the last is as deep as it is long: nothing recurses."""
     deep = facts("s", journal_of(*((at, str(at), us(10)) for at in range(600))))
-    assert pictures.tree(deep) is None
+    assert figures.tree(deep) is None
     text = page(deep)
     assert text.count('class="d8') == 593 and len(text) < 5_000_000
     line = facts("s", journal_of(*((at, str(at), us(10)) for at in range(200))))
-    chart = pictures.tree(line)
+    chart = figures.tree(line)
     assert chart is not None and chart.height < 800
 
 
@@ -326,9 +326,9 @@ def test_endless_texts_are_cut_and_not_compared() -> None:
     huge = "x" * 1_000_000
     found = difference("a", huge)
     assert not found.compared and not found.whole
-    assert sum(len(line.text) for line in found.lines) <= texts.WIDTH + 1
+    assert sum(len(line.text) for line in found.lines) <= sanitize.WIDTH + 1
     many = excerpt("a\n" * 100_000)
-    assert len(many.lines) == texts.LINES and not many.whole
+    assert len(many.lines) == sanitize.LINES and not many.whole
     assert len(one_line(huge)) == 200
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.optimise.trees import AGAIN, BAD, CAUGHT, NOT, OFF, tree_of, us
 from ucutlass.agent.outcome import Outcome
 from ucutlass.agent.search import SEARCHES, Pick, Scale, epsilon, flat, mantis, mcts
-from ucutlass.agent.search.pick import broken, reward, usable
+from ucutlass.agent.search.selection import broken, reward, usable
 from ucutlass.agent.tree import ROOT, Tree
 
 NO_SCALE = Scale()

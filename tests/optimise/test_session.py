@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.optimise.made_up import Bench, Killed, Mortal, Proposer, outcome_of
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
 from ucutlass.agent.outcome import Refused, Rejected, Repeated, Timed
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.run import Judged, Session, opened, run, tell
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import Ask, End, Judge, NotASession, Settings, State, due, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 
 EVERY = [(s, d) for s in SEARCHES for d in DIALOGUES]

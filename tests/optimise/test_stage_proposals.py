@@ -11,18 +11,18 @@ import pytest
 
 from tests.optimise.made_up import Mortal
 from ucutlass import frontend, ir
+from ucutlass.agent.budget import Budget
+from ucutlass.agent.evaluator import Live
 from ucutlass.agent.evidence import How
-from ucutlass.agent.live import Live
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed
 from ucutlass.agent.problem import Problem, problem_of
 from ucutlass.agent.proposers import cuts, stages
-from ucutlass.agent.proposers.looked import Looked, look, stage_times
-from ucutlass.agent.proposers.nominate import Draw, drawn, nominate, uniformly
+from ucutlass.agent.proposers.pipeline_plan import Looked, look, stage_times
 from ucutlass.agent.proposers.rules import rules
+from ucutlass.agent.proposers.schedule_sampling import Draw, drawn, nominate, uniformly
 from ucutlass.agent.run import Judged, Session, opened, run
 from ucutlass.agent.search import Pick
 from ucutlass.agent.session import Ask, Settings, State, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.agent.tree import Tree
 from ucutlass.ir.hardware import DEVICES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucutlass.agent.spend import NOTHING, Budget, Spend
+from ucutlass.agent.budget import NOTHING, Budget, Spend
 from ucutlass.agent.stop import Standing, Stop, idle_attempts, reason
 
 FREE = Budget(None)

@@ -14,9 +14,9 @@ from ucutlass import frontend
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.planned import Planned
 from ucutlass.tune.job import Job
-from ucutlass.tune.recorded import PLAIN, Table
-from ucutlass.tune.sets import Shape
+from ucutlass.tune.shapes_file import Shape
 from ucutlass.tune.space import Group
+from ucutlass.tune.tables import PLAIN, Table
 from ucutlass.tune.tune import Confirmed, Failed, Timed
 
 CHECKED = frontend.read_text(PLAIN.format(t="bf16"), "k.ucu")

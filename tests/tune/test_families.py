@@ -13,8 +13,8 @@ from ucutlass.ir.schedule import Request
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune.database import Database, Row, key_of
+from ucutlass.tune.lookup import recall
 from ucutlass.tune.policy import Limits, neighbours
-from ucutlass.tune.recall import recall
 from ucutlass.tune.source import with_schedule
 from ucutlass.tune.space import Group, Space, explore
 from ucutlass.tune.tune import Confirmed, Failed, Timed, search

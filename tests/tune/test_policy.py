@@ -9,7 +9,7 @@ import pytest
 from tune_fakes import TABLES
 
 from ucutlass.ir.schedule import Request
-from ucutlass.tune.correct import PRIOR, distance, factor
+from ucutlass.tune.correction import PRIOR, distance, factor
 from ucutlass.tune.policy import (
     OPENING,
     POLICIES,

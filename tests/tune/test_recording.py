@@ -22,7 +22,7 @@ from ucutlass.ir.schedule import show
 from ucutlass.runtime.errors import StoreError, StoreFull
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete
-from ucutlass.tune.call import Result
+from ucutlass.tune.api import Result
 from ucutlass.tune.database import Database, Row, key_of
 from ucutlass.tune.job import job_of
 from ucutlass.tune.policy import Limits

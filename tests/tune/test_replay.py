@@ -11,7 +11,7 @@ from tune_fakes import RECORDING, TABLES
 
 from benchmarks import speed
 from ucutlass.kernels.gemm.cost import DEFAULT
-from ucutlass.tune import recorded, replay
+from ucutlass.tune import replay, tables
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_the_bar(lines: list[replay.Line]) -> None:
 
 
 def test_other_constants_order_the_same_kernels_anew() -> None:
-    other = recorded.read(RECORDING, replace(DEFAULT, sm_bytes=DEFAULT.sm_bytes / 8))
+    other = tables.read(RECORDING, replace(DEFAULT, sm_bytes=DEFAULT.sm_bytes / 8))
     for table, mine in zip(TABLES.values(), other, strict=True):
         assert {g.plan for g in mine.space.groups} == {g.plan for g in table.space.groups}
         assert mine.best == table.best
@@ -57,7 +57,7 @@ def test_times_are_those_of_the_file() -> None:
     table = TABLES["M 128"]
     assert table.best == pytest.approx(min(r["us"] for r in rows) * 1e-6) and table.refused == 0
     for row in rows:
-        wanted = recorded.request_of_json(row["request"])
+        wanted = tables.request_of_json(row["request"])
         times = [
             seconds
             for g, mine in zip(table.space.groups, table.times, strict=True)
@@ -68,12 +68,12 @@ def test_times_are_those_of_the_file() -> None:
 
 
 def test_the_programs_are_those_of_the_benchmarks() -> None:
-    assert (recorded.PLAIN, recorded.BATCHED) == (speed.PLAIN, speed.BATCHED)
+    assert (tables.PLAIN, tables.BATCHED) == (speed.PLAIN, speed.BATCHED)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"rows": [{"request": {}}]}'])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(recorded.NotATable, match="no recording"):
-        recorded.read(path)
+    with pytest.raises(tables.NotATable, match="no recording"):
+        tables.read(path)

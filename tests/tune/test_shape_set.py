@@ -20,8 +20,8 @@ from ucutlass.tune.dispatch import KEEP
 from ucutlass.tune.job import Job, Settings
 from ucutlass.tune.job import job_of as job_with
 from ucutlass.tune.policy import Limits
-from ucutlass.tune.sets import Shape
 from ucutlass.tune.shape_set import TunedSet, to_json, tune_set
+from ucutlass.tune.shapes_file import Shape
 from ucutlass.tune.source import with_schedules
 from ucutlass.tune.tune import OnTrial, Trial
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from threading import Event
 
 from ucutlass.kernels.planned import Planned
-from ucutlass.tune import recorded
-from ucutlass.tune.recorded import Table
+from ucutlass.tune import tables
 from ucutlass.tune.space import Group
+from ucutlass.tune.tables import Table
 from ucutlass.tune.tune import Confirmed, Failed, Timed
 
 RECORDING = Path(__file__).parent.parent.parent / "benchmarks" / "data" / "h200_bf16.json"
 
-TABLES = {table.shape: table for table in recorded.read(RECORDING)}
+TABLES = {table.shape: table for table in tables.read(RECORDING)}
 
 
 @dataclass

@@ -12,9 +12,9 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.agent.integrity import RULES, Report, audit
+from ucutlass.agent.integrity.audit_record import record_of
 from ucutlass.agent.integrity.bundle import Bundle, Missing
 from ucutlass.agent.integrity.gather import Candidate, gather, latest
-from ucutlass.agent.integrity.kept import record_of
 from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported

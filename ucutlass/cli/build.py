@@ -26,8 +26,8 @@ from ucutlass.runtime.parallel import Failure
 from ucutlass.runtime.switches import Stage
 from ucutlass.shapes import ShapeError, complete, free_dims, parse_sizes
 from ucutlass.spans import recording
+from ucutlass.tune.lookup import recall, recorded
 from ucutlass.tune.origin import Origin, written
-from ucutlass.tune.recall import recall, recorded
 
 Wanted: TypeAlias = tuple[ir.Kernel, tuple[int, ...]]
 """A kernel and every extent of it."""

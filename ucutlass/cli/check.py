@@ -10,8 +10,8 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.cli import inputs, show
+from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import Status, reported
-from ucutlass.cli.limited import limited
 from ucutlass.cli.options import json_option, sizes_option
 from ucutlass.diagnostics import Diagnostic, ProgramError, listed, render, to_json
 from ucutlass.limits import Effort

@@ -10,8 +10,8 @@ import click
 from ucutlass import frontend
 from ucutlass.backend import source_of
 from ucutlass.cli import inputs, show
+from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import reported
-from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output, write
 from ucutlass.ir.schedule import show as show_schedule

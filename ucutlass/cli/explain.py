@@ -13,8 +13,8 @@ from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of, select
 from ucutlass.cli import inputs, pipelines, show
 from ucutlass.cli.advice import past, rows
+from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import reported
-from ucutlass.cli.limited import limited
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.explain import Explanation, explain
 from ucutlass.ir.hardware import DEVICES
@@ -25,7 +25,7 @@ from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
 from ucutlass.sol.bounds import Bounds, bounds, micro
 from ucutlass.tune.database import Row
-from ucutlass.tune.recall import found_on
+from ucutlass.tune.lookup import found_on
 
 
 @click.command("explain")

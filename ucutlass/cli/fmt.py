@@ -10,8 +10,8 @@ import click
 
 from ucutlass.check import program_error
 from ucutlass.cli import inputs, show
+from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import Status, reported
-from ucutlass.cli.limited import limited
 from ucutlass.cli.options import json_option
 from ucutlass.files import write
 from ucutlass.grammar.format import formatted

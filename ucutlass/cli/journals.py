@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ucutlass.agent.batch import PREFIX
 from ucutlass.agent.journal import Journal, NoSuchSession
-from ucutlass.agent.many import PREFIX
 from ucutlass.cli.errors import Status, fail
 
 

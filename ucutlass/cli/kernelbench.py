@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
+from ucutlass.agent.batch import Run
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.kernelbench import THRESHOLDS, BadCheckout, Level, Row, levels, rows, selected
-from ucutlass.agent.many import Run
 from ucutlass.cli import show
+from ucutlass.cli.batch import known, listed, ran, wanted
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.many import known, listed, ran, wanted
 from ucutlass.cli.options import json_option
-from ucutlass.cli.searching import How, run_options
+from ucutlass.cli.search_options import How, run_options
 
 
 @click.command("kernelbench")

@@ -10,23 +10,23 @@ from typing import Any
 
 import click
 
+from ucutlass.agent.batch import PREFIX, NoStart
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.integrity.precision import LaneUnknown
 from ucutlass.agent.journal import Journal, NoSuchSession
-from ucutlass.agent.many import PREFIX, NoStart
 from ucutlass.agent.outcome import Timed, words
 from ucutlass.agent.problem import Problem, Unbound
+from ucutlass.agent.problem_loader import Reading, problem_at, problem_in
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.reading import Reading, problem_at, problem_in
 from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.session import NotASession, State
-from ucutlass.agent.spend import Budget
 from ucutlass.cli import inputs, show
-from ucutlass.cli.asking import maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output, write
-from ucutlass.cli.searching import ATTEMPTS, How, search_options
+from ucutlass.cli.proposer_options import maker
+from ucutlass.cli.search_options import ATTEMPTS, How, search_options
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import Found
 from ucutlass.runtime.module.signature import Unusable
@@ -65,7 +65,7 @@ def command(
         if (file is None) == (id is None):
             fail(Status.CALL, "give FILE to begin a session, or --resume ID to go on with one", as_json)
         if (file is not None and file.is_dir()) or (id or "").startswith(PREFIX):
-            from ucutlass.cli.many import optimized
+            from ucutlass.cli.batch import optimized
 
             if output is not None:
                 fail(Status.CALL, "-o is for one problem, not for a run over many", as_json)
@@ -142,8 +142,8 @@ def _searched(
     kept: Journal, session: Session, engine: Engine, found: Found, how: How, as_json: bool
 ) -> State:
     """Works until the session ends, or ends the command where its proposer fails."""
-    from ucutlass.agent.ahead import builders
     from ucutlass.agent.optimize import Where, go_on
+    from ucutlass.agent.prebuild import builders
 
     settings, timing = session.state.settings, how.timing
     if how.asking.proposer not in (None, settings.proposer):

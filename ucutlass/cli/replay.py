@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.replay.stops import NothingRecorded, Recorded, Saved, best_first, grid, recorded
+from ucutlass.agent.replay.stop_rules import NothingRecorded, Recorded, Saved, best_first, grid, recorded
 from ucutlass.agent.replay.tables import CLOSE, SEEDS, Compared, Knows, compare, recording
 from ucutlass.agent.search import SEARCHES, Name
 from ucutlass.agent.session import NotASession
@@ -24,7 +24,7 @@ from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.journals import session_of
 from ucutlass.cli.options import Whole, journal_option, json_option
-from ucutlass.tune.recorded import NotATable, Table, read
+from ucutlass.tune.tables import NotATable, Table, read
 
 ATTEMPTS = 40
 """Of a session on a table to which stop rules are put: a session's default budget."""

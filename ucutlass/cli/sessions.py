@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.overview import Overview, sessions
+from ucutlass.agent.session_list import Overview, sessions
 from ucutlass.cli import show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import journal_option, json_option

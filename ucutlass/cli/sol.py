@@ -9,8 +9,8 @@ import click
 
 from ucutlass import frontend, ir
 from ucutlass.cli import gpu, inputs
+from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.limited import limited
 from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
 from ucutlass.cli.outputs import Output
 from ucutlass.cli.sol_show import Request, present

@@ -32,9 +32,9 @@ from ucutlass.files import write
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.tune import sets
+from ucutlass.tune import shapes_file
+from ucutlass.tune.evaluator import Live
 from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune
-from ucutlass.tune.live import Live
 from ucutlass.tune.policy import POLICIES, Limits, Name
 from ucutlass.tune.shape_set import ShopOf, to_json, tune_set
 from ucutlass.tune.source import NotWritten, with_schedules
@@ -128,9 +128,9 @@ def command(
             fail(Status.CALL, "one FILE is tuned at a time; several are for --replay", as_json)
         checked = inputs.read(files[0])
         program = frontend.kernel(checked, name)
-        listed, rest = sets.split(sizes)
+        listed, rest = shapes_file.split(sizes)
         # The call's mistakes before the machine's.
-        shapes = _one(program, rest) if listed is None else sets.read(listed, program, rest)
+        shapes = _one(program, rest) if listed is None else shapes_file.read(listed, program, rest)
         # One engine for all shapes: its processes have imported what they need.
         with closing(opened(spec, as_json)) as hall:
             found = at_hand(hall)
@@ -184,10 +184,10 @@ def _write(
     write(file, text)
 
 
-def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[sets.Shape, ...]:
+def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.Shape, ...]:
     given = parse_sizes(sizes)
     complete(program, given)
-    return (sets.Shape(given),)
+    return (shapes_file.Shape(given),)
 
 
 def _tuned(job: Job, shop_of: ShopOf, settings: Settings, on_job: OnJob) -> tuple[dict[str, Any], Winners]:

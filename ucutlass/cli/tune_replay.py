@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
-from ucutlass.tune import recorded, replay
+from ucutlass.tune import replay, tables
 from ucutlass.tune.policy import POLICIES
 
 
 def replayed(files: Sequence[Path], as_json: bool) -> None:
     try:
-        lines = [replay.line(table) for path in files for table in recorded.read(path)]
-    except recorded.NotATable as problem:
+        lines = [replay.line(table) for path in files for table in tables.read(path)]
+    except tables.NotATable as problem:
         fail(Status.CALL, str(problem), as_json)
     if not lines:
         fail(Status.CALL, "these files have no kernels of ours", as_json)

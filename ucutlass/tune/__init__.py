@@ -1,7 +1,7 @@
 """The tuner: which kernels a program may become, which of them to build, and which is fastest.
 
 The package itself is what Python calls: `ucutlass.tune("linear.ucu", {"M": 4096})`; see
-`ucutlass.tune.call.tune`.
+`ucutlass.tune.api.tune`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ucutlass.tune.call import Result
+    from ucutlass.tune.api import Result
 
 
 class _Called(ModuleType):
     """A package that can be called: the name of the function is that of the folder."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Result:
-        from ucutlass.tune.call import tune
+        from ucutlass.tune.api import tune
 
         return tune(*arguments, **options)
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ucutlass.ir.schedule import Request
-from ucutlass.tune.correct import factor
+from ucutlass.tune.correction import factor
 from ucutlass.tune.space import Group, Space
 
 Name: TypeAlias = Literal["guided", "analytic", "random"]

@@ -2,7 +2,7 @@
 
 A binary costs one build, whatever is swept on it. Nothing that a policy learns goes from one shape to
 another, so no shape needs to be left out for the policy's sake; the cost model's own constants were
-fitted to recordings, and `constants` of `ucutlass.tune.recorded.read` takes others.
+fitted to recordings, and `constants` of `ucutlass.tune.tables.read` takes others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ucutlass.tune.policy import POLICIES, Limits, Name, finished
-from ucutlass.tune.recorded import Table
+from ucutlass.tune.tables import Table
 
 BUILDS = (1, 2, 4, 8)
 """Where curves are read off."""

@@ -21,7 +21,7 @@ from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime.statistics import summary
 from ucutlass.tune.dispatch import KEEP, Entry, Measured, cover, geomean
 from ucutlass.tune.job import Job, Outcome, Settings, Shop, describe, tune
-from ucutlass.tune.sets import Shape
+from ucutlass.tune.shapes_file import Shape
 from ucutlass.tune.space import Group, Space
 from ucutlass.tune.tune import Confirmed, Failed, OnTrial, Timed
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.messages_api import Script, Server, serving
 from tests.optimise.proposers.talking import PROGRAM, SIZES
-from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.proposers.problem_facts import Subject, subject_of
 
 
 @pytest.fixture(scope="module")

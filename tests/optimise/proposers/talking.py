@@ -8,15 +8,15 @@ import pytest
 
 from benchmarks.messages_api import KEY, Server
 from tests.optimise.made_up import Mortal
+from ucutlass.agent.budget import NOTHING, Budget, Spend
 from ucutlass.agent.outcome import Refused, Timed
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.subject import Subject
+from ucutlass.agent.proposers.problem_facts import Subject
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.run import Judged, _judge, opened
 from ucutlass.agent.session import Ask, Judge, Settings, State, due
-from ucutlass.agent.spend import NOTHING, Budget, Spend
 from ucutlass.agent.stop import Stop
 
 PROGRAM = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {

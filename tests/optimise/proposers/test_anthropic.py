@@ -37,15 +37,15 @@ from tests.optimise.proposers.talking import (
     failed,
     proposer,
 )
+from ucutlass.agent.budget import NOTHING, Budget, Spend
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import Chosen
 from ucutlass.agent.proposers.prices import PRICES, Price, dollars, price_of
+from ucutlass.agent.proposers.problem_facts import Subject, subject_of
 from ucutlass.agent.proposers.service import Usage
-from ucutlass.agent.proposers.subject import Subject, subject_of
 from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Settings
-from ucutlass.agent.spend import NOTHING, Budget, Spend
 from ucutlass.agent.stop import Stop
 
 # --- answers ---------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.optimise.proposers.talking import BETTER, PROGRAM, asked
+from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.proposers.command import CommandProposer
-from ucutlass.agent.proposers.subject import Subject
-from ucutlass.agent.spend import NOTHING, Spend
+from ucutlass.agent.proposers.problem_facts import Subject
 from ucutlass.grammar.parse import grammar_text
 
 

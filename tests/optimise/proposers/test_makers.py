@@ -11,13 +11,13 @@ import pytest
 from benchmarks.messages_api import KEY, says
 from tests.optimise.made_up import Mortal
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, Bench, block
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.problem import problem_of
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.proposers import models
+from ucutlass.agent.proposers import factory
 from ucutlass.agent.proposers.conversation import Chosen
 from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Settings, State
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.ir.hardware import DEVICES
 
@@ -33,29 +33,29 @@ def ran(maker: Any) -> State:
 def test_a_model_its_record_and_a_command(at: Any, tmp_path: Path) -> None:
     server, record = at(says(block(BETTER))), tmp_path / "traffic" / "of a session.jsonl"
     told = ("gelu: 1.2 times as fast with a wider tile",)
-    maker = models.model(Chosen(), key=KEY, base_url=server.url, record=record, memory=told)
+    maker = factory.model(Chosen(), key=KEY, base_url=server.url, record=record, memory=told)
     live = ran(maker)
     assert live.tree[1].text == BETTER and told[0] in server.requests[0]["system"][1]["text"]
     assert [t["name"] for t in server.requests[0]["tools"]] == ["check", "explain", "sol", "guide"]
-    again = ran(models.recorded(record, Chosen(), memory=told))
+    again = ran(factory.recorded(record, Chosen(), memory=told))
     assert again.tree.nodes == live.tree.nodes and again.spend == live.spend
     with pytest.raises(ProposerFailed, match="was not recorded"):
-        ran(models.recorded(record, Chosen(effort="low"), memory=told))
+        ran(factory.recorded(record, Chosen(effort="low"), memory=told))
     answer = f"import sys, json; sys.stdin.read(); print(json.dumps({{'text': {BETTER!r}}}))"
-    assert ran(models.command([sys.executable, "-c", answer])).tree[1].text == BETTER
+    assert ran(factory.command([sys.executable, "-c", answer])).tree[1].text == BETTER
 
 
 def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ProposerFailed, match="there is no API key"):
-        models.model(Chosen())
+        factory.model(Chosen())
     with pytest.raises(ProposerFailed, match="cannot be read"):
-        models.recorded(tmp_path / "nothing.jsonl", Chosen())
+        factory.recorded(tmp_path / "nothing.jsonl", Chosen())
     (tmp_path / "prose").write_text("no traffic\n")
     with pytest.raises(ProposerFailed, match="prose:1 is no recorded request"):
-        models.recorded(tmp_path / "prose", Chosen())
+        factory.recorded(tmp_path / "prose", Chosen())
 
 
 def test_without_a_device_the_targets_usual_one_is_told() -> None:
-    found = models.subject(PROBLEM, None)
+    found = factory.subject(PROBLEM, None)
     assert found.device == "H200" and found.lane == "bf16"
     assert found.bound and found.facts

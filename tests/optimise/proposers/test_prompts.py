@@ -15,8 +15,8 @@ from tests.optimise.proposers.talking import BETTER, PROGRAM
 from ucutlass.agent.dialogue import Role
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
 from ucutlass.agent.proposers import prompt, tools
-from ucutlass.agent.proposers.quote import bounded, fence, plain, quoted, uncommented
-from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.proposers.problem_facts import Subject, subject_of
+from ucutlass.agent.proposers.quoting import bounded, fence, plain, quoted, uncommented
 from ucutlass.agent.proposers.tools import ToolFailed, look_up, toolbox
 from ucutlass.agent.run import opened
 from ucutlass.agent.search import Pick

@@ -10,15 +10,15 @@ import pytest
 from benchmarks.messages_api import KEY, Script, calls, cut, says
 from tests.optimise.made_up import Mortal
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, Bench, block, proposer
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.subject import Subject, subject_of
+from ucutlass.agent.proposers.problem_facts import Subject, subject_of
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
 from ucutlass.agent.run import Session, opened, run
 from ucutlass.agent.session import Settings, State, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ucutlass import ir
-from ucutlass.agent.lanes import Lanes
+from ucutlass.agent.gpu_calls import Lanes
 from ucutlass.agent.module import Module, answer, meet, memory
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, held

@@ -12,9 +12,9 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS, Engine
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.switches import Stage
+from ucutlass.tune.build_cache import Made
+from ucutlass.tune.evaluator import Live
 from ucutlass.tune.job import Job, Settings
-from ucutlass.tune.live import Live
-from ucutlass.tune.made import Made
 from ucutlass.tune.tune import Tuned, search
 
 IN_FLIGHT = 3

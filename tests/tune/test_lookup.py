@@ -21,7 +21,7 @@ from ucutlass.runtime import launch_spec
 from ucutlass.runtime.launch import Bound
 from ucutlass.shapes import complete
 from ucutlass.tune.database import Database, Row, key_of
-from ucutlass.tune.recall import NotLegalWarning, UnreadableWarning, recall
+from ucutlass.tune.lookup import NotLegalWarning, UnreadableWarning, recall
 from ucutlass.tune.space import explore
 
 PLAIN = "kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"

@@ -18,7 +18,7 @@ from ucutlass.advice import Advice, Counters, Timing
 from ucutlass.advice.family import advise_any
 from ucutlass.advice.known import facts_about
 from ucutlass.agent.evidence import Subject, artifacts_of
-from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.gpu_calls import Lanes, value
 from ucutlass.agent.outcome import Timed
 from ucutlass.agent.session import Depth, State
 from ucutlass.assembly import kernels_of

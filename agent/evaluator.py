@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ucutlass import ir
-from ucutlass.agent.advising import Advisor
+from ucutlass.agent.advisor import Advisor
+from ucutlass.agent.budget import Spend
 from ucutlass.agent.energy import Meter
+from ucutlass.agent.equivalence import UNSAID, differs, unlike
 from ucutlass.agent.evidence import How, Subject, artifacts_of, confirmed
-from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.gpu_calls import Lanes, value
 from ucutlass.agent.module import Module
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.run import Judged
-from ucutlass.agent.same import UNSAID, differs, unlike
-from ucutlass.agent.spend import Spend
 from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError

@@ -22,7 +22,7 @@ from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.statistics import MIN_BLOCKS
 from ucutlass.runtime.switches import Stage
-from ucutlass.tune.made import Made
+from ucutlass.tune.build_cache import Made
 from ucutlass.tune.space import Group
 from ucutlass.tune.tune import Confirmed, Failed, Timed
 

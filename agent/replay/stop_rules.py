@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ucutlass.agent.budget import NOTHING, Budget, Spend
 from ucutlass.agent.journal import Event
 from ucutlass.agent.session import OUTCOMES, State, advance, replayed
-from ucutlass.agent.spend import NOTHING, Budget, Spend
 from ucutlass.agent.stop import Standing, Stop, reason
 
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from ucutlass.tune.correct import distance
+from ucutlass.tune.correction import distance
 from ucutlass.tune.policy import Seen, neighbours, predictions
 from ucutlass.tune.space import Space
 

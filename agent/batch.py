@@ -20,14 +20,14 @@ from functools import reduce
 from operator import add
 from typing import Any, TypeAlias
 
+from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted
 from ucutlass.agent.integrity.precision import LaneUnknown
 from ucutlass.agent.journal import Event, Journal, NoSuchSession
+from ucutlass.agent.priority import promise
 from ucutlass.agent.problem import Problem, Unbound
-from ucutlass.agent.promise import promise
 from ucutlass.agent.proposer import Proposer
 from ucutlass.agent.run import Bench, Session, step
 from ucutlass.agent.session import State, replayed
-from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.shapes import ShapeError

@@ -8,7 +8,7 @@ import pytest
 
 from ucutlass import frontend
 from ucutlass.shapes import ShapeError
-from ucutlass.tune.sets import MOST, MOST_BYTES, Shape, ShapesFileError, parse, read, split
+from ucutlass.tune.shapes_file import MOST, MOST_BYTES, Shape, ShapesFileError, parse, read, split
 
 PROGRAM = frontend.kernel(
     frontend.read_text(

@@ -17,8 +17,8 @@ from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.command import CommandProposer
 from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
 from ucutlass.agent.proposers.judge import ModelJudge
+from ucutlass.agent.proposers.problem_facts import Subject, subject_of, subject_of_module
 from ucutlass.agent.proposers.service import Service
-from ucutlass.agent.proposers.subject import Subject, subject_of, subject_of_module
 from ucutlass.agent.proposers.tools import toolbox
 from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
 from ucutlass.ir.hardware import ARCHES, Device, default_device

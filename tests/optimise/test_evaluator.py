@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from tests.optimise.made_up import Mortal
-from ucutlass.agent import live as live_module
-from ucutlass.agent.advising import Advisor
+from ucutlass.agent import evaluator as evaluator_module
+from ucutlass.agent.advisor import Advisor
+from ucutlass.agent.budget import Budget
+from ucutlass.agent.evaluator import LEADS, Live
 from ucutlass.agent.evidence import How
-from ucutlass.agent.lanes import Lanes
-from ucutlass.agent.live import LEADS, Live
+from ucutlass.agent.gpu_calls import Lanes
 from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
 from ucutlass.agent.problem import Problem, problem_of
 from ucutlass.agent.proposers.rules import Schedules, rules
 from ucutlass.agent.run import opened, run
 from ucutlass.agent.session import Settings, replayed
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
@@ -81,7 +81,7 @@ def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> Live
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
 
 
 def judged(live: Live, text: str = LINEAR) -> Outcome:
@@ -127,7 +127,7 @@ def test_a_build_that_fails_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> No
     def fails(checked: Any, program: Any, *a: Any, **k: Any) -> Any:
         raise checked.error(live_module_diagnostic(program))
 
-    monkeypatch.setattr(live_module, "build_program", fails)
+    monkeypatch.setattr(evaluator_module, "build_program", fails)
     assert isinstance(judged(live), Failed)
 
 

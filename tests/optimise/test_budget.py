@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucutlass.agent.spend import NOTHING, Budget, Spend, exhausted, spend_of_json, to_json
+from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted, spend_of_json, to_json
 
 WHOLE = st.integers(0, 10**9)
 # Eighths add up exactly, in any order.

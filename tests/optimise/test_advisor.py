@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.test_live_bench import CHAIN, H200, LINEAR, bench, problem, took
+from tests.optimise.test_evaluator import CHAIN, H200, LINEAR, bench, problem, took
 from ucutlass import frontend
 from ucutlass.advice import Counters
-from ucutlass.agent import advising
-from ucutlass.agent import live as live_module
-from ucutlass.agent.advising import NOT_LOOKED, Advisor, advisor_of, headline
+from ucutlass.agent import advisor
+from ucutlass.agent import evaluator as evaluator_module
+from ucutlass.agent.advisor import NOT_LOOKED, Advisor, advisor_of, headline
 from ucutlass.agent.evidence import How, Subject
-from ucutlass.agent.lanes import Lanes
+from ucutlass.agent.gpu_calls import Lanes
 from ucutlass.agent.outcome import Outcome, Timed
 from ucutlass.agent.problem import Candidate, Problem, candidate_of
 from ucutlass.agent.session import Settings, State
@@ -100,7 +100,7 @@ class Profiler:
 @pytest.fixture(autouse=True)
 def _store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UCUTLASS_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(advising.tools, "find", lambda *_: None)
+    monkeypatch.setattr(advisor.tools, "find", lambda *_: None)
 
 
 def subject(text: str) -> Subject:
@@ -163,7 +163,7 @@ def test_a_profile_that_is_lost_leaves_the_measured_time() -> None:
 
 def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        live_module,
+        evaluator_module,
         "build_program",
         lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
     )

@@ -22,7 +22,7 @@ from ucutlass.agent.report.chart import (
     round_values,
 )
 from ucutlass.agent.report.facts import Candidate, Facts, Kind, Roofline
-from ucutlass.agent.report.texts import one_line
+from ucutlass.agent.report.sanitize import one_line
 
 HEIGHT = 300
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ucutlass.agent import memory
+from ucutlass.agent.batch import PREFIX
+from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.journal import Event, Journal, JournalDamaged
-from ucutlass.agent.many import PREFIX
 from ucutlass.agent.outcome import Timed
 from ucutlass.agent.session import NotASession, replayed
-from ucutlass.agent.spend import NOTHING, Spend
 
 
 @dataclass(frozen=True, slots=True)

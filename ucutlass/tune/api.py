@@ -18,12 +18,12 @@ from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime import gpu
 from ucutlass.shapes import complete
+from ucutlass.tune.evaluator import Live
 from ucutlass.tune.job import Job, Settings, describe, job_of, prepare
 from ucutlass.tune.job import tune as tune_job
-from ucutlass.tune.live import Live
 from ucutlass.tune.policy import Limits, Name
-from ucutlass.tune.sets import Shape, read
 from ucutlass.tune.shape_set import to_json, tune_set
+from ucutlass.tune.shapes_file import Shape, read
 from ucutlass.tune.tune import OnTrial
 
 

@@ -9,21 +9,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ucutlass.agent.batch import Member, NotARun, Place, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, NoSuchSession
 from ucutlass.agent.kernelbench import Row, rows
-from ucutlass.agent.many import Member, NotARun, Place, Run, look_at, opened_run, resumed_run, work
 from ucutlass.agent.outcome import words
 from ucutlass.agent.problem import Problem
+from ucutlass.agent.problem_loader import Reading, names_of, problem_at
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.reading import Reading, names_of, problem_at
 from ucutlass.agent.run import Session, resumed
 from ucutlass.agent.session import NotASession, Settings, State, settings_of_json, settings_to_json
-from ucutlass.agent.spend import Budget
 from ucutlass.cli import show
-from ucutlass.cli.asking import maker
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
-from ucutlass.cli.searching import ATTEMPTS, How
+from ucutlass.cli.proposer_options import maker
+from ucutlass.cli.search_options import ATTEMPTS, How
 from ucutlass.engine.work import Engine
 
 
@@ -68,8 +68,8 @@ def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
 
 
 def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
-    from ucutlass.agent.ahead import builders
     from ucutlass.agent.optimize import Where, begin, building_ahead, placed
+    from ucutlass.agent.prebuild import builders
 
     kept = Journal.open(asked.how.journal)
     found = at_hand(engine)

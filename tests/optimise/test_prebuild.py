@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from tests.optimise.made_up import Mortal
-from tests.optimise.test_live_bench import H200, LINEAR, Engine, problem, took
-from ucutlass.agent import ahead as ahead_module
-from ucutlass.agent import live as live_module
-from ucutlass.agent.ahead import Ahead, Counted
+from tests.optimise.test_evaluator import H200, LINEAR, Engine, problem, took
+from ucutlass.agent import evaluator as evaluator_module
+from ucutlass.agent import prebuild as prebuild_module
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.optimize import Where, go_on
 from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.prebuild import Ahead, Counted
 from ucutlass.agent.problem import problem_to_json
-from ucutlass.agent.proposers.nominate import uniformly
 from ucutlass.agent.proposers.rules import rules
+from ucutlass.agent.proposers.schedule_sampling import uniformly
 from ucutlass.agent.run import Judged, opened
 from ucutlass.agent.session import Settings
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.runtime.errors import BuildError, MachineError
@@ -40,9 +40,9 @@ def pool() -> Any:
 
 
 def building(monkeypatch: pytest.MonkeyPatch, what: Callable[..., Any]) -> None:
-    monkeypatch.setattr(ahead_module, "build_program", what)
+    monkeypatch.setattr(prebuild_module, "build_program", what)
     nothing: Any = BuiltPipeline(None, ())  # type: ignore[arg-type]
-    monkeypatch.setattr(live_module, "build_program", lambda *a, **k: nothing)
+    monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: nothing)
 
 
 class Said:
@@ -155,7 +155,7 @@ def test_what_has_not_begun_never_does_once_all_is_over() -> None:
             time.sleep(0.01)
         ran.append(0)
 
-    with ahead_module.builders(1) as pool:
+    with prebuild_module.builders(1) as pool:
         pool.submit(slow)
         assert begun.wait(60)
         rest += [pool.submit(ran.append, n) for n in (1, 2, 3)]

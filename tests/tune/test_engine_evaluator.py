@@ -25,11 +25,11 @@ from ucutlass.runtime.errors import CompilerMissing, MachineError
 from ucutlass.runtime.isolation import Crashed, Returned
 from ucutlass.runtime.launch import Request
 from ucutlass.tasks import tune as trials
+from ucutlass.tune.build_cache import Made
+from ucutlass.tune.evaluator import Live
 from ucutlass.tune.job import Job, Settings
-from ucutlass.tune.live import Live
-from ucutlass.tune.made import Made
+from ucutlass.tune.parallel import Done, tune_many
 from ucutlass.tune.policy import Limits
-from ucutlass.tune.together import Done, tune_many
 from ucutlass.tune.tune import Confirmed, Failed, Timed
 
 JOBS = jobs(8)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.optimise.test_live_bench import LINEAR, Engine, bench, took
-from ucutlass.agent import lanes as lanes_module
-from ucutlass.agent import live as live_module
+from tests.optimise.test_evaluator import LINEAR, Engine, bench, took
+from ucutlass.agent import evaluator as evaluator_module
+from ucutlass.agent import gpu_calls as gpu_calls_module
 from ucutlass.agent.evidence import How, Subject
-from ucutlass.agent.lanes import Lanes, value
+from ucutlass.agent.gpu_calls import Lanes, value
 from ucutlass.agent.outcome import Outcome, Timed
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine import gpu_slot as place_module
@@ -38,7 +38,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (lanes_module, live_module, place_module):
+    for module in (gpu_calls_module, evaluator_module, place_module):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -80,7 +80,7 @@ def test_the_wait_for_a_lane_is_in_no_spend(clock: Clock, monkeypatch: pytest.Mo
         clock.now += 5.0  # the audit's own work
         return Timed(1e-5, 2.0, 1.9, 2.1)
 
-    monkeypatch.setattr(live_module, "build_program", built)
+    monkeypatch.setattr(evaluator_module, "build_program", built)
     live = bench([took(1.0)], confirm)
     live.engine = Crowded(clock)
     assert isinstance(live.key(LINEAR), str)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ucutlass import frontend
-from ucutlass.agent.many import NoStart
+from ucutlass.agent.batch import NoStart
 from ucutlass.agent.module import LIMIT_SECONDS, read
 from ucutlass.agent.problem import Problem, problem_of, problem_of_module
 from ucutlass.runtime.module.signature import Mode, Precision, Unusable

@@ -81,7 +81,7 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
     """The maker of the session's proposer. Raises ProposerFailed for a key, a file or an SDK that lacks."""
     from ucutlass.agent.memory import alike, conclusions
     from ucutlass.agent.optimize import rules
-    from ucutlass.agent.proposers import models
+    from ucutlass.agent.proposers import factory
     from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, Chosen
 
     proposer = session.state.settings.proposer
@@ -95,9 +95,9 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
             fail(Status.CALL, "--proposer command needs --command 'PROGRAM ARGUMENTS'", as_json)
         if unset := [name for name in asking.pass_env if name not in os.environ]:
             fail(Status.CALL, f"--pass-env {unset[0]}: no such variable is set", as_json)
-        return models.command(shlex.split(asking.program), memory=memory, pass_env=asking.pass_env)
+        return factory.command(shlex.split(asking.program), memory=memory, pass_env=asking.pass_env)
     chosen = Chosen(asking.model or DEFAULT_MODEL, asking.effort)
     if asking.replay is not None:
-        return models.recorded(asking.replay, chosen, memory=memory)
+        return factory.recorded(asking.replay, chosen, memory=memory)
     show.note(f"ucc: {chosen.model} proposes; its tokens cost money")
-    return models.model(chosen, record=asking.record, memory=memory)
+    return factory.model(chosen, record=asking.record, memory=memory)

@@ -10,16 +10,16 @@ from typing import Any
 import click
 
 from ucutlass.agent import dialogue, search
+from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
-from ucutlass.agent.reading import Reading
+from ucutlass.agent.problem_loader import Reading
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import Settings
-from ucutlass.agent.spend import Budget
 from ucutlass.agent.stop import Stop
-from ucutlass.cli import asking, working
-from ucutlass.cli.asking import Asking
+from ucutlass.cli import proposer_options, session_options
 from ucutlass.cli.options import Positive, Whole, arch_option, grouped, part, seconds_option
-from ucutlass.cli.working import Working
+from ucutlass.cli.proposer_options import Asking
+from ucutlass.cli.session_options import Working
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.runtime.module.signature import Mode, Precision
 from ucutlass.shapes import parse_sizes
@@ -246,10 +246,10 @@ def _how(given: Mapping[str, Any]) -> How:
 
 _JOURNAL = click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), help="Another journal.")
 
-_SHARED = (*_STRATEGY, *_LIMITS, *_FILES, *working.OPTIONS, *_TIMING, _JOURNAL)
+_SHARED = (*_STRATEGY, *_LIMITS, *_FILES, *session_options.OPTIONS, *_TIMING, _JOURNAL)
 
-search_options = grouped("how", _how, *asking.OPTIONS, *asking.TRAFFIC, *_SHARED)
+search_options = grouped("how", _how, *proposer_options.OPTIONS, *proposer_options.TRAFFIC, *_SHARED)
 """Gives a command `how` to search for one problem, or for a folder of them."""
 
-run_options = grouped("how", _how, *asking.OPTIONS, *_SHARED)
+run_options = grouped("how", _how, *proposer_options.OPTIONS, *_SHARED)
 """Gives a command `how` to search for many problems."""
