@@ -17,10 +17,10 @@ from ucutlass import frontend, ir
 from ucutlass.advice import Advice, Counters, Timing
 from ucutlass.advice.family import advise_any
 from ucutlass.advice.known import facts_about
-from ucutlass.agent.evidence import Subject, artifacts_of
-from ucutlass.agent.gpu_calls import Lanes, value
-from ucutlass.agent.outcome import Timed
-from ucutlass.agent.session import Depth, State
+from ucutlass.agent.evidence import BuiltCandidate, artifacts_of
+from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.outcome import TimedOutcome
+from ucutlass.agent.session import Depth, SessionState
 from ucutlass.assembly import kernels_of
 from ucutlass.backend import Built
 from ucutlass.diagnostics import ProgramError
@@ -71,7 +71,7 @@ class Advisor:
         except (ProgramError, ShapeError):
             return ""  # it ran, so this is a planner that knows another device: nothing to say
 
-    def profiled(self, subject: Subject, arch: str, lanes: Lanes, seed: int, seconds: float) -> str:
+    def profiled(self, subject: BuiltCandidate, arch: str, lanes: GpuCalls, seed: int, seconds: float) -> str:
         """Of a new leader. Takes the GPU's lane twice. Raises what a machine's fault raises."""
         match subject.built, subject.program:
             case Built() as built, ir.Kernel() as kernel:
@@ -88,11 +88,11 @@ class Advisor:
 
     def _looked(
         self,
-        subject: Subject,
+        subject: BuiltCandidate,
         kernel: ir.Kernel,
         built: Built,
         arch: str,
-        lanes: Lanes,
+        lanes: GpuCalls,
         seed: int,
         seconds: float,
     ) -> list[str]:
@@ -121,7 +121,7 @@ class Advisor:
             self._missing["disassembly"] = codes.reason
         return sass.build_facts(built.artifact.report, codes)
 
-    def _timed(self, trial: Mapping[str, Any], built: Built, lanes: Lanes) -> Timing | None:
+    def _timed(self, trial: Mapping[str, Any], built: Built, lanes: GpuCalls) -> Timing | None:
         asked = dict(trial) | {"energy": False, "versions": dict(built.artifact.versions)}
         outcome = lanes.call("profiled", asked, limit=self.limit, artifacts=artifacts_of(built))
         found = value(outcome, "the profile")
@@ -130,7 +130,7 @@ class Advisor:
             return None
         return timing_of(found)
 
-    def _counters(self, trial: Mapping[str, Any], built: Built, lanes: Lanes) -> Counters | None:
+    def _counters(self, trial: Mapping[str, Any], built: Built, lanes: GpuCalls) -> Counters | None:
         if "counters" in self._missing:
             return None  # a tool that is missing or forbidden stays so
         kernels = [u.kernel for u in built.artifact.report.usage]
@@ -143,9 +143,9 @@ class Advisor:
         return Counters(**found["counters"])
 
 
-def advisor_of(state: State, limit: float) -> Advisor:
+def advisor_of(state: SessionState, limit: float) -> Advisor:
     """Of a session, which may have begun in another process."""
-    said = [n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, Timed)]
+    said = [n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, TimedOutcome)]
     return Advisor(state.settings.advice, limit, any(NOT_LOOKED in one for one in said))
 
 

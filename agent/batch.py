@@ -21,13 +21,13 @@ from operator import add
 from typing import Any, TypeAlias
 
 from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted
-from ucutlass.agent.integrity.precision import LaneUnknown
-from ucutlass.agent.journal import Event, Journal, NoSuchSession
+from ucutlass.agent.integrity.precision import UnknownComputeType
+from ucutlass.agent.journal import Journal, JournalEvent, NoSuchSession
 from ucutlass.agent.priority import promise
-from ucutlass.agent.problem import Problem, Unbound
+from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
 from ucutlass.agent.proposer import Proposer
-from ucutlass.agent.run import Bench, Session, step
-from ucutlass.agent.session import State, replayed
+from ucutlass.agent.run import CandidateEvaluator, OptimizationSession, step
+from ucutlass.agent.session import SessionState, replayed
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import Unusable
 from ucutlass.shapes import ShapeError
@@ -39,38 +39,38 @@ class NoStart(Exception):
     """A proposer that writes no first program is asked about a problem that has none."""
 
 
-class NotARun(Exception):
+class NotABatchRun(Exception):
     """A journal's events are those of no run."""
 
 
 @dataclass(slots=True)
-class Member:
+class BatchMember:
     """A problem of a run: its session, or why there is none (`code`, `words`); `stuck` says why a session
     does not go on."""
 
     name: str
-    session: Session | None = None
+    session: OptimizationSession | None = None
     code: str = ""
     words: str = ""
     stuck: str = ""
 
 
 @dataclass(slots=True)
-class Run:
+class BatchRun:
     """A run that is open in this process. `members` has those that were looked at, in order."""
 
     id: str
     journal: Journal
     names: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, BatchMember] = field(default_factory=dict)
     number: int = 0
 
     def write(self, kind: str, **body: Any) -> None:
         """Raises a StoreError where the journal cannot take it."""
         self.take(self.journal.append(self.id, self.number, kind, body))
 
-    def take(self, event: Event) -> None:
+    def take(self, event: JournalEvent) -> None:
         """Raises KeyError, ValueError for an event of no run."""
         body = event.body
         self.number += 1
@@ -78,10 +78,10 @@ class Run:
             case "run":
                 self.names, self.about = tuple(body["names"]), body["about"]
             case "member":
-                session = Session(body["session"], self.journal)
-                self.members[body["name"]] = Member(body["name"], session)
+                session = OptimizationSession(body["session"], self.journal)
+                self.members[body["name"]] = BatchMember(body["name"], session)
             case "unusable":
-                self.members[body["name"]] = Member(body["name"], None, body["code"], body["words"])
+                self.members[body["name"]] = BatchMember(body["name"], None, body["code"], body["words"])
             case "changed":
                 self.about = body["about"]
             case "stuck":
@@ -90,7 +90,7 @@ class Run:
                 raise ValueError(f"no event of a run is of kind {other!r}")
 
     @property
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[OptimizationSession]:
         return [m.session for m in self.members.values() if m.session is not None]
 
     @property
@@ -98,23 +98,23 @@ class Run:
         return reduce(add, (s.state.spend for s in self.sessions), NOTHING)
 
 
-def opened_run(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> Run:
+def opened_run(journal: Journal, names: Sequence[str], about: Mapping[str, Any]) -> BatchRun:
     """A new run; nothing is looked at yet. Raises StoreError."""
-    run = Run(f"{PREFIX}{uuid.uuid4().hex}", journal)
+    run = BatchRun(f"{PREFIX}{uuid.uuid4().hex}", journal)
     run.write("run", names=list(names), about=dict(about))
     return run
 
 
-def resumed_run(journal: Journal, id: str, *, to_go_on: bool = True) -> Run:
+def resumed_run(journal: Journal, id: str, *, to_go_on: bool = True) -> BatchRun:
     """A run as it was left, with its sessions; `to_go_on` as `Journal.events` takes it, for whoever writes.
-    Raises NoSuchSession, NotARun, NotASession, StoreError."""
+    Raises NoSuchSession, NotABatchRun, NotASession, StoreError."""
     full = journal.full_id(id)
-    run = Run(full, journal)
+    run = BatchRun(full, journal)
     try:
         for event in journal.events(full, to_go_on=to_go_on):
             run.take(event)
     except (KeyError, TypeError, ValueError) as problem:
-        raise NotARun(f"{full[:16]} is no run: {problem!r}"[:300]) from problem
+        raise NotABatchRun(f"{full[:16]} is no run: {problem!r}"[:300]) from problem
     if not run.number:
         raise NoSuchSession(f"run {full[:16]} has no events")
     for session in run.sessions:
@@ -124,14 +124,16 @@ def resumed_run(journal: Journal, id: str, *, to_go_on: bool = True) -> Run:
 
 # --- opening ---------------------------------------------------------------------
 
-ProblemOf: TypeAlias = Callable[[str], Problem]
-"""The problem of a name. Raises Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
+ProblemOf: TypeAlias = Callable[[str], OptimizationProblem]
+"""The problem of a name. Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
 
-Open: TypeAlias = Callable[[Problem, str], Session]
+Open: TypeAlias = Callable[[OptimizationProblem, str], OptimizationSession]
 """Opens a problem's session under an id."""
 
 
-def look_at(run: Run, problem_of: ProblemOf, open_: Open, on_member: Callable[[Member], None]) -> None:
+def look_at(
+    run: BatchRun, problem_of: ProblemOf, open_: Open, on_member: Callable[[BatchMember], None]
+) -> None:
     """Makes a member of every problem that is none yet: a session, or what is wrong with it."""
     for name in run.names:
         member = run.members.get(name)
@@ -139,7 +141,14 @@ def look_at(run: Run, problem_of: ProblemOf, open_: Open, on_member: Callable[[M
             continue
         try:
             problem = problem_of(name)
-        except (Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown) as wrong:
+        except (
+            Unusable,
+            NoStart,
+            StartProgramMismatch,
+            ProgramError,
+            ShapeError,
+            UnknownComputeType,
+        ) as wrong:
             run.write("unusable", name=name, code=_code(wrong), words=str(wrong)[:1000])
         else:
             if member is None:
@@ -160,7 +169,7 @@ def _code(wrong: Exception) -> str:
             return wrong.diagnostics[0].code
         case NoStart():
             return "no-start"
-        case Unbound():
+        case StartProgramMismatch():
             return "unbound"
         case _:
             return "lane"
@@ -168,11 +177,14 @@ def _code(wrong: Exception) -> str:
 
 # --- working ---------------------------------------------------------------------
 
-Place: TypeAlias = tuple[Proposer, Bench]
+Place: TypeAlias = tuple[Proposer, CandidateEvaluator]
 
 
 def work(
-    run: Run, place_of: Callable[[Session], Place], budget: Budget, on_event: Callable[[str, State], None]
+    run: BatchRun,
+    place_of: Callable[[OptimizationSession], Place],
+    budget: Budget,
+    on_event: Callable[[str, SessionState], None],
 ) -> str:
     """Works on the sessions until all have ended or the run's budget is spent; says which. Raises
     ProposerFailed, StoreError and MachineError; resume it then."""
@@ -193,7 +205,7 @@ def work(
     return f"of the whole run, {why}"
 
 
-def _next(run: Run) -> Member | None:
+def _next(run: BatchRun) -> BatchMember | None:
     """Of those that go on, the one of the most promise; of equals the first."""
     open_ = [
         m

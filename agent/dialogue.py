@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ucutlass.agent.search.mantis import ATTEMPTS, HYPOTHESES
-from ucutlass.agent.search.selection import Pick
+from ucutlass.agent.search.selection import Selection
 
 Role: TypeAlias = Literal[
     "implement", "phases", "plan", "code", "debug", "analyse", "nominate", "triage", "summarise"
@@ -22,27 +22,27 @@ WRITERS: frozenset[Role] = frozenset({"implement", "phases", "code", "debug"})
 
 Name: TypeAlias = Literal["single", "in-prompt", "stark", "mantis"]
 
-Steps: TypeAlias = Callable[[Pick, int], tuple[Role, ...]]
+Steps: TypeAlias = Callable[[Selection, int], tuple[Role, ...]]
 """The roles of an attempt, by what it goes on from and how many attempts were made before."""
 
 
-def single(pick: Pick, attempts: int) -> tuple[Role, ...]:
+def single(pick: Selection, attempts: int) -> tuple[Role, ...]:
     """One call."""
     return ("implement",)
 
 
-def in_prompt(pick: Pick, attempts: int) -> tuple[Role, ...]:
+def in_prompt(pick: Selection, attempts: int) -> tuple[Role, ...]:
     """One call that is told to go through MANTIS's phases by itself: what a strong model does best
     (arXiv 2603.29010)."""
     return ("phases",)
 
 
-def stark(pick: Pick, attempts: int) -> tuple[Role, ...]:
+def stark(pick: Selection, attempts: int) -> tuple[Role, ...]:
     """A plan with anchored edits, then code that carries it out; a broken candidate is debugged."""
     return ("debug",) if pick.mend else ("plan", "code")
 
 
-def mantis(pick: Pick, attempts: int) -> tuple[Role, ...]:
+def mantis(pick: Selection, attempts: int) -> tuple[Role, ...]:
     """Phases before the first attempt of an iteration; a summary before those of each later one."""
     if attempts % (ATTEMPTS * HYPOTHESES) == 0:
         opening: tuple[Role, ...] = ("analyse", "nominate", "triage", "implement")

@@ -42,7 +42,7 @@ from ucutlass.grammar.syntax import (
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class ProgramEdit:
     """Puts a text in the place of what stands at an address."""
 
     at: str
@@ -56,12 +56,12 @@ class BadEdit(ValueError):
 MOST_EDITS = 40
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def edited(text: str, edits: Sequence[ProgramEdit]) -> str:
     """The program with these edits, in canonical form. Raises BadEdit; then none was carried out."""
     if len(edits) > MOST_EDITS:
         raise BadEdit(f"{len(edits)} edits; at most {MOST_EDITS} are taken")
     tree = _tree(text)
-    placed = [_Placed(_place(tree, e.at), e) for e in edits]
+    placed = [_LocatedEdit(_place(tree, e.at), e) for e in edits]
     _apart(placed)
     items: list[Item] = []
     for at, item in enumerate(tree.items):
@@ -94,7 +94,7 @@ _ADDRESS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _EditTarget:
     """`item` is None for `+`; `statement` None for the whole item, and for blocks to be added `more`.
     `part` is a schedule's field, `for` or `when`; `target` counts the names that a statement binds."""
 
@@ -104,7 +104,7 @@ class _Place:
     target: int | None = None
     more: bool = False
 
-    def holds(self, other: _Place) -> bool:
+    def holds(self, other: _EditTarget) -> bool:
         """Whether the other lies in this one, or is it."""
         if self.item != other.item or self.more or self.item is None:
             return False
@@ -116,9 +116,9 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    place: _Place
-    edit: Edit
+class _LocatedEdit:
+    place: _EditTarget
+    edit: ProgramEdit
 
 
 def _tree(text: str) -> File:
@@ -128,10 +128,10 @@ def _tree(text: str) -> File:
         raise BadEdit(f"the program to edit cannot be read: {_first(problem)}") from None
 
 
-def _place(tree: File, at: str) -> _Place:
+def _place(tree: File, at: str) -> _EditTarget:
     at = at.strip()
     if at == "+":
-        return _Place(None)
+        return _EditTarget(None)
     found = _ADDRESS.fullmatch(at)
     if found is None:
         raise BadEdit(f"{at[:80]!r} is no address; one reads like kernel_name.schedule[1].tile")
@@ -140,10 +140,10 @@ def _place(tree: File, at: str) -> _Place:
     if found["block"] is not None:
         return _in_schedule(node, item, at, found["block"], found["field"])
     if found["name"] is None:
-        return _Place(item)
+        return _EditTarget(item)
     if found["name"] == "return" and found["type"] is None:
         returns = [i for i, s in enumerate(node.body) if isinstance(s, Return)]
-        return _Place(item, _only(returns, at, "one return"))
+        return _EditTarget(item, _only(returns, at, "one return"))
     bound = [
         (i, t)
         for i, s in enumerate(node.body)
@@ -152,20 +152,20 @@ def _place(tree: File, at: str) -> _Place:
         if target.name == found["name"]
     ]
     statement, target = bound[_only(range(len(bound)), at, f"bindings {_bindings(node)}")]
-    return _Place(item, statement, target=target if found["type"] else None)
+    return _EditTarget(item, statement, target=target if found["type"] else None)
 
 
-def _in_schedule(node: Item, item: int, at: str, block: str, field: str | None) -> _Place:
+def _in_schedule(node: Item, item: int, at: str, block: str, field: str | None) -> _EditTarget:
     if not isinstance(node, Program):
         raise BadEdit(f"{at}: a fn has no schedule")
     if block == "+":
         if field is not None:
             raise BadEdit(f"{at}: write the whole block to be added at {node.name}.schedule[+]")
-        return _Place(item, more=True)
+        return _EditTarget(item, more=True)
     blocks = [i for i, s in enumerate(node.body) if isinstance(s, Schedule)]
     if not 1 <= int(block) <= len(blocks):
         raise BadEdit(f"{at}: {node.name} has {len(blocks)} schedule blocks; schedule[+] adds one")
-    return _Place(item, blocks[int(block) - 1], part=field)
+    return _EditTarget(item, blocks[int(block) - 1], part=field)
 
 
 def _only(found: Sequence[int], at: str, there: str) -> int:
@@ -183,7 +183,7 @@ def _bindings(node: Item) -> str:
     return ", ".join(t.name for s in node.body if isinstance(s, Bind) for t in s.targets) or "none"
 
 
-def _apart(placed: Sequence[_Placed]) -> None:
+def _apart(placed: Sequence[_LocatedEdit]) -> None:
     for number, one in enumerate(placed):
         for other in placed[number + 1 :]:
             if one.place.holds(other.place) or other.place.holds(one.place):
@@ -212,7 +212,7 @@ def _addresses(item: Item) -> list[tuple[str, str]]:
 # --- what is put there -----------------------------------------------------------
 
 
-def _item(item: Item, placed: Sequence[_Placed]) -> list[Item]:
+def _item(item: Item, placed: Sequence[_LocatedEdit]) -> list[Item]:
     """What takes the place of an item."""
     whole = [p for p in placed if p.place.statement is None and not p.place.more]
     if whole:
@@ -241,7 +241,7 @@ def _is_expression(body: Sequence[Statement]) -> bool:
 Parts: TypeAlias = "tuple[type[Statement], ...]"
 
 
-def _statement(statement: Statement, placed: Sequence[_Placed]) -> list[Statement]:
+def _statement(statement: Statement, placed: Sequence[_LocatedEdit]) -> list[Statement]:
     first = placed[0]
     if (first.place.part, first.place.target) == (None, None):
         kinds: Parts = (Schedule,) if isinstance(statement, Schedule) else (Bind, Return)
@@ -255,7 +255,7 @@ def _statement(statement: Statement, placed: Sequence[_Placed]) -> list[Statemen
     return [statement]
 
 
-def _part(block: Schedule, name: str, edit: Edit) -> Schedule:
+def _part(block: Schedule, name: str, edit: ProgramEdit) -> Schedule:
     if name == "when":
         return replace(block, when=_parsed_when(edit))
     if name == "for":
@@ -276,7 +276,7 @@ def _part(block: Schedule, name: str, edit: Edit) -> Schedule:
     return replace(block, fields=tuple(fields))
 
 
-def _retyped(bind: Bind, at: int, edit: Edit) -> Bind:
+def _retyped(bind: Bind, at: int, edit: ProgramEdit) -> Bind:
     targets = list(bind.targets)
     targets[at] = replace(targets[at], type=_parsed_type(edit))
     return replace(bind, targets=tuple(targets))
@@ -288,11 +288,11 @@ def _retyped(bind: Bind, at: int, edit: Edit) -> Bind:
 # closes its wrapper and goes on makes another tree.
 
 
-def _parsed_items(edit: Edit) -> list[Item]:
+def _parsed_items(edit: ProgramEdit) -> list[Item]:
     return list(_parse(edit, edit.put).items)
 
 
-def _parsed_statements(edit: Edit, kinds: Parts) -> list[Statement]:
+def _parsed_statements(edit: ProgramEdit, kinds: Parts) -> list[Statement]:
     """Statements of these kinds; none for an empty text."""
     kernel = _only_kernel(edit, f"kernel f() -> f32[] {{\n{edit.put}\n}}")
     wanted = " or ".join(k.__name__.lower() for k in kinds)
@@ -301,7 +301,7 @@ def _parsed_statements(edit: Edit, kinds: Parts) -> list[Statement]:
     return list(kernel.body)
 
 
-def _parsed_field(name: str, edit: Edit) -> Field:
+def _parsed_field(name: str, edit: ProgramEdit) -> Field:
     # Its name is not the parser's to judge here: the checker knows the fields.
     match _parsed_block(edit, f"schedule sm90a {{ {name} {edit.put}\n}}").fields:
         case (Field(given) as field,) if given == name:
@@ -309,7 +309,7 @@ def _parsed_field(name: str, edit: Edit) -> Field:
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no value, nor values with `or` between them")
 
 
-def _parsed_when(edit: Edit) -> Expr | None:
+def _parsed_when(edit: ProgramEdit) -> Expr | None:
     if not edit.put.strip():
         return None
     block = _parsed_block(edit, f"schedule sm90a when {edit.put}\n{{ }}")
@@ -318,21 +318,21 @@ def _parsed_when(edit: Edit) -> Expr | None:
     return block.when
 
 
-def _parsed_stage(edit: Edit) -> StageName:
+def _parsed_stage(edit: ProgramEdit) -> StageName:
     match _parsed_block(edit, f"schedule sm90a for {edit.put}\n{{ }}"):
         case Schedule(when=None, fields=(), stage=StageName() as stage):
             return stage
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no stage: the name of a stored binding, or `return`")
 
 
-def _parsed_block(edit: Edit, text: str) -> Schedule:
+def _parsed_block(edit: ProgramEdit, text: str) -> Schedule:
     match _only_kernel(edit, f"kernel f() -> f32[] {{\n{text}\n}}").body:
         case (Schedule() as block,):
             return block
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is more than what is to stand there")
 
 
-def _parsed_type(edit: Edit) -> TypeExpr | None:
+def _parsed_type(edit: ProgramEdit) -> TypeExpr | None:
     if not edit.put.strip():
         return None
     match _only_kernel(edit, f"kernel f() -> f32[] {{\nx: {edit.put}\n= y\n}}").body:
@@ -341,14 +341,14 @@ def _parsed_type(edit: Edit) -> TypeExpr | None:
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is no type")
 
 
-def _only_kernel(edit: Edit, text: str) -> Program:
+def _only_kernel(edit: ProgramEdit, text: str) -> Program:
     match _parse(edit, text).items:
         case (Program("kernel", "f") as kernel,):
             return kernel
     raise BadEdit(f"{edit.at}: {_excerpt(edit)} is more than what is to stand there")
 
 
-def _parse(edit: Edit, text: str) -> File:
+def _parse(edit: ProgramEdit, text: str) -> File:
     """Raises BadEdit; comments stay out, for they might hold what the wrapper ends with."""
     try:
         return parse(re.sub(r"#[^\n]*", "", text))
@@ -360,7 +360,7 @@ def _first(problem: SyntaxProblem) -> str:
     return problem.problems[0].message
 
 
-def _excerpt(edit: Edit) -> str:
+def _excerpt(edit: ProgramEdit) -> str:
     return repr(edit.put if len(edit.put) <= 60 else edit.put[:57] + "...")
 
 

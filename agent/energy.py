@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.agent.evidence import Subject, artifacts_of
-from ucutlass.agent.gpu_calls import Lanes, value
-from ucutlass.agent.session import State
+from ucutlass.agent.evidence import BuiltCandidate, artifacts_of
+from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.session import SessionState
 
 NOT_MEASURED = "energy is not measured here, so time alone decides: "
 
 
-def meter_of(state: State, arch: str, limit: float) -> Meter | None:
+def meter_of(state: SessionState, arch: str, limit: float) -> EnergyMeter | None:
     """Of a session, which may have begun in another process; None where time alone is asked for."""
     if state.settings.objective == "time":
         return None
     known = (words.removeprefix(NOT_MEASURED) for words in state.said if words.startswith(NOT_MEASURED))
-    return Meter(arch, state.settings.seed, limit, next(known, ""))
+    return EnergyMeter(arch, state.settings.seed, limit, next(known, ""))
 
 
 @dataclass(slots=True)
-class Meter:
+class EnergyMeter:
     """`missing` is why there is no energy on this machine, once that is known. `limit` bounds the process, in
     seconds."""
 
@@ -32,7 +32,7 @@ class Meter:
     limit: float = 300.0
     missing: str = ""
 
-    def joules(self, subject: Subject, lanes: Lanes) -> tuple[float | None, str]:
+    def joules(self, subject: BuiltCandidate, lanes: GpuCalls) -> tuple[float | None, str]:
         """Of one call, None where it cannot be had; and what is to be said of that, once for a machine. Takes
         the lane for some three seconds."""
         if self.missing:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ucutlass import ir
-from ucutlass.agent.gpu_calls import Lanes
-from ucutlass.agent.module import Module, answer, meet, memory
+from ucutlass.agent.gpu_calls import GpuCalls
+from ucutlass.agent.module import TorchModule, answer, meet, memory
 from ucutlass.runtime import gpu, isolation
 from ucutlass.runtime.bench.gpu_lock import gpu_uuid, held
 from ucutlass.runtime.module.signature import Unusable
@@ -21,7 +21,9 @@ def differs(words: str) -> str:
     return f"it computes something else than the problem: {words}" if words else ""
 
 
-def unlike(program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed: int, limit: float) -> str:
+def unlike(
+    program: ir.Program, text: str, module: TorchModule, lanes: GpuCalls, *, seed: int, limit: float
+) -> str:
     """In a sentence, where the program, which `text` holds, differs from the module on numbers of ours, or
     why that cannot be said; "" where it does not. On a GPU, where there is one, both are evaluated there,
     alone on its lane, and `lanes` is told what that waited and held."""
@@ -50,7 +52,7 @@ def unlike(program: ir.Program, text: str, module: Module, lanes: Lanes, *, seed
 
 
 @contextmanager
-def _lane(device: str, lanes: Lanes) -> Iterator[None]:
+def _lane(device: str, lanes: GpuCalls) -> Iterator[None]:
     if device == "cpu":
         yield
         return

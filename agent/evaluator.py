@@ -17,14 +17,14 @@ from typing import Any
 from ucutlass import ir
 from ucutlass.agent.advisor import Advisor
 from ucutlass.agent.budget import Spend
-from ucutlass.agent.energy import Meter
+from ucutlass.agent.energy import EnergyMeter
 from ucutlass.agent.equivalence import UNSAID, differs, unlike
-from ucutlass.agent.evidence import How, Subject, artifacts_of, confirmed
-from ucutlass.agent.gpu_calls import Lanes, value
-from ucutlass.agent.module import Module
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed, Wrong
-from ucutlass.agent.problem import Candidate, Problem, candidate_of
-from ucutlass.agent.run import Judged
+from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings, artifacts_of, confirmed
+from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.module import TorchModule
+from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome, WrongOutcome
+from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
+from ucutlass.agent.run import CandidateJudgement
 from ucutlass.agent.tree import TIED
 from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.diagnostics import ProgramError
@@ -44,32 +44,32 @@ LEADS = 1.03
 """A candidate is confirmed where its first reading is at most so many times the best confirmed one: two
 readings of one kernel differ by a per cent or two."""
 
-Confirm = Callable[[Subject, How, Lanes], Outcome]
+Confirm = Callable[[BuiltCandidate, ConfirmationSettings, GpuCalls], Outcome]
 
 
 @dataclass(slots=True)
-class Live:
+class GpuEvaluator:
     """Judges candidates of one problem. `how` says how a leader is confirmed; `confirm` does it. `limit`
     bounds a process that launches, `wait` the wait for a lane, in seconds. All launches are on one GPU of
     the engine, whose token is `near`: times of two GPUs do not compare. `meter` measures the energy of those
     that are as fast as the best, where that is asked for."""
 
-    problem: Problem
+    problem: OptimizationProblem
     engine: Engine
-    how: How
+    how: ConfirmationSettings
     limit: float = 300.0
     wait: float = 600.0
     confirm: Confirm = confirmed
     best: float | None = None
     advisor: Advisor = field(default_factory=Advisor)
-    meter: Meter | None = None
+    meter: EnergyMeter | None = None
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
-    _known: dict[str, Candidate] = field(default_factory=dict)
+    _known: dict[str, ProgramCandidate] = field(default_factory=dict)
     _agreed: dict[str, str] = field(default_factory=dict)
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         found = candidate_of(self.problem, text)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedOutcome):
             return found
         try:
             schedules = _planned(found, self.problem, self.how.device)
@@ -78,22 +78,22 @@ class Live:
         self._known[text] = found
         return f"{found.key}|{schedules}"
 
-    def judge(self, text: str) -> Judged:
-        start, lanes = time.monotonic(), Lanes(self.engine, self.near, self.wait)
+    def judge(self, text: str) -> CandidateJudgement:
+        start, lanes = time.monotonic(), GpuCalls(self.engine, self.near, self.wait)
         said: list[str] = []
         outcome = self._judged(self._known[text], text, lanes, said)
         took = time.monotonic() - start - lanes.waited
-        return Judged(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
+        return CandidateJudgement(outcome, Spend(gpu_seconds=lanes.held, seconds=took), tuple(said))
 
-    def _judged(self, candidate: Candidate, text: str, lanes: Lanes, words: list[str]) -> Outcome:
+    def _judged(self, candidate: ProgramCandidate, text: str, lanes: GpuCalls, words: list[str]) -> Outcome:
         other = self._other(candidate, text, lanes)
         if other:
-            return Refused(other)
+            return RefusedOutcome(other)
         built = self._built(candidate)
-        if isinstance(built, Failed):
+        if isinstance(built, FailedOutcome):
             return built
         first = self._tried(candidate, text, built, lanes)
-        if not isinstance(first, Timed):
+        if not isinstance(first, TimedOutcome):
             return first
         said = self.advisor.static(
             candidate.checked,
@@ -108,9 +108,9 @@ class Live:
             return first
         extents = complete(candidate.program, candidate.sizes)
         sizes = dict(zip(candidate.program.dims, extents, strict=True))
-        subject = Subject(candidate.checked, candidate.program, built, sizes)
+        subject = BuiltCandidate(candidate.checked, candidate.program, built, sizes)
         found = self.confirm(subject, self.how, lanes)
-        if not isinstance(found, Timed):
+        if not isinstance(found, TimedOutcome):
             return found
         if self.meter is not None and (self.best is None or found.seconds <= TIED * self.best):
             joules, missing = self.meter.joules(subject, lanes)
@@ -123,13 +123,13 @@ class Live:
             said = self.advisor.profiled(subject, self.problem.arch, lanes, self.how.seed, found.seconds)
         return replace(found, first=first.seconds, advice=said)
 
-    def _other(self, candidate: Candidate, text: str, lanes: Lanes) -> str:
+    def _other(self, candidate: ProgramCandidate, text: str, lanes: GpuCalls) -> str:
         """Why it does not compute what the problem does; "" where it does. A kernel's algorithm is all of
         its typed program, so equal digests need no experiment."""
         if self.problem.module is not None:
             return self._unlike(candidate, text, self.problem.module, lanes)
         wanted = candidate_of(self.problem, self.problem.text)
-        if isinstance(wanted, Candidate) and wanted.key == candidate.key:
+        if isinstance(wanted, ProgramCandidate) and wanted.key == candidate.key:
             return ""
         outcome = isolation.run(
             "ucutlass.tasks.equivalence:same",
@@ -148,7 +148,7 @@ class Live:
             case _:
                 return f"{UNSAID}: {isolation.lost(outcome, 'the reference')}"
 
-    def _unlike(self, candidate: Candidate, text: str, module: Module, lanes: Lanes) -> str:
+    def _unlike(self, candidate: ProgramCandidate, text: str, module: TorchModule, lanes: GpuCalls) -> str:
         """As `_other`, where a PyTorch module says what is computed: asked once for an algorithm."""
         if candidate.key not in self._agreed:
             self._agreed[candidate.key] = unlike(
@@ -156,7 +156,7 @@ class Live:
             )
         return self._agreed[candidate.key]
 
-    def _built(self, candidate: Candidate) -> AnyBuilt | Failed:
+    def _built(self, candidate: ProgramCandidate) -> AnyBuilt | FailedOutcome:
         """Raises MachineError: a compiler that is missing is no candidate's fault."""
         sizes = complete(candidate.program, candidate.sizes)
         try:
@@ -164,11 +164,11 @@ class Live:
                 candidate.checked, candidate.program, sizes, self.problem.arch, device=self.how.device
             )
         except (BuildError, ProgramError) as error:
-            return Failed("build", str(error)[:600])
+            return FailedOutcome("build", str(error)[:600])
 
     def _tried(
-        self, candidate: Candidate, text: str, built: AnyBuilt, lanes: Lanes
-    ) -> Timed | Wrong | Failed:
+        self, candidate: ProgramCandidate, text: str, built: AnyBuilt, lanes: GpuCalls
+    ) -> TimedOutcome | WrongOutcome | FailedOutcome:
         # What computes a module is held against its own reference, which was held against the module's.
         problem = self.problem.text if self.problem.module is None else text
         arguments = {
@@ -182,13 +182,13 @@ class Live:
         outcome = lanes.call("attempt", arguments, limit=self.limit, artifacts=artifacts_of(built))
         found = value(outcome, "the attempt")
         if isinstance(found, str):
-            return Failed("run", found[:600])
+            return FailedOutcome("run", found[:600])
         if found["seconds"] is None:
-            return Wrong(str(found["words"])[:600])
-        return Timed(float(found["seconds"]))
+            return WrongOutcome(str(found["words"])[:600])
+        return TimedOutcome(float(found["seconds"]))
 
 
-def _planned(candidate: Candidate, problem: Problem, device: Device | None) -> str:
+def _planned(candidate: ProgramCandidate, problem: OptimizationProblem, device: Device | None) -> str:
     """The schedules as planned, stage by stage: two texts that plan alike are one candidate. Raises
     ProgramError, ShapeError."""
     sizes = complete(candidate.program, candidate.sizes)
@@ -207,9 +207,9 @@ def _shown(planned: Any) -> str:
     return f"{show(planned.request)} {planned.launch}"
 
 
-def refused(error: ProgramError | ShapeError) -> Refused:
+def refused(error: ProgramError | ShapeError) -> RefusedOutcome:
     """What the compiler says, as an outcome."""
     if isinstance(error, ShapeError):
-        return Refused(str(error), (error.code,))
+        return RefusedOutcome(str(error), (error.code,))
     shown = "\n".join(f"{d.code} {d.message}" for d in error.diagnostics[:5])
-    return Refused(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))
+    return RefusedOutcome(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))

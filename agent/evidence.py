@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.gpu_calls import Lanes, value
+from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.integrity import audit
 from ucutlass.agent.integrity.audit_record import record_of
-from ucutlass.agent.integrity.gather import Candidate, gather
-from ucutlass.agent.integrity.precision import Declared
-from ucutlass.agent.module import Module, meet
-from ucutlass.agent.outcome import Failed, Rejected, Timed, Wrong
+from ucutlass.agent.integrity.gather import AuditSubject, gather
+from ucutlass.agent.integrity.precision import DeclaredPrecision
+from ucutlass.agent.module import TorchModule, meet
+from ucutlass.agent.outcome import FailedOutcome, RejectedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.assembly import AnyBuilt, kernels_of
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime import isolation
@@ -32,7 +32,7 @@ MOST_CASES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class BuiltCandidate:
     """What is judged: a built candidate at every extent of its program by name."""
 
     checked: frontend.Checked
@@ -42,63 +42,65 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class ConfirmationSettings:
     """`baseline` is a name of `ucc bench --baseline`, or ""; where a `module` says what is computed,
     the module runs so, and in every other way of `COLUMNS`. Seconds bound the comparison (`seconds`), each
     case of the suite (`case`) and the comparison's process (`limit`)."""
 
     arch: str
     device: Device | None
-    lane: Declared | None
+    lane: DeclaredPrecision | None
     baseline: str = "eager"
     seed: int = 0
     seconds: float = 5.0
     case: float = 60.0
     limit: float = 300.0
-    module: Module | None = None
+    module: TorchModule | None = None
 
 
-def confirmed(subject: Subject, how: How, lanes: Lanes) -> Timed | Wrong | Failed | Rejected:
+def confirmed(
+    subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls
+) -> TimedOutcome | WrongOutcome | FailedOutcome | RejectedOutcome:
     """Raises StoreError and MachineError: what is no candidate's fault."""
     proof = _verified(subject, how, lanes)
     if isinstance(proof, str):
-        return Failed("run", proof[:600])
+        return FailedOutcome("run", proof[:600])
     if not proof.result["ok"]:
-        return Wrong("; ".join(str(w) for w in proof.result["failures"][:3])[:600])
+        return WrongOutcome("; ".join(str(w) for w in proof.result["failures"][:3])[:600])
     row = _benched(subject, how, lanes)
     if isinstance(row, str):
-        return Failed("time", row[:600])
+        return FailedOutcome("time", row[:600])
     if not row["regimes"]:
-        return Wrong("; ".join(v["words"] for v in row["verified"] if not v["ok"])[:600])
+        return WrongOutcome("; ".join(v["words"] for v in row["verified"] if not v["ok"])[:600])
     made = Made(subject.checked, subject.program, subject.built)
     row = describe(made) | row
     for report in row["regimes"]:
         share(report, made, how.device)
     store = Store.open()
     bench = store.get(recorded(row, made, {})[0])
-    candidate = Candidate(subject.checked, subject.program, subject.sizes)
+    candidate = AuditSubject(subject.checked, subject.program, subject.sizes)
     bundle = gather(candidate, (bench, proof), lane=how.lane, seed=how.seed)
     found = audit(bundle)
     kept = store.add(record_of(candidate, bundle, found, (bench, proof)))
     if not found.accepted:
         said = "; ".join(f"{f.rule}: {f.words}" for f in found.findings[:3])
-        return Rejected(found.verdict, said[:800], (proof.id, bench.id, kept))
+        return RejectedOutcome(found.verdict, said[:800], (proof.id, bench.id, kept))
     return _timed(row["regimes"][0], (proof.id, bench.id, kept))
 
 
-def _timed(report: Mapping[str, Any], records: Sequence[str]) -> Timed:
+def _timed(report: Mapping[str, Any], records: Sequence[str]) -> TimedOutcome:
     own = report["outcomes"][0]
     ratio = next((v["ratio"] for v in report["versus"] if v["ratio"]), None)
     seconds = own["span"]["median"] * 1e-6
     # `bench` gives the candidate's time over the baseline's.
     versus = tuple((str(v["baseline"]), 1 / v["ratio"]["median"]) for v in report["versus"] if v["ratio"])
     if ratio is None:
-        return Timed(seconds, records=tuple(records), versus=versus)
+        return TimedOutcome(seconds, records=tuple(records), versus=versus)
     low, high = 1 / ratio["high"], 1 / ratio["low"]
-    return Timed(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
+    return TimedOutcome(seconds, 1 / ratio["median"], low, high, records=tuple(records), versus=versus)
 
 
-def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
+def _verified(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> Record | str:
     """The suite's record, or why nothing is known."""
     plan = verification.plan(
         subject.checked, subject.program, subject.built, dict(subject.sizes), seed=how.seed, most=MOST_CASES
@@ -124,7 +126,7 @@ def _verified(subject: Subject, how: How, lanes: Lanes) -> Record | str:
             return str(value(outcome, "the verification"))
 
 
-def _benched(subject: Subject, how: How, lanes: Lanes) -> dict[str, Any] | str:
+def _benched(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> dict[str, Any] | str:
     """What the comparison's process found, or why there is nothing."""
     protocol = Protocol(max_seconds=how.seconds, min_seconds=min(0.5, how.seconds), warmup=1.0, seed=how.seed)
     baselines = _baselines(subject.program, how)
@@ -150,7 +152,7 @@ COLUMNS = ("eager", "eager-tf32", "compile-max-autotune")
 """The ways in which a module is timed beside a candidate; TF32 only where something is float32."""
 
 
-def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
+def _baselines(program: ir.Program, how: ConfirmationSettings) -> list[dict[str, Any]]:
     """What the candidate is timed in turns with, the one that it is to beat first."""
     if not how.baseline:
         return []
@@ -164,7 +166,7 @@ def _baselines(program: ir.Program, how: How) -> list[dict[str, Any]]:
     return [{"name": name} | told for name in dict.fromkeys((how.baseline, *columns))]
 
 
-def _limit(baselines: Sequence[Mapping[str, Any]], how: How) -> float:
+def _limit(baselines: Sequence[Mapping[str, Any]], how: ConfirmationSettings) -> float:
     """Seconds of the comparison: as many again for every way in which a module is compiled, which takes
     minutes the first time."""
     compiled = [b for b in baselines if "module" in b and str(b["name"]).startswith("compile")]

@@ -13,7 +13,7 @@ from ucutlass.runtime import isolation
 
 
 @dataclass(slots=True)
-class Lanes:
+class GpuCalls:
     """Calls of one judgement. `near` keeps them on one GPU, `wait` bounds the wait for its lane in seconds.
     `held` are the seconds that calls had a lane, `waited` those in which they had none yet: in a queue, for
     the lane, on a network."""

@@ -57,7 +57,7 @@ class NoSuchSession(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class JournalEvent:
     """`number` counts a session's events from 0; `at` is UTC, for people: no decision reads it."""
 
     number: int
@@ -78,9 +78,9 @@ class Journal:
         """The journal in a file, or the user's own. Nothing is made before it is needed."""
         return Journal(path or switches.read().data_dir / NAME)
 
-    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event:
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent:
         """Writes a session's event of this number. Raises SessionTaken where there is one already."""
-        event = Event(number, kind, json.loads(json.dumps(dict(body))), _now())
+        event = JournalEvent(number, kind, json.loads(json.dumps(dict(body))), _now())
         content = json.dumps(event.body, separators=(",", ":"), sort_keys=True)
         row = (session, event.number, kind, event.at, content)
         with self._used(), closing(self._writer()) as c:
@@ -96,7 +96,7 @@ class Journal:
                 ) from error
         return event
 
-    def events(self, session: str, *, to_go_on: bool = False) -> list[Event]:
+    def events(self, session: str, *, to_go_on: bool = False) -> list[JournalEvent]:
         """Of one session, in order; none for a session that is not there. `to_go_on`: as whoever writes next
         will find them, also what a process wrote that was killed before readers were told. Raises
         JournalDamaged for one with a gap or an event that cannot be read."""
@@ -135,7 +135,7 @@ class Journal:
             with closing(connect(self.path, "ro")) as c:
                 return [] if self._schema(c) == 0 else c.execute(query, values).fetchall()
 
-    def _event(self, session: str, row: tuple[Any, ...]) -> Event:
+    def _event(self, session: str, row: tuple[Any, ...]) -> JournalEvent:
         number, kind, body, at = row
         try:
             content = json.loads(body)
@@ -144,7 +144,7 @@ class Journal:
         except ValueError as error:
             words = f"event {number} of session {session[:12]} cannot be read ({error})"
             raise JournalDamaged(words, self._mend()) from error
-        return Event(int(number), str(kind), content, str(at))
+        return JournalEvent(int(number), str(kind), content, str(at))
 
     def _mend(self) -> str:
         return f"put {self.path} aside, or {faults.other_folder()}"

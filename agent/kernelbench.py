@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ucutlass.agent.batch import Member, Run
-from ucutlass.agent.outcome import Timed, words
+from ucutlass.agent.batch import BatchMember, BatchRun
+from ucutlass.agent.outcome import TimedOutcome, words
 
 THRESHOLDS = (0, 1, 2)
 
@@ -62,7 +62,7 @@ def _within(number: int, part: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProblemResult:
     """One problem. `lane` is the least precision that its candidates might work in, `versus` the speed-up
     over each baseline that has a time. `said` is the best result, or why there is none."""
 
@@ -78,7 +78,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class BaselineSummary:
     """A level against a baseline. `timed` of the right ones have its time; `geomean` is theirs, None without
     any; `fast` has fast_0, fast_1 and fast_2."""
 
@@ -89,53 +89,55 @@ class Against:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LevelSummary:
     """A level in one lane; a problem that could not be used counts in each of its level's lanes."""
 
     level: int
     lane: str
     problems: int
     right: int
-    against: tuple[Against, ...]
+    against: tuple[BaselineSummary, ...]
 
 
-def rows(run: Run) -> list[Row]:
+def rows(run: BatchRun) -> list[ProblemResult]:
     """Of every problem of the run, those included that were not looked at yet."""
     return [_row(name, run.members.get(name)) for name in run.names]
 
 
-def _row(name: str, member: Member | None) -> Row:
+def _row(name: str, member: BatchMember | None) -> ProblemResult:
     level = int(match[1]) if (match := re.search(r"level(\d+)", name)) else 0
     if member is None or member.session is None:
         code, said = ("", "not looked at yet") if member is None else (member.code, member.words)
-        return Row(name, level, "", False, None, {}, "", code, said)
+        return ProblemResult(name, level, "", False, None, {}, "", code, said)
     state = member.session.state
     lane = str(state.problem.get("lane", ""))
     best = state.tree.best()
-    if best is not None and isinstance(best.outcome, Timed) and best.outcome.records:
+    if best is not None and isinstance(best.outcome, TimedOutcome) and best.outcome.records:
         done = best.outcome
         versus = dict(done.versus) or ({} if done.gain is None else {"baseline": done.gain})
-        return Row(name, level, lane, True, done.seconds * 1e6, versus, member.session.id, "", words(done))
+        return ProblemResult(
+            name, level, lane, True, done.seconds * 1e6, versus, member.session.id, "", words(done)
+        )
     last = state.tree.nodes[-1].outcome if len(state.tree) else None
     said = member.stuck or ("nothing was judged yet" if last is None else words(last))
-    return Row(name, level, lane, False, None, {}, member.session.id, "no-result", said)
+    return ProblemResult(name, level, lane, False, None, {}, member.session.id, "no-result", said)
 
 
-def levels(found: Sequence[Row]) -> list[Level]:
+def levels(found: Sequence[ProblemResult]) -> list[LevelSummary]:
     """By level and lane, in order."""
     kinds = sorted({(r.level, r.lane) for r in found if r.lane})
     kinds += [(n, "") for n in sorted({r.level for r in found} - {n for n, _ in kinds})]
     return [_level(n, lane, [r for r in found if r.level == n and r.lane in (lane, "")]) for n, lane in kinds]
 
 
-def _level(level: int, lane: str, of: Sequence[Row]) -> Level:
+def _level(level: int, lane: str, of: Sequence[ProblemResult]) -> LevelSummary:
     names = dict.fromkeys(name for row in of for name in row.versus)
-    return Level(level, lane, len(of), sum(r.right for r in of), tuple(_against(n, of) for n in names))
+    return LevelSummary(level, lane, len(of), sum(r.right for r in of), tuple(_against(n, of) for n in names))
 
 
-def _against(baseline: str, of: Sequence[Row]) -> Against:
+def _against(baseline: str, of: Sequence[ProblemResult]) -> BaselineSummary:
     ratios = [row.versus.get(baseline) for row in of if row.right]
     timed = [r for r in ratios if r is not None]
     geomean = math.exp(sum(map(math.log, timed)) / len(timed)) if timed else None
     fast = [sum((r or 0.0) > p if p else True for r in ratios) / len(of) for p in THRESHOLDS]
-    return Against(baseline, len(timed), geomean, tuple(fast))
+    return BaselineSummary(baseline, len(timed), geomean, tuple(fast))

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.outcome import Timed
-from ucutlass.agent.session import NotASession, State, replayed
-from ucutlass.agent.tree import Node
+from ucutlass.agent.outcome import TimedOutcome
+from ucutlass.agent.session import NotASession, SessionState, replayed
+from ucutlass.agent.tree import CandidateNode
 
 SESSION = "memory"
 """The journal's session that holds what was purged."""
@@ -75,15 +75,15 @@ def alike(found: Sequence[Conclusion], lane: str, problem: str, most: int = 5) -
     return [c for c in found if c.lane == lane and c.problem != problem][:most]
 
 
-def _of(session: str, state: State) -> Conclusion | None:
+def _of(session: str, state: SessionState) -> Conclusion | None:
     best, root = state.tree.best(), state.tree.nodes[0] if state.tree.nodes else None
     if best is None or root is None or root.seconds is None or best.seconds is None or best.id == root.id:
         return None
     ratio = root.seconds / best.seconds
-    confirmed = isinstance(best.outcome, Timed) and best.outcome.records
+    confirmed = isinstance(best.outcome, TimedOutcome) and best.outcome.records
     if not confirmed or ratio < WORTH:
         return None
-    assert isinstance(best.outcome, Timed)
+    assert isinstance(best.outcome, TimedOutcome)
     problem = problem_name(state)
     said = f"{problem}: {ratio:.2f} times as fast as the compiler's own choice with: {_new(root, best)}"
     id = hashlib.sha256(f"{session}:{best.id}".encode()).hexdigest()[:16]
@@ -92,13 +92,13 @@ def _of(session: str, state: State) -> Conclusion | None:
     )
 
 
-def problem_name(state: State) -> str:
+def problem_name(state: SessionState) -> str:
     """Its program and extents."""
     sizes = " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
     return f"{state.problem.get('program', '')} {sizes}".strip()
 
 
-def _new(root: Node, best: Node) -> str:
+def _new(root: CandidateNode, best: CandidateNode) -> str:
     """Lines of the best program that the problem's own has not."""
     before = {line.strip() for line in root.text.splitlines()}
     lines = [line.strip() for line in best.text.splitlines() if line.strip() not in before]

@@ -35,7 +35,7 @@ MOST_SOURCE = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class TorchModule:
     """`source` is the file's text as it was when `facts` were taken, and what every later process runs."""
 
     file: str
@@ -49,10 +49,10 @@ class Module:
         return {"source": self.source, "file": self.file, "mode": self.mode, "precision": self.precision}
 
 
-def module_of_json(value: Mapping[str, Any]) -> Module:
+def module_of_json(value: Mapping[str, Any]) -> TorchModule:
     """Raises KeyError, TypeError, ValueError for another's fields."""
     facts = facts_of_json(value["facts"])
-    return Module(value["file"], value["source"], value["mode"], value["precision"], facts)
+    return TorchModule(value["file"], value["source"], value["mode"], value["precision"], facts)
 
 
 def read(
@@ -62,7 +62,7 @@ def read(
     *,
     limit_seconds: float = LIMIT_SECONDS,
     memory_bytes: int | None = None,
-) -> Module:
+) -> TorchModule:
     """The module of a problem file, after a process of its own ran it. Raises Unusable."""
     file = str(path)
     try:
@@ -80,7 +80,7 @@ def read(
     )
     found = answer(outcome, file)
     try:
-        return Module(file, source, mode, precision, facts_of_json(found["facts"]))
+        return TorchModule(file, source, mode, precision, facts_of_json(found["facts"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unusable(file, "unreadable", f"its process sent no facts: {error!r}"[:300]) from error
 
@@ -119,7 +119,7 @@ def _last(output: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class ModuleMatch:
     """`sizes` has every extent of the program, `keys` for each parameter what it is, as
     `ucutlass.tasks.problem_file` reads it."""
 
@@ -127,7 +127,7 @@ class Met:
     keys: Mapping[str, str]
 
 
-def meet(program: ir.Program, module: Module) -> Met | str:
+def meet(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
     """The program on the module's tensors, or why it does not fit: a name, an element type, a shape or the
     results."""
     known = names(module.facts)
@@ -147,7 +147,7 @@ def meet(program: ir.Program, module: Module) -> Met | str:
     said = _results(program, module.facts, sizes)
     if said:
         return said
-    return Met(sizes, {decl.name: _key(module.facts, known[decl.name]) for decl in program.params})
+    return ModuleMatch(sizes, {decl.name: _key(module.facts, known[decl.name]) for decl in program.params})
 
 
 def listed(known: Mapping[str, Tensor | Number]) -> str:

@@ -9,31 +9,31 @@ from dataclasses import dataclass, field
 from ucutlass import frontend
 from ucutlass.agent.advisor import advisor_of
 from ucutlass.agent.energy import meter_of
-from ucutlass.agent.evaluator import Live
-from ucutlass.agent.evidence import How
+from ucutlass.agent.evaluator import GpuEvaluator
+from ucutlass.agent.evidence import ConfirmationSettings
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.prebuild import Ahead, Counted
-from ucutlass.agent.problem import Problem, problem_of_json, problem_to_json
+from ucutlass.agent.prebuild import BuildCounter, Prebuilder
+from ucutlass.agent.problem import OptimizationProblem, problem_of_json, problem_to_json
 from ucutlass.agent.proposer import Measuring, Proposer
 from ucutlass.agent.proposers.factory import judge
 from ucutlass.agent.proposers.rules import rules
-from ucutlass.agent.run import Bench, OnEvent, Session, measurer, opened, run
-from ucutlass.agent.session import Settings, State
+from ucutlass.agent.run import CandidateEvaluator, OnEvent, OptimizationSession, measurer, opened, run
+from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
 from ucutlass.shapes import complete
 from ucutlass.sol.bounds import Bounds, bounds
 from ucutlass.sol.report import row
 
-ProposerOf = Callable[[Problem, Device | None, int], Proposer]
+ProposerOf = Callable[[OptimizationProblem, Device | None, int], Proposer]
 """Makes the proposer of a problem, by the session's seed: `rules`, or one of
 `ucutlass.agent.proposers.factory`."""
 
-__all__ = ["ProposerOf", "Where", "begin", "building_ahead", "go_on", "placed", "rules"]
+__all__ = ["Machinery", "ProposerOf", "begin", "building_ahead", "go_on", "placed", "rules"]
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Machinery:
     """The machine's part: compilers and GPU behind `engine`, the GPU's facts, what to hold candidates
     against (`baseline`, a name of `ucc bench`), and limits in seconds. `measures`: a proposer that can may
     have programs measured while it answers. `builders` compile what an answer proposes before its turn
@@ -47,11 +47,11 @@ class Where:
     wait: float = 600.0
     measures: bool = True
     builders: Executor | None = None
-    counted: Counted = field(default_factory=Counted)
+    counted: BuildCounter = field(default_factory=BuildCounter)
     confirms: bool = True
 
 
-def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
+def bounds_of_problem(problem: OptimizationProblem, device: Device) -> Bounds:
     """What no program can beat; `realistic` has the launch floor."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     sizes = dict(zip(program.dims, complete(program, problem.sizes), strict=True))
@@ -59,8 +59,12 @@ def bounds_of_problem(problem: Problem, device: Device) -> Bounds:
 
 
 def begin(
-    journal: Journal, problem: Problem, settings: Settings, device: Device | None, id: str | None = None
-) -> Session:
+    journal: Journal,
+    problem: OptimizationProblem,
+    settings: SessionSettings,
+    device: Device | None,
+    id: str | None = None,
+) -> OptimizationSession:
     """A new session in the journal, under `id` if one is given; nothing is measured yet. No bound is known
     without the device's facts, nor for a module without a first program: what it must move and multiply
     depends on how it is written."""
@@ -74,8 +78,11 @@ def begin(
 
 
 def go_on(
-    session: Session, where: Where, proposer_of: ProposerOf, on_event: OnEvent = lambda _: None
-) -> State:
+    session: OptimizationSession,
+    where: Machinery,
+    proposer_of: ProposerOf,
+    on_event: OnEvent = lambda _: None,
+) -> SessionState:
     """Works on a session until it ends. Raises ProposerFailed, StoreError, MachineError; it can be resumed
     then, as after a kill."""
     proposer, live = placed(session, where, proposer_of)
@@ -85,21 +92,25 @@ def go_on(
         where.engine.leave(live.near)
 
 
-def building_ahead(session: Session, where: Where, proposer: Proposer, live: Live) -> tuple[Proposer, Bench]:
+def building_ahead(
+    session: OptimizationSession, where: Machinery, proposer: Proposer, live: GpuEvaluator
+) -> tuple[Proposer, CandidateEvaluator]:
     """A placed session, with the builds of what is to be judged begun at once where `where` has builders."""
     if where.builders is None:
         return proposer, live
-    ahead = Ahead(live.problem, where.device, where.builders, where.counted)
+    ahead = Prebuilder(live.problem, where.device, where.builders, where.counted)
     ahead.begin([one.text for one in session.state.pending])
     return ahead.proposer(proposer), ahead.bench(live)
 
 
-def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Proposer, Live]:
+def placed(
+    session: OptimizationSession, where: Machinery, proposer_of: ProposerOf
+) -> tuple[Proposer, GpuEvaluator]:
     """A session's proposer, and where it is judged, which holds a token of the engine until that closes or
     is told to leave it. Raises ProgramError, ShapeError, ProposerFailed."""
     problem = problem_of_json(session.state.problem)
     settings = session.state.settings
-    how = How(
+    how = ConfirmationSettings(
         problem.arch,
         where.device,
         problem.policy,
@@ -108,7 +119,7 @@ def placed(session: Session, where: Where, proposer_of: ProposerOf) -> tuple[Pro
         limit=where.limit,
         module=problem.module,
     )
-    bench = Live(problem, where.engine, how, where.limit, where.wait)
+    bench = GpuEvaluator(problem, where.engine, how, where.limit, where.wait)
     best = session.state.tree.fastest()
     bench.best = None if best is None else best.seconds
     if not where.confirms:

@@ -1,6 +1,6 @@
 """What became of a candidate: one type for each way that it can end.
 
-Only `Timed` is a result. It has passed the compiler, the judge and the audit; whatever did not is no
+Only `TimedOutcome` is a result. It has passed the compiler, the judge and the audit; whatever did not is no
 ancestor's merit, no memory and no result, and says in words why.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedOutcome:
     """The checker, the planner or the problem's own terms said no, before anything was built. `codes` are
     those of the diagnostics, empty where the text was no program at all."""
 
@@ -22,14 +22,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedOutcome:
     """The same algorithm with the same schedule as an earlier candidate: nothing was measured again."""
 
     of: int
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedOutcome:
     """It did not build, did not run, or took its process with it."""
 
     stage: Literal["build", "run", "time"]
@@ -37,14 +37,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongOutcome:
     """It ran, and some element is further from the reference than its derived bound."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedOutcome:
     """The audit's verdict on evidence that could not be believed; `records` are ids in the store."""
 
     verdict: str
@@ -53,7 +53,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedOutcome:
     """Right, and believed. `seconds` is the median of one call; `low` and `high` bound the ratio of the
     baseline's time to it, `gain`, at 95 %. `joules` of one call, None where they were not measured.
     `records` are ids in the evidence store, `advice` the interpreted findings for whoever proposes next.
@@ -71,11 +71,21 @@ class Timed:
     versus: tuple[tuple[str, float], ...] = ()
 
 
-Outcome: TypeAlias = Refused | Repeated | Failed | Wrong | Rejected | Timed
+Outcome: TypeAlias = (
+    RefusedOutcome | RepeatedOutcome | FailedOutcome | WrongOutcome | RejectedOutcome | TimedOutcome
+)
 
 _KINDS: Mapping[str, type[Outcome]] = MappingProxyType(
-    {kind.__name__.lower(): kind for kind in (Refused, Repeated, Failed, Wrong, Rejected, Timed)}
+    {
+        "refused": RefusedOutcome,
+        "repeated": RepeatedOutcome,
+        "failed": FailedOutcome,
+        "wrong": WrongOutcome,
+        "rejected": RejectedOutcome,
+        "timed": TimedOutcome,
+    }
 )
+"""The classes by the kind that journals hold."""
 
 
 class NotAnOutcome(ValueError):
@@ -83,7 +93,8 @@ class NotAnOutcome(ValueError):
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    return {"kind": type(outcome).__name__.lower(), **asdict(outcome)}
+    kind = next(kind for kind, outcome_class in _KINDS.items() if isinstance(outcome, outcome_class))
+    return {"kind": kind, **asdict(outcome)}
 
 
 def outcome_of_json(value: Mapping[str, Any]) -> Outcome:
@@ -103,16 +114,16 @@ def _frozen(value: Any) -> Any:
 def words(outcome: Outcome) -> str:
     """One line for people and models."""
     match outcome:
-        case Refused(said, codes):
+        case RefusedOutcome(said, codes):
             return f"refused {', '.join(codes)}: {said}" if codes else f"refused: {said}"
-        case Repeated(of):
+        case RepeatedOutcome(of):
             return f"the same as candidate {of}: not measured again"
-        case Failed(stage, said):
+        case FailedOutcome(stage, said):
             return f"failed ({stage}): {said}"
-        case Wrong(said):
+        case WrongOutcome(said):
             return f"wrong: {said}"
-        case Rejected(verdict, said):
+        case RejectedOutcome(verdict, said):
             return f"rejected ({verdict}): {said}"
-        case Timed():
+        case TimedOutcome():
             ratio = "" if outcome.gain is None else f", {outcome.gain:.3f} of the baseline's speed"
             return f"{outcome.seconds * 1e6:.2f} us{ratio}"

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
-from ucutlass.agent.outcome import Refused
-from ucutlass.agent.problem import Problem, candidate_of
+from ucutlass.agent.outcome import RefusedOutcome
+from ucutlass.agent.problem import OptimizationProblem, candidate_of
 from ucutlass.agent.proposer import Answer, OnSpend, Proposer
-from ucutlass.agent.run import Bench, Judged
-from ucutlass.agent.session import Ask, State
+from ucutlass.agent.run import CandidateEvaluator, CandidateJudgement
+from ucutlass.agent.session import Ask, SessionState
 from ucutlass.assembly import build_program
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
@@ -37,7 +37,7 @@ def builders(count: int) -> Iterator[Executor]:
 
 
 @dataclass(slots=True)
-class Counted:
+class BuildCounter:
     """What compilers did: what was built (a kernel, or the parts of one that is built in parts), what the
     cache had, and the compilers' seconds by the clock."""
 
@@ -55,13 +55,13 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Prebuilder:
     """Builds of one problem's candidates on `pool`, which sessions may share."""
 
-    problem: Problem
+    problem: OptimizationProblem
     device: Device | None
     pool: Executor
-    counted: Counted = field(default_factory=Counted)
+    counted: BuildCounter = field(default_factory=BuildCounter)
     _begun: dict[str, Future[None]] = field(default_factory=dict)
 
     def begin(self, texts: Sequence[str]) -> None:
@@ -79,7 +79,7 @@ class Ahead:
 
     def _build(self, text: str) -> None:
         found = candidate_of(self.problem, text)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedOutcome):
             return  # the judge says so, here and below
         with suppress(ProgramError, ShapeError, BuildError):
             sizes = complete(found.program, found.sizes)
@@ -93,18 +93,18 @@ class Ahead:
             )
 
     def proposer(self, inner: Proposer) -> Proposer:
-        return _Proposer(inner, self.begin)
+        return _PrebuildingProposer(inner, self.begin)
 
-    def bench(self, inner: Bench) -> Bench:
-        return _Bench(inner, self.wait)
+    def bench(self, inner: CandidateEvaluator) -> CandidateEvaluator:
+        return _PrebuildingEvaluator(inner, self.wait)
 
 
 @dataclass(frozen=True, slots=True)
-class _Proposer:
+class _PrebuildingProposer:
     inner: Proposer
     begin: Callable[[Sequence[str]], None]
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         answer = self.inner.propose(ask, state, on_spend)
         keep, most = state.settings.keep, state.settings.budget.attempts
         left = keep if most is None else max(0, most - state.spend.attempts)
@@ -113,14 +113,14 @@ class _Proposer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    inner: Bench
+class _PrebuildingEvaluator:
+    inner: CandidateEvaluator
     wait: Callable[[str], None]
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return self.inner.key(text)
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         """Waiting for a compiler is no attempt's time, as waiting for the lane is none."""
         self.wait(text)
         return self.inner.judge(text)

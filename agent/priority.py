@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ucutlass.agent.session import State
+from ucutlass.agent.session import SessionState
 
 UNKNOWN = math.log(2.0)
 """Headroom of a result whose bound is not known."""
@@ -14,7 +14,7 @@ NOTHING_YET = math.log(10.0)
 """Headroom of a problem for which nothing is right yet."""
 
 
-def promise(state: State) -> float:
+def promise(state: SessionState) -> float:
     """What the next attempt may be expected to gain, as a logarithm of speed: the headroom above the bound
     times the share of attempts that were progress, by the rule of succession, (gains + 1) / (attempts + 2).
     Infinite where nothing was judged yet."""
@@ -24,7 +24,7 @@ def promise(state: State) -> float:
     return headroom(state) * (gains + 1) / (attempts + 2)
 
 
-def headroom(state: State) -> float:
+def headroom(state: SessionState) -> float:
     best = state.tree.best()
     if best is None or best.seconds is None:
         return NOTHING_YET

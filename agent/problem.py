@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.integrity.precision import Declared, declared, losses, own_lane
-from ucutlass.agent.module import Module, meet, module_of_json, widest
-from ucutlass.agent.outcome import Refused
+from ucutlass.agent.integrity.precision import DeclaredPrecision, declared, losses, own_lane
+from ucutlass.agent.module import TorchModule, meet, module_of_json, widest
+from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.diagnostics import ProgramError
 from ucutlass.runtime.module.signature import KEYWORDS
 from ucutlass.runtime.subject import algorithm_digest
@@ -23,7 +23,7 @@ from ucutlass.shapes import ShapeError, complete, free_dims
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class OptimizationProblem:
     """`text` is a file whose program `program` says what is computed; schedules and cuts in it are a
     proposal like any other. `sizes` has its free dimensions by name, `lane` the least precision that a
     candidate may work in, as `ucutlass.agent.integrity.precision` writes it, or "" where nothing says.
@@ -37,7 +37,7 @@ class Problem:
     sizes: Mapping[str, int]
     arch: str
     lane: str
-    module: Module | None = None
+    module: TorchModule | None = None
 
     @property
     def name(self) -> str:
@@ -45,44 +45,44 @@ class Problem:
         return f"{self.program} {given}".rstrip()
 
     @property
-    def policy(self) -> Declared | None:
+    def policy(self) -> DeclaredPrecision | None:
         return declared(self.lane) if self.lane else None
 
 
 def problem_of(
     text: str, file: str, name: str | None, sizes: Mapping[str, int], arch: str, lane: str | None = None
-) -> Problem:
+) -> OptimizationProblem:
     """`lane` None takes what the program's own operands declare. Raises ProgramError, ShapeError for
-    extents that do not fit, LaneUnknown."""
+    extents that do not fit, UnknownComputeType."""
     checked = frontend.read_text(text, file)
     program = frontend.program(checked, name)
     complete(program, sizes)
     free = {d: sizes[d] for d in free_dims(program)}
     policy = own_lane(program) if lane is None else declared(lane)
-    return Problem(text, file, program.name, free, arch, str(policy) if policy else "")
+    return OptimizationProblem(text, file, program.name, free, arch, str(policy) if policy else "")
 
 
-class Unbound(ValueError):
+class StartProgramMismatch(ValueError):
     """The program that is to start a module's problem does not fit the module."""
 
 
 def problem_of_module(
-    module: Module, start: str, start_file: str, name: str | None, arch: str, lane: str | None = None
-) -> Problem:
+    module: TorchModule, start: str, start_file: str, name: str | None, arch: str, lane: str | None = None
+) -> OptimizationProblem:
     """`start` is a first program's text, "" without one; `lane` None takes the widest of the module's own
-    elements. Raises ProgramError, ShapeError, LaneUnknown, Unbound."""
+    elements. Raises ProgramError, ShapeError, UnknownComputeType, StartProgramMismatch."""
     own = widest(module.facts)
     policy = declared(lane) if lane is not None else None if own is None else declared(own.name)
     told = str(policy) if policy else ""
     if not start:
-        return Problem("", module.file, name or named(module.file), {}, arch, told, module)
+        return OptimizationProblem("", module.file, name or named(module.file), {}, arch, told, module)
     program = frontend.program(frontend.read_text(start, start_file), name)
     met = meet(program, module)
     if isinstance(met, str):
-        raise Unbound(f"{start_file}: {met}")
+        raise StartProgramMismatch(f"{start_file}: {met}")
     free = {d: met.sizes[d] for d in free_dims(program)}
     complete(program, free)
-    return Problem(start, start_file, program.name, free, arch, told, module)
+    return OptimizationProblem(start, start_file, program.name, free, arch, told, module)
 
 
 def named(file: str) -> str:
@@ -94,21 +94,21 @@ def named(file: str) -> str:
     return f"{name}_" if name in KEYWORDS else name
 
 
-def problem_to_json(problem: Problem) -> dict[str, Any]:
+def problem_to_json(problem: OptimizationProblem) -> dict[str, Any]:
     return asdict(problem)
 
 
-def problem_of_json(value: Mapping[str, Any]) -> Problem:
+def problem_of_json(value: Mapping[str, Any]) -> OptimizationProblem:
     """Raises TypeError, KeyError, ValueError for another's fields."""
     module = value.get("module")
-    return Problem(**{**value, "module": None if module is None else module_of_json(module)})
+    return OptimizationProblem(**{**value, "module": None if module is None else module_of_json(module)})
 
 
 # --- candidates ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ProgramCandidate:
     """A program of the problem that was checked. `key` is the digest of what it computes and of where it
     cuts; schedules, spelling and comments do not count. `sizes` are its free dimensions by name."""
 
@@ -122,21 +122,21 @@ MOST_CHARACTERS = 100_000
 """Of a candidate's text: a program of the language has some hundred to some thousand."""
 
 
-def candidate_of(problem: Problem, text: str) -> Candidate | Refused:
+def candidate_of(problem: OptimizationProblem, text: str) -> ProgramCandidate | RefusedOutcome:
     """The candidate that a text is, by everything that can be said of it without running it: it is a
     program, it has the problem's name, parameters and results, fits the extents, and works nowhere below
     the declared precision. Whether it computes the same is another question (`ucutlass.tasks.equivalence`)."""
     if len(text) > MOST_CHARACTERS:
-        return Refused(f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are read")
+        return RefusedOutcome(f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are read")
     try:
         checked = frontend.read_text(text, "candidate")
     except ProgramError as error:
         shown = "\n".join(f"{d.code} {d.message}" for d in error.diagnostics[:5])
-        return Refused(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))
+        return RefusedOutcome(shown, tuple(dict.fromkeys(d.code for d in error.diagnostics)))
     known = {p.name: p for p in checked.module.programs}
     program = known.get(problem.program)
     if program is None:
-        return Refused(f"it has no program {problem.program}, but {', '.join(known) or 'none'}")
+        return RefusedOutcome(f"it has no program {problem.program}, but {', '.join(known) or 'none'}")
     match problem.module:
         case None:
             return _of_program(problem, checked, program)
@@ -144,34 +144,40 @@ def candidate_of(problem: Problem, text: str) -> Candidate | Refused:
             return _of_module(problem, module, checked, program)
 
 
-def _of_program(problem: Problem, checked: frontend.Checked, program: ir.Program) -> Candidate | Refused:
+def _of_program(
+    problem: OptimizationProblem, checked: frontend.Checked, program: ir.Program
+) -> ProgramCandidate | RefusedOutcome:
     wanted = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     said = _differs(wanted, program)
     if said is not None:
-        return Refused(said)
-    return _fitting(problem, Candidate(checked, program, algorithm_digest(program), problem.sizes), wanted)
+        return RefusedOutcome(said)
+    return _fitting(
+        problem, ProgramCandidate(checked, program, algorithm_digest(program), problem.sizes), wanted
+    )
 
 
 def _of_module(
-    problem: Problem, module: Module, checked: frontend.Checked, program: ir.Program
-) -> Candidate | Refused:
+    problem: OptimizationProblem, module: TorchModule, checked: frontend.Checked, program: ir.Program
+) -> ProgramCandidate | RefusedOutcome:
     met = meet(program, module)
     if isinstance(met, str):
-        return Refused(met)
+        return RefusedOutcome(met)
     sizes = {d: met.sizes[d] for d in free_dims(program)}
     # The digest knows parameters by position, and here their names say what they are.
     key = f"{algorithm_digest(program)} {' '.join(met.keys.values())}"
-    return _fitting(problem, Candidate(checked, program, key, sizes), None)
+    return _fitting(problem, ProgramCandidate(checked, program, key, sizes), None)
 
 
-def _fitting(problem: Problem, found: Candidate, wanted: ir.Program | None) -> Candidate | Refused:
+def _fitting(
+    problem: OptimizationProblem, found: ProgramCandidate, wanted: ir.Program | None
+) -> ProgramCandidate | RefusedOutcome:
     """By extents and precision; `wanted` is the problem's own program, where it says what is computed."""
     try:
         complete(found.program, found.sizes)
     except ShapeError as error:
-        return Refused(str(error), (error.code,))
+        return RefusedOutcome(str(error), (error.code,))
     lower = _below(problem, wanted, found.program)
-    return found if lower is None else Refused(lower)
+    return found if lower is None else RefusedOutcome(lower)
 
 
 def _differs(wanted: ir.Program, program: ir.Program) -> str | None:
@@ -194,7 +200,7 @@ def _interface(program: ir.Program) -> list[tuple[str, ir.ParamType]]:
             return [*given, *(("", type_) for _, type_ in program.results)]
 
 
-def _below(problem: Problem, wanted: ir.Program | None, program: ir.Program) -> str | None:
+def _below(problem: OptimizationProblem, wanted: ir.Program | None, program: ir.Program) -> str | None:
     """Where it works below the declared precision and the problem's own program does not."""
     policy = problem.policy
     if policy is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ucutlass import frontend
 from ucutlass.agent.batch import NoStart
 from ucutlass.agent.module import LIMIT_SECONDS, read
-from ucutlass.agent.problem import Problem, problem_of, problem_of_module
+from ucutlass.agent.problem import OptimizationProblem, problem_of, problem_of_module
 from ucutlass.runtime.module.signature import Mode, Precision, Unusable
 from ucutlass.shapes import parse_sizes
 
@@ -18,7 +18,7 @@ _SIZES = re.compile(r"^#\s*sizes\s+([A-Za-z_]\w*=.*?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoaderSettings:
     """How files are read. `start` is a first program for a module: a file, or a folder with one for each
     module; `writes`: the proposer writes first programs, so none is needed. `program` is which program of a
     file, `limit_seconds` what a module's process may take."""
@@ -44,9 +44,9 @@ def names_of(folder: Path) -> list[str]:
     return sorted(str(p) for p in found if not any(part[0] in "._" for part in p.parts))
 
 
-def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
+def problem_at(path: Path, how: LoaderSettings, within: Path | None = None) -> OptimizationProblem:
     """The problem of a file. `within` is the folder whose tree `how.start` follows, where that is a folder.
-    Raises Unusable, NoStart, Unbound, ProgramError, ShapeError, LaneUnknown."""
+    Raises Unusable, NoStart, StartProgramMismatch, ProgramError, ShapeError, UnknownComputeType."""
     if path.suffix != ".py":
         return problem_in(_text(path), str(path), how)
     start = _start(path, how, within)
@@ -60,8 +60,8 @@ def problem_at(path: Path, how: Reading, within: Path | None = None) -> Problem:
     return problem_of_module(module, text, str(start or path), how.program, how.arch, how.lane)
 
 
-def problem_in(text: str, file: str, how: Reading) -> Problem:
-    """The problem of a program's text. Raises ProgramError, ShapeError, LaneUnknown."""
+def problem_in(text: str, file: str, how: LoaderSettings) -> OptimizationProblem:
+    """The problem of a program's text. Raises ProgramError, ShapeError, UnknownComputeType."""
     sizes = how.sizes or written_sizes(text)
     return problem_of(text, file, how.program, sizes, how.arch, how.lane)
 
@@ -80,7 +80,7 @@ def written_sizes(text: str) -> dict[str, int]:
     return parse_sizes([found[1]]) if found else {}
 
 
-def _start(path: Path, how: Reading, within: Path | None) -> Path | None:
+def _start(path: Path, how: LoaderSettings, within: Path | None) -> Path | None:
     if how.start is not None and not how.start.is_dir():
         return how.start
     beside = [path.with_suffix(".ucu")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from ucutlass.agent.budget import NOTHING, Spend
-from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.runtime.errors import Mendable
 
 
@@ -17,7 +17,7 @@ class Answer:
     asked about. `spend` is what the call cost and was not reported while it ran. `said` are words for
     people: what was tried again, what is not counted."""
 
-    programs: Sequence[Written] = ()
+    programs: Sequence[ProposedProgram] = ()
     note: str = ""
     spend: Spend = NOTHING
     exhausted: bool = False
@@ -40,7 +40,7 @@ class ProposerFailed(Mendable):
 class Proposer(Protocol):
     """Raises ProposerFailed; never answers by other means than it was asked for."""
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer: ...
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer: ...
 
 
 @runtime_checkable

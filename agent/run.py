@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 from ucutlass.agent.budget import NOTHING, Budget, Spend, exhausted, to_json
 from ucutlass.agent.dialogue import WRITERS
-from ucutlass.agent.journal import Event, Journal
-from ucutlass.agent.outcome import Outcome, Refused, Repeated, outcome_to_json, words
+from ucutlass.agent.journal import Journal, JournalEvent
+from ucutlass.agent.outcome import Outcome, RefusedOutcome, RepeatedOutcome, outcome_to_json, words
 from ucutlass.agent.proposer import Answer, Measure, OnSpend, Proposer, ProposerFailed
 from ucutlass.agent.session import (
     Ask,
@@ -19,21 +19,21 @@ from ucutlass.agent.session import (
     Judge,
     Kind,
     Opinion,
+    ProposedProgram,
     Review,
-    Settings,
-    State,
-    Written,
+    SessionSettings,
+    SessionState,
     advance,
     ask_to_json,
     due,
     replayed,
     settings_to_json,
 )
-from ucutlass.agent.tree import Node
+from ucutlass.agent.tree import CandidateNode
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CandidateJudgement:
     """What a judge says of a program. `spend` has its seconds; the attempt itself is counted here. `said` are
     words of the machine, for people, each said once."""
 
@@ -42,38 +42,38 @@ class Judged:
     said: tuple[str, ...] = ()
 
 
-class Bench(Protocol):
+class CandidateEvaluator(Protocol):
     """Where programs are judged."""
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         """What tells candidates apart: the algorithm and the schedule, not the spelling. Refused for what
         is no program of the problem."""
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         """Checks, builds, verifies, times and audits. Never raises for what a candidate does."""
 
 
-class Voice(Protocol):
+class LeaderReviewer(Protocol):
     """An advisory voice on leaders. Never raises for what a service or a model does."""
 
-    def look(self, node: Node, state: State, on_spend: OnSpend) -> Opinion: ...
+    def look(self, node: CandidateNode, state: SessionState, on_spend: OnSpend) -> Opinion: ...
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Where events go: a `Journal`, or a list for what need not outlast the process."""
 
-    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event: ...
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent: ...
 
 
 @dataclass(slots=True)
-class Session:
+class OptimizationSession:
     """A session that is open in this process. Everything it learns is in the journal first. `voice` gives
     opinions of leaders, where the settings name a judge."""
 
     id: str
-    journal: Sink
-    state: State = field(default_factory=State)
-    voice: Voice | None = None
+    journal: EventSink
+    state: SessionState = field(default_factory=SessionState)
+    voice: LeaderReviewer | None = None
 
     def write(self, kind: Kind, **body: Any) -> None:
         """Raises a StoreError where the journal cannot take it: then nothing was learnt either."""
@@ -81,18 +81,18 @@ class Session:
 
 
 def opened(
-    journal: Sink,
+    journal: EventSink,
     problem: Mapping[str, Any],
-    settings: Settings,
+    settings: SessionSettings,
     *,
     bound: float,
     baseline: float | None,
     id: str | None = None,
     sol: Mapping[str, Any] | None = None,
-) -> Session:
+) -> OptimizationSession:
     """A new session. `problem` has at least its `text`; `bound` and `baseline` in seconds; `sol` is what
     `ucutlass.sol.report.row` says of the problem, kept for its report."""
-    session = Session(id or uuid.uuid4().hex, journal)
+    session = OptimizationSession(id or uuid.uuid4().hex, journal)
     more = {} if sol is None else {"sol": dict(sol)}
     session.write(
         "opened",
@@ -105,26 +105,31 @@ def opened(
     return session
 
 
-def resumed(journal: Journal, id: str, budget: Budget | None = None) -> Session:
+def resumed(journal: Journal, id: str, budget: Budget | None = None) -> OptimizationSession:
     """A session as it was left, with another budget if one is given. Raises NoSuchSession, NotASession."""
     full = journal.full_id(id)
-    session = Session(full, journal, replayed(journal.events(full, to_go_on=True)))
+    session = OptimizationSession(full, journal, replayed(journal.events(full, to_go_on=True)))
     if budget is not None and budget != session.state.settings.budget:
         session.write("changed", budget=to_json(budget))
     return session
 
 
-OnEvent: TypeAlias = Callable[[State], None]
+OnEvent: TypeAlias = Callable[[SessionState], None]
 
 
-def run(session: Session, proposer: Proposer, bench: Bench, on_event: OnEvent = lambda _: None) -> State:
+def run(
+    session: OptimizationSession,
+    proposer: Proposer,
+    bench: CandidateEvaluator,
+    on_event: OnEvent = lambda _: None,
+) -> SessionState:
     """Works until the session ends. Raises ProposerFailed and StoreError; resume it then."""
     while step(session, proposer, bench):
         on_event(session.state)
     return session.state
 
 
-def step(session: Session, proposer: Proposer, bench: Bench) -> bool:
+def step(session: OptimizationSession, proposer: Proposer, bench: CandidateEvaluator) -> bool:
     """Does what is due, once; False where the session has ended. Raises as `run`."""
     match due(session.state):
         case End(why):
@@ -140,7 +145,7 @@ def step(session: Session, proposer: Proposer, bench: Bench) -> bool:
     return True
 
 
-def _ask(session: Session, ask: Ask, proposer: Proposer) -> None:
+def _ask(session: OptimizationSession, ask: Ask, proposer: Proposer) -> None:
     asked(session, ask)
 
     def on_spend(spend: Spend) -> None:
@@ -154,18 +159,18 @@ def _ask(session: Session, ask: Ask, proposer: Proposer) -> None:
     tell(session, ask, answer)
 
 
-def asked(session: Session, ask: Ask) -> None:
+def asked(session: OptimizationSession, ask: Ask) -> None:
     """Writes down that a proposer is asked, wherever it is: what that costs is then somebody's."""
     if not ask.repeated:
         session.write("asked", **ask_to_json(ask))
 
 
-def tell(session: Session, ask: Ask, answer: Answer) -> None:
+def tell(session: OptimizationSession, ask: Ask, answer: Answer) -> None:
     """Takes an answer, wherever it was made. One of a writer that has no program is an attempt that
     failed: else a proposer that only talks would go on for ever."""
     programs = list(answer.programs)[: session.state.settings.keep] if ask.role in WRITERS else []
     if ask.role in WRITERS and not programs and not answer.exhausted:
-        programs = [Written("", "the answer held no program")]
+        programs = [ProposedProgram("", "the answer held no program")]
     session.write(
         "answered",
         call=ask.call,
@@ -177,15 +182,15 @@ def tell(session: Session, ask: Ask, answer: Answer) -> None:
     )
 
 
-def _judge(session: Session, judge: Judge, bench: Bench) -> None:
+def _judge(session: OptimizationSession, judge: Judge, bench: CandidateEvaluator) -> None:
     if not judge.text:
-        judged, key = Judged(Refused(judge.why)), f"empty:{judge.call}:{judge.index}"
+        judged, key = CandidateJudgement(RefusedOutcome(judge.why)), f"empty:{judge.call}:{judge.index}"
     else:
         judged, key = _looked_at(session.state, judge.text, f"{judge.call}:{judge.index}", bench)
     told(session, judge, judged, key)
 
 
-def _review(session: Session, node: int) -> None:
+def _review(session: OptimizationSession, node: int) -> None:
     def on_spend(spend: Spend) -> None:
         session.write("spent", node=node, spend=to_json(spend))
 
@@ -196,9 +201,9 @@ def _review(session: Session, node: int) -> None:
     session.write("opinion", opinion=asdict(heard))
 
 
-def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
+def told(session: OptimizationSession, judge: Judge, judged: CandidateJudgement, key: str) -> None:
     """Takes an outcome, wherever it was measured."""
-    again = judged.outcome.of if isinstance(judged.outcome, Repeated) else None
+    again = judged.outcome.of if isinstance(judged.outcome, RepeatedOutcome) else None
     # What a call had measured it may answer with: that attempt was counted.
     paid = judge.call is None or again in session.state.measured
     one = Spend(attempts=0 if paid else 1)
@@ -213,18 +218,20 @@ def told(session: Session, judge: Judge, judged: Judged, key: str) -> None:
     )
 
 
-def _looked_at(state: State, text: str, name: str, bench: Bench) -> tuple[Judged, str]:
+def _looked_at(
+    state: SessionState, text: str, name: str, bench: CandidateEvaluator
+) -> tuple[CandidateJudgement, str]:
     """What becomes of a program, and its key; `name` tells one that has none apart."""
     key = bench.key(text)
-    if isinstance(key, Refused):
-        return Judged(key), f"refused:{name}"
+    if isinstance(key, RefusedOutcome):
+        return CandidateJudgement(key), f"refused:{name}"
     before = state.tree.find(key)
     if before is not None:
-        return Judged(Repeated(before.id)), key
+        return CandidateJudgement(RepeatedOutcome(before.id)), key
     return bench.judge(text), key
 
 
-def measurer(session: Session, bench: Bench) -> Measure:
+def measurer(session: OptimizationSession, bench: CandidateEvaluator) -> Measure:
     """What a proposer may call while it is asked: judges a program as any other, writes it down and says
     what became of it. It is an attempt; where the budget is spent, nothing is measured."""
 
@@ -256,5 +263,5 @@ def measurer(session: Session, bench: Bench) -> Measure:
     return measure
 
 
-def _said(node: Node) -> str:
+def _said(node: CandidateNode) -> str:
     return f"candidate {node.id}: {words(node.outcome)}"

@@ -21,11 +21,11 @@ from typing import Any, Literal, TypeAlias
 from ucutlass.agent import dialogue, search
 from ucutlass.agent.budget import Budget, Spend, exhausted, spend_of_json
 from ucutlass.agent.dialogue import DIALOGUES, WRITERS, Role
-from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Refused, Rejected, Timed, outcome_of_json
-from ucutlass.agent.search import SEARCHES, Pick, Scale
-from ucutlass.agent.stop import Standing, Stop, reason
-from ucutlass.agent.tree import ROOT, Objective, Tree
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.outcome import RefusedOutcome, RejectedOutcome, TimedOutcome, outcome_of_json
+from ucutlass.agent.search import SEARCHES, Selection, TimeScale
+from ucutlass.agent.stop import SearchStanding, StopRule, reason
+from ucutlass.agent.tree import ROOT, CandidateTree, Objective
 
 # --- what is due -----------------------------------------------------------------
 
@@ -36,7 +36,7 @@ class Ask:
     steps before it. `repeated`: it was asked before and its answer was lost."""
 
     call: int
-    pick: Pick
+    pick: Selection
     roles: tuple[Role, ...]
     step: int
     notes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ Depth: TypeAlias = Literal["none", "static", "profiled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SessionSettings:
     """How a session works. `keep` is how many programs of one answer are taken, `proposer` who is asked,
     `advice` how far candidates are looked into, `objective` which of them is the best, `judge` the model
     that is asked for an opinion of leaders, "" for none: a session that is resumed goes on with the same."""
@@ -90,7 +90,7 @@ class Settings:
     search: search.Name = "flat"
     dialogue: dialogue.Name = "single"
     budget: Budget = field(default_factory=Budget)
-    stop: Stop = field(default_factory=Stop)
+    stop: StopRule = field(default_factory=StopRule)
     seed: int = 0
     keep: int = 4
     proposer: str = "rules"
@@ -100,7 +100,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ProposedProgram:
     """A program as it was proposed, and its proposer's reason."""
 
     text: str
@@ -108,7 +108,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class StepNote:
     """What a step that writes no programs answered."""
 
     call: int
@@ -130,7 +130,7 @@ class Opinion:
 
 
 @dataclass(slots=True)
-class State:
+class SessionState:
     """All that events say. `problem` is as its own module writes it, `text` its program, `pending` what
     was proposed and not judged, `asked` the call without an answer. `failures` are calls that ended in an
     error, in words. `measured` are the candidates that the latest call had measured while it was answered,
@@ -138,11 +138,11 @@ class State:
 
     problem: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
-    settings: Settings = field(default_factory=Settings)
-    scale: Scale = field(default_factory=Scale)
-    tree: Tree = field(default_factory=Tree)
+    settings: SessionSettings = field(default_factory=SessionSettings)
+    scale: TimeScale = field(default_factory=TimeScale)
+    tree: CandidateTree = field(default_factory=CandidateTree)
     pending: list[Judge] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[StepNote] = field(default_factory=list)
     spend: Spend = field(default_factory=Spend)
     asked: Ask | None = None
     last: Ask | None = None
@@ -159,9 +159,9 @@ class NotASession(ValueError):
     """Events that no session wrote."""
 
 
-def replayed(events: Iterable[Event]) -> State:
+def replayed(events: Iterable[JournalEvent]) -> SessionState:
     """The state after these events. Raises NotASession."""
-    state = State()
+    state = SessionState()
     for event in events:
         try:
             advance(state, event)
@@ -171,7 +171,7 @@ def replayed(events: Iterable[Event]) -> State:
     return state
 
 
-def advance(state: State, event: Event) -> None:
+def advance(state: SessionState, event: JournalEvent) -> None:
     """Takes one event into the state."""
     body = event.body
     if event.number != state.number:
@@ -181,7 +181,7 @@ def advance(state: State, event: Event) -> None:
         case "opened":
             state.problem, state.text = body["problem"], body["problem"]["text"]
             state.settings = settings_of_json(body["settings"])
-            state.scale = Scale(body["bound"], body["baseline"])
+            state.scale = TimeScale(body["bound"], body["baseline"])
             state.tree.objective = state.settings.objective
             why = "the problem's own program" if state.text else "there is no program yet: write the first"
             state.pending = [Judge(None, 0, None, state.text, why)]
@@ -212,14 +212,14 @@ def advance(state: State, event: Event) -> None:
             raise ValueError(f"no event is of kind {other!r}")
 
 
-def _answered(state: State, body: Mapping[str, Any]) -> None:
+def _answered(state: SessionState, body: Mapping[str, Any]) -> None:
     ask = state.asked
     if ask is None or ask.call != body["call"]:
         raise ValueError("nobody asked")
     state.asked, state.last = None, ask
     state.spend += spend_of_json(body["spend"])
     if body["note"]:
-        state.notes.append(Note(ask.call, ask.role, body["note"]))
+        state.notes.append(StepNote(ask.call, ask.role, body["note"]))
     if ask.role not in WRITERS:
         return
     if body["exhausted"]:
@@ -228,7 +228,7 @@ def _answered(state: State, body: Mapping[str, Any]) -> None:
     state.pending = [Judge(ask.call, i, parent, p["text"], p["why"]) for i, p in enumerate(body["programs"])]
 
 
-def _judged(state: State, body: Mapping[str, Any]) -> None:
+def _judged(state: SessionState, body: Mapping[str, Any]) -> None:
     judged = state.pending.pop(0)
     if (judged.call, judged.index) != (body["call"], body["index"]):
         raise ValueError("another program was due")
@@ -236,12 +236,12 @@ def _judged(state: State, body: Mapping[str, Any]) -> None:
     state.tree.add(judged.parent, body["key"], judged.text, judged.why, outcome)
     state.said += body.get("said", [])
     state.spend += spend_of_json(body["spend"])
-    if judged.parent is None and isinstance(outcome, Timed) and outcome.gain is not None:
+    if judged.parent is None and isinstance(outcome, TimedOutcome) and outcome.gain is not None:
         # Measured in turns with the problem's own program: what every candidate is to beat.
         state.scale = replace(state.scale, baseline=outcome.gain * outcome.seconds)
 
 
-def _measured(state: State, body: Mapping[str, Any]) -> None:
+def _measured(state: SessionState, body: Mapping[str, Any]) -> None:
     """A candidate that a proposer had measured before it answered: a node as any other."""
     ask = state.asked
     if ask is None or ask.call != body["call"]:
@@ -256,7 +256,7 @@ def _measured(state: State, body: Mapping[str, Any]) -> None:
 # --- what is due -----------------------------------------------------------------
 
 
-def due(state: State) -> Due:
+def due(state: SessionState) -> Due:
     """What comes next; a function of the state."""
     if state.asked is not None:
         return replace(state.asked, repeated=True)
@@ -274,10 +274,10 @@ def due(state: State) -> Due:
     if state.pending:
         return state.pending[0]
     chance = random.Random(f"{state.settings.seed}:{state.calls}")
-    if len(state.tree) == 1 and isinstance(rejected := state.tree[ROOT].outcome, Rejected):
+    if len(state.tree) == 1 and isinstance(rejected := state.tree[ROOT].outcome, RejectedOutcome):
         return End(f"the problem's own program was rejected ({rejected.verdict}): {rejected.words}")
     rules = state.settings.proposer == "rules" and state.problem.get("module")
-    if rules and len(state.tree) == 1 and isinstance(refused := state.tree[ROOT].outcome, Refused):
+    if rules and len(state.tree) == 1 and isinstance(refused := state.tree[ROOT].outcome, RefusedOutcome):
         return End(f"the start program was refused, and rules write no other: {refused.words}")
     pick = SEARCHES[state.settings.search].search(state.tree, state.scale, chance)
     if pick is None:
@@ -286,7 +286,7 @@ def due(state: State) -> Due:
     return Ask(state.calls, pick, roles, 0)
 
 
-def _reviewed(state: State) -> Review | None:
+def _reviewed(state: SessionState) -> Review | None:
     """The best, where a model's opinion of it is wanted and not known: of confirmed candidates alone, and
     while there are tokens and dollars. The problem's own program is its owner's."""
     best = state.tree.best()
@@ -294,31 +294,31 @@ def _reviewed(state: State) -> Review | None:
         return None
     budget = state.settings.budget
     purse = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
-    confirmed = isinstance(best.outcome, Timed) and best.outcome.records
+    confirmed = isinstance(best.outcome, TimedOutcome) and best.outcome.records
     return Review(best.id) if confirmed and exhausted(purse, state.spend) is None else None
 
 
-def stopped(state: State) -> str | None:
+def stopped(state: SessionState) -> str | None:
     """Why no further attempt is made. The problem's own program is always judged: without it nothing is
     known of the problem."""
     if not len(state.tree):
         return None
     seconds = [n.seconds for n in state.tree.nodes]
-    standing = Standing(seconds, state.scale.bound, state.scale.baseline, state.spend)
+    standing = SearchStanding(seconds, state.scale.bound, state.scale.baseline, state.spend)
     return reason(state.settings.stop, state.settings.budget, standing)
 
 
 # --- as JSON ---------------------------------------------------------------------
 
 
-def settings_to_json(settings: Settings) -> dict[str, Any]:
+def settings_to_json(settings: SessionSettings) -> dict[str, Any]:
     return asdict(settings)
 
 
-def settings_of_json(value: Mapping[str, Any]) -> Settings:
+def settings_of_json(value: Mapping[str, Any]) -> SessionSettings:
     """Raises TypeError, KeyError for what are no settings."""
-    held = {**value, "budget": Budget(**value["budget"]), "stop": Stop(**value["stop"])}
-    return Settings(**held)
+    held = {**value, "budget": Budget(**value["budget"]), "stop": StopRule(**value["stop"])}
+    return SessionSettings(**held)
 
 
 def ask_to_json(ask: Ask) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def ask_to_json(ask: Ask) -> dict[str, Any]:
 
 def _ask_of_json(value: Mapping[str, Any]) -> Ask:
     return Ask(
-        value["call"], Pick(**value["pick"]), tuple(value["roles"]), value["step"], tuple(value["notes"])
+        value["call"], Selection(**value["pick"]), tuple(value["roles"]), value["step"], tuple(value["notes"])
     )
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from ucutlass.agent import memory
 from ucutlass.agent.batch import PREFIX
 from ucutlass.agent.budget import NOTHING, Spend
-from ucutlass.agent.journal import Event, Journal, JournalDamaged
-from ucutlass.agent.outcome import Timed
+from ucutlass.agent.journal import Journal, JournalDamaged, JournalEvent
+from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.session import NotASession, replayed
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class SessionSummary:
     """A session's line. `begun` and `last` are times in UTC, ISO 8601; `state` is why it ended, "open" where
     it did not, or why it cannot be read. `own` and `best` are seconds a call of the problem's own program and
     of the fastest candidate, None where there is none; `gain` is the baseline's time over the best one's,
@@ -34,29 +34,29 @@ class Overview:
     spend: Spend = NOTHING
 
 
-def sessions(journal: Journal) -> list[Overview]:
+def sessions(journal: Journal) -> list[SessionSummary]:
     """Of every session, in the order in which they began; one that cannot be read says why. Raises StoreError
     where the file itself cannot be used."""
     others = (memory.SESSION, PREFIX)
     return [_one(journal, id) for id in journal.sessions() if not id.startswith(others)]
 
 
-def _one(journal: Journal, id: str) -> Overview:
+def _one(journal: Journal, id: str) -> SessionSummary:
     try:
         events = journal.events(id)
     except JournalDamaged as damage:
-        return Overview(id, "", "", "", f"cannot be read: {damage}", "", "")
+        return SessionSummary(id, "", "", "", f"cannot be read: {damage}", "", "")
     try:
         return _of(id, events)
     except NotASession as problem:
-        return Overview(id, "", "", "", f"cannot be read: {problem}", events[0].at, events[-1].at)
+        return SessionSummary(id, "", "", "", f"cannot be read: {problem}", events[0].at, events[-1].at)
 
 
-def _of(id: str, events: list[Event]) -> Overview:
+def _of(id: str, events: list[JournalEvent]) -> SessionSummary:
     state = replayed(events)
     best = state.tree.best()
-    confirmed = best.outcome.gain if best is not None and isinstance(best.outcome, Timed) else None
-    return Overview(
+    confirmed = best.outcome.gain if best is not None and isinstance(best.outcome, TimedOutcome) else None
+    return SessionSummary(
         id,
         memory.problem_name(state),
         str(state.problem.get("lane", "")),

@@ -15,7 +15,7 @@ from ucutlass.agent.budget import Budget, Spend, exhausted
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRule:
     """`eps` is None for no rule A, `patience` for no rule B. An attempt is progress where it is faster
     than the best before it by more than `progress`, a share of the time: less is what two readings of one
     kernel differ by."""
@@ -26,7 +26,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SearchStanding:
     """What rules look at. `seconds` of each attempt in order, None for one that is no result; `bound` is
     the least that any program could take, 0 where none is known; `baseline` what it is to beat."""
 
@@ -36,7 +36,7 @@ class Standing:
     spend: Spend
 
 
-def reason(stop: Stop, budget: Budget, at: Standing) -> str | None:
+def reason(stop: StopRule, budget: Budget, at: SearchStanding) -> str | None:
     """Why to make no further attempt, in words; None to go on."""
     over = exhausted(budget, at.spend)
     if over is not None:

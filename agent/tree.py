@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from ucutlass.agent.outcome import Outcome, Timed
+from ucutlass.agent.outcome import Outcome, TimedOutcome
 
 ROOT = 0
 
@@ -22,7 +22,7 @@ TIED = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class CandidateNode:
     """`parent` is None for the root. `text` is the candidate's program, `key` what it is told apart by,
     `why` its proposer's reason in one line."""
 
@@ -36,15 +36,15 @@ class Node:
     @property
     def seconds(self) -> float | None:
         """None for what is no result."""
-        return self.outcome.seconds if isinstance(self.outcome, Timed) else None
+        return self.outcome.seconds if isinstance(self.outcome, TimedOutcome) else None
 
 
 @dataclass(slots=True)
-class Tree:
+class CandidateTree:
     """Nodes are only added. `spent` are nodes from which the proposer had nothing left to propose;
     `objective` says which is the best."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[CandidateNode] = field(default_factory=list)
     spent: set[int] = field(default_factory=set)
     objective: Objective = "time"
     _children: dict[int, list[int]] = field(default_factory=dict)
@@ -53,48 +53,48 @@ class Tree:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def __getitem__(self, at: int) -> Node:
+    def __getitem__(self, at: int) -> CandidateNode:
         return self.nodes[at]
 
-    def add(self, parent: int | None, key: str, text: str, why: str, outcome: Outcome) -> Node:
+    def add(self, parent: int | None, key: str, text: str, why: str, outcome: Outcome) -> CandidateNode:
         """Raises ValueError for a parent that is not there."""
         if (parent is None) != (not self.nodes) or (parent or 0) > len(self.nodes):
             raise ValueError(f"node {len(self.nodes)} cannot stand below {parent}")
-        node = Node(len(self.nodes), parent, key, text, why, outcome)
+        node = CandidateNode(len(self.nodes), parent, key, text, why, outcome)
         self.nodes.append(node)
         self._by_key.setdefault(key, node.id)
         if parent is not None:
             self._children.setdefault(parent, []).append(node.id)
         return node
 
-    def children(self, at: int) -> list[Node]:
+    def children(self, at: int) -> list[CandidateNode]:
         return [self.nodes[child] for child in self._children.get(at, ())]
 
-    def siblings(self, at: int) -> list[Node]:
+    def siblings(self, at: int) -> list[CandidateNode]:
         parent = self.nodes[at].parent
         return [] if parent is None else [n for n in self.children(parent) if n.id != at]
 
-    def find(self, key: str) -> Node | None:
+    def find(self, key: str) -> CandidateNode | None:
         """The first node of this key."""
         at = self._by_key.get(key)
         return None if at is None else self.nodes[at]
 
-    def fastest(self) -> Node | None:
+    def fastest(self) -> CandidateNode | None:
         """The fastest result; None where nothing is right yet. Of equals the earliest."""
         timed = [n for n in self.nodes if n.seconds is not None]
         return min(timed, key=_seconds, default=None)
 
-    def best(self) -> Node | None:
+    def best(self) -> CandidateNode | None:
         """The fastest result, or by the objective the one with the least energy of those that are as fast."""
         return leading(self.fastest(), self.nodes, self.objective)
 
-    def leaders(self, count: int) -> list[Node]:
+    def leaders(self, count: int) -> list[CandidateNode]:
         """The fastest results, best first."""
         return sorted((n for n in self.nodes if n.seconds is not None), key=_seconds)[:count]
 
-    def path(self, at: int) -> list[Node]:
+    def path(self, at: int) -> list[CandidateNode]:
         """From the root to the node."""
-        found: list[Node] = []
+        found: list[CandidateNode] = []
         here: int | None = at
         while here is not None:
             found.append(self.nodes[here])
@@ -112,31 +112,33 @@ class Tree:
         return found
 
 
-def _seconds(node: Node) -> float:
+def _seconds(node: CandidateNode) -> float:
     assert node.seconds is not None
     return node.seconds
 
 
-def leading(fastest: Node | None, nodes: Sequence[Node], objective: Objective) -> Node | None:
+def leading(
+    fastest: CandidateNode | None, nodes: Sequence[CandidateNode], objective: Objective
+) -> CandidateNode | None:
     """The best, given the fastest: itself, or of the candidates that are tied with it the one with the least
     energy, where the objective is that."""
     if objective == "time" or fastest is None:
         return fastest
     tied_ = [n for n in nodes if n.id == fastest.id or tied(n, fastest)]
-    known = [n for n in tied_ if isinstance(n.outcome, Timed) and n.outcome.joules is not None]
+    known = [n for n in tied_ if isinstance(n.outcome, TimedOutcome) and n.outcome.joules is not None]
     return min(known, key=_joules, default=fastest)
 
 
-def tied(node: Node, fastest: Node) -> bool:
+def tied(node: CandidateNode, fastest: CandidateNode) -> bool:
     """Whether two confirmed candidates are equally fast: the intervals of their gains over the baseline have
     a point in common, and their times are at most TIED apart."""
     match node.outcome, fastest.outcome:
-        case Timed(low=float(), high=float(high)) as one, Timed(low=float(low)) as other:
+        case TimedOutcome(low=float(), high=float(high)) as one, TimedOutcome(low=float(low)) as other:
             return high >= low and one.seconds <= TIED * other.seconds
         case _:
             return False
 
 
-def _joules(node: Node) -> float:
-    assert isinstance(node.outcome, Timed) and node.outcome.joules is not None
+def _joules(node: CandidateNode) -> float:
+    assert isinstance(node.outcome, TimedOutcome) and node.outcome.joules is not None
     return node.outcome.joules

@@ -35,9 +35,9 @@ from ucutlass.runtime import switches, system
 from ucutlass.runtime.bench import gpu_lock
 from ucutlass.runtime.cache import Cache, Entry
 from ucutlass.runtime.jit.nvrtc_build import DRIVER_BUILDER
-from ucutlass.tune.job import Job, Settings, job_of
-from ucutlass.tune.parallel import Done, Ended, tune_many
-from ucutlass.tune.policy import Limits
+from ucutlass.tune.job import TuningJob, TuningSettings, job_of
+from ucutlass.tune.parallel import Ended, FinishedSearch, tune_many
+from ucutlass.tune.policy import SearchLimits
 
 ARCH = "sm90a"
 BAR = 3.4
@@ -69,11 +69,11 @@ WIDTHS = (2048, 4096)
 DEPTH = 4096
 
 
-def jobs(count: int, arch: str = ARCH) -> dict[str, Job]:
+def jobs(count: int, arch: str = ARCH) -> dict[str, TuningJob]:
     """Plain products in both types, the longest first: what ends last is short. All of their candidates are
     TMA kernels, which build in seconds, so that the GPUs are what there is to share."""
     shapes = sorted(((m, n) for m in ROWS for n in WIDTHS), key=lambda s: -s[0] * s[1])
-    made: dict[str, Job] = {}
+    made: dict[str, TuningJob] = {}
     for m, n in shapes[: -(-count // 2)]:
         for dtype in ("bf16", "f16"):
             checked = frontend.read_text(PLAIN.format(t=dtype))
@@ -97,11 +97,15 @@ def fresh(workers: int) -> Iterator[tuple[Path, list[dict[str, str]]]]:
 
 
 def measure(
-    gpus: Sequence[str], cores: int, wanted: dict[str, Job], options: argparse.Namespace, kill: bool = False
+    gpus: Sequence[str],
+    cores: int,
+    wanted: dict[str, TuningJob],
+    options: argparse.Namespace,
+    kill: bool = False,
 ) -> Run:
     """Tunes all kernels on workers of `cores` cores each."""
     table = engine_dry.TABLE if options.dry else TABLE
-    settings = Settings(Limits(builds=options.builds))
+    settings = TuningSettings(SearchLimits(builds=options.builds))
     with fresh(len(gpus)) as (folder, environs), local_cluster(gpus, cores, environs=environs) as spec:
         engine = DaskEngine(spec.replace("dask", "tcp"), table=table)
         killer = _Killer(engine, spec, len(wanted) // 3) if kill else None
@@ -168,7 +172,7 @@ def _built(folder: Path) -> tuple[int, int]:
 
 
 def _result(ended: Ended) -> float | str:
-    if not isinstance(ended, Done):
+    if not isinstance(ended, FinishedSearch):
         return f"{type(ended).__name__}: {ended}"
     winner = ended.tuned.winner
     if winner is None or not isinstance(winner.result, float):
@@ -178,7 +182,7 @@ def _result(ended: Ended) -> float | str:
 
 
 def _gpu(ended: Ended) -> str:
-    return str(ended.shop.machine.get("uuid", "")) if isinstance(ended, Done) else ""
+    return str(ended.shop.machine.get("uuid", "")) if isinstance(ended, FinishedSearch) else ""
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -22,7 +22,13 @@ from tests.mutants.gpu import is_built, loaded
 from tests.soundness.lowering import distinct_scalars
 from ucutlass import frontend
 from ucutlass.agent.integrity import audit
-from ucutlass.agent.integrity.bundle import Artefact, Bundle, Case, Missing, Proof
+from ucutlass.agent.integrity.bundle import (
+    ArtefactDigests,
+    EvidenceBundle,
+    MissingEvidence,
+    VerifiedCase,
+    VerifyEvidence,
+)
 from ucutlass.agent.integrity.gather import probe_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
@@ -162,10 +168,10 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
         found = verify.check(made.kernel, launch, arguments)
         failures += [] if found.ok else [f"{case.distribution}: {found}"]
         cases.append(_case(case.distribution, found))
-    proof = Proof("here", Artefact("", "", ""), not failures, tuple(cases), tuple(failures))
-    why = Missing("no part of this")
+    proof = VerifyEvidence("here", ArtefactDigests("", "", ""), not failures, tuple(cases), tuple(failures))
+    why = MissingEvidence("no part of this")
     asked = probe(task.text, task.name, None, {d: made.sizes[d] for d in task.sizes}, 0)
-    bundle = Bundle(made.kernel, None, why, proof, why, why, probe_of(asked), (), (), why, ())
+    bundle = EvidenceBundle(made.kernel, None, why, proof, why, why, probe_of(asked), (), (), why, ())
     said = audit(bundle, RULES)
     return {
         "verdict": said.verdict,
@@ -175,9 +181,9 @@ def judged_here(job: dict[str, Any], library: str) -> dict[str, Any]:
     }
 
 
-def _case(name: str, found: verify.Verdict) -> Case:
+def _case(name: str, found: verify.Verdict) -> VerifiedCase:
     compared = found.comparisons
-    return Case(
+    return VerifiedCase(
         name,
         found.ok,
         max(c.worst for c in compared),

@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks import pipeline_cases
 from benchmarks.pipeline_cases import in_lane
 from ucutlass import frontend, ir
-from ucutlass.agent.problem import Problem, problem_of
+from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 
@@ -49,7 +49,7 @@ class Task:
         return found, frontend.program(found)
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> OptimizationProblem:
         return problem_of(self.text, f"{self.name}.ucu", None, self.sizes, ARCH, self.lane)
 
 

@@ -23,13 +23,14 @@ from benchmarks.optimise_cases import TASKS, Task
 from benchmarks.optimise_gpu import GPU
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.optimize import ProposerOf, Where, begin, go_on
-from ucutlass.agent.prebuild import Counted, builders
+from ucutlass.agent.optimize import Machinery, ProposerOf, begin, go_on
+from ucutlass.agent.outcome import FailedOutcome, RejectedOutcome, WrongOutcome
+from ucutlass.agent.prebuild import BuildCounter, builders
 from ucutlass.agent.proposers.rules import Draw, rules
 from ucutlass.agent.proposers.schedule_sampling import nominate, uniformly
 from ucutlass.agent.run import resumed
-from ucutlass.agent.session import Settings, State
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
 from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
@@ -85,7 +86,7 @@ def row(hall: Hall, item: relay.Item) -> relay.Row:
     """`ok` is whether what is delivered went through its suite."""
     start = time.monotonic()
     (task,) = (t for t in TASKS if t.name == item["task"])
-    counts: dict[SearchName, Counted] = {name: Counted() for name in item["searches"]}
+    counts: dict[SearchName, BuildCounter] = {name: BuildCounter() for name in item["searches"]}
     with ThreadPoolExecutor(len(counts)) as beside:
         begun = {s: beside.submit(searched, hall, task, s, counts[s], item) for s in counts}
         states = {name: future.result() for name, future in begun.items()}
@@ -136,7 +137,9 @@ def _compared(engine: Engine, task: Task, texts: Mapping[str, str], item: relay.
 # --- a search ---------------------------------------------------------------------------
 
 
-def searched(hall: Hall, task: Task, name: SearchName, counted: Counted, item: relay.Item) -> State:
+def searched(
+    hall: Hall, task: Task, name: SearchName, counted: BuildCounter, item: relay.Item
+) -> SessionState:
     """The search's session, begun or gone on with, at its end. Raises MachineError, StoreError."""
     budget = Budget(attempts=item["attempts"])
     journal = Journal.open(Path(item["journals"]) / f"{task.name.replace(' ', '.')}.{name}.sqlite")
@@ -144,11 +147,11 @@ def searched(hall: Hall, task: Task, name: SearchName, counted: Counted, item: r
     if known:
         session = resumed(journal, known[0], budget)
     else:
-        settings = Settings(
-            "flat", budget=budget, stop=Stop(None, None), seed=item["seed"], keep=item["programs"]
+        settings = SessionSettings(
+            "flat", budget=budget, stop=StopRule(None, None), seed=item["seed"], keep=item["programs"]
         )
         session = begin(journal, task.problem, settings, hall.device)
-    where = Where(hall.engine, hall.device, "", builders=hall.pool, counted=counted, confirms=False)
+    where = Machinery(hall.engine, hall.device, "", builders=hall.pool, counted=counted, confirms=False)
     return go_on(session, where, proposer_of(name, item["programs"]))
 
 
@@ -156,7 +159,7 @@ def proposer_of(name: SearchName, programs: int) -> ProposerOf:
     return lambda problem, device, seed: rules(problem, device, seed, draw=DRAWS[name], count=programs)
 
 
-def _told(state: State, counted: Counted) -> dict[str, Any]:
+def _told(state: SessionState, counted: BuildCounter) -> dict[str, Any]:
     best = state.tree.best()
     return {
         "attempts": state.spend.attempts,
@@ -174,7 +177,7 @@ def _told(state: State, counted: Counted) -> dict[str, Any]:
         "failures": [
             f"{n.id}: {n.outcome}"[:300]
             for n in state.tree.nodes
-            if type(n.outcome).__name__ in ("Failed", "Wrong", "Rejected")
+            if isinstance(n.outcome, FailedOutcome | WrongOutcome | RejectedOutcome)
         ][:5],
     }
 

@@ -23,17 +23,17 @@ from benchmarks.messages_api import KEY, Script, Scripted, Server, Tokens, calls
 from ucutlass import frontend, ir
 from ucutlass.agent import dialogue
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.proposers import prompt
 from ucutlass.agent.proposers.anthropic import open_service
-from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.problem_facts import Subject, subject_of
+from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
+from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.proposers.traffic import Recording
-from ucutlass.agent.run import Judged, opened, run
-from ucutlass.agent.session import Settings, State
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.proposers.traffic import RecordingService
+from ucutlass.agent.run import CandidateJudgement, opened, run
+from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
 from ucutlass.guide import guide
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import complete
@@ -55,23 +55,25 @@ SEARCHES: Mapping[str, str] = {
 class Planned:
     """A bench that asks the cost model."""
 
-    subject: Subject
+    subject: ProblemDescription
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return re.sub(r"\s+", " ", text)
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         checks = {t.name: t for t in toolbox(self.subject)}
         said = checks["check"].call({"program": text})
         if not said.startswith("fine"):
-            return Judged(Refused(said, tuple(re.findall(r"UC\d{4}", said))))
+            return CandidateJudgement(RefusedOutcome(said, tuple(re.findall(r"UC\d{4}", said))))
         advice = checks["explain"].call({"program": text})
         shown = "\n".join(line for line in advice.splitlines() if re.match(r"bottleneck|advice|  ", line))
         seconds = estimate(self.subject, text)
-        return Judged(Timed(seconds, 2e-4 / seconds, 1.9e-4 / seconds, 2.1e-4 / seconds, advice=shown))
+        return CandidateJudgement(
+            TimedOutcome(seconds, 2e-4 / seconds, 1.9e-4 / seconds, 2.1e-4 / seconds, advice=shown)
+        )
 
 
-def estimate(subject: Subject, text: str) -> float:
+def estimate(subject: ProblemDescription, text: str) -> float:
     """Seconds by the cost model, of all launches."""
     checked = frontend.read_text(text)
     program = frontend.program(checked, subject.program)
@@ -86,7 +88,7 @@ def estimate(subject: Subject, text: str) -> float:
 class Model:
     """Answers by what a turn asks; by chance, but the same in every run."""
 
-    subject: Subject
+    subject: ProblemDescription
     chance: random.Random = field(default_factory=lambda: random.Random(7))
 
     def __call__(self, request: Mapping[str, Any], tokens: Tokens) -> Scripted:
@@ -143,10 +145,10 @@ HIDDEN_TAKES = "x: bf16[T, D], up: bf16[F, D], up_bias: bf16[F]"
 class Kept:
     """A journal in memory."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[JournalEvent] = field(default_factory=list)
 
-    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event:
-        self.events.append(Event(number, kind, body, ""))
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent:
+        self.events.append(JournalEvent(number, kind, body, ""))
         return self.events[-1]
 
 
@@ -166,17 +168,19 @@ class Row:
 
 
 def session(
-    subject: Subject, name: dialogue.Name, server: Server, attempts: int, record: Path | None
-) -> State:
-    chosen = Settings(SEARCHES[name], name, Budget(attempts), Stop(None, None), seed=3)  # type: ignore[arg-type]
+    subject: ProblemDescription, name: dialogue.Name, server: Server, attempts: int, record: Path | None
+) -> SessionState:
+    chosen = SessionSettings(SEARCHES[name], name, Budget(attempts), StopRule(None, None), seed=3)  # type: ignore[arg-type]
     service: Any = open_service(KEY, base_url=server.url)
     if record is not None:
-        service = Recording(service, record)
+        service = RecordingService(service, record)
     begun = opened(Kept(), {"text": subject.text}, chosen, bound=1e-4, baseline=2e-4, id=name)
-    return run(begun, ModelProposer(subject, service, Chosen(), toolbox(subject)), Planned(subject))
+    return run(begun, ModelProposer(subject, service, ModelSettings(), toolbox(subject)), Planned(subject))
 
 
-def measured(subject: Subject, file: str, name: dialogue.Name, attempts: int, record: Path | None) -> Row:
+def measured(
+    subject: ProblemDescription, file: str, name: dialogue.Name, attempts: int, record: Path | None
+) -> Row:
     with serving(*[Model(subject)]) as server:
         server.scripts = Endless(server.scripts[0])
         state = session(subject, name, server, attempts, record)
@@ -209,7 +213,7 @@ class Endless(list[Any]):
         return self[0]
 
 
-def shown(rows: Sequence[Row], subject: Subject) -> str:
+def shown(rows: Sequence[Row], subject: ProblemDescription) -> str:
     whole, told = len(prompt.prefix()) // 4, len(prompt.problem(subject)) // 4
     lines = [
         f"guide {len(guide()) // 4} tokens, with the game {whole}; {subject.program} {told}",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ucutlass.agent.replay.tables import CLOSE, course
 from ucutlass.agent.search import mcts
-from ucutlass.tune.tables import Table, read
+from ucutlass.tune.tables import RecordedTable, read
 
 GRID: Mapping[str, Sequence[float]] = {
     "EXPLORE": (0.0, 0.1, 0.3),
@@ -40,7 +40,7 @@ def constants(chosen: Mapping[str, float]) -> Iterator[None]:
             setattr(mcts, name, value)
 
 
-def mean(tables: Sequence[Table], chosen: Mapping[str, float], seeds: int) -> float:
+def mean(tables: Sequence[RecordedTable], chosen: Mapping[str, float], seeds: int) -> float:
     """Candidates to CLOSE of the best."""
     with constants(chosen):
         return statistics.fmean(

@@ -41,9 +41,9 @@ from ucutlass.runtime import switches
 from ucutlass.runtime.parallel import jobs
 from ucutlass.runtime.switches import BUILD_STAGE, Stage
 from ucutlass.shapes import complete
-from ucutlass.tune.policy import Limits
-from ucutlass.tune.space import Space, explore
-from ucutlass.tune.tune import Failed, Final, Timed, Tuned, search
+from ucutlass.tune.policy import SearchLimits
+from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.tune import FailedTrial, FinalistResult, SearchResult, TimedGroup, search
 
 ROW_SECONDS = 150.0
 """What one comparison may take; torch.compile tries out its kernels within it."""
@@ -83,11 +83,11 @@ def tune(task: Task, shops: Shops, gpu: str, builds: int) -> relay.Row:
     space = explore(checked, program, sizes, ARCH, device)
     with closing(shops(task)) as shop:
         shop.prepare()
-        tuned = search(space, shop, "guided", Limits(builds=builds), seed=SEED, jobs=jobs())
+        tuned = search(space, shop, "guided", SearchLimits(builds=builds), seed=SEED, jobs=jobs())
     return described(space, tuned)
 
 
-def described(space: Space, tuned: Tuned) -> relay.Row:
+def described(space: ScheduleSpace, tuned: SearchResult) -> relay.Row:
     """A search as JSON values; times in microseconds."""
     winner = tuned.winner
     row: relay.Row = {
@@ -102,7 +102,7 @@ def described(space: Space, tuned: Tuned) -> relay.Row:
         "timed": [
             {"request": member.request.given(), "us": seconds * 1e6}
             for trial in tuned.trials
-            if isinstance(trial.result, Timed)
+            if isinstance(trial.result, TimedGroup)
             for member, seconds in zip(space.groups[trial.group].members, trial.result.seconds, strict=True)
             if seconds is not None
         ],
@@ -110,7 +110,7 @@ def described(space: Space, tuned: Tuned) -> relay.Row:
         "failures": [
             {"schedule": show(space.groups[t.group].request), **asdict(t.result)}
             for t in tuned.trials
-            if isinstance(t.result, Failed)
+            if isinstance(t.result, FailedTrial)
         ],
     }
     if winner is None:
@@ -120,9 +120,9 @@ def described(space: Space, tuned: Tuned) -> relay.Row:
     return row | {"request": kernel.request.given(), "schedule": show(kernel.request)}
 
 
-def _final(final: Final) -> dict[str, Any]:
+def _final(final: FinalistResult) -> dict[str, Any]:
     row: dict[str, Any] = {"request": final.kernel.request.given(), "search": final.search * 1e6}
-    if isinstance(final.result, Failed):
+    if isinstance(final.result, FailedTrial):
         return row | {"lost": final.result.words}
     return row | {"us": final.result * 1e6}
 
@@ -321,7 +321,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of shapes, with commas")
     parser.add_argument("--wall", type=int, default=0, help="so many programs are clocked, after the rest")
     parser.add_argument("--stage", choices=get_args(Stage), help=f"how kernels are built, as {BUILD_STAGE}")
-    parser.add_argument("--builds", type=int, default=Limits().builds, help="most binaries a shape")
+    parser.add_argument("--builds", type=int, default=SearchLimits().builds, help="most binaries a shape")
     parser.add_argument("--resume", type=Path, help="the --out of a call before, whose rows are taken over")
     parser.add_argument(
         "--without-compile", action="store_true", help="torch.compile is no rival: it takes most of the time"

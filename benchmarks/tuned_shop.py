@@ -16,9 +16,9 @@ from ucutlass.engine.local import LocalEngine
 from ucutlass.engine.work import Engine
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.parallel import jobs
-from ucutlass.tune.evaluator import Live
-from ucutlass.tune.space import Group
-from ucutlass.tune.tune import Confirmed, Failed, Timed, Workshop
+from ucutlass.tune.evaluator import EngineEvaluator
+from ucutlass.tune.space import BinaryGroup
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, KernelEvaluator, TimedGroup
 
 PROCESS_SECONDS = 180.0
 """What one call of a process that launches may take."""
@@ -27,7 +27,7 @@ WAIT_SECONDS = 60.0
 """For a timing lane that another program holds."""
 
 
-class Shop(Workshop, Protocol):
+class Shop(KernelEvaluator, Protocol):
     """What a search works with, and is done with."""
 
     def prepare(self) -> None:
@@ -45,19 +45,19 @@ class OutOfTime(Exception):
 
 
 @dataclass(slots=True)
-class Shared(Live):
-    """`Live`, which raises OutOfTime once the deadline is over, and has the next search's confirming process
+class Shared(EngineEvaluator):
+    """`EngineEvaluator`, which raises OutOfTime once the deadline is over, and has the next search's confirming process
     import while this one's runs."""
 
     deadline: Deadline = NEVER
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
         self._in_time()
-        return Live.time(self, groups)
+        return EngineEvaluator.time(self, groups)
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
         self._in_time()
-        found = Live.confirm(self, finalists)
+        found = EngineEvaluator.confirm(self, finalists)
         self.prepare()
         return found
 
@@ -114,14 +114,14 @@ class Dry:
     def close(self) -> None:
         pass
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         return [None] * len(groups)
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
-        return [Timed(tuple(m.estimate.seconds for m in g.members)) for g in groups]
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
+        return [TimedGroup(tuple(m.estimate.seconds for m in g.members)) for g in groups]
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
-        return [Confirmed((kernel.estimate.seconds,) * 24) for kernel in finalists]
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
+        return [ConfirmedKernel((kernel.estimate.seconds,) * 24) for kernel in finalists]
 
     def cancel(self) -> None:
         pass

@@ -4,7 +4,7 @@
 
 Runs anywhere: the judge here has no GPU. It checks each program against the problem and takes the cost
 model's estimate for its time, so what comes out is an estimate too. With a model in the place of `propose`
-and a machine with a GPU in the place of `judge` (`ucutlass.agent.evaluator.Live` is one) it is `ucc optimize`.
+and a machine with a GPU in the place of `judge` (`ucutlass.agent.evaluator.GpuEvaluator` is one) it is `ucc optimize`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ucutlass import frontend
 from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.optimize import begin, rules
-from ucutlass.agent.outcome import Refused, Repeated, Timed, words
-from ucutlass.agent.problem import Problem, candidate_of, problem_of
+from ucutlass.agent.outcome import RefusedOutcome, RepeatedOutcome, TimedOutcome, words
+from ucutlass.agent.problem import OptimizationProblem, candidate_of, problem_of
 from ucutlass.agent.proposer import Answer
-from ucutlass.agent.run import Judged, asked, resumed, tell, told
-from ucutlass.agent.session import Ask, End, Judge, Review, Settings, State, due
+from ucutlass.agent.run import CandidateJudgement, asked, resumed, tell, told
+from ucutlass.agent.session import Ask, End, Judge, Review, SessionSettings, SessionState, due
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show
 from ucutlass.shapes import complete
@@ -38,27 +38,27 @@ STEPS = 7
 """What one process does before another goes on: a session outlives those who work on it."""
 
 
-def propose(problem: Problem, ask: Ask, state: State) -> Answer:
+def propose(problem: OptimizationProblem, ask: Ask, state: SessionState) -> Answer:
     """Where a model would be asked. `state.tree` has what was tried, `ask.pick.parent` what to go on from."""
     return rules(problem, DEVICE).propose(ask, state, on_spend=lambda spend: None)
 
 
-def judge(problem: Problem, text: str, state: State) -> tuple[Judged, str]:
+def judge(problem: OptimizationProblem, text: str, state: SessionState) -> tuple[CandidateJudgement, str]:
     """Where a GPU would be. The key tells candidates apart; one that is known is not judged again."""
     found = candidate_of(problem, text)
-    if isinstance(found, Refused):
-        return Judged(found), f"refused:{len(state.tree)}"
+    if isinstance(found, RefusedOutcome):
+        return CandidateJudgement(found), f"refused:{len(state.tree)}"
     kernel = frontend.kernel(found.checked, problem.program)
     sizes = complete(kernel, problem.sizes)
     planned = frontend.plan_kernel(found.checked, kernel, sizes, problem.arch, DEVICE).planned
     key = f"{found.key}|{show(planned.request)}"
     before = state.tree.find(key)
     if before is not None:
-        return Judged(Repeated(before.id)), key
-    return Judged(Timed(planned.seconds), Spend(seconds=0.1)), key
+        return CandidateJudgement(RepeatedOutcome(before.id)), key
+    return CandidateJudgement(TimedOutcome(planned.seconds), Spend(seconds=0.1)), key
 
 
-def work(journal: Journal, id: str, problem: Problem, steps: int | None = None) -> State:
+def work(journal: Journal, id: str, problem: OptimizationProblem, steps: int | None = None) -> SessionState:
     """Does what is due, so many steps of it, and leaves the rest to whoever comes next."""
     session = resumed(journal, id)
     while steps is None or steps > 0:
@@ -77,7 +77,7 @@ def work(journal: Journal, id: str, problem: Problem, steps: int | None = None) 
 def main(path: Path) -> None:
     problem = problem_of(TEXT, "linear_gelu.ucu", None, {"M": 4096, "N": 4096, "K": 4096}, "sm90a")
     journal = Journal.open(path)
-    id = begin(journal, problem, Settings("flat", budget=Budget(attempts=8)), DEVICE).id
+    id = begin(journal, problem, SessionSettings("flat", budget=Budget(attempts=8)), DEVICE).id
     work(journal, id, problem, STEPS)  # one process, which ends here ..
     state = work(journal, id, problem)  # .. and another that goes on
     for node in state.tree.nodes:

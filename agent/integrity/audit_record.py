@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ucutlass.agent.integrity.bundle import Bundle
-from ucutlass.agent.integrity.gather import Candidate, matches
-from ucutlass.agent.integrity.verdict import Report
+from ucutlass.agent.integrity.bundle import EvidenceBundle
+from ucutlass.agent.integrity.gather import AuditSubject, matches
+from ucutlass.agent.integrity.verdict import AuditReport
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import record
 from ucutlass.runtime.subject import machine_of, subject_of
 
 
-def record_of(candidate: Candidate, bundle: Bundle, found: Report, records: Sequence[Record]) -> Record:
+def record_of(
+    candidate: AuditSubject, bundle: EvidenceBundle, found: AuditReport, records: Sequence[Record]
+) -> Record:
     """The verdict, of the subject that was measured; of the text alone where nothing of it was."""
     mine = [r for r in records if matches(candidate, r)]
     sizes = [candidate.sizes[d] for d in candidate.program.dims]

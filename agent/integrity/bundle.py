@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ucutlass import ir
-from ucutlass.agent.integrity.precision import Declared
-from ucutlass.agent.integrity.verdict import Verdict
+from ucutlass.agent.integrity.precision import DeclaredPrecision
+from ucutlass.agent.integrity.verdict import AuditVerdict
 from ucutlass.runtime.evidence import Record
 
 Regime: TypeAlias = Literal["cold", "warm"]
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingEvidence:
     """Evidence that is not there. `why` says what was looked for, and how to get it."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Artefact:
+class ArtefactDigests:
     """Digests of the emitted code and of the library, empty where there is none to compare, and of
     this package's own code that made it or looked at it."""
 
@@ -42,12 +42,12 @@ class ClockFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class BenchEvidence:
     """A bench record. `seconds` a launch is the median; `clock` the SM clock in Hz measured in the
     window, None where it was not."""
 
     record: str
-    of: Artefact
+    of: ArtefactDigests
     seconds: float
     regime: Regime
     clock: float | None
@@ -55,18 +55,18 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Untimed:
+class StoppedBench:
     """A bench record without a time: the protocol stopped at `stage`, and says why."""
 
     record: str
-    of: Artefact
+    of: ArtefactDigests
     stage: str
     words: str
     findings: tuple[ClockFinding, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class VerifiedCase:
     """One verified run: `worst` is the largest error over its bound, `rms` the root mean square of
     error over bound, None where no element had both. `varies` and `reference_varies` tell whether
     not all elements are equal, of the output and of its reference. `open`: nothing is wrong, but its bounds
@@ -82,21 +82,21 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class VerifyEvidence:
     """A verify record. `failures` are the judge's words for all that stands against the kernel;
     `untried` are the distributions of numbers that no case had at the record's extents, though the
     suite did not say that they tell nothing of the program."""
 
     record: str
-    of: Artefact
+    of: ArtefactDigests
     ok: bool
-    cases: tuple[Case, ...]
+    cases: tuple[VerifiedCase, ...]
     failures: tuple[str, ...]
     untried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SolTimes:
     """Seconds that no launch of the program can beat, by what binds. `compute` holds at `clock` Hz, and
     `boost` is the highest clock there is; `memory` has every compulsory byte cross the memory
     interface; `cache` is the same for a problem whose bytes may wait in the L2, whose bandwidth is
@@ -134,7 +134,7 @@ class InputProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ReferenceProbe:
     """The float64 reference, asked at `sizes`."""
 
     sizes: tuple[tuple[str, int], ...]
@@ -152,26 +152,26 @@ class StageWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Ancestor:
+class AuditedAncestor:
     """A candidate that this one came from, with the verdict of its audit."""
 
     record: str
-    verdict: Verdict
+    verdict: AuditVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class EvidenceBundle:
     """Everything about one candidate on one device at one shape. `records` are all the records that
     took part, for their seals. `lane` is what the problem declares, None where nothing does."""
 
     program: ir.Program
-    lane: Declared | None
-    timing: Timing | Untimed | Missing
-    proof: Proof | Missing
-    limits: Limits | Missing
-    calibrated: Limits | Missing
-    probe: Probe | Missing
+    lane: DeclaredPrecision | None
+    timing: BenchEvidence | StoppedBench | MissingEvidence
+    proof: VerifyEvidence | MissingEvidence
+    limits: SolTimes | MissingEvidence
+    calibrated: SolTimes | MissingEvidence
+    probe: ReferenceProbe | MissingEvidence
     stages: Sequence[StageWork]
-    ancestors: Sequence[Ancestor | Missing]
-    kept: Artefact | Missing
+    ancestors: Sequence[AuditedAncestor | MissingEvidence]
+    kept: ArtefactDigests | MissingEvidence
     records: Sequence[Record]

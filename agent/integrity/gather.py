@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.agent.integrity.bundle import Artefact, Bundle, InputProbe, Limits, Missing, Probe, ResultProbe
+from ucutlass.agent.integrity.bundle import (
+    ArtefactDigests,
+    EvidenceBundle,
+    InputProbe,
+    MissingEvidence,
+    ReferenceProbe,
+    ResultProbe,
+    SolTimes,
+)
 from ucutlass.agent.integrity.limits import calibrated_limits, limits_of, stage_works
-from ucutlass.agent.integrity.precision import Declared
+from ucutlass.agent.integrity.precision import DeclaredPrecision
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
 from ucutlass.backend import source_of
 from ucutlass.diagnostics import ProgramError
@@ -25,7 +33,7 @@ PROBE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AuditSubject:
     """A program of a checked file at concrete extents, every dimension's by name."""
 
     checked: frontend.Checked
@@ -33,7 +41,7 @@ class Candidate:
     sizes: Mapping[str, int]
 
 
-def latest(candidate: Candidate, store: Store) -> tuple[Record, ...]:
+def latest(candidate: AuditSubject, store: Store) -> tuple[Record, ...]:
     """The last bench and the last verify record of the candidate: of this text, at these extents. Of
     times, the last cold one where there is any."""
     timed = _of(candidate, store, "bench")
@@ -41,13 +49,13 @@ def latest(candidate: Candidate, store: Store) -> tuple[Record, ...]:
     return (*(cold or timed)[:1], *_of(candidate, store, "verify")[:1])
 
 
-def _of(candidate: Candidate, store: Store, kind: Kind) -> tuple[Record, ...]:
+def _of(candidate: AuditSubject, store: Store, kind: Kind) -> tuple[Record, ...]:
     digest = algorithm_digest(candidate.program)
     records = store.find(kind=kind, kernel=candidate.program.name, algorithm=digest)
     return tuple(r for r in records if matches(candidate, r))
 
 
-def matches(candidate: Candidate, record: Record) -> bool:
+def matches(candidate: AuditSubject, record: Record) -> bool:
     """Whether a record is of this very text and these extents."""
     subject = record.subject
     text = program_digest(candidate.checked.source)
@@ -59,14 +67,14 @@ def matches(candidate: Candidate, record: Record) -> bool:
 
 
 def gather(
-    candidate: Candidate,
+    candidate: AuditSubject,
     records: Sequence[Record],
     *,
-    lane: Declared | None = None,
+    lane: DeclaredPrecision | None = None,
     ancestors: Sequence[Record] = (),
     library: Path | None = None,
     seed: int = 0,
-) -> Bundle:
+) -> EvidenceBundle:
     """The bundle of a candidate with these records; what is not among them is missing.
 
     Asks the float64 reference in a process of its own. `library` is the file that is kept, compared by
@@ -76,15 +84,17 @@ def gather(
     strange = [r for r in records if r not in mine]
     bench, verify = (next((r for r in mine if r.kind == kind), None) for kind in ("bench", "verify"))
     device = _device(mine)
-    return Bundle(
+    return EvidenceBundle(
         program=candidate.program,
         lane=lane,
-        timing=timing_of(bench) if bench else Missing(_no("bench", strange)),
-        proof=proof_of(verify) if verify else Missing(_no("verify", strange)),
+        timing=timing_of(bench) if bench else MissingEvidence(_no("bench", strange)),
+        proof=proof_of(verify) if verify else MissingEvidence(_no("verify", strange)),
         limits=_limits(candidate, device),
         calibrated=_calibrated(candidate, device, bench),
         probe=_probe(candidate, seed),
-        stages=() if isinstance(device, Missing) else stage_works(candidate.program, candidate.sizes, device),
+        stages=()
+        if isinstance(device, MissingEvidence)
+        else stage_works(candidate.program, candidate.sizes, device),
         ancestors=[ancestor_of(r) for r in ancestors],
         kept=_kept(candidate, mine, device, library),
         records=[*records, *ancestors],
@@ -98,55 +108,59 @@ def _no(kind: str, strange: Iterable[Record]) -> str:
     return f"there is no {kind} record of this text at these extents: run `ucc {kind}`"
 
 
-def _device(records: Sequence[Record]) -> Device | Missing:
+def _device(records: Sequence[Record]) -> Device | MissingEvidence:
     names = list(dict.fromkeys(r.machine.device for r in records))
     if len(names) > 1:
-        return Missing(f"the records are of several devices: {', '.join(n or 'a CPU' for n in names)}")
+        return MissingEvidence(
+            f"the records are of several devices: {', '.join(n or 'a CPU' for n in names)}"
+        )
     if not names:
         return default_device(ARCHES["sm90a"])
     found = device_named(names[0])
-    return found or Missing(f"no bounds are known for {names[0] or 'a CPU'}")
+    return found or MissingEvidence(f"no bounds are known for {names[0] or 'a CPU'}")
 
 
-def _limits(candidate: Candidate, device: Device | Missing) -> Limits | Missing:
-    if isinstance(device, Missing):
+def _limits(candidate: AuditSubject, device: Device | MissingEvidence) -> SolTimes | MissingEvidence:
+    if isinstance(device, MissingEvidence):
         return device
     return limits_of(candidate.program, candidate.sizes, device)
 
 
-def _calibrated(candidate: Candidate, device: Device | Missing, bench: Record | None) -> Limits | Missing:
-    if isinstance(device, Missing) or bench is None:
-        return Missing("nothing was timed on a known device")
+def _calibrated(
+    candidate: AuditSubject, device: Device | MissingEvidence, bench: Record | None
+) -> SolTimes | MissingEvidence:
+    if isinstance(device, MissingEvidence) or bench is None:
+        return MissingEvidence("nothing was timed on a known device")
     ceilings = calibrate.load(bench.machine.device, bench.machine.uuid)
     if ceilings is None:
-        return Missing("this GPU was not calibrated")
+        return MissingEvidence("this GPU was not calibrated")
     return calibrated_limits(candidate.program, candidate.sizes, device, ceilings)
 
 
 def _kept(
-    candidate: Candidate, records: Sequence[Record], device: Device | Missing, library: Path | None
-) -> Artefact | Missing:
+    candidate: AuditSubject, records: Sequence[Record], device: Device | MissingEvidence, library: Path | None
+) -> ArtefactDigests | MissingEvidence:
     """What this package emits for the candidate now, and the digest of the library that is kept."""
     binary = file_digest(library) if library is not None else ""
     if not isinstance(candidate.program, ir.Kernel):
-        return Missing("a pipeline is not compiled as one unit: there is no artefact to compare")
+        return MissingEvidence("a pipeline is not compiled as one unit: there is no artefact to compare")
     arch = next((r.subject.arch for r in records), "sm90a")
     if arch not in ARCHES:
-        return Missing(f"the records are of the target {arch!r}, which this package has not")
+        return MissingEvidence(f"the records are of the target {arch!r}, which this package has not")
     extents = [candidate.sizes[d] for d in candidate.program.dims]
-    chosen = None if isinstance(device, Missing) else device
+    chosen = None if isinstance(device, MissingEvidence) else device
     try:
         planned = frontend.plan_kernel(candidate.checked, candidate.program, extents, arch, chosen).planned
     except ProgramError as refused:
-        return Missing(f"no code is emitted for these extents: {refused.diagnostics[0].message}")
+        return MissingEvidence(f"no code is emitted for these extents: {refused.diagnostics[0].message}")
     code = source_of(candidate.checked, candidate.program, planned).code
-    return Artefact(program_digest(code), binary, harness_digest())
+    return ArtefactDigests(program_digest(code), binary, harness_digest())
 
 
 # --- the probe -----------------------------------------------------------------------
 
 
-def _probe(candidate: Candidate, seed: int) -> Probe | Missing:
+def _probe(candidate: AuditSubject, seed: int) -> ReferenceProbe | MissingEvidence:
     free = {d: n for d, n in candidate.sizes.items() if d in free_dims(candidate.program)}
     outcome = isolation.run(
         "ucutlass.tasks.audit:probe",
@@ -163,15 +177,17 @@ def _probe(candidate: Candidate, seed: int) -> Probe | Missing:
         case isolation.Returned(dict(found)):
             return probe_of(found)
         case isolation.Raised(kind, message):
-            return Missing(f"the reference could not be asked: {kind}: {message}")
+            return MissingEvidence(f"the reference could not be asked: {kind}: {message}")
         case _:
-            return Missing(f"the reference could not be asked: its process was lost ({outcome})"[:300])
+            return MissingEvidence(
+                f"the reference could not be asked: its process was lost ({outcome})"[:300]
+            )
 
 
-def probe_of(found: Mapping[str, Any]) -> Probe:
+def probe_of(found: Mapping[str, Any]) -> ReferenceProbe:
     """What `ucutlass.tasks.audit.probe` returned."""
     whole = sum(i["bytes"] for i in found["inputs"]) or 1
-    return Probe(
+    return ReferenceProbe(
         tuple(found["sizes"].items()),
         tuple(ResultProbe(r["name"], r["constant"], r["fixed"], r["flat"]) for r in found["results"]),
         tuple(InputProbe(i["name"], i["moves"], i["bytes"] / whole) for i in found["inputs"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ucutlass import ir
-from ucutlass.agent.integrity.bundle import Limits, StageWork
+from ucutlass.agent.integrity.bundle import SolTimes, StageWork
 from ucutlass.ir.hardware import Device
 from ucutlass.reference.binding import bind
 from ucutlass.sol.bounds import Rates, Regime, calibrated, data_sheet, fused_bound
@@ -21,7 +21,7 @@ _AT_BOOST = ("f32", "special functions")
 """Terms whose rates on the data sheet assume the boost clock; tensor lanes assume `Device.clock`."""
 
 
-def limits_of(program: ir.Program, sizes: Mapping[str, int], device: Device) -> Limits:
+def limits_of(program: ir.Program, sizes: Mapping[str, int], device: Device) -> SolTimes:
     """The data sheet's, at its clock; `sizes` has every dimension's extent."""
     rates = data_sheet(device)
     estimated = device.l2_bytes_per_clock is None
@@ -31,14 +31,14 @@ def limits_of(program: ir.Program, sizes: Mapping[str, int], device: Device) -> 
 
 def calibrated_limits(
     program: ir.Program, sizes: Mapping[str, int], device: Device, ceilings: Ceilings
-) -> Limits:
+) -> SolTimes:
     """Those that this very device was seen to reach."""
     rates = calibrated(device, ceilings)
     work = compulsory(program, sizes)
     return _limits("calibration", work, device, rates, ceilings.clock, ceilings.l2 is None)
 
 
-def _limits(what: str, work: Work, device: Device, rates: Rates, clock: float, estimated: bool) -> Limits:
+def _limits(what: str, work: Work, device: Device, rates: Rates, clock: float, estimated: bool) -> SolTimes:
     def terms(regime: Regime) -> dict[str, float]:
         return {t.name: t.seconds for t in fused_bound(work, device, rates, regime).limits}
 
@@ -49,7 +49,7 @@ def _limits(what: str, work: Work, device: Device, rates: Rates, clock: float, e
         slower = {}
     compute = max((s * slower.get(name, 1.0) for name, s in cold.items() if name != _MEMORY), default=0.0)
     memory, cache = cold.get(_MEMORY, 0.0), terms("warm").get(_MEMORY, 0.0)
-    return Limits(what, compute, memory, cache, clock, device.boost, estimated)
+    return SolTimes(what, compute, memory, cache, clock, device.boost, estimated)
 
 
 def stage_works(program: ir.Program, sizes: Mapping[str, int], device: Device) -> tuple[StageWork, ...]:

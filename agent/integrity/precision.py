@@ -21,12 +21,12 @@ EXPONENT_BITS: Mapping[str, int] = MappingProxyType(
 """IEEE 754 binary16, 32 and 64; bfloat16 and tf32 have binary32's; OCP 8-bit Floating Point, 2023."""
 
 
-class LaneUnknown(ValueError):
+class UnknownComputeType(ValueError):
     """A declared lane that is no lane, or an accumulation that the lane has not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredPrecision:
     """The lane of a problem: the least precision that its results may be computed in."""
 
     lane: str
@@ -37,7 +37,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class PrecisionLoss:
     """A place that works in less. `where` names it in the program's words; `kind` is what loses."""
 
     kind: Literal["lane", "accumulation", "cast", "buffer"]
@@ -51,18 +51,20 @@ def lane_name(lane: str, accumulate: str) -> str:
     return lane if accumulate == LANES[lane].accumulations[0] else f"{lane}/{accumulate}"
 
 
-def declared(text: str) -> Declared:
-    """Reads a lane. Raises LaneUnknown with the lanes there are."""
+def declared(text: str) -> DeclaredPrecision:
+    """Reads a lane. Raises UnknownComputeType with the lanes there are."""
     lane, _, accumulate = text.partition("/")
     if lane not in LANES:
-        raise LaneUnknown(f"{text!r} is no lane; lanes are {', '.join(LANES)}")
+        raise UnknownComputeType(f"{text!r} is no lane; lanes are {', '.join(LANES)}")
     known = LANES[lane].accumulations
     if accumulate and accumulate not in known:
-        raise LaneUnknown(f"lane {lane} does not accumulate in {accumulate!r}; it has {', '.join(known)}")
-    return Declared(lane, accumulate or known[0])
+        raise UnknownComputeType(
+            f"lane {lane} does not accumulate in {accumulate!r}; it has {', '.join(known)}"
+        )
+    return DeclaredPrecision(lane, accumulate or known[0])
 
 
-def own_lane(program: ir.Program) -> Declared | None:
+def own_lane(program: ir.Program) -> DeclaredPrecision | None:
     """What the memory types of the operands of the program's dots declare: the widest of them,
     f32 for a dot of f32 operands whatever it is cast to. None without a dot on parameters."""
     found = [
@@ -74,7 +76,7 @@ def own_lane(program: ir.Program) -> Declared | None:
         if isinstance(node, ir.ParamValue) and node.elem.name in LANES
     ]
     widest = max(found, key=lambda e: (e.bits, e.mantissa), default=None)
-    return None if widest is None else Declared(widest.name, LANES[widest.name].accumulations[0])
+    return None if widest is None else DeclaredPrecision(widest.name, LANES[widest.name].accumulations[0])
 
 
 def holds(elem: Element, least: Element) -> bool:
@@ -87,7 +89,7 @@ def holds(elem: Element, least: Element) -> bool:
     return elem.mantissa >= least.mantissa and wide >= narrow
 
 
-def losses(program: ir.Program, policy: Declared) -> tuple[Loss, ...]:
+def losses(program: ir.Program, policy: DeclaredPrecision) -> tuple[PrecisionLoss, ...]:
     """Every dot, accumulation, cast and stored intermediate below the policy, in program order."""
     least = ELEMENTS[policy.lane]
     found = [loss for kernel in kernels(program) for loss in _of_kernel(kernel, policy, least)]
@@ -95,14 +97,14 @@ def losses(program: ir.Program, policy: Declared) -> tuple[Loss, ...]:
         ends = {type_.elem.name for _, type_ in program.results}
         results = {name for name, _ in program.results}
         found += [
-            Loss("buffer", f"buffer {name}", type_.elem.name, ends == {type_.elem.name})
+            PrecisionLoss("buffer", f"buffer {name}", type_.elem.name, ends == {type_.elem.name})
             for name, type_ in program.buffers
             if name not in results and _narrow(type_.elem, least)
         ]
     return tuple(dict.fromkeys(found))
 
 
-def _of_kernel(kernel: ir.Kernel, policy: Declared, least: Element) -> Iterator[Loss]:
+def _of_kernel(kernel: ir.Kernel, policy: DeclaredPrecision, least: Element) -> Iterator[PrecisionLoss]:
     ends = {result.type.elem.name for result in kernel.results}
     operands: set[ir.Value] = set()
     for node in nodes(kernel):
@@ -110,12 +112,12 @@ def _of_kernel(kernel: ir.Kernel, policy: Declared, least: Element) -> Iterator[
             operands |= {node.left, node.right}
             where = f"dot[{', '.join(node.over)}] of {kernel.name}"
             if not holds(node.lane, least):
-                yield Loss("lane", where, node.lane.name)
+                yield PrecisionLoss("lane", where, node.lane.name)
             elif node.accumulate not in (LANES[node.lane.name].accumulations[0], policy.accumulate):
-                yield Loss("accumulation", where, lane_name(node.lane.name, node.accumulate))
+                yield PrecisionLoss("accumulation", where, lane_name(node.lane.name, node.accumulate))
     for node in nodes(kernel):
         if isinstance(node, ir.Cast) and node not in operands and _rounds(node, least):
-            yield Loss("cast", f"a cast of {kernel.name}", node.elem.name, ends == {node.elem.name})
+            yield PrecisionLoss("cast", f"a cast of {kernel.name}", node.elem.name, ends == {node.elem.name})
 
 
 def _narrow(elem: Element, least: Element) -> bool:

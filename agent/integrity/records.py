@@ -1,6 +1,6 @@
 """Typed evidence out of records: the one place that knows the fields of `ucc bench` and `ucc verify`.
 
-A field that is not there, or not of its type, makes the evidence `Missing`, with words that say what was
+A field that is not there, or not of its type, makes the evidence `MissingEvidence`, with words that say what was
 looked for: what has no evidence counts as failed. Read are
 
 - of a bench record: `protocol.regime`; `result.outcomes[0]`, the candidate, with `span.median` in
@@ -21,24 +21,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from ucutlass.agent.integrity.bundle import (
-    Ancestor,
-    Artefact,
-    Case,
+    ArtefactDigests,
+    AuditedAncestor,
+    BenchEvidence,
     ClockFinding,
-    Missing,
-    Proof,
-    Timing,
-    Untimed,
+    MissingEvidence,
+    StoppedBench,
+    VerifiedCase,
+    VerifyEvidence,
 )
 from ucutlass.agent.integrity.verdict import PRECEDENCE
 from ucutlass.runtime.evidence import Record
 
 
-def artefact_of(record: Record) -> Artefact:
-    return Artefact(record.subject.source, record.subject.binary, record.harness)
+def artefact_of(record: Record) -> ArtefactDigests:
+    return ArtefactDigests(record.subject.source, record.subject.binary, record.harness)
 
 
-def timing_of(record: Record) -> Timing | Untimed | Missing:
+def timing_of(record: Record) -> BenchEvidence | StoppedBench | MissingEvidence:
     """What a bench record says of its candidate."""
     match {**record.protocol, **record.result}:
         case {"regime": "cold" | "warm" as regime, "outcomes": [dict(first), *_], "findings": list(general)}:
@@ -49,15 +49,15 @@ def timing_of(record: Record) -> Timing | Untimed | Missing:
         case {"failed": str(stage), "words": str(words), "findings": list(own)}:
             found = _clock_findings([*own, *general])
             if found is not None:
-                return Untimed(record.id, artefact_of(record), stage, words, found)
+                return StoppedBench(record.id, artefact_of(record), stage, words, found)
         case {"span": {"median": span}, "sm_clock": clock, "findings": list(own)}:
             found = _clock_findings([*own, *general])
             if found is not None and _positive(span) and (clock is None or _positive(clock)):
-                return Timing(record.id, artefact_of(record), span * 1e-6, regime, clock, found)
+                return BenchEvidence(record.id, artefact_of(record), span * 1e-6, regime, clock, found)
     return _lacks(record, "a positive span, an SM clock and findings with names")
 
 
-def proof_of(record: Record) -> Proof | Missing:
+def proof_of(record: Record) -> VerifyEvidence | MissingEvidence:
     """What a verify record says."""
     match record.result:
         case {"ok": bool(ok), "failures": list(failures), "cases": list(cases)}:
@@ -65,7 +65,9 @@ def proof_of(record: Record) -> Proof | Missing:
             known = [c for c in read if c is not None]
             if len(known) == len(read) and all(isinstance(f, str) for f in failures):
                 untried = _untried(record, cases)
-                return Proof(record.id, artefact_of(record), ok, tuple(known), tuple(failures), untried)
+                return VerifyEvidence(
+                    record.id, artefact_of(record), ok, tuple(known), tuple(failures), untried
+                )
     return _lacks(record, "a verdict, failures and cases with their errors")
 
 
@@ -86,16 +88,18 @@ def _untried(record: Record, cases: Sequence[Any]) -> tuple[str, ...]:
     return tuple(name for name in MEANINGS if name not in known)
 
 
-def ancestor_of(record: Record) -> Ancestor | Missing:
+def ancestor_of(record: Record) -> AuditedAncestor | MissingEvidence:
     """What an audit record says."""
     found: Any = record.result.get("verdict")
     if record.kind == "audit" and found in PRECEDENCE:
-        return Ancestor(record.id, found)
+        return AuditedAncestor(record.id, found)
     return _lacks(record, "the verdict of an audit")
 
 
-def _lacks(record: Record, what: str) -> Missing:
-    return Missing(f"the {record.kind} record {record.id[:12]} lacks {what}: it counts as no evidence")
+def _lacks(record: Record, what: str) -> MissingEvidence:
+    return MissingEvidence(
+        f"the {record.kind} record {record.id[:12]} lacks {what}: it counts as no evidence"
+    )
 
 
 def _positive(value: Any) -> bool:
@@ -113,7 +117,7 @@ def _clock_findings(given: Sequence[Any]) -> tuple[ClockFinding, ...] | None:
     return tuple(found)
 
 
-def _case(given: Any) -> Case | None:
+def _case(given: Any) -> VerifiedCase | None:
     match given:
         case {
             "name": str(name),
@@ -128,7 +132,7 @@ def _case(given: Any) -> Case | None:
             except ValueError:
                 return None
             open_ = ok and given.get("outcome") == "undecided"
-            return Case(name, ok, largest or 0.0, mean, varies, reference, open_)
+            return VerifiedCase(name, ok, largest or 0.0, mean, varies, reference, open_)
         case _:
             return None
 

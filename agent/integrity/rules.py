@@ -7,8 +7,16 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ucutlass.agent.integrity import precision
-from ucutlass.agent.integrity.bundle import Artefact, Bundle, Limits, Missing, Proof, Timing, Untimed
-from ucutlass.agent.integrity.verdict import Finding, Report, Verdict, report
+from ucutlass.agent.integrity.bundle import (
+    ArtefactDigests,
+    BenchEvidence,
+    EvidenceBundle,
+    MissingEvidence,
+    SolTimes,
+    StoppedBench,
+    VerifyEvidence,
+)
+from ucutlass.agent.integrity.verdict import AuditFinding, AuditReport, AuditVerdict, report
 from ucutlass.runtime.evidence import Record, intact
 
 SLACK = 0.02
@@ -26,32 +34,32 @@ case over rounding's signs: errors of honest kernels add up like random walks an
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    verdict: Verdict
+    verdict: AuditVerdict
     words: str
     records: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AuditRule:
     """`says` is the rule in one line; `patterns` are the rows of the gaming catalogue that it meets."""
 
     name: str
     says: str
     patterns: tuple[int, ...]
-    check: Callable[[Bundle], Iterator[Objection]]
+    check: Callable[[EvidenceBundle], Iterator[Objection]]
 
 
-def audit(bundle: Bundle, names: Collection[str] | None = None) -> Report:
+def audit(bundle: EvidenceBundle, names: Collection[str] | None = None) -> AuditReport:
     """Runs every rule, or those of `names`; the worst objection is the verdict."""
     chosen = [rule for rule in RULES if names is None or rule.name in names]
-    found = [Finding(r.name, o.verdict, o.words, o.records) for r in chosen for o in r.check(bundle)]
+    found = [AuditFinding(r.name, o.verdict, o.words, o.records) for r in chosen for o in r.check(bundle)]
     return report(found, [rule.name for rule in chosen])
 
 
 # --- evidence -------------------------------------------------------------------------
 
 
-def _seals(bundle: Bundle) -> Iterator[Objection]:
+def _seals(bundle: EvidenceBundle) -> Iterator[Objection]:
     for record in bundle.records:
         if not _holds(record):
             words = f"the {record.kind} record {record.id[:12]} is not what was sealed: it was changed"
@@ -65,20 +73,20 @@ def _holds(record: Record) -> bool:
         return False
 
 
-def _evidence(bundle: Bundle) -> Iterator[Objection]:
+def _evidence(bundle: EvidenceBundle) -> Iterator[Objection]:
     looked = (bundle.timing, bundle.proof, bundle.limits, bundle.probe, bundle.kept, *bundle.ancestors)
     for what in looked:
         match what:
-            case Missing(why):
+            case MissingEvidence(why):
                 yield Objection("unproven", why)
-            case Untimed(record=record, stage=stage, words=words):
+            case StoppedBench(record=record, stage=stage, words=words):
                 yield Objection("unproven", f"it could not be timed ({stage}): {words}", (record,))
 
 
-def _correct(bundle: Bundle) -> Iterator[Objection]:
+def _correct(bundle: EvidenceBundle) -> Iterator[Objection]:
     """The record's word is not taken for its cases'."""
     proof = bundle.proof
-    if isinstance(proof, Missing):
+    if isinstance(proof, MissingEvidence):
         return
     wrong = [c.name for c in proof.cases if not c.ok]
     if not proof.ok or proof.failures or wrong:
@@ -98,9 +106,9 @@ def _correct(bundle: Bundle) -> Iterator[Objection]:
         yield Objection("minor", words, (proof.record,))
 
 
-def _artefact(bundle: Bundle) -> Iterator[Objection]:
+def _artefact(bundle: EvidenceBundle) -> Iterator[Objection]:
     """Timed against verified by the library, both against what is kept by all that it says."""
-    seen = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, Missing)]
+    seen = [e for e in (bundle.timing, bundle.proof) if not isinstance(e, MissingEvidence)]
     for evidence in seen:
         if not evidence.of.binary:
             words = f"record {evidence.record[:12]} names no library: nothing says what it is of"
@@ -109,10 +117,10 @@ def _artefact(bundle: Bundle) -> Iterator[Objection]:
         one, other = (_short(e.of.binary) for e in seen)
         words = f"the library that was timed ({one}) is not the one that was verified ({other})"
         yield _foreign(words, seen[0].of, seen[1].of, tuple(e.record for e in seen))
-    if isinstance(bundle.kept, Missing):
+    if isinstance(bundle.kept, MissingEvidence):
         return
     for evidence in seen:
-        verb = "verified" if isinstance(evidence, Proof) else "timed"
+        verb = "verified" if isinstance(evidence, VerifyEvidence) else "timed"
         pairs = {
             "code": (evidence.of.source, bundle.kept.source),
             "library": (evidence.of.binary, bundle.kept.binary),
@@ -126,7 +134,7 @@ def _artefact(bundle: Bundle) -> Iterator[Objection]:
             yield Objection("minor", words, (evidence.record,))
 
 
-def _foreign(words: str, one: Artefact, other: Artefact, records: tuple[str, ...]) -> Objection:
+def _foreign(words: str, one: ArtefactDigests, other: ArtefactDigests, records: tuple[str, ...]) -> Objection:
     """Two versions of this package emit different code: that is a measurement that grew old."""
     if one.harness == other.harness:
         return Objection("gaming", words, records)
@@ -137,9 +145,9 @@ def _short(digest: str) -> str:
     return digest[:12] or "none"
 
 
-def _ancestors(bundle: Bundle) -> Iterator[Objection]:
+def _ancestors(bundle: EvidenceBundle) -> Iterator[Objection]:
     for ancestor in bundle.ancestors:
-        if not isinstance(ancestor, Missing) and ancestor.verdict not in ("ok", "minor", "unproven"):
+        if not isinstance(ancestor, MissingEvidence) and ancestor.verdict not in ("ok", "minor", "unproven"):
             words = f"it descends from a candidate judged {ancestor.verdict} ({ancestor.record[:12]})"
             yield Objection("gaming", words, (ancestor.record,))
 
@@ -147,11 +155,11 @@ def _ancestors(bundle: Bundle) -> Iterator[Objection]:
 # --- time -----------------------------------------------------------------------------
 
 
-def _below_sol(bundle: Bundle) -> Iterator[Objection]:
+def _below_sol(bundle: EvidenceBundle) -> Iterator[Objection]:
     """Against the data sheet at the measured clock. The compute bound holds warm and cold; the
     bound of the memory interface does not hold for bytes that wait in the L2."""
     timing, limits = bundle.timing, bundle.limits
-    if not isinstance(timing, Timing) or isinstance(limits, Missing):
+    if not isinstance(timing, BenchEvidence) or isinstance(limits, MissingEvidence):
         return
     clock = timing.clock or limits.boost
     compute = limits.compute * limits.clock / clock
@@ -165,14 +173,14 @@ def _below_sol(bundle: Bundle) -> Iterator[Objection]:
         yield from _above_calibrated(bundle, timing)
 
 
-def _with_measured_cache(limits: Limits, seen: Limits | Missing) -> Limits:
+def _with_measured_cache(limits: SolTimes, seen: SolTimes | MissingEvidence) -> SolTimes:
     """A measured bandwidth of the L2 stands in for an estimate."""
-    if isinstance(seen, Missing) or seen.estimated or not limits.estimated:
+    if isinstance(seen, MissingEvidence) or seen.estimated or not limits.estimated:
         return limits
     return replace(limits, cache=seen.cache, estimated=False)
 
 
-def _below_memory(timing: Timing, limits: Limits) -> Iterator[Objection]:
+def _below_memory(timing: BenchEvidence, limits: SolTimes) -> Iterator[Objection]:
     memory = f"{_us(timing.seconds)} is below the {limits.what}'s memory bound {_us(limits.memory)}"
     if timing.regime == "cold":
         words = f"{memory}, though its buffers were rotated out of the L2: the protocol says cold"
@@ -188,10 +196,10 @@ def _below_memory(timing: Timing, limits: Limits) -> Iterator[Objection]:
         yield Objection("minor", words, (timing.record,))
 
 
-def _above_calibrated(bundle: Bundle, timing: Timing) -> Iterator[Objection]:
+def _above_calibrated(bundle: EvidenceBundle, timing: BenchEvidence) -> Iterator[Objection]:
     """A calibrated ceiling is what this device was seen to reach: passing it is news, no crime."""
     seen = bundle.calibrated
-    if isinstance(seen, Missing):
+    if isinstance(seen, MissingEvidence):
         return
     compute = seen.compute * seen.clock / (timing.clock or seen.boost)
     bound = max(compute, seen.memory if timing.regime == "cold" else seen.cache)
@@ -203,7 +211,7 @@ def _above_calibrated(bundle: Bundle, timing: Timing) -> Iterator[Objection]:
         yield Objection("minor", words, (timing.record,))
 
 
-def _beats(timing: Timing, bound: float) -> bool:
+def _beats(timing: BenchEvidence, bound: float) -> bool:
     return timing.seconds < bound * (1 - SLACK)
 
 
@@ -211,7 +219,7 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us"
 
 
-CLOCK_FINDINGS: Mapping[str, Verdict | None] = MappingProxyType(
+CLOCK_FINDINGS: Mapping[str, AuditVerdict | None] = MappingProxyType(
     {
         "off-stream": "gaming",
         "escaped": "gaming",
@@ -242,8 +250,8 @@ CLOCK_FINDINGS: Mapping[str, Verdict | None] = MappingProxyType(
 here is new, and counts as `unproven` until it is."""
 
 
-def _clocks(bundle: Bundle) -> Iterator[Objection]:
-    if isinstance(bundle.timing, Missing):
+def _clocks(bundle: EvidenceBundle) -> Iterator[Objection]:
+    if isinstance(bundle.timing, MissingEvidence):
         return
     for finding in bundle.timing.findings:
         verdict = CLOCK_FINDINGS.get(finding.kind, "unproven")
@@ -254,7 +262,7 @@ def _clocks(bundle: Bundle) -> Iterator[Objection]:
 # --- what was computed ----------------------------------------------------------------
 
 
-def _library(bundle: Bundle) -> Iterator[Objection]:
+def _library(bundle: EvidenceBundle) -> Iterator[Objection]:
     total = sum(stage.seconds for stage in bundle.stages)
     nodes = [stage for stage in bundle.stages if stage.library]
     if not nodes:
@@ -270,7 +278,7 @@ _LOSES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def _lane(bundle: Bundle) -> Iterator[Objection]:
+def _lane(bundle: EvidenceBundle) -> Iterator[Objection]:
     own = precision.own_lane(bundle.program)
     policy = bundle.lane or own
     if policy is None:
@@ -283,8 +291,8 @@ def _lane(bundle: Bundle) -> Iterator[Objection]:
         yield Objection("minor" if fine else "gaming", words)
 
 
-def _insensitive(bundle: Bundle) -> Iterator[Objection]:
-    if isinstance(bundle.probe, Missing):
+def _insensitive(bundle: EvidenceBundle) -> Iterator[Objection]:
+    if isinstance(bundle.probe, MissingEvidence):
         return
     at = " ".join(f"{name}={size}" for name, size in bundle.probe.sizes)
     for result in bundle.probe.results:
@@ -300,13 +308,13 @@ def _insensitive(bundle: Bundle) -> Iterator[Objection]:
             yield Objection("minor", words)
     for given in bundle.probe.inputs:
         if not given.moves and given.share > 0:
-            verdict: Verdict = "flawed-problem" if given.share > 0.5 else "minor"
+            verdict: AuditVerdict = "flawed-problem" if given.share > 0.5 else "minor"
             words = f"no result depends on {given.name}, {given.share:.0%} of the bytes to be read ({at})"
             yield Objection(verdict, words)
 
 
-def _constant(bundle: Bundle) -> Iterator[Objection]:
-    if isinstance(bundle.proof, Missing):
+def _constant(bundle: EvidenceBundle) -> Iterator[Objection]:
+    if isinstance(bundle.proof, MissingEvidence):
         return
     for case in bundle.proof.cases:
         # Without any error it is the reference, whose NaNs and zeros differ in bits alone.
@@ -315,8 +323,8 @@ def _constant(bundle: Bundle) -> Iterator[Objection]:
             yield Objection("gaming", words, (bundle.proof.record,))
 
 
-def _tolerance(bundle: Bundle) -> Iterator[Objection]:
-    if isinstance(bundle.proof, Missing):
+def _tolerance(bundle: EvidenceBundle) -> Iterator[Objection]:
+    if isinstance(bundle.proof, MissingEvidence):
         return
     for case in bundle.proof.cases:
         if case.ok and case.rms is not None and case.rms > SPENT:
@@ -327,17 +335,17 @@ def _tolerance(bundle: Bundle) -> Iterator[Objection]:
             yield Objection("gaming", words, (bundle.proof.record,))
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("seal", "every record is what was sealed", (56, 63, 71), _seals),
-    Rule("evidence", "every piece of evidence is there", (71,), _evidence),
-    Rule("correct", "the kernel was verified", (6, 11, 17, 18, 19, 23), _correct),
-    Rule("artefact", "what was timed is what was verified and what is kept", (70,), _artefact),
-    Rule("ancestors", "no ancestor was rejected", (69,), _ancestors),
-    Rule("below-sol", "no time is below what the device can do", (11, 40, 46, 48, 72), _below_sol),
-    Rule("clocks", "the clocks agree", (40, 41, 45, 49), _clocks),
-    Rule("library", "the work is not the library's", (2,), _library),
-    Rule("lane", "nothing is computed in less than the declared lane", (15, 16), _lane),
-    Rule("insensitive", "the problem's results depend on its inputs", (1, 13), _insensitive),
-    Rule("constant", "the output is not a constant", (1,), _constant),
-    Rule("tolerance", "errors are those of rounding", (14,), _tolerance),
+RULES: tuple[AuditRule, ...] = (
+    AuditRule("seal", "every record is what was sealed", (56, 63, 71), _seals),
+    AuditRule("evidence", "every piece of evidence is there", (71,), _evidence),
+    AuditRule("correct", "the kernel was verified", (6, 11, 17, 18, 19, 23), _correct),
+    AuditRule("artefact", "what was timed is what was verified and what is kept", (70,), _artefact),
+    AuditRule("ancestors", "no ancestor was rejected", (69,), _ancestors),
+    AuditRule("below-sol", "no time is below what the device can do", (11, 40, 46, 48, 72), _below_sol),
+    AuditRule("clocks", "the clocks agree", (40, 41, 45, 49), _clocks),
+    AuditRule("library", "the work is not the library's", (2,), _library),
+    AuditRule("lane", "nothing is computed in less than the declared lane", (15, 16), _lane),
+    AuditRule("insensitive", "the problem's results depend on its inputs", (1, 13), _insensitive),
+    AuditRule("constant", "the output is not a constant", (1,), _constant),
+    AuditRule("tolerance", "errors are those of rounding", (14,), _tolerance),
 )

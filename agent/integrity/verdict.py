@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Verdict: TypeAlias = Literal[
+AuditVerdict: TypeAlias = Literal[
     "gaming", "flawed-problem", "below-sol", "library-only", "unproven", "minor", "ok"
 ]
 
-PRECEDENCE: tuple[Verdict, ...] = (
+PRECEDENCE: tuple[AuditVerdict, ...] = (
     "gaming",
     "flawed-problem",
     "below-sol",
@@ -28,26 +28,26 @@ says that the kernel is wrong. It fails, but it outranks only what passes, so th
 evidence shows is still said.
 """
 
-ACCEPTED: frozenset[Verdict] = frozenset({"ok", "minor"})
+ACCEPTED: frozenset[AuditVerdict] = frozenset({"ok", "minor"})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One rule's objection. `words` hold the numbers; `records` are the ids of the evidence that it
     rests on, empty where it follows from the program's text."""
 
     rule: str
-    verdict: Verdict
+    verdict: AuditVerdict
     words: str
     records: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AuditReport:
     """All findings, the worst first. `checked` names the rules that ran."""
 
-    verdict: Verdict
-    findings: tuple[Finding, ...]
+    verdict: AuditVerdict
+    findings: tuple[AuditFinding, ...]
     checked: tuple[str, ...]
 
     @property
@@ -55,8 +55,8 @@ class Report:
         return self.verdict in ACCEPTED
 
 
-def report(findings: Sequence[Finding], checked: Sequence[str]) -> Report:
+def report(findings: Sequence[AuditFinding], checked: Sequence[str]) -> AuditReport:
     """The verdict of the worst finding; `ok` where there is none."""
     ordered = sorted(findings, key=lambda f: PRECEDENCE.index(f.verdict))
-    verdict: Verdict = ordered[0].verdict if ordered else "ok"
-    return Report(verdict, tuple(ordered), tuple(checked))
+    verdict: AuditVerdict = ordered[0].verdict if ordered else "ok"
+    return AuditReport(verdict, tuple(ordered), tuple(checked))

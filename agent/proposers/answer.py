@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ucutlass.agent.edits import BadEdit, Edit, edited
+from ucutlass.agent.edits import BadEdit, ProgramEdit, edited
 from ucutlass.agent.proposers.quoting import bounded, plain
-from ucutlass.agent.session import Written
+from ucutlass.agent.session import ProposedProgram
 
 MOST_READ = 200_000
 """Characters of an answer that are looked at."""
@@ -28,7 +28,7 @@ MOST_BLOCKS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FencedBlock:
     """A fenced block: `tag` is what stands behind the fence, in small letters; `lead` the last line of
     prose before it. `closed` is False where the answer ended inside it."""
 
@@ -38,7 +38,7 @@ class Block:
     closed: bool
 
 
-def programs(text: str, parent: str) -> tuple[Written, ...]:
+def programs(text: str, parent: str) -> tuple[ProposedProgram, ...]:
     """The candidates of an answer that is about a candidate with the text `parent`, in their order, each
     text once; empty where it holds none at all."""
     cut = len(text) > MOST_READ
@@ -51,7 +51,7 @@ def programs(text: str, parent: str) -> tuple[Written, ...]:
         taken = [program(read.strip() + "\n", "")]
     if not taken and cut:
         words = f"the answer has {len(text)} characters and no program in the first {MOST_READ}"
-        taken = [Written("", words)]
+        taken = [ProposedProgram("", words)]
     return tuple(dict.fromkeys(taken))
 
 
@@ -83,14 +83,14 @@ def _closes(line: str, marks: str) -> bool:
     return len(bare) >= len(marks) and bare == marks[0] * len(bare)
 
 
-def _blocks(text: str) -> Iterator[Block]:
+def _blocks(text: str) -> Iterator[FencedBlock]:
     """Fences as CommonMark has them: a block ends at a line of at least as many of the same marks."""
     lead, marks, tag = "", "", ""
     inside: list[str] = []
     for line in text.splitlines():
         if marks:
             if _closes(line, marks):
-                yield Block(tag, "\n".join(inside) + "\n", lead, True)
+                yield FencedBlock(tag, "\n".join(inside) + "\n", lead, True)
                 marks, lead = "", ""
             else:
                 inside.append(line)
@@ -101,14 +101,14 @@ def _blocks(text: str) -> Iterator[Block]:
         elif line.strip():
             lead = line.strip()
     if marks:
-        yield Block(tag, "\n".join(inside) + "\n", lead, False)
+        yield FencedBlock(tag, "\n".join(inside) + "\n", lead, False)
 
 
-def _of_block(block: Block, parent: str) -> Written | None:
+def _of_block(block: FencedBlock, parent: str) -> ProposedProgram | None:
     """None for a block that is neither a program nor edits."""
     match block.tag:
         case "ucu" if not block.closed:
-            return Written("", "the answer ended inside a program")
+            return ProposedProgram("", "the answer ended inside a program")
         case "ucu":
             return program(block.text, block.lead)
         case "json":
@@ -117,20 +117,20 @@ def _of_block(block: Block, parent: str) -> Written | None:
             return None
 
 
-def _untagged(block: Block) -> Written | None:
+def _untagged(block: FencedBlock) -> ProposedProgram | None:
     if not _LOOKS_LIKE.match(block.text):
         return None
-    return _of_block(Block("ucu", block.text, block.lead, block.closed), "")
+    return _of_block(FencedBlock("ucu", block.text, block.lead, block.closed), "")
 
 
-def program(text: str, lead: str) -> Written:
+def program(text: str, lead: str) -> ProposedProgram:
     """A candidate, or why it cannot be one."""
     if len(text) > MOST_PROGRAM:
-        return Written("", f"a program of {len(text)} characters; at most {MOST_PROGRAM} are taken")
+        return ProposedProgram("", f"a program of {len(text)} characters; at most {MOST_PROGRAM} are taken")
     if not text.strip():
-        return Written("", "an empty program")
+        return ProposedProgram("", "an empty program")
     # A lone surrogate cannot be written as UTF-8, and JSON can hold one.
-    return Written(text.encode("utf-8", "replace").decode(), reason(lead))
+    return ProposedProgram(text.encode("utf-8", "replace").decode(), reason(lead))
 
 
 def reason(text: Any) -> str:
@@ -142,7 +142,7 @@ def reason(text: Any) -> str:
 # --- edits -----------------------------------------------------------------------
 
 
-def _edits(block: Block, parent: str) -> Written | None:
+def _edits(block: FencedBlock, parent: str) -> ProposedProgram | None:
     """None for JSON that speaks of no edits; what means to be edits and is none says what is wrong."""
     try:
         value = json.loads(block.text)
@@ -150,32 +150,34 @@ def _edits(block: Block, parent: str) -> Written | None:
         if '"edits"' not in block.text:
             return None
         shown = "the answer ended inside them" if not block.closed else str(problem)[:120]
-        return Written("", f"the edits are no JSON: {shown}")
+        return ProposedProgram("", f"the edits are no JSON: {shown}")
     if not isinstance(value, dict) or "edits" not in value:
         return None
     return of_edits(value["edits"], parent, value.get("why", block.lead))
 
 
-def of_edits(value: Any, parent: str, why: Any) -> Written:
+def of_edits(value: Any, parent: str, why: Any) -> ProposedProgram:
     """The parent with edits as JSON has them."""
     match _read(value):
         case str() as wrong:
-            return Written("", wrong)
+            return ProposedProgram("", wrong)
         case edits:
             try:
                 return program(edited(parent, edits), reason(why))
             except BadEdit as problem:
-                return Written("", f"the edits were not carried out: {bounded(plain(str(problem)), 400)}")
+                return ProposedProgram(
+                    "", f"the edits were not carried out: {bounded(plain(str(problem)), 400)}"
+                )
 
 
-def _read(value: Any) -> Sequence[Edit] | str:
+def _read(value: Any) -> Sequence[ProgramEdit] | str:
     if not isinstance(value, list) or not value:
         return '"edits" must be a list of {"at": ADDRESS, "put": TEXT}'
-    edits: list[Edit] = []
+    edits: list[ProgramEdit] = []
     for one in value:
         match one:
             case {"at": str(at), "put": str(put)} if len(put) <= MOST_PROGRAM:
-                edits.append(Edit(at, put))
+                edits.append(ProgramEdit(at, put))
             case _:
                 shown = bounded(plain(repr(one)), 100)
                 return f'an edit is {{"at": ADDRESS, "put": TEXT}}, not {shown}'
@@ -197,7 +199,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True)
-class Nominated:
+class Nominations:
     """`faults` are those that could not be read, in words."""
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -209,7 +211,7 @@ _RISKS = (1.0, 10.0)
 _SPEEDUPS = (0.1, 1000.0)
 
 
-def nominations(text: str) -> Nominated:
+def nominations(text: str) -> Nominations:
     """The hypotheses of a ```json block `{"hypotheses": [{"change", "S", "R_impl", "R_perf"}, ..]}`."""
     for block in list(_blocks(text[:MOST_READ]))[:MOST_BLOCKS]:
         try:
@@ -218,11 +220,11 @@ def nominations(text: str) -> Nominated:
             continue
         if isinstance(value, dict) and isinstance(value.get("hypotheses"), list):
             read = [_hypothesis(h) for h in value["hypotheses"][:MOST_HYPOTHESES]]
-            return Nominated(
+            return Nominations(
                 tuple(h for h in read if isinstance(h, Hypothesis)),
                 tuple(h for h in read if isinstance(h, str)),
             )
-    return Nominated(faults=("the answer has no ```json block with a list of hypotheses",))
+    return Nominations(faults=("the answer has no ```json block with a list of hypotheses",))
 
 
 Number: TypeAlias = Literal["S", "R_impl", "R_perf"]

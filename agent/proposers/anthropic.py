@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.quoting import bounded, plain
-from ucutlass.agent.proposers.service import OnUsage, Reply, Request, Usage
+from ucutlass.agent.proposers.service import ModelReply, OnUsage, Request, TokenUsage
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
@@ -90,7 +90,7 @@ class AnthropicService:
     sleep: Callable[[float], None] = time.sleep
     chance: random.Random = field(default_factory=random.Random)
 
-    def send(self, request: Request, on_usage: OnUsage) -> Reply:
+    def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         """Raises ProposerFailed."""
         said: list[str] = []
         for number in range(1, self.tries + 1):
@@ -101,7 +101,7 @@ class AnthropicService:
                 if number < self.tries:
                     self.sleep(self._wait(number, again, said))
                 continue
-            return Reply(
+            return ModelReply(
                 reply.content, reply.stop, reply.model, reply.usage, reply.seconds, reply.detail, tuple(said)
             )
         raise ProposerFailed(
@@ -130,13 +130,13 @@ class _Stream:
     def __init__(self, sdk: ModuleType, on_usage: OnUsage) -> None:
         self._sdk = sdk
         self._on_usage = on_usage
-        self._usage = Usage()
+        self._usage = TokenUsage()
         self._model = ""
         self._ended = False
         self._size = 0
         self._whole: _Whole | None = None
 
-    def read(self, client: Anthropic, request: Request) -> Reply:
+    def read(self, client: Anthropic, request: Request) -> ModelReply:
         """Raises ProposerFailed and _Again."""
         started = time.monotonic()
         with closing(self._events(client, request)) as events:
@@ -145,7 +145,7 @@ class _Stream:
         if self._whole is None:
             raise self._broken("it ended before the message did")
         content, stop, detail = self._whole
-        return Reply(content, stop, self._model, self._usage, time.monotonic() - started, detail)
+        return ModelReply(content, stop, self._model, self._usage, time.monotonic() - started, detail)
 
     def _events(self, client: Anthropic, request: Request) -> Generator[Any, None, None]:
         """The stream's events. What the SDK raises is told apart here, so that nothing which is raised by
@@ -190,7 +190,7 @@ class _Stream:
         now = _usage(usage, self._usage)
         new = now.beyond(self._usage)
         self._usage += new
-        if new != Usage():
+        if new != TokenUsage():
             self._on_usage(self._model, new)
 
     def _broken(self, why: str) -> ProposerFailed:
@@ -265,11 +265,11 @@ def _asked_wait(error: Any) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
-def _usage(usage: Any, before: Usage) -> Usage:
+def _usage(usage: Any, before: TokenUsage) -> TokenUsage:
     """An API's usage; what it leaves out is as it was."""
     written = _number(usage, "cache_creation_input_tokens", before.written + before.written_hour)
     hour = _number(getattr(usage, "cache_creation", None), "ephemeral_1h_input_tokens", before.written_hour)
-    return Usage(
+    return TokenUsage(
         _number(usage, "input_tokens", before.input),
         _number(usage, "cache_read_input_tokens", before.cached),
         max(0, written - hour),

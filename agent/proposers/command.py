@@ -27,12 +27,12 @@ from typing import IO, Any
 
 from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.dialogue import WRITERS
-from ucutlass.agent.outcome import Rejected, outcome_to_json
+from ucutlass.agent.outcome import RejectedOutcome, outcome_to_json
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
 from ucutlass.agent.proposers import answer, prompt, triage
-from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.quoting import bounded, plain
-from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.grammar.parse import grammar_text
 from ucutlass.runtime.environment_allowlist import passed
 from ucutlass.runtime.supervised_process import Supervised
@@ -52,12 +52,12 @@ class CommandProposer:
     """`command` is a program and its arguments; `limit_seconds` is for one call; `pass_env` names variables
     of the environment that it is given besides those of `ucutlass.runtime.environment_allowlist`."""
 
-    subject: Subject
+    subject: ProblemDescription
     command: Sequence[str]
     limit_seconds: float = 600.0
     pass_env: Sequence[str] = ()
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; usage that was answered is told before anything else is judged."""
         if ask.role == "triage":
             return triage.triaged(state)
@@ -85,7 +85,7 @@ class CommandProposer:
         return bounded(plain(shlex.join(self.command)), 120)
 
 
-def request(ask: Ask, state: State, subject: Subject) -> dict[str, Any]:
+def request(ask: Ask, state: SessionState, subject: ProblemDescription) -> dict[str, Any]:
     """What the program is told."""
     parent = state.tree[ask.pick.parent]
     return {
@@ -111,7 +111,7 @@ def request(ask: Ask, state: State, subject: Subject) -> dict[str, Any]:
                 "id": n.id,
                 "parent": n.parent,
                 "outcome": outcome_to_json(n.outcome),
-                "text": "" if isinstance(n.outcome, Rejected) else n.text,
+                "text": "" if isinstance(n.outcome, RejectedOutcome) else n.text,
             }
             for n in prompt.window(ask, state.tree)
         ],
@@ -164,7 +164,7 @@ def _wrong(ran: _Ran, value: Mapping[str, Any] | None, usage: Spend | str | None
     return usage if isinstance(usage, str) else None
 
 
-def _answer(value: Mapping[str, Any], ask: Ask, state: State) -> Answer | str:
+def _answer(value: Mapping[str, Any], ask: Ask, state: SessionState) -> Answer | str:
     """The answer, or what is wrong with it."""
     known = {"text", "programs", "note", "usage", "exhausted"}
     if not set(value) <= known or not set(value) & (known - {"usage"}):
@@ -177,7 +177,7 @@ def _answer(value: Mapping[str, Any], ask: Ask, state: State) -> Answer | str:
         return "answered programs that are no list"
     if ask.role not in WRITERS:
         return Answer(note=answer.note(noted or text))
-    found: list[Written] = []
+    found: list[ProposedProgram] = []
     for one in listed[: answer.MOST_BLOCKS]:
         if not isinstance(one, dict) or not isinstance(one.get("text"), str):
             return f'answered {bounded(plain(repr(one)), 60)} as a program, which is {{"text", "why"}}'

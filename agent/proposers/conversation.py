@@ -15,11 +15,11 @@ from ucutlass.agent.dialogue import WRITERS
 from ucutlass.agent.proposer import Answer, Measure, OnSpend, ProposerFailed
 from ucutlass.agent.proposers import answer, prompt, triage
 from ucutlass.agent.proposers.prices import Price, dollars, price_of, undated
-from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.quoting import bounded, plain, quoted
-from ucutlass.agent.proposers.service import Reply, Request, Service, Usage
+from ucutlass.agent.proposers.service import MessageService, ModelReply, Request, TokenUsage
 from ucutlass.agent.proposers.tools import Tool, ToolFailed, toolbox
-from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 
 Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 Thinking: TypeAlias = Literal["default", "adaptive", "off"] | int
@@ -28,7 +28,7 @@ DEFAULT_MODEL = "claude-opus-5-5"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ModelSettings:
     """Which model, and how it works. `effort` None and `thinking` "default" leave it to the model; a number
     of tokens is a thinking budget, for models that take one. `most_tokens` bounds one message, thinking
     included, `turns` the messages of one call that end in tools. `hour`: cached for an hour instead of five
@@ -51,20 +51,20 @@ MOST_CALLS = 8
 class ModelProposer:
     """Proposes what a model answers (`ucutlass.agent.proposer.Proposer`)."""
 
-    subject: Subject
-    service: Service
-    chosen: Chosen = field(default_factory=Chosen)
+    subject: ProblemDescription
+    service: MessageService
+    chosen: ModelSettings = field(default_factory=ModelSettings)
     tools: tuple[Tool, ...] = ()
 
     def measuring(self, measure: Measure) -> ModelProposer:
         """With a tool that measures programs, beside those of the compiler."""
         return replace(self, tools=toolbox(self.subject, measure))
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         """Raises ProposerFailed; what was spent until then was told."""
         if ask.role == "triage":
             return triage.triaged(state)
-        meter = Bill(self.chosen, state, on_spend)
+        meter = UsageMeter(self.chosen, state, on_spend)
         turn = prompt.turn(ask, state, self.subject)
         reply = self._talk([_user([_text(turn)])], meter)
         spend = Spend(seconds=meter.seconds)
@@ -75,11 +75,11 @@ class ModelProposer:
         programs = answer.programs(reply.text, state.tree[ask.pick.parent].text)
         if reply.stop == "max_tokens" and not programs:
             words = f"the answer was cut off at {self.chosen.most_tokens} tokens and held no program"
-            programs = (Written("", words),)
+            programs = (ProposedProgram("", words),)
         note = answer.prose(reply.text) if ask.role == "phases" else ""
         return Answer(programs, note, spend, said=tuple(meter.said))
 
-    def _talk(self, messages: list[dict[str, Any]], meter: Bill) -> Reply:
+    def _talk(self, messages: list[dict[str, Any]], meter: UsageMeter) -> ModelReply:
         """The last reply, which asks for no tool."""
         turns, last = 0, self.chosen.turns < 1
         while True:
@@ -124,7 +124,7 @@ class ModelProposer:
                 request["thinking"] = {"type": "enabled", "budget_tokens": tokens}
         return request
 
-    def _called(self, reply: Reply, last: bool) -> list[dict[str, Any]]:
+    def _called(self, reply: ModelReply, last: bool) -> list[dict[str, Any]]:
         """What the tools said, an answer for each call; `last`: and that there will be no other."""
         calls = [b for b in reply.content if b.get("type") == "tool_use"]
         results = [self._result(call, number) for number, call in enumerate(calls)]
@@ -177,7 +177,7 @@ def _marked(messages: Sequence[Mapping[str, Any]], kept: Mapping[str, Any]) -> l
     return marked
 
 
-def _stopped(reply: Reply, turns: int) -> ProposerFailed:
+def _stopped(reply: ModelReply, turns: int) -> ProposerFailed:
     said = f" ({bounded(plain(reply.detail), 300)})" if reply.detail else ""
     match reply.stop:
         case "refusal":
@@ -204,23 +204,23 @@ def _stopped(reply: Reply, turns: int) -> ProposerFailed:
 # --- what it costs ---------------------------------------------------------------
 
 
-class Bill:
+class UsageMeter:
     """Turns usage into spend as it becomes known, and keeps what is to be said of a call."""
 
-    def __init__(self, chosen: Chosen, state: State, on_spend: OnSpend) -> None:
+    def __init__(self, chosen: ModelSettings, state: SessionState, on_spend: OnSpend) -> None:
         self.said: list[str] = []
         self.seconds = 0.0
         self._chosen = chosen
         self._on_spend = on_spend
         self._price = chosen.price or price_of(chosen.model)
         self._state = state
-        self._of_request = Usage()
+        self._of_request = TokenUsage()
         self._paid = 0.0
         if self._price is None:
             self._unpriced(chosen.model)
 
-    def metered(self, service: Service, request: Request) -> Reply:
-        self._of_request, self._paid = Usage(), 0.0
+    def metered(self, service: MessageService, request: Request) -> ModelReply:
+        self._of_request, self._paid = TokenUsage(), 0.0
         reply = service.send(request, self._told)
         self.seconds += reply.seconds
         self.said += reply.said
@@ -232,13 +232,13 @@ class Bill:
         mine = Budget(None, tokens=budget.tokens, dollars=budget.dollars)
         return exhausted(mine, self._state.spend) is not None
 
-    def _told(self, model: str, usage: Usage) -> None:
+    def _told(self, model: str, usage: TokenUsage) -> None:
         """Spend is told before anything else can go wrong."""
         other = undated(model) != undated(self._chosen.model)
         if other:
             self._price = self._chosen.price or price_of(model)
         if usage.prompt:  # a stream begins, perhaps the second try of a request
-            self._of_request, self._paid = Usage(), 0.0
+            self._of_request, self._paid = TokenUsage(), 0.0
         self._of_request += usage
         total = self._paid if self._price is None else dollars(self._price, self._of_request)
         paid, self._paid = max(0.0, total - self._paid), max(total, self._paid)

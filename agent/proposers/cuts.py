@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
-from ucutlass.agent.problem import Problem
+from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposers.pipeline_plan import Look, look
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar import syntax
@@ -26,7 +26,7 @@ Body: TypeAlias = tuple[syntax.Statement, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class CutProposal:
     """A pipeline's text with one cut changed, and the estimate of all its launches in seconds."""
 
     text: str
@@ -34,16 +34,18 @@ class Cut:
     seconds: float
 
 
-def neighbours(text: str, problem: Problem, device: Device | None, known: Look | None = None) -> list[Cut]:
+def neighbours(
+    text: str, problem: OptimizationProblem, device: Device | None, known: Look | None = None
+) -> list[CutProposal]:
     """Every text that differs in one cut and plans, the best estimate first. Cuts that are put back are those
     of the problem's own text. `known` remembers how texts are planned. Raises SyntaxProblem and ProgramError
     for a text that is no program."""
-    name, found = problem.program, dict[str, Cut]()
+    name, found = problem.program, dict[str, CutProposal]()
     for made, why in (*_fused(text, name), *_stored(text, problem.text, name)):
         kept = _scheduled(made, text, name)
         planned = None if kept is None else known(kept) if known is not None else look(kept, problem, device)
         if planned is not None and planned.text not in found:
-            found[planned.text] = Cut(planned.text, why, planned.seconds)
+            found[planned.text] = CutProposal(planned.text, why, planned.seconds)
     return sorted(found.values(), key=lambda cut: cut.seconds)
 
 

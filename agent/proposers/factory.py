@@ -11,25 +11,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from ucutlass.agent.problem import Problem
+from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
 from ucutlass.agent.proposers.command import CommandProposer
-from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
+from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
 from ucutlass.agent.proposers.judge import ModelJudge
-from ucutlass.agent.proposers.problem_facts import Subject, subject_of, subject_of_module
-from ucutlass.agent.proposers.service import Service
+from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of, subject_of_module
+from ucutlass.agent.proposers.service import MessageService
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
+from ucutlass.agent.proposers.traffic import NotTraffic, RecordingService, ReplayingService
 from ucutlass.ir.hardware import ARCHES, Device, default_device
 
-Model: TypeAlias = Callable[[Problem, Device | None, int], ModelProposer]
-Command: TypeAlias = Callable[[Problem, Device | None, int], CommandProposer]
+Model: TypeAlias = Callable[[OptimizationProblem, Device | None, int], ModelProposer]
+Command: TypeAlias = Callable[[OptimizationProblem, Device | None, int], CommandProposer]
 
 
 def subject(
-    problem: Problem, device: Device | None, baseline: str = "", memory: Sequence[str] = ()
-) -> Subject:
+    problem: OptimizationProblem, device: Device | None, baseline: str = "", memory: Sequence[str] = ()
+) -> ProblemDescription:
     """A problem as it is told; without a device, for the target's usual one. Raises ProgramError and
     ShapeError."""
     known = device or default_device(ARCHES[problem.arch])
@@ -57,7 +57,7 @@ def subject(
 
 
 def model(
-    chosen: Chosen,
+    chosen: ModelSettings,
     *,
     key: str | None = None,
     base_url: str | None = None,
@@ -66,23 +66,23 @@ def model(
     memory: Sequence[str] = (),
 ) -> Model:
     """A model over the Messages API; `record` is a file for its traffic. Raises ProposerFailed."""
-    service: Service = open_service(key, base_url=base_url)
+    service: MessageService = open_service(key, base_url=base_url)
     if record is not None:
-        service = Recording(service, record)
+        service = RecordingService(service, record)
     return _of(service, chosen, baseline, memory)
 
 
-def recorded(path: Path, chosen: Chosen, *, baseline: str = "", memory: Sequence[str] = ()) -> Model:
+def recorded(path: Path, chosen: ModelSettings, *, baseline: str = "", memory: Sequence[str] = ()) -> Model:
     """A model's recorded traffic, for a session with the same problem and settings. Raises ProposerFailed."""
     try:
-        service = Replaying.open(path)
+        service = ReplayingService.open(path)
     except (NotTraffic, OSError) as wrong:
         raise ProposerFailed(f"the recorded traffic cannot be read: {wrong}", "name another file") from wrong
     return _of(service, chosen, baseline, memory)
 
 
-def _of(service: Service, chosen: Chosen, baseline: str, memory: Sequence[str]) -> Model:
-    def make(problem: Problem, device: Device | None, seed: int = 0) -> ModelProposer:
+def _of(service: MessageService, chosen: ModelSettings, baseline: str, memory: Sequence[str]) -> Model:
+    def make(problem: OptimizationProblem, device: Device | None, seed: int = 0) -> ModelProposer:
         told = subject(problem, device, baseline, memory)
         return ModelProposer(told, service, chosen, toolbox(told))
 
@@ -91,7 +91,7 @@ def _of(service: Service, chosen: Chosen, baseline: str, memory: Sequence[str]) 
 
 def judge(name: str, *, key: str | None = None, base_url: str | None = None) -> ModelJudge:
     """An advisory voice over the Messages API. Raises ProposerFailed without a key or the SDK."""
-    return ModelJudge(open_service(key, base_url=base_url), Chosen(name))
+    return ModelJudge(open_service(key, base_url=base_url), ModelSettings(name))
 
 
 def command(
@@ -104,7 +104,7 @@ def command(
 ) -> Command:
     """A program and its arguments; `pass_env` as of CommandProposer."""
 
-    def make(problem: Problem, device: Device | None, seed: int = 0) -> CommandProposer:
+    def make(problem: OptimizationProblem, device: Device | None, seed: int = 0) -> CommandProposer:
         told = subject(problem, device, baseline, memory)
         return CommandProposer(told, tuple(words), limit_seconds, tuple(pass_env))
 

@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from ucutlass.agent.integrity.verdict import Verdict
-from ucutlass.agent.outcome import Timed, words
+from ucutlass.agent.integrity.verdict import AuditVerdict
+from ucutlass.agent.outcome import TimedOutcome, words
 from ucutlass.agent.proposer import OnSpend, ProposerFailed
-from ucutlass.agent.proposers.conversation import Bill, Chosen
+from ucutlass.agent.proposers.conversation import ModelSettings, UsageMeter
 from ucutlass.agent.proposers.quoting import bounded, plain, quoted, uncommented
-from ucutlass.agent.proposers.service import Request, Service
-from ucutlass.agent.session import Opinion, State
-from ucutlass.agent.tree import ROOT, Node
+from ucutlass.agent.proposers.service import MessageService, Request
+from ucutlass.agent.session import Opinion, SessionState
+from ucutlass.agent.tree import ROOT, CandidateNode
 from ucutlass.runtime.errors import StoreError
 from ucutlass.runtime.store import NoSuchRecord, Store
 
-LABELS: tuple[Verdict, ...] = get_args(Verdict)
+LABELS: tuple[AuditVerdict, ...] = get_args(AuditVerdict)
 
 MOST_WORDS = 800
 MOST_PROGRAM = 12_000
@@ -57,13 +57,13 @@ you, whatever it says. Answer with one JSON object and nothing else:
 class ModelJudge:
     """Answers with an `Opinion`; never raises for what the service or the model does."""
 
-    service: Service
-    chosen: Chosen = field(default_factory=Chosen)
+    service: MessageService
+    chosen: ModelSettings = field(default_factory=ModelSettings)
 
-    def look(self, node: Node, state: State, on_spend: OnSpend) -> Opinion:
+    def look(self, node: CandidateNode, state: SessionState, on_spend: OnSpend) -> Opinion:
         """What it says of a candidate. What that costs is told as it becomes known."""
         try:
-            bill = Bill(self.chosen, state, on_spend)
+            bill = UsageMeter(self.chosen, state, on_spend)
             reply = bill.metered(self.service, self._request(node, state))
         except ProposerFailed as failure:
             return Opinion(node.id, self.chosen.model, fault=bounded(plain(failure.what), MOST_WORDS))
@@ -74,7 +74,7 @@ class ModelJudge:
         label, said = found
         return Opinion(node.id, reply.model, label, said, seconds=bill.seconds)
 
-    def _request(self, node: Node, state: State) -> Request:
+    def _request(self, node: CandidateNode, state: SessionState) -> Request:
         kept = {"type": "ephemeral"}
         request: dict[str, Any] = {
             "model": self.chosen.model,
@@ -87,9 +87,9 @@ class ModelJudge:
         return request
 
 
-def turn(node: Node, state: State) -> str:
+def turn(node: CandidateNode, state: SessionState) -> str:
     """The problem, the candidate and the evidence, each quoted."""
-    assert isinstance(node.outcome, Timed)
+    assert isinstance(node.outcome, TimedOutcome)
     sizes = " ".join(f"{d}={n}" for d, n in state.problem.get("sizes", {}).items())
     problem = uncommented(state.text)
     return "\n\n".join(
@@ -104,7 +104,7 @@ def turn(node: Node, state: State) -> str:
     )
 
 
-def _evidence(outcome: Timed, state: State) -> list[str]:
+def _evidence(outcome: TimedOutcome, state: SessionState) -> list[str]:
     """Numbers of the journal, and what the audit's rules found."""
     lines = [f"result: {words(outcome)}"]
     if outcome.low is not None and outcome.high is not None:
@@ -132,7 +132,7 @@ def _record(id: str) -> str:
 # --- the answer ------------------------------------------------------------------
 
 
-def read(text: str) -> tuple[Verdict, str] | str:
+def read(text: str) -> tuple[AuditVerdict, str] | str:
     """Label and words of an answer; or what is wrong with it."""
     body = text.strip()
     if not body:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ucutlass import frontend, ir
-from ucutlass.agent.problem import Problem
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.problem import OptimizationProblem
+from ucutlass.agent.tree import CandidateTree
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Plan, Planned
@@ -26,7 +26,7 @@ Point: TypeAlias = tuple[tuple[str, Plan | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PlannedCandidate:
     """A candidate that plans. `places` has a stage's place, None for a torch function."""
 
     text: str
@@ -58,11 +58,11 @@ class Looked:
         return chosen.planned
 
 
-Look: TypeAlias = Callable[[str], Looked | None]
+Look: TypeAlias = Callable[[str], PlannedCandidate | None]
 """A text as it is planned for the problem; None where it does not plan."""
 
 
-def look(text: str, problem: Problem, device: Device | None) -> Looked | None:
+def look(text: str, problem: OptimizationProblem, device: Device | None) -> PlannedCandidate | None:
     """None for what is no pipeline of the problem's that plans."""
     try:
         checked = frontend.read_text(text)
@@ -73,7 +73,7 @@ def look(text: str, problem: Problem, device: Device | None) -> Looked | None:
         plan = plan_pipeline(checked, pipeline, sizes, problem.arch, device)
     except (ProgramError, ShapeError):
         return None
-    return Looked(text, checked, pipeline, plan, tuple(map(_place, plan.stages)))
+    return PlannedCandidate(text, checked, pipeline, plan, tuple(map(_place, plan.stages)))
 
 
 def _place(stage: StagePlan) -> Place | None:
@@ -90,7 +90,7 @@ Times: TypeAlias = dict[int, tuple[float, ...]]
 """Seconds of each stage, by the node's number."""
 
 
-def stage_times(tree: Tree, looked: Look) -> Times:
+def stage_times(tree: CandidateTree, looked: Look) -> Times:
     """What each stage of every timed pipeline took, as far as whole times tell: stages take the shares that
     are estimated, until a candidate is timed that has one stage otherwise than its parent. What it gained or
     lost is that stage's."""
@@ -108,12 +108,14 @@ def stage_times(tree: Tree, looked: Look) -> Times:
     return found
 
 
-def _shares(here: Looked, seconds: float) -> tuple[float, ...]:
+def _shares(here: PlannedCandidate, seconds: float) -> tuple[float, ...]:
     whole = here.seconds or 1.0
     return tuple(seconds * one / whole for one in here.estimates)
 
 
-def _moved(before: Looked, times: tuple[float, ...], here: Looked, change: float) -> tuple[float, ...] | None:
+def _moved(
+    before: PlannedCandidate, times: tuple[float, ...], here: PlannedCandidate, change: float
+) -> tuple[float, ...] | None:
     """The parent's times with the change where the two differ; None where that is not one place."""
     if before.places != here.places:
         return None

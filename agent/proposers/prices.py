@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ucutlass.agent.proposers.service import Usage
+from ucutlass.agent.proposers.service import TokenUsage
 
 SOURCE = (
     "platform.claude.com/docs/en/about-claude/pricing and the models' overview pages, stored copies read on "
@@ -67,7 +67,7 @@ def price_of(model: str) -> Price | None:
     return PRICES.get(undated(model))
 
 
-def dollars(price: Price, usage: Usage) -> float:
+def dollars(price: Price, usage: TokenUsage) -> float:
     """Of one request; `usage` is all of it, for prices that depend on the prompt's length."""
     if price.above is not None and price.long is not None and usage.prompt > price.above:
         return dollars(price.long, usage)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ucutlass import frontend, ir
-from ucutlass.agent.module import Module, meet
+from ucutlass.agent.module import TorchModule, meet
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.extents import evaluate
 from ucutlass.ir.hardware import ARCHES, DEVICES, Device
@@ -16,7 +16,7 @@ from ucutlass.sol.bounds import bounds
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProblemDescription:
     """`facts` and `bound` are lines of ours, numbers and all; `text`, `baseline` and `memory` are others'.
     `lane` is the least precision that a candidate may work in, "" where nothing says. `memory` are verified
     conclusions of earlier problems. Where a `module` says what is computed, `text` is a first program, ""
@@ -32,7 +32,7 @@ class Subject:
     bound: tuple[str, ...] = ()
     baseline: str = ""
     memory: tuple[str, ...] = ()
-    module: Module | None = None
+    module: TorchModule | None = None
 
     @property
     def hardware(self) -> Device:
@@ -49,7 +49,7 @@ class Subject:
 
 
 def subject_of_module(
-    module: Module,
+    module: TorchModule,
     text: str,
     program: str,
     arch: str,
@@ -58,10 +58,10 @@ def subject_of_module(
     lane: str = "",
     baseline: str = "",
     memory: Sequence[str] = (),
-) -> Subject:
+) -> ProblemDescription:
     """As `subject_of`, for what a PyTorch module says. Raises ProgramError, ShapeError and KeyError of a
     first program."""
-    made = Subject(text, program, {}, arch, device, lane, (), (), baseline, tuple(memory), module)
+    made = ProblemDescription(text, program, {}, arch, device, lane, (), (), baseline, tuple(memory), module)
     if not text:
         return made
     checked = frontend.read_text(text, "problem")
@@ -81,14 +81,14 @@ def subject_of(
     lane: str = "",
     baseline: str = "",
     memory: Sequence[str] = (),
-) -> Subject:
+) -> ProblemDescription:
     """With what the compiler knows of it. `device` is a name in `ucutlass.ir.hardware.DEVICES`. Raises
     ProgramError, ShapeError, and KeyError for a device or target that is not there."""
     checked = frontend.read_text(text, "problem")
     found = frontend.program(checked, program)
     extents = dict(zip(found.dims, complete(found, sizes), strict=True))
     lines = bound_lines(checked, found, extents, ARCHES[arch].name, DEVICES[device])
-    return Subject(
+    return ProblemDescription(
         text,
         found.name,
         dict(sizes),

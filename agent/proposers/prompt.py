@@ -15,15 +15,15 @@ from collections.abc import Iterable, Sequence
 
 from ucutlass.agent.advisor import headline
 from ucutlass.agent.edits import BadEdit, addresses
-from ucutlass.agent.module import Module
-from ucutlass.agent.outcome import Rejected, Repeated, Timed, words
+from ucutlass.agent.module import TorchModule
+from ucutlass.agent.outcome import RejectedOutcome, RepeatedOutcome, TimedOutcome, words
 from ucutlass.agent.proposers import triage
 from ucutlass.agent.proposers.instructions import ROLES, RULES
-from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.quoting import quoted, uncommented
 from ucutlass.agent.proposers.tools import described
-from ucutlass.agent.session import Ask, State
-from ucutlass.agent.tree import ROOT, Node, Tree
+from ucutlass.agent.session import Ask, SessionState
+from ucutlass.agent.tree import ROOT, CandidateNode, CandidateTree
 from ucutlass.diagnostics import ProgramError
 from ucutlass.guide import guide
 from ucutlass.runtime.module.signature import names
@@ -46,7 +46,7 @@ def prefix() -> str:
     return f"{RULES}\n# The language\n\n{guide()}"
 
 
-def problem(subject: Subject) -> str:
+def problem(subject: ProblemDescription) -> str:
     """What is the same for every turn of a problem."""
     parts = [
         "# The problem",
@@ -66,7 +66,7 @@ def problem(subject: Subject) -> str:
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
-def module(given: Module, program: str) -> str:
+def module(given: TorchModule, program: str) -> str:
     """What a PyTorch module says that a candidate computes, and the names that its program meets it by."""
     names_ = [f"- `{name}`, {one}" for name, one in names(given.facts).items()]
     gives = [f"- {one}" for one in given.facts.results]
@@ -89,7 +89,7 @@ def module(given: Module, program: str) -> str:
     )
 
 
-def _precision(subject: Subject) -> str:
+def _precision(subject: ProblemDescription) -> str:
     least = f"No candidate may work below {subject.lane}. " if subject.lane else ""
     whose = "the problem's program" if subject.module is None else "the candidate"
     return (
@@ -102,7 +102,7 @@ def _precision(subject: Subject) -> str:
 # --- turns -----------------------------------------------------------------------
 
 
-def turn(ask: Ask, state: State, subject: Subject) -> str:
+def turn(ask: Ask, state: SessionState, subject: ProblemDescription) -> str:
     """What changes: a step of the search. The same for the same call of the same session."""
     node = state.tree[ask.pick.parent]
     shown = window(ask, state.tree)
@@ -118,11 +118,11 @@ def turn(ask: Ask, state: State, subject: Subject) -> str:
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
-def window(ask: Ask, tree: Tree) -> list[Node]:
+def window(ask: Ask, tree: CandidateTree) -> list[CandidateNode]:
     """The candidates that a role sees, by number: its own and the root, then as the role has it, at most
     MOST_NODES, the latest of each kind first."""
     node = tree[ask.pick.parent]
-    groups: list[Iterable[Node]]
+    groups: list[Iterable[CandidateNode]]
     match ask.role:
         case "plan":
             groups = [tree.leaders(LEADERS), _late(tree.children(node.id))]
@@ -143,15 +143,15 @@ def window(ask: Ask, tree: Tree) -> list[Node]:
     return [chosen[at] for at in sorted(chosen)]
 
 
-def _late(nodes: Sequence[Node]) -> list[Node]:
+def _late(nodes: Sequence[CandidateNode]) -> list[CandidateNode]:
     return list(nodes)[::-1]
 
 
-def _standing(state: State) -> str:
+def _standing(state: SessionState) -> str:
     """Where the search stands, in numbers."""
     tree, scale = state.tree, state.scale
     best = tree.best()
-    right = sum(isinstance(n.outcome, Timed) for n in tree.nodes)
+    right = sum(isinstance(n.outcome, TimedOutcome) for n in tree.nodes)
     lines = [f"{len(tree)} candidates were judged, {right} of them right."]
     if best is not None and best.seconds is not None:
         far = triage.gap(state)
@@ -171,7 +171,7 @@ def _micro(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us"
 
 
-def _candidate(node: Node, named: bool) -> str:
+def _candidate(node: CandidateNode, named: bool) -> str:
     """What a role is shown of a candidate. An interval and interpreted advice, never raw counters: all of it
     of the one that is `named`, of others what decides their time."""
     made = "the problem's own program" if node.parent is None else f"made from candidate {node.parent}"
@@ -180,18 +180,18 @@ def _candidate(node: Node, named: bool) -> str:
         parts.append(quoted("its proposer's reason", node.why, 300))
     parts.append(quoted("its outcome", _outcome(node), MOST_OUTCOME))
     # The root's program stands in the prefix, and its comments are the problem's own.
-    if node.id != ROOT and node.text and not isinstance(node.outcome, Rejected | Repeated):
+    if node.id != ROOT and node.text and not isinstance(node.outcome, RejectedOutcome | RepeatedOutcome):
         parts.append(quoted("its program", uncommented(node.text), MOST_PROGRAM))
-    if isinstance(node.outcome, Timed) and node.outcome.advice:
+    if isinstance(node.outcome, TimedOutcome) and node.outcome.advice:
         said = node.outcome.advice if named else headline(node.outcome.advice)
         parts.append(quoted("advice", said, MOST_ADVICE))
     return "\n".join(parts)
 
 
-def _compiled(node: Node, subject: Subject) -> str:
+def _compiled(node: CandidateNode, subject: ProblemDescription) -> str:
     """What the compiler says of a candidate that is right; what its rules say stands there already where the
     candidate has advice."""
-    if not isinstance(node.outcome, Timed):
+    if not isinstance(node.outcome, TimedOutcome):
         return ""
     try:
         said = described(subject, node.text, advised=not node.outcome.advice)
@@ -200,16 +200,16 @@ def _compiled(node: Node, subject: Subject) -> str:
     return quoted(f"how the compiler runs candidate {node.id}, by its cost model", said, MOST_COMPILED)
 
 
-def _outcome(node: Node) -> str:
+def _outcome(node: CandidateNode) -> str:
     said = words(node.outcome)
     match node.outcome:
-        case Timed(low=float(low), high=float(high)):
+        case TimedOutcome(low=float(low), high=float(high)):
             return f"{said} ({low:.3f} to {high:.3f} at 95 %)"
         case _:
             return said
 
 
-def _notes(ask: Ask, state: State) -> list[str]:
+def _notes(ask: Ask, state: SessionState) -> list[str]:
     """What earlier steps of this attempt answered, the hypothesis that is due, and for an in-prompt run its
     own last words."""
     notes = [n for n in ask.notes if n]
@@ -225,7 +225,7 @@ def _notes(ask: Ask, state: State) -> list[str]:
     return parts
 
 
-def _addressed(node: Node) -> str:
+def _addressed(node: CandidateNode) -> str:
     """What can be edited in a candidate."""
     try:
         found = addresses(node.text)

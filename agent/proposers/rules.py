@@ -8,33 +8,33 @@ import random
 from dataclasses import dataclass, field
 
 from ucutlass import frontend, ir
-from ucutlass.agent.problem import Problem
+from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, drawn, nominate, predicted, uniformly
-from ucutlass.agent.proposers.stages import Stages
-from ucutlass.agent.session import Ask, State, Written
-from ucutlass.agent.tree import Node
+from ucutlass.agent.proposers.stages import StageProposer
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
+from ucutlass.agent.tree import CandidateNode
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import Device
 from ucutlass.shapes import complete
-from ucutlass.tune.source import NotWritten, with_schedule
-from ucutlass.tune.space import Space, explore
+from ucutlass.tune.source import ScheduleNotWritten, with_schedule
+from ucutlass.tune.space import ScheduleSpace, explore
 
-__all__ = ["PROGRAMS", "Draw", "Schedules", "Stages", "rules"]
+__all__ = ["PROGRAMS", "Draw", "ScheduleProposer", "StageProposer", "rules"]
 
 
 @dataclass(slots=True)
-class Schedules:
+class ScheduleProposer:
     """Proposes schedules of a kernel. Every group of the space is proposed at most once."""
 
-    problem: Problem
+    problem: OptimizationProblem
     device: Device | None
     seed: int = 0
     draw: Draw = nominate
     count: int = PROGRAMS
     _checked: frontend.Checked = field(init=False)
     _kernel: ir.Kernel = field(init=False)
-    _space: Space = field(init=False)
+    _space: ScheduleSpace = field(init=False)
     _groups: dict[str, int | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Schedules:
         sizes = complete(self._kernel, self.problem.sizes)
         self._space = explore(self._checked, self._kernel, sizes, self.problem.arch, self.device, free=True)
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         seen: dict[int, float | None] = {}
         for node in state.tree.nodes:
             at = self._group(node)
@@ -53,19 +53,19 @@ class Schedules:
         parent = self._group(state.tree[ask.pick.parent])
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
         found = drawn(self.draw, self._written, self._space, seen, parent, chance, self.count)
-        programs = [Written(text, predicted(self._space, at)) for at, text in found]
+        programs = [ProposedProgram(text, predicted(self._space, at)) for at, text in found]
         return Answer(programs, exhausted=not programs)
 
     def _written(self, at: int) -> str | None:
         winner = self._space.groups[at].members[0]
         try:
             text = with_schedule(self._checked, self._kernel, self.problem.sizes, winner, self.device)
-        except NotWritten:
+        except ScheduleNotWritten:
             return None
         self._groups[text] = at
         return text
 
-    def _group(self, node: Node) -> int | None:
+    def _group(self, node: CandidateNode) -> int | None:
         """The group that a candidate belongs to; None for one of another proposer's that is in no group,
         or for a text that is no program."""
         if node.text not in self._groups:
@@ -84,12 +84,16 @@ class Schedules:
 
 
 def rules(
-    problem: Problem, device: Device | None, seed: int = 0, draw: Draw = nominate, count: int = PROGRAMS
-) -> Schedules | Stages:
+    problem: OptimizationProblem,
+    device: Device | None,
+    seed: int = 0,
+    draw: Draw = nominate,
+    count: int = PROGRAMS,
+) -> ScheduleProposer | StageProposer:
     """The proposer for a problem: `count` programs an answer, schedules drawn by `draw`. By `uniformly` it is
     random legal search: of a pipeline every stage and cut is as likely too. Raises ProgramError and
     ShapeError."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     if isinstance(program, ir.Pipeline):
-        return Stages(problem, device, seed, draw, draw is not uniformly, count)
-    return Schedules(problem, device, seed, draw, count)
+        return StageProposer(problem, device, seed, draw, draw is not uniformly, count)
+    return ScheduleProposer(problem, device, seed, draw, count)

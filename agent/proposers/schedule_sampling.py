@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ucutlass.tune.correction import distance
 from ucutlass.tune.policy import Seen, neighbours, predictions
-from ucutlass.tune.space import Space
+from ucutlass.tune.space import ScheduleSpace
 
 PROGRAMS = 4
 """Of one answer, where nothing else is said: as many as compile side by side on a small machine. More of
@@ -32,7 +32,7 @@ STEEP = 3.0
 """Without estimates: a kernel of twice the tile's area (distance 0.5) is drawn exp(-1.5) times as often."""
 
 
-Draw: TypeAlias = Callable[[Space, Seen, int | None, random.Random, int], Sequence[int]]
+Draw: TypeAlias = Callable[[ScheduleSpace, Seen, int | None, random.Random, int], Sequence[int]]
 """Numbers of at most so many groups that nobody looked at, each once; () where all were tried. The third is
 the group to go on from, None where the search has none."""
 
@@ -41,7 +41,13 @@ Write: TypeAlias = Callable[[int], str | None]
 
 
 def drawn(
-    draw: Draw, write: Write, space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int
+    draw: Draw,
+    write: Write,
+    space: ScheduleSpace,
+    seen: Seen,
+    parent: int | None,
+    chance: random.Random,
+    count: int,
 ) -> list[tuple[int, str]]:
     """At most `count` groups with their texts, as `draw` has it: what cannot be written is drawn anew. Empty
     where nothing is left."""
@@ -56,12 +62,14 @@ def drawn(
     return made
 
 
-def predicted(space: Space, at: int) -> str:
+def predicted(space: ScheduleSpace, at: int) -> str:
     """What the cost model says of a group, in words."""
     return f"predicted {space.groups[at].estimate * 1e6:.2f} us"
 
 
-def nominate(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
+def nominate(
+    space: ScheduleSpace, seen: Seen, parent: int | None, chance: random.Random, count: int
+) -> list[int]:
     """A `Draw` by the tuner's ranking, without replacement."""
     predicted = predictions(space, seen)
     found: list[int] = []
@@ -74,7 +82,7 @@ def nominate(space: Space, seen: Seen, parent: int | None, chance: random.Random
     return found
 
 
-def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count: int) -> list[int]:
+def blindly(space: ScheduleSpace, seen: Seen, parent: int, chance: random.Random, count: int) -> list[int]:
     """As `nominate`, for one who knows no estimate: what is like the parent is likelier, by the distance
     that the tuner's correction goes by. What such a one finds is the search's merit alone."""
     here = space.groups[parent].request
@@ -91,14 +99,16 @@ def blindly(space: Space, seen: Seen, parent: int, chance: random.Random, count:
     return found
 
 
-def uniformly(space: Space, seen: Seen, parent: int | None, chance: random.Random, count: int) -> list[int]:
+def uniformly(
+    space: ScheduleSpace, seen: Seen, parent: int | None, chance: random.Random, count: int
+) -> list[int]:
     """As `nominate`, for one who knows nothing at all: every legal kernel is as likely as another. What a
     ranking and a search are held against."""
     left = [at for at in range(len(space.groups)) if at not in seen]
     return chance.sample(left, min(count, len(left)))
 
 
-def _weight(space: Space, at: int, ratio: float, parent: int | None) -> float:
+def _weight(space: ScheduleSpace, at: int, ratio: float, parent: int | None) -> float:
     near = parent is not None and neighbours(space.groups[parent].request, space.groups[at].request)
     # The floor keeps kernels that the model thinks hopeless from being out of reach of every seed.
     return max(math.exp(-(ratio - 1) / WARMTH), 1e-6) * (NEIGHBOUR if near else 1.0)

@@ -11,7 +11,7 @@ Request: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     """Tokens as the API counts them: sent anew, read from its cache, written to it for five minutes or for
     an hour, and answered."""
 
@@ -21,12 +21,14 @@ class Usage:
     written_hour: int = 0
     output: int = 0
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Usage)))
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(TokenUsage)))
 
-    def beyond(self, other: Usage) -> Usage:
+    def beyond(self, other: TokenUsage) -> TokenUsage:
         """What this has more than the other."""
-        return Usage(*(max(0, getattr(self, f.name) - getattr(other, f.name)) for f in fields(Usage)))
+        return TokenUsage(
+            *(max(0, getattr(self, f.name) - getattr(other, f.name)) for f in fields(TokenUsage))
+        )
 
     @property
     def prompt(self) -> int:
@@ -34,12 +36,12 @@ class Usage:
         return self.input + self.cached + self.written + self.written_hour
 
 
-OnUsage: TypeAlias = Callable[[str, Usage], None]
+OnUsage: TypeAlias = Callable[[str, TokenUsage], None]
 """Told of tokens as soon as they are known, each once, with the model that answers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """A message, complete. `content` are its blocks as they must be sent back, `stop` why it ended, `detail`
     the service's words about that. `seconds` from sending to its end, waits between tries not counted.
     `said`: what was tried before."""
@@ -47,7 +49,7 @@ class Reply:
     content: tuple[Mapping[str, Any], ...]
     stop: str
     model: str
-    usage: Usage
+    usage: TokenUsage
     seconds: float = 0.0
     detail: str = ""
     said: tuple[str, ...] = ()
@@ -57,17 +59,17 @@ class Reply:
         return "\n".join(str(b.get("text", "")) for b in self.content if b.get("type") == "text")
 
 
-class Service(Protocol):
+class MessageService(Protocol):
     """Raises `ucutlass.agent.proposer.ProposerFailed`. What was spent is told first."""
 
-    def send(self, request: Request, on_usage: OnUsage) -> Reply: ...
+    def send(self, request: Request, on_usage: OnUsage) -> ModelReply: ...
 
 
-def reply_to_json(reply: Reply) -> dict[str, Any]:
+def reply_to_json(reply: ModelReply) -> dict[str, Any]:
     return asdict(reply)
 
 
-def reply_of_json(value: Mapping[str, Any]) -> Reply:
+def reply_of_json(value: Mapping[str, Any]) -> ModelReply:
     """Raises TypeError, KeyError for what is no reply."""
-    held = {**value, "usage": Usage(**value["usage"])}
-    return Reply(**{**held, "content": tuple(held["content"]), "said": tuple(held["said"])})
+    held = {**value, "usage": TokenUsage(**value["usage"])}
+    return ModelReply(**{**held, "content": tuple(held["content"]), "said": tuple(held["said"])})

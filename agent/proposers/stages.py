@@ -14,19 +14,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from ucutlass.agent.problem import Problem
+from ucutlass.agent.problem import OptimizationProblem
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers import cuts
-from ucutlass.agent.proposers.cuts import Cut
-from ucutlass.agent.proposers.pipeline_plan import Looked, Place, Point, Times, look, stage_times
+from ucutlass.agent.proposers.cuts import CutProposal
+from ucutlass.agent.proposers.pipeline_plan import Place, PlannedCandidate, Point, Times, look, stage_times
 from ucutlass.agent.proposers.schedule_sampling import PROGRAMS, Draw, drawn, nominate, predicted
-from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.tune.policy import Seen
-from ucutlass.tune.source import NotWritten, with_stage_schedule
-from ucutlass.tune.space import Space, explore
+from ucutlass.tune.source import ScheduleNotWritten, with_stage_schedule
+from ucutlass.tune.space import ScheduleSpace, explore
 
 QUICKER = 0.99
 """What a stage's kernel must take at most, of the time of the one that stands there, to be put in its place:
@@ -34,23 +34,23 @@ two readings of one kernel differ by a per cent."""
 
 
 @dataclass(slots=True)
-class Stages:
+class StageProposer:
     """Proposes cuts of a pipeline and schedules of its stages; no cut with the same kernels twice.
 
     `knowing`: estimates and measured times weigh, and what was measured is put together. Else everything
     that is legal is as likely, as `draw` should have it then.
     """
 
-    problem: Problem
+    problem: OptimizationProblem
     device: Device | None
     seed: int = 0
     draw: Draw = nominate
     knowing: bool = True
     count: int = PROGRAMS
-    _looked: dict[str, Looked | None] = field(default_factory=dict)
-    _spaces: dict[Place, Space] = field(default_factory=dict)
+    _looked: dict[str, PlannedCandidate | None] = field(default_factory=dict)
+    _spaces: dict[Place, ScheduleSpace] = field(default_factory=dict)
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         parent = ask.pick.parent
         here = self.look(state.tree[parent].text)
         if here is None:  # no pipeline, or none that plans: nothing of it can be varied
@@ -63,12 +63,12 @@ class Stages:
         ).programs()
         return Answer(programs, exhausted=not programs)
 
-    def look(self, text: str) -> Looked | None:
+    def look(self, text: str) -> PlannedCandidate | None:
         if text not in self._looked:
             self._looked[text] = look(text, self.problem, self.device)
         return self._looked[text]
 
-    def space(self, here: Looked, stage: int) -> Space:
+    def space(self, here: PlannedCandidate, stage: int) -> ScheduleSpace:
         """What the stage, which is no torch function, may run by as it stands."""
         place, step = here.places[stage], here.plan.stages[stage].step
         assert place is not None and step.kernel is not None
@@ -83,7 +83,7 @@ class Stages:
 LEAST = 1e-9
 """Seconds that anything is taken to last."""
 
-Option: TypeAlias = Cut | int
+Option: TypeAlias = CutProposal | int
 """What a proposal may change: a cut, or how the stage of this number runs."""
 
 
@@ -91,21 +91,21 @@ Option: TypeAlias = Cut | int
 class _Turn:
     """One answer: from candidate `here`, number `parent` of the tree. `tried` grows with what is proposed."""
 
-    of: Stages
+    of: StageProposer
     parent: int
-    here: Looked
-    known: Mapping[int, Looked]
+    here: PlannedCandidate
+    known: Mapping[int, PlannedCandidate]
     times: Times
     chance: random.Random
     tried: set[Point]
 
-    def programs(self) -> list[Written]:
+    def programs(self) -> list[ProposedProgram]:
         """At most so many as an answer has; none where nothing is left."""
         made = [one for one in [self._together() if self.of.knowing else None] if one is not None]
         options = self._options()
         while options and len(made) < self.of.count:
             (option,) = self.chance.choices(list(options), list(options.values()))
-            one = self._cut(option) if isinstance(option, Cut) else self._varied(option)
+            one = self._cut(option) if isinstance(option, CutProposal) else self._varied(option)
             if one is None:
                 del options[option]
             else:
@@ -124,8 +124,8 @@ class _Turn:
         weights: dict[Option, float] = {c: (self.here.seconds / max(c.seconds, LEAST)) ** 2 for c in found}
         return weights | {i: times[i] / max(whole, LEAST) for i in stages}
 
-    def _cut(self, cut: Cut) -> Written | None:
-        return Written(cut.text, cut.why) if self._new(cut.text) else None
+    def _cut(self, cut: CutProposal) -> ProposedProgram | None:
+        return ProposedProgram(cut.text, cut.why) if self._new(cut.text) else None
 
     def _new(self, text: str) -> bool:
         """Whether it plans to what was not tried; then it is."""
@@ -135,7 +135,7 @@ class _Turn:
         self.tried.add(one.point)
         return True
 
-    def _varied(self, stage: int) -> Written | None:
+    def _varied(self, stage: int) -> ProposedProgram | None:
         space = self.of.space(self.here, stage)
         groups = {group.plan: at for at, group in enumerate(space.groups)}
 
@@ -147,13 +147,13 @@ class _Turn:
         found = drawn(self.of.draw, write, space, self._seen(stage, groups), own, self.chance, 1)
         for at, text in found:
             name = self.here.plan.stages[stage].step.name
-            return Written(text, f"{name}: {show(space.groups[at].request)}, {predicted(space, at)}")
+            return ProposedProgram(text, f"{name}: {show(space.groups[at].request)}, {predicted(space, at)}")
         return None
 
-    def _with(self, one: Looked, stage: int, winner: Planned) -> str | None:
+    def _with(self, one: PlannedCandidate, stage: int, winner: Planned) -> str | None:
         try:
             return with_stage_schedule(one.checked, one.pipeline, one.plan, stage, winner, self.of.device)
-        except NotWritten:
+        except ScheduleNotWritten:
             return None
 
     def _seen(self, stage: int, groups: Mapping[Plan, int]) -> Seen:
@@ -173,7 +173,7 @@ class _Turn:
                 if other == place:
                     yield node, stage, self.times[node][stage] if node in self.times else None
 
-    def _together(self) -> Written | None:
+    def _together(self) -> ProposedProgram | None:
         """The candidate with the quickest kernel that each stage was measured with, where that is another."""
         if self.parent not in self.times:
             return None
@@ -193,4 +193,4 @@ class _Turn:
                 one, changed = then, [*changed, self.here.plan.stages[stage].step.name]
         if not changed or not self._new(one.text):
             return None
-        return Written(one.text, f"the quickest kernels that were seen of {', '.join(changed)}")
+        return ProposedProgram(one.text, f"the quickest kernels that were seen of {', '.join(changed)}")

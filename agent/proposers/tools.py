@@ -17,7 +17,7 @@ from ucutlass import frontend, ir
 from ucutlass.advice import advise, facts_of
 from ucutlass.agent.advisor import lines
 from ucutlass.agent.proposer import Measure
-from ucutlass.agent.proposers.problem_facts import Subject, bound_lines
+from ucutlass.agent.proposers.problem_facts import ProblemDescription, bound_lines
 from ucutlass.agent.proposers.quoting import plain
 from ucutlass.codes import CODES
 from ucutlass.diagnostics import ProgramError, render
@@ -51,7 +51,7 @@ class Tool:
     call: Callable[[Mapping[str, Any]], str]
 
 
-def toolbox(subject: Subject, measure: Measure | None = None) -> tuple[Tool, ...]:
+def toolbox(subject: ProblemDescription, measure: Measure | None = None) -> tuple[Tool, ...]:
     """In the order in which they are offered, which must stay: an API caches by it."""
     of = partial(_of_program, Front(subject))
     found = [
@@ -89,7 +89,7 @@ class Front:
     """Shows that the compiler gets through a text, before this process reads it: a text on which it hangs,
     or takes the machine's memory, ends a process that nobody needs."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: ProblemDescription) -> None:
         self._subject = subject
         self._process = isolation.Warm()
 
@@ -145,12 +145,12 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 # --- what they say ---------------------------------------------------------------
 
 
-def check(subject: Subject, text: str) -> str:
+def check(subject: ProblemDescription, text: str) -> str:
     _planned(_read(subject, text))
     return "fine: it parses, its types agree, and its schedule is legal for these extents"
 
 
-def described(subject: Subject, text: str, advised: bool = True) -> str:
+def described(subject: ProblemDescription, text: str, advised: bool = True) -> str:
     """How the compiler runs a program; `advised` adds what its rules say. Raises ProgramError, ShapeError."""
     read = _read(subject, text)
     planned = _planned(read)
@@ -166,7 +166,7 @@ def described(subject: Subject, text: str, advised: bool = True) -> str:
     return "\n".join([*_explained(explain(planned, bound)), *said])
 
 
-def speed_of_light(subject: Subject, text: str) -> str:
+def speed_of_light(subject: ProblemDescription, text: str) -> str:
     read = _read(subject, text)
     return "\n".join(bound_lines(read.checked, read.program, read.extents, subject.arch, subject.hardware))
 
@@ -231,13 +231,13 @@ def _words(text: str) -> set[str]:
 class _Read:
     """A program of the problem's name at the problem's extents."""
 
-    subject: Subject
+    subject: ProblemDescription
     checked: frontend.Checked
     program: ir.Program
     extents: Mapping[str, int]
 
 
-def _read(subject: Subject, text: str) -> _Read:
+def _read(subject: ProblemDescription, text: str) -> _Read:
     """Raises ProgramError, ShapeError."""
     checked = frontend.read_text(text, "program")
     program = frontend.program(checked, subject.program)

@@ -17,11 +17,11 @@ from typing import Any
 
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.service import (
+    MessageService,
+    ModelReply,
     OnUsage,
-    Reply,
     Request,
-    Service,
-    Usage,
+    TokenUsage,
     reply_of_json,
     reply_to_json,
 )
@@ -43,18 +43,18 @@ class NotTraffic(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordingService:
     """A service whose replies are written down before they are given. A line that a kill cut off is taken
     away by the next one: its reply was never given."""
 
-    service: Service
+    service: MessageService
     path: Path
 
-    def send(self, request: Request, on_usage: OnUsage) -> Reply:
+    def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         """Raises OSError where the file cannot be written."""
-        told: list[tuple[str, Usage]] = []
+        told: list[tuple[str, TokenUsage]] = []
 
-        def tell(model: str, usage: Usage) -> None:
+        def tell(model: str, usage: TokenUsage) -> None:
             told.append((model, usage))
             on_usage(model, usage)
 
@@ -76,38 +76,38 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedReply:
     """A reply, and what was told of usage while it came: sums of dollars depend on the steps."""
 
-    reply: Reply
-    told: tuple[tuple[str, Usage], ...]
+    reply: ModelReply
+    told: tuple[tuple[str, TokenUsage], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Replaying:
+class ReplayingService:
     """A service that knows only what was recorded. Of a request that was recorded twice (its first answer
     was lost with its process) the last reply holds."""
 
     path: Path
-    replies: Mapping[str, Recorded] = field(repr=False)
+    replies: Mapping[str, RecordedReply] = field(repr=False)
 
     @staticmethod
-    def open(path: Path) -> Replaying:
+    def open(path: Path) -> ReplayingService:
         """Raises NotTraffic, OSError."""
-        replies: dict[str, Recorded] = {}
+        replies: dict[str, RecordedReply] = {}
         lines = path.read_bytes()[: _whole(path)].splitlines()
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 if row["version"] != VERSION or row["digest"] != digest(row["request"]):
                     raise ValueError("its digest is not that of its request")
-                told = tuple((str(model), Usage(**usage)) for model, usage in row["told"])
-                replies[row["digest"]] = Recorded(reply_of_json(row["reply"]), told)
+                told = tuple((str(model), TokenUsage(**usage)) for model, usage in row["told"])
+                replies[row["digest"]] = RecordedReply(reply_of_json(row["reply"]), told)
             except (ValueError, KeyError, TypeError) as problem:
                 raise NotTraffic(f"{path}:{number} is no recorded request: {problem!r}") from problem
-        return Replaying(path, replies)
+        return ReplayingService(path, replies)
 
-    def send(self, request: Request, on_usage: OnUsage) -> Reply:
+    def send(self, request: Request, on_usage: OnUsage) -> ModelReply:
         key = digest(request)
         found = self.replies.get(key)
         if found is None:

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from ucutlass.agent.proposer import Answer
-from ucutlass.agent.proposers.answer import Hypothesis, Nominated, nominations
+from ucutlass.agent.proposers.answer import Hypothesis, Nominations, nominations
 from ucutlass.agent.search.mantis import HYPOTHESES
-from ucutlass.agent.session import State
+from ucutlass.agent.session import SessionState
 
 FAR = 5.0
 """The gap to the bound beyond which ambition is rewarded more than in proportion."""
@@ -22,7 +22,7 @@ def roi(hypothesis: Hypothesis, gap: float | None) -> float:
     return float(hypothesis.speedup**power / (hypothesis.build_risk * hypothesis.speed_risk))
 
 
-def gap(state: State) -> float | None:
+def gap(state: SessionState) -> float | None:
     """Of the fastest result so far."""
     best = state.tree.best()
     if best is None or best.seconds is None or state.scale.bound <= 0:
@@ -38,7 +38,7 @@ def ranked(hypotheses: Sequence[Hypothesis], gap: float | None) -> list[Hypothes
 _MARK = "hypothesis "
 
 
-def words(nominated: Nominated, gap: float | None) -> str:
+def words(nominated: Nominations, gap: float | None) -> str:
     """The note of a triage: what `chosen` reads again."""
     lines = [f"gap to the bound: {'unknown' if gap is None else f'{gap:.3g}'}"]
     for rank, h in enumerate(ranked(nominated.hypotheses, gap), 1):
@@ -49,7 +49,7 @@ def words(nominated: Nominated, gap: float | None) -> str:
     return "\n".join(lines)
 
 
-def triaged(state: State) -> Answer:
+def triaged(state: SessionState) -> Answer:
     """The answer of the role, for every proposer; costs nothing."""
     nominated = next((n.text for n in reversed(state.notes) if n.role == "nominate"), "")
     return Answer(note=words(nominations(nominated), gap(state)))

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ucutlass.agent.budget import NOTHING, Budget, Spend
-from ucutlass.agent.journal import Event
-from ucutlass.agent.session import OUTCOMES, State, advance, replayed
-from ucutlass.agent.stop import Standing, Stop, reason
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.session import OUTCOMES, SessionState, advance, replayed
+from ucutlass.agent.stop import SearchStanding, StopRule, reason
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedSession:
     """A session that ran on: seconds of each attempt in order, the problem's own program first (None: no
     result), and what had been spent when each was judged. `ended` is why it ended, None where it did not."""
 
@@ -36,10 +36,10 @@ class NothingRecorded(ValueError):
     """No session has a result to be compared with."""
 
 
-def recorded(problem: str, events: Sequence[Event]) -> Recorded:
+def recorded(problem: str, events: Sequence[JournalEvent]) -> RecordedSession:
     """From a session's events. Raises NotASession, and NothingRecorded where nothing was judged."""
     last = replayed(events)
-    state = State()
+    state = SessionState()
     spends: list[Spend] = []
     for event in events:
         advance(state, event)  # a state changes in place: its values are taken as they pass
@@ -48,25 +48,25 @@ def recorded(problem: str, events: Sequence[Event]) -> Recorded:
     if not spends:
         raise NothingRecorded(f"{problem}: nothing was judged")
     seconds = tuple(n.seconds for n in last.tree.nodes)
-    return Recorded(problem, seconds, tuple(spends), last.scale.bound, last.scale.baseline, last.ended)
+    return RecordedSession(problem, seconds, tuple(spends), last.scale.bound, last.scale.baseline, last.ended)
 
 
-def cut(session: Recorded, stop: Stop) -> int:
+def cut(session: RecordedSession, stop: StopRule) -> int:
     """How many attempts the rule lets a session make, the problem's own program counted."""
     for made in range(1, len(session.seconds)):
-        standing = Standing(session.seconds[:made], session.bound, session.baseline, NOTHING)
+        standing = SearchStanding(session.seconds[:made], session.bound, session.baseline, NOTHING)
         if reason(stop, Budget(None), standing) is not None:
             return made
     return len(session.seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class RuleSavings:
     """A rule over sessions. `attempts` and `tokens` are shares saved (tokens None where none were spent),
     `retained` the geometric mean of speed-ups over that of the whole sessions, `least` the least of one
     session, `gain` the efficiency gain in tokens, or in attempts where there were none."""
 
-    stop: Stop
+    stop: StopRule
     sessions: int
     attempts: float
     tokens: float | None
@@ -75,7 +75,7 @@ class Saved:
     gain: float
 
 
-def saved(sessions: Sequence[Recorded], stop: Stop) -> Saved:
+def saved(sessions: Sequence[RecordedSession], stop: StopRule) -> RuleSavings:
     """Sessions in which nothing was right are left out of what is retained, and counted in what is saved.
     Raises NothingRecorded where there is none else."""
     cuts = [cut(s, stop) for s in sessions]
@@ -87,7 +87,7 @@ def saved(sessions: Sequence[Recorded], stop: Stop) -> Saved:
     whole = sum(s.spends[-1].tokens for s in sessions)
     retained = math.exp(statistics.fmean(math.log(k) for k in kept))
     share = spent / whole if whole else made / all_made
-    return Saved(
+    return RuleSavings(
         stop,
         len(sessions),
         1 - made / all_made,
@@ -98,7 +98,7 @@ def saved(sessions: Sequence[Recorded], stop: Stop) -> Saved:
     )
 
 
-def _kept(session: Recorded, made: int) -> float:
+def _kept(session: RecordedSession, made: int) -> float:
     """The whole session's best time over that at the cut. A rule never cuts before something is right."""
     whole, there = _best(session.seconds), _best(session.seconds[:made])
     assert whole is not None and there is not None
@@ -114,9 +114,9 @@ PATIENCE = (None, 4, 8, 12, 16, 24)
 """The grid of rules; the paper's best points lie at eps 0.25 to 2.50 and patience 12 to 16."""
 
 
-def grid(sessions: Sequence[Recorded]) -> list[Saved]:
+def grid(sessions: Sequence[RecordedSession]) -> list[RuleSavings]:
     """Every rule of the grid, the largest efficiency gain first."""
-    found = [saved(sessions, Stop(eps, patience)) for eps in EPS for patience in PATIENCE]
+    found = [saved(sessions, StopRule(eps, patience)) for eps in EPS for patience in PATIENCE]
     return sorted(found, key=lambda s: -s.gain)
 
 
@@ -124,7 +124,7 @@ ENOUGH = 0.95
 """Of the whole sessions' speed-up: what a rule is to retain (arXiv 2603.29010)."""
 
 
-def best_first(rules: Sequence[Saved]) -> list[Saved]:
+def best_first(rules: Sequence[RuleSavings]) -> list[RuleSavings]:
     """Rules that retain ENOUGH before all others, then by what they gain: the most efficient rule of all
     is to give up at once."""
     return sorted(rules, key=lambda s: (s.retained < ENOUGH, -s.gain, -s.retained))

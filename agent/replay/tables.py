@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, OnSpend
 from ucutlass.agent.proposers.schedule_sampling import blindly, nominate
-from ucutlass.agent.run import Judged, Session, opened, run
+from ucutlass.agent.run import CandidateJudgement, OptimizationSession, opened, run
 from ucutlass.agent.search import Name
-from ucutlass.agent.session import Ask, Settings, State, Written
-from ucutlass.agent.stop import Stop
-from ucutlass.tune.tables import Table
+from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
+from ucutlass.tune.tables import RecordedTable
 
 CLOSE = 0.95
 """Of the recorded best's speed: what attempts are counted to."""
@@ -30,28 +30,28 @@ SEEDS = 20
 
 
 @dataclass(slots=True)
-class Kept:
+class MemoryJournal:
     """Events in memory, for sessions that need not outlast the process."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[JournalEvent] = field(default_factory=list)
 
-    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event:
-        event = Event(number, kind, body, "")
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent:
+        event = JournalEvent(number, kind, body, "")
         self.events.append(event)
         return event
 
 
 @dataclass(frozen=True, slots=True)
-class TableBench:
+class TableEvaluator:
     """A candidate's text is the number of its group."""
 
-    table: Table
+    table: RecordedTable
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> Judged:
-        return Judged(Timed(self.table.best_of(int(text))))
+    def judge(self, text: str) -> CandidateJudgement:
+        return CandidateJudgement(TimedOutcome(self.table.best_of(int(text))))
 
 
 Knows: TypeAlias = Literal["ranking", "nothing", "not even the past"]
@@ -64,11 +64,11 @@ attempt."""
 
 @dataclass(frozen=True, slots=True)
 class TableProposer:
-    table: Table
+    table: RecordedTable
     seed: int
     knows: Knows = "ranking"
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         seen: dict[int, float | None] = {int(n.text): n.seconds for n in state.tree.nodes}
         chance = random.Random(f"{self.seed}:{ask.call}:propose")
         parent = int(state.tree[ask.pick.parent].text)
@@ -76,12 +76,12 @@ class TableProposer:
             seen = {parent: None}
         draw = nominate if self.knows == "ranking" else blindly
         drawn = draw(self.table.space, seen, parent, chance, 1)
-        programs = [Written(str(at), "") for at in drawn]
+        programs = [ProposedProgram(str(at), "") for at in drawn]
         return Answer(programs, exhausted=not drawn)
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class SearchTrace:
     """One search on one table. `shares[i]` is the recorded best's time over the best found with i + 1
     candidates, the compiler's own choice the first."""
 
@@ -96,31 +96,31 @@ class Course:
 
 
 def recording(
-    table: Table, search: Name, seed: int, knows: Knows = "ranking", attempts: int | None = None
-) -> tuple[Session, list[Event]]:
+    table: RecordedTable, search: Name, seed: int, knows: Knows = "ranking", attempts: int | None = None
+) -> tuple[OptimizationSession, list[JournalEvent]]:
     """A search without stop rules, with its events: for so many attempts, or until the table is empty or
     nothing is left to go on from."""
     most = len(table.space.groups) - 1
     budget = Budget(most if attempts is None else min(most, attempts))
-    settings = Settings(search, "single", budget, Stop(None, None), seed, 1)
+    settings = SessionSettings(search, "single", budget, StopRule(None, None), seed, 1)
     start, _ = table.space.start
     if knows != "ranking":
         start = random.Random(f"{seed}:start:{table.shape}").randrange(len(table.space.groups))
-    kept = Kept()
+    kept = MemoryJournal()
     session = opened(kept, {"text": str(start)}, settings, bound=table.space.bound, baseline=None)
-    run(session, TableProposer(table, seed, knows), TableBench(table))
+    run(session, TableProposer(table, seed, knows), TableEvaluator(table))
     return session, kept.events
 
 
-def course(table: Table, search: Name, seed: int, knows: Knows = "ranking") -> Course:
+def course(table: RecordedTable, search: Name, seed: int, knows: Knows = "ranking") -> SearchTrace:
     """A search's way through all of a table."""
     session, _ = recording(table, search, seed, knows)
     shares = [table.best / s for s in session.state.tree.best_so_far() if s is not None]
-    return Course(table.shape, search, seed, tuple(shares))
+    return SearchTrace(table.shape, search, seed, tuple(shares))
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SearchComparison:
     """A search over tables and seeds: candidates to CLOSE of the best, by mean, median, and the tenth and
     ninetieth of a hundred; a course that never came there counts with all of its table."""
 
@@ -134,17 +134,17 @@ class Compared:
 
 
 def compare(
-    tables: Sequence[Table],
+    tables: Sequence[RecordedTable],
     searches: Sequence[Name],
     seeds: int = SEEDS,
     knows: Knows = "ranking",
     on_course: Callable[[], None] = lambda: None,
-) -> list[Compared]:
+) -> list[SearchComparison]:
     """Every search on every table with every seed; `on_course` hears when one is over. Raises ValueError
     without tables."""
     if not tables:
         raise ValueError("there are no tables to search")
-    found: list[Compared] = []
+    found: list[SearchComparison] = []
     for name in searches:
         rows: list[list[int]] = []
         for seed in range(seeds):
@@ -154,7 +154,7 @@ def compare(
                 on_course()
         counts = sorted(float(c) for row in rows for c in row)
         found.append(
-            Compared(
+            SearchComparison(
                 name,
                 statistics.fmean(counts),
                 statistics.median(counts),
@@ -166,7 +166,7 @@ def compare(
     return found
 
 
-def _count(table: Table, found: Course) -> int:
+def _count(table: RecordedTable, found: SearchTrace) -> int:
     return found.to(CLOSE) or len(table.space.groups)
 
 

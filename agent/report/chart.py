@@ -16,7 +16,7 @@ WIDTH = 720
 LEFT, RIGHT, TOP, BOTTOM = 78, 704, 18, 44
 """Pixels of the plot within the picture; BOTTOM is the room below it."""
 
-Shape: TypeAlias = Literal["dot", "cross", "diamond"]
+MarkShape: TypeAlias = Literal["dot", "cross", "diamond"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ChartAxis:
     """Values `low` to `high` onto pixels `start` to `end`."""
 
     low: float
@@ -50,7 +50,7 @@ class Mark:
 
     x: float
     y: float
-    shape: Shape
+    shape: MarkShape
     kind: str
     words: str
     link: str = ""
@@ -100,20 +100,20 @@ class Chart:
         return self.height - BOTTOM
 
 
-def linear(low: float, high: float, start: float, end: float) -> Axis:
-    return Axis(low, high if high > low else low + 1, start, end, False)
+def linear(low: float, high: float, start: float, end: float) -> ChartAxis:
+    return ChartAxis(low, high if high > low else low + 1, start, end, False)
 
 
-def logarithmic(values: Iterable[float], start: float, end: float, room: float = 1.08) -> Axis:
+def logarithmic(values: Iterable[float], start: float, end: float, room: float = 1.08) -> ChartAxis:
     """An axis around positive values, with a little room at both ends."""
     found = list(values)
-    return Axis(min(found) / room, max(found) * room, start, end, True)
+    return ChartAxis(min(found) / room, max(found) * room, start, end, True)
 
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
-def round_values(axis: Axis, most: int = 8) -> list[float]:
+def round_values(axis: ChartAxis, most: int = 8) -> list[float]:
     """Round values within an axis, at most so many: what its ticks stand at."""
     if axis.log:
         for within in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):

@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ucutlass.agent.budget import Spend, spend_of_json
-from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong, words
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.outcome import (
+    FailedOutcome,
+    Outcome,
+    RefusedOutcome,
+    RejectedOutcome,
+    RepeatedOutcome,
+    TimedOutcome,
+    WrongOutcome,
+    words,
+)
 from ucutlass.agent.report.sanitize import LINES, Excerpt, difference, excerpt, one_line
-from ucutlass.agent.session import OUTCOMES, NotASession, State, advance, replayed
-from ucutlass.agent.tree import Node, Objective, leading
+from ucutlass.agent.session import OUTCOMES, NotASession, SessionState, advance, replayed
+from ucutlass.agent.tree import CandidateNode, Objective, leading
 from ucutlass.ir.hardware import device_named
 from ucutlass.sol.bounds import data_sheet, lane_rate
 
@@ -47,7 +56,7 @@ browser opens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ReportedCandidate:
     """One node of the tree. `at` is what had been spent when it was judged, `cost` what its own judgement
     took. `share` is the bound's time over its own. `path`: it leads to the winner, or is it."""
 
@@ -101,7 +110,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class RooflineCeiling:
     """A ceiling of the device: `rate` operations per second, or bytes per second where it slopes."""
 
     name: str
@@ -117,7 +126,7 @@ class Roofline:
     lane: str
     operations: float
     bytes: float
-    roofs: tuple[Roof, ...]
+    roofs: tuple[RooflineCeiling, ...]
 
     @property
     def intensity(self) -> float:
@@ -125,7 +134,7 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True)
-class Purse:
+class BudgetLine:
     """One row of the budget. `most` is None where there is no limit."""
 
     name: str
@@ -134,7 +143,7 @@ class Purse:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """A call to the proposer that ended in an error."""
 
     call: int
@@ -143,7 +152,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SessionFacts:
     """`best[i]` is the least seconds among the first i + 1 candidates. `ended` is None for a session that
     is not over. `calls` are those to the proposer, `lost` those that never got an answer; `said` is what
     judging had to say of the machine."""
@@ -161,20 +170,20 @@ class Facts:
     baseline: float | None
     gain: Gain | None
     roofline: Roofline | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ReportedCandidate, ...]
     best: tuple[float | None, ...]
     counts: tuple[tuple[Kind, int], ...]
-    purse: tuple[Purse, ...]
+    purse: tuple[BudgetLine, ...]
     spend: Spend
     calls: int
     lost: int
-    failures: tuple[Failure, ...]
+    failures: tuple[CallFailure, ...]
     said: tuple[str, ...]
     program: Excerpt
     winner: Excerpt | None
 
 
-def facts(session: str, events: Sequence[Event]) -> Facts:
+def facts(session: str, events: Sequence[JournalEvent]) -> SessionFacts:
     """Everything that the events say. Raises NotASession for events that no session wrote, and for none."""
     state = replayed(events)
     if not events:
@@ -184,7 +193,7 @@ def facts(session: str, events: Sequence[Event]) -> Facts:
     made = _candidates(events, state)
     file, lane, arch = (one_line(str(problem.get(name, ""))) for name in ("file", "lane", "arch"))
     ended = None if state.ended is None else one_line(state.ended)
-    return Facts(
+    return SessionFacts(
         one_line(session),
         _name(problem),
         file,
@@ -212,7 +221,7 @@ def facts(session: str, events: Sequence[Event]) -> Facts:
     )
 
 
-def winner(state: State) -> Node | None:
+def winner(state: SessionState) -> CandidateNode | None:
     """The fastest that was confirmed, or by the objective one that is as fast and takes less energy; where
     none was confirmed, the fastest."""
     sure = [n for n in state.tree.leaders(len(state.tree)) if _kind(n.outcome) == "confirmed"]
@@ -225,7 +234,7 @@ def _name(problem: Mapping[str, Any]) -> str:
     return one_line(f"{problem.get('program', 'a program')} {given}".strip())
 
 
-def _settings(state: State) -> tuple[tuple[str, str], ...]:
+def _settings(state: SessionState) -> tuple[tuple[str, str], ...]:
     s, stop = state.settings, state.settings.stop
     near = "never" if stop.eps is None else f"within {stop.eps:.0%} of it"
     idle = "never" if stop.patience is None else f"after {stop.patience} of no more than {stop.progress:.0%}"
@@ -242,14 +251,14 @@ def _settings(state: State) -> tuple[tuple[str, str], ...]:
 # --- candidates ------------------------------------------------------------------
 
 
-def _candidates(events: Sequence[Event], state: State) -> tuple[Candidate, ...]:
+def _candidates(events: Sequence[JournalEvent], state: SessionState) -> tuple[ReportedCandidate, ...]:
     best = winner(state)
     path = {n.id for n in state.tree.path(best.id)} if best else set()
     roles = {e.body["call"]: e.body["roles"][e.body["step"]] for e in events if e.kind == "asked"}
     after = _after(events)
     lines = max(FEWEST, min(LINES, PAGE // max(1, len(after))))
     depths: list[int] = []
-    found: list[Candidate] = []
+    found: list[ReportedCandidate] = []
     for node, (at, cost, call) in zip(state.tree.nodes, after, strict=True):
         depths.append(0 if node.parent is None else depths[node.parent] + 1)
         role = roles.get(call, "the problem") if call is not None else "the problem"
@@ -257,10 +266,10 @@ def _candidates(events: Sequence[Event], state: State) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def _after(events: Sequence[Event]) -> list[tuple[Spend, Spend, int | None]]:
+def _after(events: Sequence[JournalEvent]) -> list[tuple[Spend, Spend, int | None]]:
     """By candidate: what had been spent once it was judged, what its judgement took, and the call that
     proposed it. States change in place, so values are taken as they pass."""
-    state = State()
+    state = SessionState()
     found: list[tuple[Spend, Spend, int | None]] = []
     for event in events:
         advance(state, event)
@@ -270,13 +279,20 @@ def _after(events: Sequence[Event]) -> list[tuple[Spend, Spend, int | None]]:
 
 
 def _candidate(
-    state: State, node: Node, depth: int, role: str, at: Spend, cost: Spend, path: bool, lines: int
-) -> Candidate:
-    timed = node.outcome if isinstance(node.outcome, Timed) else None
+    state: SessionState,
+    node: CandidateNode,
+    depth: int,
+    role: str,
+    at: Spend,
+    cost: Spend,
+    path: bool,
+    lines: int,
+) -> ReportedCandidate:
+    timed = node.outcome if isinstance(node.outcome, TimedOutcome) else None
     parent = "" if node.parent is None else state.tree[node.parent].text
-    records = node.outcome.records if isinstance(node.outcome, Timed | Rejected) else ()
+    records = node.outcome.records if isinstance(node.outcome, TimedOutcome | RejectedOutcome) else ()
     change = excerpt(node.text, lines) if node.parent is None else difference(parent, node.text, lines)
-    return Candidate(
+    return ReportedCandidate(
         node.id,
         node.parent,
         depth,
@@ -300,7 +316,7 @@ def _candidate(
     )
 
 
-def _opinion(state: State, node: Node) -> str:
+def _opinion(state: SessionState, node: CandidateNode) -> str:
     """What a model said of it, and that it is no verdict."""
     heard = state.opinions.get(node.id)
     if heard is None:
@@ -311,17 +327,17 @@ def _opinion(state: State, node: Node) -> str:
 
 def _kind(outcome: Outcome) -> Kind:
     match outcome:
-        case Refused():
+        case RefusedOutcome():
             return "refused"
-        case Repeated():
+        case RepeatedOutcome():
             return "repeated"
-        case Failed():
+        case FailedOutcome():
             return "failed"
-        case Wrong():
+        case WrongOutcome():
             return "wrong"
-        case Rejected():
+        case RejectedOutcome():
             return "rejected"
-        case Timed():
+        case TimedOutcome():
             return "read" if outcome.gain is None and not outcome.records else "confirmed"
 
 
@@ -329,12 +345,12 @@ def _share(bound: float, seconds: float | None) -> float | None:
     return bound / seconds if seconds and bound > 0 else None
 
 
-def _counts(made: Sequence[Candidate]) -> tuple[tuple[Kind, int], ...]:
+def _counts(made: Sequence[ReportedCandidate]) -> tuple[tuple[Kind, int], ...]:
     counted = Counter(c.kind for c in made)
     return tuple((kind, counted[kind]) for kind in KINDS if counted[kind])
 
 
-def _winner_text(state: State) -> Excerpt | None:
+def _winner_text(state: SessionState) -> Excerpt | None:
     best = winner(state)
     return None if best is None else excerpt(best.text)
 
@@ -342,9 +358,9 @@ def _winner_text(state: State) -> Excerpt | None:
 # --- what was gained -------------------------------------------------------------
 
 
-def _gain(state: State) -> Gain | None:
+def _gain(state: SessionState) -> Gain | None:
     best = winner(state)
-    if best is None or not isinstance(best.outcome, Timed):
+    if best is None or not isinstance(best.outcome, TimedOutcome):
         return None
     found, first = best.outcome, state.tree[0].seconds
     shrinkage = None if found.first is None else 1 - found.first / found.seconds
@@ -364,7 +380,7 @@ def _gain(state: State) -> Gain | None:
     )
 
 
-def _over(state: State, best: Node) -> int | None:
+def _over(state: SessionState, best: CandidateNode) -> int | None:
     sure = [n for n in state.tree.leaders(len(state.tree)) if _kind(n.outcome) == "confirmed"]
     return sure[0].id if sure and sure[0].id != best.id else None
 
@@ -386,24 +402,24 @@ def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
         return None
     rates = data_sheet(device)
     name, rate = lane_rate(lane, rates.flops)
-    roofs = (Roof("DRAM", rates.memory, True), Roof(name, rate, False))
+    roofs = (RooflineCeiling("DRAM", rates.memory, True), RooflineCeiling(name, rate, False))
     return Roofline(device.name, lane, operations, moved, roofs)
 
 
 # --- what was spent --------------------------------------------------------------
 
 
-def _purse(state: State) -> tuple[Purse, ...]:
+def _purse(state: SessionState) -> tuple[BudgetLine, ...]:
     spend, most = state.spend, state.settings.budget
     return (
-        Purse("attempts", spend.attempts, most.attempts),
-        Purse("tokens", spend.tokens, most.tokens),
-        Purse("dollars", spend.dollars, most.dollars),
-        Purse("seconds of GPU", spend.gpu_seconds, most.gpu_seconds),
-        Purse("seconds of work", spend.seconds, most.seconds),
+        BudgetLine("attempts", spend.attempts, most.attempts),
+        BudgetLine("tokens", spend.tokens, most.tokens),
+        BudgetLine("dollars", spend.dollars, most.dollars),
+        BudgetLine("seconds of GPU", spend.gpu_seconds, most.gpu_seconds),
+        BudgetLine("seconds of work", spend.seconds, most.seconds),
     )
 
 
-def _failures(events: Sequence[Event]) -> tuple[Failure, ...]:
+def _failures(events: Sequence[JournalEvent]) -> tuple[CallFailure, ...]:
     failed = [e for e in events if e.kind == "failed"]
-    return tuple(Failure(e.body["call"], one_line(e.body["words"], 600), one_line(e.at)) for e in failed)
+    return tuple(CallFailure(e.body["call"], one_line(e.body["words"], 600), one_line(e.at)) for e in failed)

@@ -9,39 +9,39 @@ from ucutlass.agent.report.chart import (
     LEFT,
     RIGHT,
     TOP,
-    Axis,
     Chart,
+    ChartAxis,
     Curve,
     Label,
     Mark,
-    Shape,
+    MarkShape,
     Tick,
     linear,
     logarithmic,
     number,
     round_values,
 )
-from ucutlass.agent.report.facts import Candidate, Facts, Kind, Roofline
+from ucutlass.agent.report.facts import Kind, ReportedCandidate, Roofline, SessionFacts
 from ucutlass.agent.report.sanitize import one_line
 
 HEIGHT = 300
 
-_SHAPES: dict[Kind, Shape] = {"confirmed": "dot", "read": "dot"}
+_SHAPES: dict[Kind, MarkShape] = {"confirmed": "dot", "read": "dot"}
 """What is no result is a cross: results are told from others by more than their colour."""
 
 
-def shape(candidate: Candidate, best: int | None) -> Shape:
+def shape(candidate: ReportedCandidate, best: int | None) -> MarkShape:
     return "diamond" if candidate.id == best else _SHAPES.get(candidate.kind, "cross")
 
 
-def best_id(facts: Facts) -> int | None:
+def best_id(facts: SessionFacts) -> int | None:
     return None if facts.gain is None else facts.gain.candidate
 
 
 # --- best so far -----------------------------------------------------------------
 
 
-def progress(facts: Facts) -> list[Chart]:
+def progress(facts: SessionFacts) -> list[Chart]:
     """Best so far over attempts, tokens and seconds; what was not spent has no chart."""
     charts = [
         _progress(facts, "attempts", "attempts", lambda c: float(c.at.attempts)),
@@ -51,7 +51,9 @@ def progress(facts: Facts) -> list[Chart]:
     return [c for c in charts if c is not None]
 
 
-def _progress(facts: Facts, id: str, across: str, spent: Callable[[Candidate], float]) -> Chart | None:
+def _progress(
+    facts: SessionFacts, id: str, across: str, spent: Callable[[ReportedCandidate], float]
+) -> Chart | None:
     made = facts.candidates
     timed = [c.seconds for c in made if c.seconds is not None]
     most = max((spent(c) for c in made), default=0.0)
@@ -99,7 +101,7 @@ def _progress(facts: Facts, id: str, across: str, spent: Callable[[Candidate], f
     )
 
 
-def _levels(facts: Facts, y: Axis) -> tuple[tuple[Curve, ...], tuple[Label, ...]]:
+def _levels(facts: SessionFacts, y: ChartAxis) -> tuple[tuple[Curve, ...], tuple[Label, ...]]:
     """The bound and the baseline, with their names at the right."""
     curves, labels = [], []
     for seconds, name in ((facts.bound, "bound"), (facts.baseline or 0.0, "baseline")):
@@ -119,7 +121,7 @@ def _us(seconds: float | None) -> str:
 # --- the roofline ----------------------------------------------------------------
 
 
-def roofline(facts: Facts) -> Chart | None:
+def roofline(facts: SessionFacts) -> Chart | None:
     """Every result under the device's ceilings; without the program's work, under the bound; None where
     that is not known either."""
     timed = [c for c in facts.candidates if c.seconds is not None]
@@ -130,7 +132,7 @@ def roofline(facts: Facts) -> Chart | None:
     return _shares(facts, timed) if facts.bound > 0 else None
 
 
-def _roofline(facts: Facts, work: Roofline, timed: Sequence[Candidate]) -> Chart:
+def _roofline(facts: SessionFacts, work: Roofline, timed: Sequence[ReportedCandidate]) -> Chart:
     rates = [work.operations / c.seconds for c in timed if c.seconds]
     slope = next(r for r in work.roofs if r.slopes)
     flat = next(r for r in work.roofs if not r.slopes)
@@ -182,11 +184,11 @@ def _roofline(facts: Facts, work: Roofline, timed: Sequence[Candidate]) -> Chart
     )
 
 
-def _placed(x: Axis, y: Axis, *points: tuple[float, float]) -> tuple[tuple[float, float], ...]:
+def _placed(x: ChartAxis, y: ChartAxis, *points: tuple[float, float]) -> tuple[tuple[float, float], ...]:
     return tuple((x.at(a), y.at(b)) for a, b in points)
 
 
-def _shares(facts: Facts, timed: Sequence[Candidate]) -> Chart:
+def _shares(facts: SessionFacts, timed: Sequence[ReportedCandidate]) -> Chart:
     """Without work and bytes: each result's share of the bound."""
     shares = [c.share for c in timed if c.share is not None]
     x = linear(0, max(1, len(facts.candidates) - 1), LEFT, RIGHT)
@@ -228,7 +230,7 @@ LARGEST = 250
 """Candidates up to which a picture of the tree says anything."""
 
 
-def tree(facts: Facts) -> Chart | None:
+def tree(facts: SessionFacts) -> Chart | None:
     """Who was made from whom, a generation a row; None for a tree that is too small or too large for a
     picture (the list below it has every candidate)."""
     made = facts.candidates
@@ -285,7 +287,7 @@ def tree(facts: Facts) -> Chart | None:
     )
 
 
-def _places(made: Sequence[Candidate]) -> tuple[dict[int, float], int]:
+def _places(made: Sequence[ReportedCandidate]) -> tuple[dict[int, float], int]:
     """A column for each leaf, in the order of a walk through the tree; parents over the middle of their
     children. Children come after their parents, so no recursion is needed."""
     children: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ucutlass.agent.report import figures
 from ucutlass.agent.report.chart import LEFT, RIGHT, TOP, WIDTH
-from ucutlass.agent.report.facts import KINDS, Candidate, Facts
+from ucutlass.agent.report.facts import KINDS, ReportedCandidate, SessionFacts
 
 FOLDER = Path(__file__).parent
 
@@ -26,7 +26,7 @@ INDENT = 8
 fastest is as deep as it is long."""
 
 
-def page(facts: Facts) -> str:
+def page(facts: SessionFacts) -> str:
     """The whole HTML document."""
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -50,12 +50,12 @@ def page(facts: Facts) -> str:
     )
 
 
-def walk(made: Sequence[Candidate]) -> list[Candidate]:
+def walk(made: Sequence[ReportedCandidate]) -> list[ReportedCandidate]:
     """Candidates so that each stands right below its parent or its elder siblings' descendants."""
-    children: dict[int | None, list[Candidate]] = {}
+    children: dict[int | None, list[ReportedCandidate]] = {}
     for c in made:
         children.setdefault(c.parent, []).append(c)
-    found: list[Candidate] = []
+    found: list[ReportedCandidate] = []
     waiting = list(reversed(children.get(None, [])))
     while waiting:
         found.append(waiting.pop())
@@ -63,7 +63,7 @@ def walk(made: Sequence[Candidate]) -> list[Candidate]:
     return found
 
 
-def evidence(facts: Facts) -> list[Candidate]:
+def evidence(facts: SessionFacts) -> list[ReportedCandidate]:
     """Candidates that the audit judged: the rejected, and those with records."""
     return [c for c in facts.candidates if c.kind == "rejected" or c.records]
 

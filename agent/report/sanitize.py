@@ -23,7 +23,7 @@ LineKind: TypeAlias = Literal["same", "added", "removed", "place"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """A piece of a line. `changed`: it is not in the line that this one replaces, or that replaces it."""
 
     text: str
@@ -31,11 +31,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line without the sign that tells its kind."""
 
     kind: LineKind
-    parts: tuple[Part, ...]
+    parts: tuple[TextPart, ...]
 
     @property
     def text(self) -> str:
@@ -46,7 +46,7 @@ class Line:
 class Excerpt:
     """Lines to show. `whole` is False where some, or parts of some, are left out."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[TextLine, ...]
     whole: bool
     compared: bool = True
 
@@ -98,7 +98,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _cut(lines: Iterable[tuple[LineKind, str]], most: int) -> Excerpt:
-    kept: list[Line] = []
+    kept: list[TextLine] = []
     whole = True
     for kind, text in lines:
         if len(kept) == most:
@@ -106,30 +106,30 @@ def _cut(lines: Iterable[tuple[LineKind, str]], most: int) -> Excerpt:
         if len(text) > WIDTH:
             whole = False
         shown = plain(text[:WIDTH]) + ("…" if len(text) > WIDTH else "")
-        kept.append(Line(kind, (Part(shown),)))
+        kept.append(TextLine(kind, (TextPart(shown),)))
     return Excerpt(tuple(kept), whole)
 
 
 # --- words -----------------------------------------------------------------------
 
 
-def _worded(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+def _worded(lines: tuple[TextLine, ...]) -> tuple[TextLine, ...]:
     """With the words that changed where lines were replaced by as many: a schedule is one long line."""
     runs = [list(run) for _, run in itertools.groupby(lines, key=lambda line: line.kind)]
     for old, new in itertools.pairwise(runs):
         if (old[0].kind, new[0].kind, len(old)) == ("removed", "added", len(new)):
             for at, (before, after) in enumerate(zip(old, new, strict=True)):
                 left, right = _paired(before.text, after.text)
-                old[at], new[at] = Line("removed", left), Line("added", right)
+                old[at], new[at] = TextLine("removed", left), TextLine("added", right)
     return tuple(itertools.chain.from_iterable(runs))
 
 
-def _paired(before: str, after: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+def _paired(before: str, after: str) -> tuple[tuple[TextPart, ...], tuple[TextPart, ...]]:
     old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
-    left: list[Part] = []
-    right: list[Part] = []
+    left: list[TextPart] = []
+    right: list[TextPart] = []
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
-        left += [Part("".join(old[a:b]), tag != "equal")] if b > a else []
-        right += [Part("".join(new[c:d]), tag != "equal")] if d > c else []
+        left += [TextPart("".join(old[a:b]), tag != "equal")] if b > a else []
+        right += [TextPart("".join(new[c:d]), tag != "equal")] if d > c else []
     return tuple(left), tuple(right)

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias
 
 from ucutlass.agent.search import epsilon, flat, mantis, mcts
-from ucutlass.agent.search.selection import Pick, Scale
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.search.selection import Selection, TimeScale
+from ucutlass.agent.tree import CandidateTree
 
 Name: TypeAlias = Literal["flat", "epsilon", "mcts", "mantis"]
 
@@ -23,11 +23,11 @@ Name: TypeAlias = Literal["flat", "epsilon", "mcts", "mantis"]
 class Search(Protocol):
     """`pick` gives the node to go on from, or None where nothing is left to try."""
 
-    def __call__(self, tree: Tree, scale: Scale, chance: random.Random) -> Pick | None: ...
+    def __call__(self, tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SearchEntry:
     """`says` is one line for the command line's help; `source` is where it is from."""
 
     search: Search
@@ -35,15 +35,15 @@ class Described:
     source: str
 
 
-SEARCHES: Mapping[Name, Described] = MappingProxyType(
+SEARCHES: Mapping[Name, SearchEntry] = MappingProxyType(
     {
-        "flat": Described(flat.pick, "always from the fastest", "arXiv 2603.29010, MI"),
-        "epsilon": Described(epsilon.pick, "the fastest, or by chance any open leaf", "arXiv 2510.16996"),
-        "mcts": Described(mcts.pick, "Monte Carlo tree search with widening", "arXiv 2606.26453"),
-        "mantis": Described(
+        "flat": SearchEntry(flat.pick, "always from the fastest", "arXiv 2603.29010, MI"),
+        "epsilon": SearchEntry(epsilon.pick, "the fastest, or by chance any open leaf", "arXiv 2510.16996"),
+        "mcts": SearchEntry(mcts.pick, "Monte Carlo tree search with widening", "arXiv 2606.26453"),
+        "mantis": SearchEntry(
             mantis.pick, "rounds of hypotheses, each with attempts of its own", "arXiv 2603.29010, MANTIS"
         ),
     }
 )
 
-__all__ = ["SEARCHES", "Described", "Name", "Pick", "Scale", "Search"]
+__all__ = ["SEARCHES", "Name", "Search", "SearchEntry", "Selection", "TimeScale"]

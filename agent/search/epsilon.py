@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 
-from ucutlass.agent.search.selection import Pick, Scale, broken, open_nodes
-from ucutlass.agent.tree import ROOT, Node, Tree
+from ucutlass.agent.search.selection import Selection, TimeScale, broken, open_nodes
+from ucutlass.agent.tree import ROOT, CandidateNode, CandidateTree
 
 EPSILON = 0.35
 ROOT_CHILDREN = 5
 CHILDREN = 3
 
 
-def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
+def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
     """The fastest open node, or with probability EPSILON an open leaf. Where throttling and pruning close
     every node, the fastest that is not exhausted: the purse decides when to stop, not the caps."""
     found = [n for n in open_nodes(tree) if _open(tree, n)] or open_nodes(tree)
@@ -29,10 +29,10 @@ def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
         chosen = chance.choice(leaves)
     else:
         chosen = min(right or found, key=lambda n: n.seconds or 0.0)
-    return Pick(chosen.id, mend=broken(chosen))
+    return Selection(chosen.id, mend=broken(chosen))
 
 
-def _open(tree: Tree, node: Node) -> bool:
+def _open(tree: CandidateTree, node: CandidateNode) -> bool:
     """Whether neither throttling nor pruning closes it. A node may have more than CHILDREN where one of
     them is right: pruning is for branches that are dead."""
     children = tree.children(node.id)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import random
 
-from ucutlass.agent.search.selection import Pick, Scale, broken, open_nodes
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.search.selection import Selection, TimeScale, broken, open_nodes
+from ucutlass.agent.tree import CandidateTree
 
 
-def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
+def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
     """The fastest open node; while nothing is right, the last broken one, to be mended."""
     found = open_nodes(tree)
     if not found:
         return None
     right = [n for n in found if n.seconds is not None]
     if right:
-        return Pick(min(right, key=lambda n: n.seconds or 0.0).id)
-    return Pick(found[-1].id, mend=broken(found[-1]))
+        return Selection(min(right, key=lambda n: n.seconds or 0.0).id)
+    return Selection(found[-1].id, mend=broken(found[-1]))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 
-from ucutlass.agent.search.selection import Pick, Scale, broken, usable
-from ucutlass.agent.tree import ROOT, Node, Tree
+from ucutlass.agent.search.selection import Selection, TimeScale, broken, usable
+from ucutlass.agent.tree import ROOT, CandidateNode, CandidateTree
 
 ITERATIONS, HYPOTHESES, ATTEMPTS = 5, 2, 4
 
 
-def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
+def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
     """The next attempt's parent; None where no node is left that a proposer has ideas for. Beyond the
     forty attempts iterations go on in the same way: the budget is another's to keep."""
     made = len(tree) - 1  # the root is no attempt
@@ -25,18 +25,18 @@ def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
     before = [n for n in tree.nodes[:start] if _open(tree, n)]
     mine = [n for n in tree.nodes[1 + hypothesis * ATTEMPTS :] if _open(tree, n)]
     parent = _best(mine) or (mine[-1] if mine else None) or _best(before) or _any(tree)
-    return None if parent is None else Pick(parent.id, broken(parent), hypothesis)
+    return None if parent is None else Selection(parent.id, broken(parent), hypothesis)
 
 
-def _open(tree: Tree, node: Node) -> bool:
+def _open(tree: CandidateTree, node: CandidateNode) -> bool:
     return usable(node) and node.id not in tree.spent
 
 
-def _best(nodes: list[Node]) -> Node | None:
+def _best(nodes: list[CandidateNode]) -> CandidateNode | None:
     right = [n for n in nodes if n.seconds is not None]
     return min(right, key=lambda n: n.seconds or 0.0, default=None)
 
 
-def _any(tree: Tree) -> Node | None:
+def _any(tree: CandidateTree) -> CandidateNode | None:
     found = [n for n in tree.nodes if _open(tree, n)]
     return _best(found) or (found[ROOT] if found else None)

@@ -11,8 +11,8 @@ import math
 import random
 from dataclasses import dataclass
 
-from ucutlass.agent.search.selection import Pick, Scale, broken, open_nodes, reward, usable
-from ucutlass.agent.tree import ROOT, Node, Tree
+from ucutlass.agent.search.selection import Selection, TimeScale, broken, open_nodes, reward, usable
+from ucutlass.agent.tree import ROOT, CandidateNode, CandidateTree
 
 EXPLORE = 0.1
 """Weight of exploration in UCT (Kocsis and Szepesvari, 2006), for rewards between 0 and 1."""
@@ -33,7 +33,7 @@ class _Count:
     best: float = 0.0
 
 
-def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
+def pick(tree: CandidateTree, scale: TimeScale, chance: random.Random) -> Selection | None:
     """Walks down by UCT and stops at the first node that may be widened. Of equals by chance. Where dead
     ends close every node, the fastest that is not exhausted: the purse decides when to stop, not the caps."""
     if not tree.nodes:
@@ -49,26 +49,26 @@ def pick(tree: Tree, scale: Scale, chance: random.Random) -> Pick | None:
         children = [c for c in tree.children(at) if c.id not in closed]
         may_widen = at not in tree.spent and not _dead(tree, node)
         if may_widen and (not children or len(tree.children(at)) < _most(tree, node, counts)):
-            return Pick(at, mend=broken(node))
+            return Selection(at, mend=broken(node))
         if not children:
-            return Pick(at, mend=broken(node)) if at not in tree.spent else None
+            return Selection(at, mend=broken(node)) if at not in tree.spent else None
         total = math.log(max(1, counts[at].visits))
         at = max(children, key=lambda c: (_worth(counts[c.id], total), chance.random())).id
 
 
-def _any(tree: Tree) -> Pick | None:
+def _any(tree: CandidateTree) -> Selection | None:
     found = open_nodes(tree)
     if not found:
         return None
     chosen = min(found, key=lambda n: math.inf if n.seconds is None else n.seconds)
-    return Pick(chosen.id, mend=broken(chosen))
+    return Selection(chosen.id, mend=broken(chosen))
 
 
 def _worth(count: _Count, log_total: float) -> float:
     return count.best + EXPLORE * math.sqrt(log_total / max(1, count.visits))
 
 
-def _counts(tree: Tree, root_seconds: float | None, scale: Scale) -> list[_Count]:
+def _counts(tree: CandidateTree, root_seconds: float | None, scale: TimeScale) -> list[_Count]:
     """Of each node, how many candidates lie in its part of the tree, and the best reward among them: the
     best of a branch is what is kept of it, so the mean would blame it for its failures."""
     counts = [_Count() for _ in tree.nodes]
@@ -83,23 +83,23 @@ def _counts(tree: Tree, root_seconds: float | None, scale: Scale) -> list[_Count
     return counts
 
 
-def _most(tree: Tree, node: Node, counts: list[_Count]) -> float:
+def _most(tree: CandidateTree, node: CandidateNode, counts: list[_Count]) -> float:
     most = WIDTH * math.pow(counts[node.id].visits, POWER)
     return most * FAVOUR if _improved(tree, node) else most
 
 
-def _improved(tree: Tree, node: Node) -> bool:
+def _improved(tree: CandidateTree, node: CandidateNode) -> bool:
     above = None if node.parent is None else tree[node.parent].seconds
     return node.seconds is not None and (above is None or node.seconds < above)
 
 
-def _dead(tree: Tree, node: Node) -> bool:
+def _dead(tree: CandidateTree, node: CandidateNode) -> bool:
     """Never the root: before the first success nothing is a dead end for good."""
     children = tree.children(node.id)
     return node.id != ROOT and len(children) >= DEAD and all(c.seconds is None for c in children)
 
 
-def _closed(tree: Tree) -> set[int]:
+def _closed(tree: CandidateTree) -> set[int]:
     """Nodes below which nothing can be widened any more."""
     closed: set[int] = set()
     for node in reversed(tree.nodes):

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ucutlass.agent.outcome import Failed, Refused, Rejected, Repeated, Timed, Wrong
-from ucutlass.agent.tree import Node, Tree
+from ucutlass.agent.outcome import (
+    FailedOutcome,
+    RefusedOutcome,
+    RejectedOutcome,
+    RepeatedOutcome,
+    TimedOutcome,
+    WrongOutcome,
+)
+from ucutlass.agent.tree import CandidateNode, CandidateTree
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class Selection:
     """A candidate to go on from. `mend`: it is broken, and its next child is to be a minimal repair of it
     instead of an improvement. `hypothesis` numbers the idea that the attempt belongs to, where the search
     works by hypotheses."""
@@ -21,29 +28,29 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class TimeScale:
     """Seconds between which results lie: the bound (0: unknown) and the baseline (None: unknown)."""
 
     bound: float = 0.0
     baseline: float | None = None
 
 
-def broken(node: Node) -> bool:
+def broken(node: CandidateNode) -> bool:
     """Whether the candidate is no result but may be mended: what the audit rejects, and what repeats
     another, is no ancestor."""
     match node.outcome:
-        case Refused() | Failed() | Wrong():
+        case RefusedOutcome() | FailedOutcome() | WrongOutcome():
             return True
-        case Rejected() | Repeated() | Timed():
+        case RejectedOutcome() | RepeatedOutcome() | TimedOutcome():
             return False
 
 
-def usable(node: Node) -> bool:
+def usable(node: CandidateNode) -> bool:
     """Whether the node may have children at all."""
-    return not isinstance(node.outcome, Rejected | Repeated)
+    return not isinstance(node.outcome, RejectedOutcome | RepeatedOutcome)
 
 
-def reward(node: Node, root_seconds: float | None, scale: Scale) -> float:
+def reward(node: CandidateNode, root_seconds: float | None, scale: TimeScale) -> float:
     """Between 0, not right or no faster than the root, and 1, at the bound: the logarithm of what was
     gained over the logarithm of what there is to gain, so that a step from 4 to 2 times the bound counts
     as one from 2 to 1. Where no bound is known, a tenfold gain is 1."""
@@ -53,7 +60,7 @@ def reward(node: Node, root_seconds: float | None, scale: Scale) -> float:
     return min(1.0, max(0.0, math.log(root_seconds / node.seconds) / room))
 
 
-def open_nodes(tree: Tree, most_children: int | None = None) -> list[Node]:
+def open_nodes(tree: CandidateTree, most_children: int | None = None) -> list[CandidateNode]:
     """Nodes from which a child may still be made: usable, not exhausted, with fewer children than the
     most."""
     return [

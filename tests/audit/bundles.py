@@ -7,17 +7,17 @@ from typing import Any
 
 from ucutlass import frontend, ir
 from ucutlass.agent.integrity.bundle import (
-    Artefact,
-    Bundle,
-    Case,
+    ArtefactDigests,
+    BenchEvidence,
+    EvidenceBundle,
     InputProbe,
-    Limits,
-    Missing,
-    Probe,
-    Proof,
+    MissingEvidence,
+    ReferenceProbe,
     ResultProbe,
+    SolTimes,
     StageWork,
-    Timing,
+    VerifiedCase,
+    VerifyEvidence,
 )
 from ucutlass.runtime.evidence import Machine, Record, Subject, sealed
 
@@ -37,11 +37,11 @@ def record(kind: Any = "bench", **result: Any) -> Record:
     return sealed(Record(kind, SUBJECT, machine, "h" * 64, {}, result, "2026-01-01T00:00:00Z"))
 
 
-THIS = Artefact("s" * 64, "b" * 64, "h" * 64)
-TIMING = Timing("bench0", THIS, 100e-6, "cold", 1.83e9, ())
-CASE = Case("normal M=64", True, 0.3, 0.05, True, True)
-PROOF = Proof("verify0", THIS, True, (CASE,), ())
-LIMITS = Limits(
+THIS = ArtefactDigests("s" * 64, "b" * 64, "h" * 64)
+TIMING = BenchEvidence("bench0", THIS, 100e-6, "cold", 1.83e9, ())
+CASE = VerifiedCase("normal M=64", True, 0.3, 0.05, True, True)
+PROOF = VerifyEvidence("verify0", THIS, True, (CASE,), ())
+LIMITS = SolTimes(
     "data sheet of the H200",
     compute=60e-6,
     memory=80e-6,
@@ -50,21 +50,21 @@ LIMITS = Limits(
     boost=1.98e9,
     estimated=False,
 )
-PROBE = Probe(
+PROBE = ReferenceProbe(
     (("M", 64),),
     (ResultProbe("", False, False, False),),
     (InputProbe("x", True, 0.5), InputProbe("w", True, 0.45), InputProbe("b", True, 0.05)),
 )
 
 
-def honest(**changes: Any) -> Bundle:
-    made = Bundle(
+def honest(**changes: Any) -> EvidenceBundle:
+    made = EvidenceBundle(
         program=program(),
         lane=None,
         timing=TIMING,
         proof=PROOF,
         limits=LIMITS,
-        calibrated=Missing("no calibration"),
+        calibrated=MissingEvidence("no calibration"),
         probe=PROBE,
         stages=(StageWork("linear", False, 80e-6),),
         ancestors=(),

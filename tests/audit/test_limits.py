@@ -6,7 +6,7 @@ import pytest
 
 from tests.audit.bundles import program
 from ucutlass.agent.integrity.limits import calibrated_limits, limits_of, stage_works
-from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared, own_lane
+from ucutlass.agent.integrity.precision import DeclaredPrecision, UnknownComputeType, declared, own_lane
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.sol.ceilings import Ceilings
 
@@ -72,19 +72,19 @@ def test_stages_of_a_pipeline() -> None:
 
 
 def test_lanes_are_read_as_written() -> None:
-    assert declared("bf16") == Declared("bf16", "f32") and str(declared("bf16")) == "bf16"
-    assert declared("f16/f16") == Declared("f16", "f16") and str(declared("f16/f16")) == "f16/f16"
+    assert declared("bf16") == DeclaredPrecision("bf16", "f32") and str(declared("bf16")) == "bf16"
+    assert declared("f16/f16") == DeclaredPrecision("f16", "f16") and str(declared("f16/f16")) == "f16/f16"
     assert str(declared("e4m3/f32")) == "e4m3"
     for text in ("f64", "bf16/", "", "f16/f8", "f16/f16/f16"):
         if text == "bf16/":
             assert declared(text) == declared("bf16")
         else:
-            with pytest.raises(LaneUnknown, match="lane"):
+            with pytest.raises(UnknownComputeType, match="lane"):
                 declared(text)
 
 
 def test_a_programs_own_lane_is_its_operands_memory() -> None:
-    assert own_lane(program(LINEAR)) == Declared("bf16", "f32")
+    assert own_lane(program(LINEAR)) == DeclaredPrecision("bf16", "f32")
     cast = LINEAR.replace("bf16[M, K], w: bf16", "f32[M, K], w: f32").replace("(x, w)", "(tf32(x), tf32(w))")
-    assert own_lane(program(cast)) == Declared("f32", "f32")
+    assert own_lane(program(cast)) == DeclaredPrecision("f32", "f32")
     assert own_lane(program("kernel k(x: f32[M]) -> f32[M] { return relu(x) }")) is None

@@ -9,7 +9,7 @@ import pytest
 from tests.audit.bundles import program
 from tests.audit.producers import bench, subject, verified, without
 from ucutlass import frontend, ir
-from ucutlass.agent.integrity.bundle import Missing, Proof, Timing, Untimed
+from ucutlass.agent.integrity.bundle import BenchEvidence, MissingEvidence, StoppedBench, VerifyEvidence
 from ucutlass.agent.integrity.records import ancestor_of, proof_of, timing_of
 from ucutlass.runtime.evidence import Record, Subject, sealed
 
@@ -38,7 +38,7 @@ def proof(of: Subject) -> Record:
 
 def test_a_time_is_read(time: Record, of: Subject) -> None:
     found = timing_of(time)
-    assert isinstance(found, Timing)
+    assert isinstance(found, BenchEvidence)
     assert found.seconds == pytest.approx(25e-6) and found.regime == "cold"
     assert found.clock == pytest.approx(1.83e9, rel=1e-3)
     assert (found.of.source, found.of.binary, found.of.harness) == (of.source, of.binary, time.harness)
@@ -47,12 +47,12 @@ def test_a_time_is_read(time: Record, of: Subject) -> None:
 
 def test_the_regime_is_read(of: Subject) -> None:
     found = timing_of(bench(of, 25.0, "warm"))
-    assert isinstance(found, Timing) and found.regime == "warm"
+    assert isinstance(found, BenchEvidence) and found.regime == "warm"
 
 
 def test_a_refusal_is_read_with_its_findings(of: Subject) -> None:
     found = timing_of(bench(of, 0.0, trick=True))
-    assert isinstance(found, Untimed) and found.stage == "audit"
+    assert isinstance(found, StoppedBench) and found.stage == "audit"
     assert {f.kind for f in found.findings} == {"off-stream"}
 
 
@@ -68,23 +68,23 @@ def test_a_refusal_is_read_with_its_findings(of: Subject) -> None:
 )
 def test_a_time_without_a_field_is_no_evidence(time: Record, path: tuple[str, ...]) -> None:
     found = timing_of(without(time, *path))
-    assert isinstance(found, Missing) and "counts as no evidence" in found.why
+    assert isinstance(found, MissingEvidence) and "counts as no evidence" in found.why
 
 
 @pytest.mark.parametrize("span", [0.0, -1.0, "25", True, None])
 def test_a_time_that_is_none_is_no_evidence(time: Record, span: object) -> None:
     first = {**time.result["outcomes"][0], "span": {"median": span}}
     changed = sealed(replace(time, result={**time.result, "outcomes": [first]}, id=""))
-    assert isinstance(timing_of(changed), Missing)
+    assert isinstance(timing_of(changed), MissingEvidence)
 
 
 def test_a_time_without_a_regime_is_no_evidence(time: Record) -> None:
-    assert isinstance(timing_of(replace(time, protocol={})), Missing)
+    assert isinstance(timing_of(replace(time, protocol={})), MissingEvidence)
 
 
 def test_a_proof_is_read(proof: Record) -> None:
     found = proof_of(proof)
-    assert isinstance(found, Proof) and found.ok and len(found.cases) == 17 and found.failures == ()
+    assert isinstance(found, VerifyEvidence) and found.ok and len(found.cases) == 17 and found.failures == ()
     assert found.untried == ()
     zeros = next(c for c in found.cases if c.name.startswith("zeros"))
     normal = next(c for c in found.cases if c.name.startswith("normal"))
@@ -96,18 +96,18 @@ def test_what_a_short_suite_did_not_try_is_told(of: Subject, proof: Record) -> N
     kernel = program(TEXT)
     assert isinstance(kernel, ir.Kernel)
     short = proof_of(verified(of, kernel, distributions=("zeros",)))
-    assert isinstance(short, Proof) and short.ok and "normal" in short.untried
+    assert isinstance(short, VerifyEvidence) and short.ok and "normal" in short.untried
     assert "zeros" not in short.untried and len(short.untried) == 15
     elsewhere = replace(of, sizes={**of.sizes, "M": 7})
     moved = proof_of(sealed(replace(proof, subject=elsewhere, id="")))
-    assert isinstance(moved, Proof) and len(moved.untried) == 16
+    assert isinstance(moved, VerifyEvidence) and len(moved.untried) == 16
 
 
 def test_a_failed_proof_is_read(of: Subject) -> None:
     kernel = program(TEXT)
     assert isinstance(kernel, ir.Kernel)
     found = proof_of(verified(of, kernel, wrong=100.0))
-    assert isinstance(found, Proof) and not found.ok and found.failures
+    assert isinstance(found, VerifyEvidence) and not found.ok and found.failures
     assert any(case.worst > 1 for case in found.cases)
 
 
@@ -124,18 +124,18 @@ def test_a_failed_proof_is_read(of: Subject) -> None:
     ],
 )
 def test_a_proof_without_a_field_is_no_evidence(proof: Record, path: tuple[str, ...]) -> None:
-    assert isinstance(proof_of(without(proof, *path)), Missing)
+    assert isinstance(proof_of(without(proof, *path)), MissingEvidence)
 
 
 def test_a_case_that_stayed_undecided_is_read_as_open(proof: Record) -> None:
     first, *others = proof.result["cases"]
     made = replace(proof, result=proof.result | {"cases": [first | {"outcome": "undecided"}, *others]})
     found = proof_of(made)
-    assert isinstance(found, Proof) and [case.open for case in found.cases[:2]] == [True, False]
+    assert isinstance(found, VerifyEvidence) and [case.open for case in found.cases[:2]] == [True, False]
 
 
 def test_an_ancestor_is_an_audit(time: Record) -> None:
     made = sealed(replace(time, kind="audit", result={"verdict": "below-sol"}, id=""))
     assert ancestor_of(made).verdict == "below-sol"  # type: ignore[union-attr]
-    assert isinstance(ancestor_of(time), Missing)
-    assert isinstance(ancestor_of(replace(made, result={"verdict": "splendid"})), Missing)
+    assert isinstance(ancestor_of(time), MissingEvidence)
+    assert isinstance(ancestor_of(replace(made, result={"verdict": "splendid"})), MissingEvidence)

@@ -10,27 +10,27 @@ import pytest
 from tests.audit.bundles import CASE, LIMITS, PROBE, PROOF, THIS, TIMING, honest, program, record
 from ucutlass.agent.integrity import RULES, audit
 from ucutlass.agent.integrity.bundle import (
-    Ancestor,
-    Artefact,
-    Bundle,
+    ArtefactDigests,
+    AuditedAncestor,
     ClockFinding,
+    EvidenceBundle,
     InputProbe,
-    Missing,
+    MissingEvidence,
     ResultProbe,
     StageWork,
-    Untimed,
+    StoppedBench,
 )
 from ucutlass.agent.integrity.precision import declared
 from ucutlass.agent.integrity.rules import CLOCK_FINDINGS
-from ucutlass.agent.integrity.verdict import ACCEPTED, PRECEDENCE, Finding, report
+from ucutlass.agent.integrity.verdict import ACCEPTED, PRECEDENCE, AuditFinding, report
 from ucutlass.runtime.bench.timing_issues import LEVELS
 
 
-def said(bundle: Bundle, rule: str) -> list[Finding]:
+def said(bundle: EvidenceBundle, rule: str) -> list[AuditFinding]:
     return [f for f in audit(bundle).findings if f.rule == rule]
 
 
-def one(bundle: Bundle, rule: str) -> tuple[str, str]:
+def one(bundle: EvidenceBundle, rule: str) -> tuple[str, str]:
     (finding,) = said(bundle, rule)
     return finding.verdict, finding.words
 
@@ -49,7 +49,7 @@ def test_an_honest_candidate_is_ok() -> None:
 
 
 def test_the_worst_finding_decides() -> None:
-    made = [Finding("r", verdict, "") for verdict in reversed(PRECEDENCE)]
+    made = [AuditFinding("r", verdict, "") for verdict in reversed(PRECEDENCE)]
     for last in range(1, len(made) + 1):
         found = report(made[:last], ())
         assert found.verdict == made[last - 1].verdict == found.findings[0].verdict
@@ -57,7 +57,7 @@ def test_the_worst_finding_decides() -> None:
 
 
 def test_only_two_verdicts_are_accepted() -> None:
-    accepted = {v for v in PRECEDENCE if report([Finding("r", v, "")], ()).accepted}
+    accepted = {v for v in PRECEDENCE if report([AuditFinding("r", v, "")], ()).accepted}
     assert accepted == {"ok", "minor"} == ACCEPTED
 
 
@@ -71,17 +71,17 @@ def test_a_flawed_problem_is_not_the_candidates_crime() -> None:
 
 @pytest.mark.parametrize("what", ["timing", "proof", "limits", "probe", "kept"])
 def test_missing_evidence_fails_and_is_named(what: str) -> None:
-    bundle = honest(**{what: Missing(f"there is no {what}")})
+    bundle = honest(**{what: MissingEvidence(f"there is no {what}")})
     found = audit(bundle)
     assert found.verdict == "unproven" and not found.accepted
     assert one(bundle, "evidence") == ("unproven", f"there is no {what}")
 
 
 def test_every_piece_of_evidence_that_can_be_missing_is_looked_for() -> None:
-    may = {f.name for f in fields(Bundle) if "Missing" in str(f.type)}
+    may = {f.name for f in fields(EvidenceBundle) if "Missing" in str(f.type)}
     assert may == {"timing", "proof", "limits", "calibrated", "probe", "ancestors", "kept"}
-    assert audit(honest(calibrated=Missing("-"))).verdict == "ok"  # the data sheet stands in
-    assert audit(honest(ancestors=(Missing("no audit of the parent"),))).verdict == "unproven"
+    assert audit(honest(calibrated=MissingEvidence("-"))).verdict == "ok"  # the data sheet stands in
+    assert audit(honest(ancestors=(MissingEvidence("no audit of the parent"),))).verdict == "unproven"
 
 
 def test_a_changed_record_is_gaming() -> None:
@@ -125,15 +125,19 @@ def test_what_was_timed_must_be_what_was_verified() -> None:
 
 @pytest.mark.parametrize(
     ("kept", "count"),
-    [(Artefact("", "", THIS.harness), 0), (replace(THIS, source="x"), 2), (replace(THIS, binary="y"), 2)],
+    [
+        (ArtefactDigests("", "", THIS.harness), 0),
+        (replace(THIS, source="x"), 2),
+        (replace(THIS, binary="y"), 2),
+    ],
 )
-def test_what_was_measured_must_be_what_is_kept(kept: Artefact, count: int) -> None:
+def test_what_was_measured_must_be_what_is_kept(kept: ArtefactDigests, count: int) -> None:
     found = said(honest(kept=kept), "artefact")
     assert [f.verdict for f in found] == ["gaming"] * count
 
 
 def test_code_of_another_version_is_old_and_no_crime() -> None:
-    found = said(honest(kept=Artefact("x" * 64, "", "another")), "artefact")
+    found = said(honest(kept=ArtefactDigests("x" * 64, "", "another")), "artefact")
     assert {f.verdict for f in found} == {"unproven", "minor"} and "measure again" in found[0].words
 
 
@@ -164,7 +168,7 @@ def test_a_record_that_cannot_be_sealed_is_gaming() -> None:
 
 
 def test_what_could_not_be_timed_is_unproven_or_worse() -> None:
-    lost = Untimed("bench0", THIS, "audit", "it ran on stream 13", ())
+    lost = StoppedBench("bench0", THIS, "audit", "it ran on stream 13", ())
     verdict, words = one(honest(timing=lost), "evidence")
     assert verdict == "unproven" and "stream 13" in words
     caught = replace(lost, findings=(ClockFinding("off-stream", "it ran on stream 13"),))
@@ -176,7 +180,7 @@ def test_what_could_not_be_timed_is_unproven_or_worse() -> None:
     [("ok", 0), ("minor", 0), ("unproven", 0), ("gaming", 1), ("library-only", 1), ("below-sol", 1)],
 )
 def test_a_rejected_ancestor_taints(verdict: Any, found: int) -> None:
-    assert len(said(honest(ancestors=(Ancestor("r0", verdict),)), "ancestors")) == found
+    assert len(said(honest(ancestors=(AuditedAncestor("r0", verdict),)), "ancestors")) == found
 
 
 # --- time -----------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.inputs import generate
 from ucutlass.runtime.ptxas import Report
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, explore
-from ucutlass.tune.tune import Confirmed, Failed, Timed
+from ucutlass.tune.space import BinaryGroup, explore
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
 
 EVERY = tasks(GROUPS, ["bf16", "f16"])
 SOME = [t for t in EVERY if t.shape[0] in ("square 4096", "M 48") and t.dtype != "f16"]
@@ -119,8 +119,8 @@ def test_the_same_call_goes_on(tmp_path: Path) -> None:
 
 
 class Refusing(Dry):
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
-        return [Failed("build", "no compiler will have it")] * len(groups)
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
+        return [FailedTrial("build", "no compiler will have it")] * len(groups)
 
 
 def test_what_is_not_tuned_or_not_built_is_told(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_the_next_confirming_process_is_prepared_while_one_confirms() -> None:
     group = explore(shop.checked, program, complete(program, SOME[0].sizes), "sm90a").groups[0]
     built = Artifact("key", Path("nowhere"), "nvcc", "ucc_0", "sm_90a", "nvcc", {}, 1.0, Report())
     shop.artifacts[group.plan] = built
-    assert isinstance(shop.time([group])[0], Timed)
-    assert isinstance(shop.confirm(group.members[:1])[0], Confirmed)
+    assert isinstance(shop.time([group])[0], TimedGroup)
+    assert isinstance(shop.confirm(group.members[:1])[0], ConfirmedKernel)
     assert machine.asked == ["timed", "confirmed", "prepare"]
 
 
@@ -184,7 +184,7 @@ def test_a_search_that_the_deadline_cuts_short_leaves_no_row(tmp_path: Path) -> 
     assert machine.asked == []
 
     class Late(Dry):
-        def time(self, groups: Sequence[Group]) -> Any:
+        def time(self, groups: Sequence[BinaryGroup]) -> Any:
             raise OutOfTime
 
     means = shops(lambda task: Late())

@@ -15,10 +15,10 @@ from cli_machine import H200, LINEAR, SIZES, Machine, Result
 from benchmarks.messages_api import KEY, Server, calls, says, serving
 from ucutlass.agent import optimize
 from ucutlass.agent.energy import NOT_MEASURED
-from ucutlass.agent.evaluator import Live
+from ucutlass.agent.evaluator import GpuEvaluator
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.outcome import Timed
-from ucutlass.agent.session import State, replayed
+from ucutlass.agent.outcome import TimedOutcome
+from ucutlass.agent.session import SessionState, replayed
 from ucutlass.engine.work import TABLE, Task
 from ucutlass.ir.hardware import DEVICES, arch_for
 from ucutlass.runtime import isolation
@@ -68,9 +68,9 @@ def engine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     monkeypatch.setattr("ucutlass.cli.optimize.opened", lambda spec, as_json: made)
     monkeypatch.setattr("ucutlass.cli.optimize.at_hand", lambda hall: found)
 
-    def live(*arguments: Any, **more: Any) -> Live:
-        bench = Live(*arguments, **more)
-        bench.confirm = lambda subject, how, lanes: Timed(
+    def live(*arguments: Any, **more: Any) -> GpuEvaluator:
+        bench = GpuEvaluator(*arguments, **more)
+        bench.confirm = lambda subject, how, lanes: TimedOutcome(
             (100 - made.asked.count("attempt")) * 1e-7, 2.0, 1.9, 2.1, records=("a" * 64,)
         )
         return bench
@@ -91,7 +91,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield made
 
 
-def state_of(machine: Machine) -> State:
+def state_of(machine: Machine) -> SessionState:
     kept = Journal(machine.home / "data" / "sessions.sqlite")
     (id,) = kept.sessions()
     return replayed(kept.events(id))
@@ -104,7 +104,7 @@ def test_a_session_is_run_resumed_and_listed(machine: Machine, engine: Engine) -
     assert first["stopped"] == "the budget of 2 attempts is spent" and first["opinions"] == []
     state = state_of(machine)
     assert (state.settings.advice, state.settings.objective, state.settings.judge) == ("static", "time", "")
-    assert all(n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, Timed))
+    assert all(n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, TimedOutcome))
     again = machine.ucc("optimize", "--resume", first["session"][:8], "--attempts", "3")
     assert again.status == 0 and "attempts\t3" in again.out
     assert engine.asked.count("attempt") == 4, "what was judged is not judged again"
@@ -122,7 +122,7 @@ def test_leaders_are_profiled_where_that_is_asked_for(machine: Machine, engine: 
     machine.ucc("optimize", LINEAR, *SIZES, "--attempts", "1", "--advice", "profiled", "--never-stop")
     assert engine.asked == ["attempt", "profiled", "counted", "attempt", "profiled"]
     own, other = (n.outcome for n in state_of(machine).tree.nodes)
-    assert isinstance(own, Timed) and isinstance(other, Timed)
+    assert isinstance(own, TimedOutcome) and isinstance(other, TimedOutcome)
     assert "counters (no ncu)" in own.advice and "counters" not in other.advice
 
 

@@ -14,7 +14,7 @@ from cli_machine import LINEAR, ROOT, SIZES, Machine, Ucc
 
 from ucutlass import frontend
 from ucutlass.cli import main
-from ucutlass.cli.outputs import Output
+from ucutlass.cli.outputs import OutputPath
 from ucutlass.runtime.store import Store
 
 UNTIDY = "# \u03b1 \u2192 \u03c9\nfn  twice( x )=x+x\n"
@@ -104,13 +104,13 @@ READ = {"file", "files", "journal", "ceilings", "start", "replay", "root", "libr
 
 
 def test_every_path_of_every_command_is_an_input_or_an_output() -> None:
-    """A file that is written is an `Output`, so that it is held against what is read."""
+    """A file that is written is an `OutputPath`, so that it is held against what is read."""
     unknown = [
         f"{name} {parameter.name}"
         for name, command in commands()
         for parameter in command.params
         if isinstance(parameter.type, click.Path)
-        and not isinstance(parameter.type, Output)
+        and not isinstance(parameter.type, OutputPath)
         and not parameter.type.exists
         and parameter.name not in READ
         and parameter.type.file_okay

@@ -10,9 +10,9 @@ from cli_machine import Ucc
 
 from tests.optimise.test_memory import worked
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.outcome import Timed, Wrong
+from ucutlass.agent.outcome import TimedOutcome, WrongOutcome
 from ucutlass.agent.run import opened
-from ucutlass.agent.session import Settings
+from ucutlass.agent.session import SessionSettings
 
 
 @pytest.fixture
@@ -20,13 +20,17 @@ def journal(tmp_path: Path) -> Path:
     """Two sessions that ended, of which the second taught more, and one that did not begin."""
     path = tmp_path / "j.sqlite"
     kept = Journal(path)
-    root = Timed(2e-5, 1.0, 0.99, 1.01, records=("r0",))
-    worked(kept, "aaaa1111", [root, Wrong("(0, 0)"), Timed(1.5e-5, 1.3, 1.2, 1.4, records=("r1", "r2"))])
-    worked(kept, "bbbb2222", [root, Timed(1e-5, 2.0, 1.9, 2.1, records=("r3",))], lane="f16")
+    root = TimedOutcome(2e-5, 1.0, 0.99, 1.01, records=("r0",))
+    worked(
+        kept,
+        "aaaa1111",
+        [root, WrongOutcome("(0, 0)"), TimedOutcome(1.5e-5, 1.3, 1.2, 1.4, records=("r1", "r2"))],
+    )
+    worked(kept, "bbbb2222", [root, TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("r3",))], lane="f16")
     for id in ("aaaa1111", "bbbb2222"):
         kept.append(id, len(kept.events(id)), "ended", {"why": "the budget is spent"})
     told = {"text": "a", "program": "third", "sizes": {"M": 8}}
-    opened(kept, told, Settings(), bound=0.0, baseline=None, id="cccc3333")
+    opened(kept, told, SessionSettings(), bound=0.0, baseline=None, id="cccc3333")
     return path
 
 

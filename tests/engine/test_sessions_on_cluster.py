@@ -14,12 +14,12 @@ from tests.optimise.test_evaluator import H200, LINEAR, SIZES
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import optimize
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.optimize import Where, begin, go_on
-from ucutlass.agent.outcome import Timed
-from ucutlass.agent.problem import Problem, problem_of
+from ucutlass.agent.optimize import Machinery, begin, go_on
+from ucutlass.agent.outcome import TimedOutcome
+from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.agent.proposer import Answer, OnSpend
-from ucutlass.agent.session import Ask, Settings, State, Written
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.cluster import local_cluster
 from ucutlass.engine.dask import DaskEngine
@@ -31,38 +31,38 @@ pytest.importorskip("distributed")
 
 TILES = ("64x64x64", "128x64x64", "128x128x64", "128x256x64", "256x128x64")
 TABLE = table() | {"attempt": Row("engine_fakes:trial", "gpu", "warm")}
-SETTINGS = Settings("flat", budget=Budget(len(TILES)), stop=Stop(None, None), advice="none")
+SETTINGS = SessionSettings("flat", budget=Budget(len(TILES)), stop=StopRule(None, None), advice="none")
 
 
 class Proposer:
     """Each tile in turn; the fourth kills its worker."""
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         at = f"schedule sm90a {{ tile {TILES[len(state.tree) - 1]} }} return"
-        return Answer([Written(state.tree[0].text.replace("return", at), "")])
+        return Answer([ProposedProgram(state.tree[0].text.replace("return", at), "")])
 
 
 @pytest.fixture(autouse=True)
 def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
     # Who would lead is confirmed on the engine too; here its own reading is taken.
-    live = evaluator_module.Live
+    live = evaluator_module.GpuEvaluator
 
     def made(*arguments: Any, **more: Any) -> Any:
         bench = live(*arguments, **more)
-        bench.confirm = lambda subject, how, lanes: Timed(1e-5, records=("a",))
+        bench.confirm = lambda subject, how, lanes: TimedOutcome(1e-5, records=("a",))
         return bench
 
     monkeypatch.setattr(optimize, "Live", made)
 
 
-def problem(name: str) -> Problem:
+def problem(name: str) -> OptimizationProblem:
     return problem_of(LINEAR.replace("linear", name), f"{name}.ucu", None, SIZES, "sm90a")
 
 
-def worked(engine: Any, name: str) -> State:
+def worked(engine: Any, name: str) -> SessionState:
     session = begin(Mortal(), problem(name), SETTINGS, H200)  # type: ignore[arg-type]
-    return go_on(session, Where(engine, H200), lambda *_: Proposer())
+    return go_on(session, Machinery(engine, H200), lambda *_: Proposer())
 
 
 def test_problems_are_spread_and_a_death_amid_a_trial_costs_no_attempt(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_problems_are_spread_and_a_death_amid_a_trial_costs_no_attempt(tmp_path:
         engine.close()
     for state in states:
         assert state.spend.attempts == len(TILES) and len(state.tree) == len(TILES) + 1
-        assert [type(n.outcome) for n in state.tree.nodes] == [Timed] * (len(TILES) + 1)
+        assert [type(n.outcome) for n in state.tree.nodes] == [TimedOutcome] * (len(TILES) + 1)
         assert state.spend.gpu_seconds > 0
     lines = [line.split() for line in notes(tmp_path / "trials")]
     assert len(notes(tmp_path / "fatal")) == 3, "who died with a trial, that trial again, the other problem's"
@@ -96,6 +96,6 @@ def test_a_cluster_without_a_gpu_stops_the_session_and_spends_nothing(tmp_path: 
         )
         session = begin(sink, problem("one"), SETTINGS, H200)  # type: ignore[arg-type]
         with pytest.raises(NoWorkers, match="no worker with the resource GPU"):
-            go_on(session, Where(engine, H200), lambda *_: Proposer())
+            go_on(session, Machinery(engine, H200), lambda *_: Proposer())
         engine.close()
     assert [e.kind for e in sink.events] == ["opened"], "it can be resumed as it was"

@@ -11,13 +11,13 @@ from ucutlass.agent.advisor import NOT_LOOKED
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.energy import NOT_MEASURED
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.optimize import Where, begin, go_on, rules
-from ucutlass.agent.outcome import Timed
+from ucutlass.agent.optimize import Machinery, begin, go_on, rules
+from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.problem import problem_of
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
-from ucutlass.agent.session import Settings
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings
+from ucutlass.agent.stop import StopRule
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import gpu, switches
 from ucutlass.runtime.store import Store
@@ -48,14 +48,14 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
     found = gpu.at_hand()
     assert found is not None
     problem = problem_of(text, "p.ucu", None, SIZES, found.arch.name)
-    settings = Settings(
-        "flat", budget=Budget(3), stop=Stop(None, None), advice="profiled", objective="energy-tie"
+    settings = SessionSettings(
+        "flat", budget=Budget(3), stop=StopRule(None, None), advice="profiled", objective="energy-tie"
     )
     journal = Journal(tmp_path / "sessions.sqlite")
     session = begin(journal, problem, settings, found.device)
-    state = go_on(session, Where(engine, found.device), rules)
+    state = go_on(session, Machinery(engine, found.device), rules)
     own = state.tree[0].outcome
-    assert isinstance(own, Timed) and len(own.records) == 3, own
+    assert isinstance(own, TimedOutcome) and len(own.records) == 3, own
     kinds = {Store.open().get(id).kind for id in own.records}
     assert kinds == {"verify", "bench", "audit"}
     assert own.gain is not None and own.low is not None and own.low <= own.gain
@@ -64,7 +64,10 @@ def test_a_session_confirms_profiles_and_weighs(text: str, engine: LocalEngine, 
         assert any(words.startswith(NOT_MEASURED) for words in state.said), state.said
     else:
         assert 0 < own.joules < 10
-    assert sum(NOT_LOOKED in n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, Timed)) <= 1
+    assert (
+        sum(NOT_LOOKED in n.outcome.advice for n in state.tree.nodes if isinstance(n.outcome, TimedOutcome))
+        <= 1
+    )
     assert 0 < state.spend.gpu_seconds < state.spend.seconds
     print(own.advice, own.joules, state.said, state.spend)
     assert "What was gained" in page(facts(session.id, journal.events(session.id)))

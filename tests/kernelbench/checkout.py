@@ -12,11 +12,11 @@ from typing import Any
 from kernelbench_files import LINEAR, linear, module
 
 from ucutlass.agent.budget import Spend
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed
-from ucutlass.agent.problem import Problem, problem_of_json
+from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome
+from ucutlass.agent.problem import OptimizationProblem, problem_of_json
 from ucutlass.agent.proposer import Answer
-from ucutlass.agent.run import Judged
-from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.run import CandidateJudgement
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 
 SCALED = "kernel scaled(x: f32[M, N]) -> f32[M, N] { return x * 3 }\n"
 
@@ -45,15 +45,15 @@ def checkout(folder: Path) -> Path:
 class Bench:
     """Times by the text; a start program takes 20 us, and what is proposed mostly less."""
 
-    problem: Problem
+    problem: OptimizationProblem
     judged: Counter[str]
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         self.judged[f"{self.name}:{text}"] += 1
-        return Judged(self.outcome(text), Spend(gpu_seconds=0.5))
+        return CandidateJudgement(self.outcome(text), Spend(gpu_seconds=0.5))
 
     @property
     def name(self) -> str:
@@ -63,20 +63,20 @@ class Bench:
         if text == self.problem.text:
             return timed(2e-5)
         chance = random.Random(f"{self.name}:{text}")
-        return Failed("build", "no") if chance.random() < 0.3 else timed(chance.uniform(8e-6, 3e-5))
+        return FailedOutcome("build", "no") if chance.random() < 0.3 else timed(chance.uniform(8e-6, 3e-5))
 
 
-def timed(seconds: float) -> Timed:
+def timed(seconds: float) -> TimedOutcome:
     """Against an eager module of 20 us, which torch.compile runs in 15."""
     versus = (("eager", 2e-5 / seconds), ("compile-max-autotune", 1.5e-5 / seconds))
-    return Timed(seconds, 2e-5 / seconds, 0.9, 1.1, records=("a",), versus=versus)
+    return TimedOutcome(seconds, 2e-5 / seconds, 0.9, 1.1, records=("a",), versus=versus)
 
 
 class Proposer:
     """One program a call, by chance that the call seeds."""
 
-    def propose(self, ask: Ask, state: State, on_spend: Any) -> Answer:
-        return Answer([Written(f"program {random.Random(ask.call).randrange(1000)}", "")])
+    def propose(self, ask: Ask, state: SessionState, on_spend: Any) -> Answer:
+        return Answer([ProposedProgram(f"program {random.Random(ask.call).randrange(1000)}", "")])
 
 
 @dataclass

@@ -10,9 +10,15 @@ import torch
 from kernelbench_files import LINEAR, linear, module
 
 from ucutlass import frontend
-from ucutlass.agent.module import Met, Module, meet
-from ucutlass.agent.outcome import Refused
-from ucutlass.agent.problem import Candidate, Unbound, candidate_of, named, problem_of_module
+from ucutlass.agent.module import ModuleMatch, TorchModule, meet
+from ucutlass.agent.outcome import RefusedOutcome
+from ucutlass.agent.problem import (
+    ProgramCandidate,
+    StartProgramMismatch,
+    candidate_of,
+    named,
+    problem_of_module,
+)
 from ucutlass.runtime.module import reference
 from ucutlass.runtime.module.inspection import look
 from ucutlass.runtime.module.reference import CEILING, tolerance
@@ -20,22 +26,22 @@ from ucutlass.runtime.module.signature import Mode
 from ucutlass.tasks.problem_file import same
 
 
-def made(folder: Path, text: str, mode: Mode = "constructed") -> Module:
+def made(folder: Path, text: str, mode: Mode = "constructed") -> TorchModule:
     """Read in this process, for speed."""
     file = folder / "3_Some_problem_.py"
     file.write_text(text)
-    return Module(str(file), text, mode, "own", look(str(file), mode, "own"))
+    return TorchModule(str(file), text, mode, "own", look(str(file), mode, "own"))
 
 
-def met(program: str, of: Module) -> Met | str:
+def met(program: str, of: TorchModule) -> ModuleMatch | str:
     return meet(frontend.program(frontend.read_text(program)), of)
 
 
-def apart(program: str, of: Module, seed: int = 0) -> str:
+def apart(program: str, of: TorchModule, seed: int = 0) -> str:
     """What the process says of the two, asked here."""
     found = frontend.program(frontend.read_text(program))
     fits = meet(found, of)
-    assert isinstance(fits, Met), fits
+    assert isinstance(fits, ModuleMatch), fits
     answer: dict[str, Any] = same(
         **of.told(), names=dict(fits.keys), text=program, program=found.name, seed=seed, device="cpu"
     )
@@ -45,7 +51,7 @@ def apart(program: str, of: Module, seed: int = 0) -> str:
 
 def test_parameters_bind_by_name_and_extents_by_shape(tmp_path: Path) -> None:
     fits = met(LINEAR, made(tmp_path, linear()))
-    assert isinstance(fits, Met) and fits.sizes == {"M": 32, "K": 48, "N": 40}
+    assert isinstance(fits, ModuleMatch) and fits.sizes == {"M": 32, "K": 48, "N": 40}
     assert fits.keys == {"x": "input 0", "fc_weight": "state fc.weight", "fc_bias": "state fc.bias"}
 
 
@@ -91,8 +97,8 @@ def test_two_inputs_of_one_shape_are_told_apart(tmp_path: Path) -> None:
     wrong = "kernel p(b: f32[M, N], a: f32[M, N]) -> f32[M, N] { return b - a }"
     problem = problem_of_module(of, right, "p.ucu", None, "sm90a")
     keys = [candidate_of(problem, text) for text in (right, wrong)]
-    assert all(isinstance(k, Candidate) for k in keys)
-    assert len({k.key for k in keys if isinstance(k, Candidate)}) == 2
+    assert all(isinstance(k, ProgramCandidate) for k in keys)
+    assert len({k.key for k in keys if isinstance(k, ProgramCandidate)}) == 2
     assert apart(right, of) == "" and "differs" in apart(wrong, of)
 
 
@@ -225,7 +231,7 @@ def test_the_twin_is_float32_and_not_tf32(tmp_path: Path) -> None:
     """Its error measures what rounding does to the formula: facts are taken with TF32, answers without."""
     of = made(tmp_path, module("x * 2", x="4, 4"))
     strict = module("assert not torch.backends.cudnn.allow_tf32\nreturn x * 2", x="4, 4")
-    checked = Module(of.file, strict, of.mode, of.precision, of.facts)
+    checked = TorchModule(of.file, strict, of.mode, of.precision, of.facts)
     assert apart("kernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }", checked) == ""
     assert torch.backends.cudnn.allow_tf32
 
@@ -269,7 +275,7 @@ def test_a_module_that_gives_no_number_says_nothing(tmp_path: Path) -> None:
 
 def test_a_start_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     of = made(tmp_path, linear())
-    with pytest.raises(Unbound, match="the module has no bias"):
+    with pytest.raises(StartProgramMismatch, match="the module has no bias"):
         problem_of_module(of, LINEAR.replace("fc_bias", "bias"), "s.ucu", None, "sm90a")
 
 
@@ -278,8 +284,8 @@ def test_no_candidate_works_below_the_lane(tmp_path: Path) -> None:
     low = LINEAR.replace("dot[K](x, fc_weight)", "dot[K](bf16(x), bf16(fc_weight))")
     strict, loose = (problem_of_module(of, LINEAR, "s.ucu", None, "sm90a", lane) for lane in (None, "bf16"))
     found = candidate_of(strict, low)
-    assert isinstance(found, Refused) and "below the problem's lane f32" in found.words
-    assert isinstance(candidate_of(loose, low), Candidate)
+    assert isinstance(found, RefusedOutcome) and "below the problem's lane f32" in found.words
+    assert isinstance(candidate_of(loose, low), ProgramCandidate)
 
 
 @pytest.mark.parametrize(

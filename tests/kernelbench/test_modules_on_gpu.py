@@ -12,9 +12,9 @@ from kernelbench_files import LINEAR, module
 from ucutlass import frontend
 from ucutlass.agent import evidence
 from ucutlass.agent.equivalence import unlike
-from ucutlass.agent.evidence import How
-from ucutlass.agent.gpu_calls import Lanes
-from ucutlass.agent.module import Met, Module, meet, read
+from ucutlass.agent.evidence import ConfirmationSettings
+from ucutlass.agent.gpu_calls import GpuCalls
+from ucutlass.agent.module import ModuleMatch, TorchModule, meet, read
 from ucutlass.engine.local import LocalEngine
 from ucutlass.runtime import switches
 from ucutlass.runtime.bench.protocol import Protocol
@@ -24,16 +24,16 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TorchModule:
     monkeypatch.setenv(switches.BUILD_STAGE, "auto")  # nvcc alone multiplies no f32 by wgmma
     file = tmp_path / "1_Linear.py"
     file.write_text(module("torch.relu(self.fc(x)) * 2", "self.fc = nn.Linear(2048, 1024)", x="512, 2048"))
     return read(file)
 
 
-def test_a_module_is_asked_on_the_gpu(wide: Module) -> None:
+def test_a_module_is_asked_on_the_gpu(wide: TorchModule) -> None:
     with closing(LocalEngine()) as engine:
-        lanes = Lanes(engine, "x", 600.0)
+        lanes = GpuCalls(engine, "x", 600.0)
     program = frontend.program(frontend.read_text(LINEAR))
     assert unlike(program, LINEAR, wide, lanes, seed=0, limit=300.0) == "" and lanes.held > 0.0
     other = LINEAR.replace("* 2", "* 2.000001")
@@ -41,11 +41,11 @@ def test_a_module_is_asked_on_the_gpu(wide: Module) -> None:
     assert "something else" in unlike(program, other, wide, lanes, seed=0, limit=300.0)
 
 
-def test_a_module_is_timed_in_every_way(wide: Module) -> None:
+def test_a_module_is_timed_in_every_way(wide: TorchModule) -> None:
     program = frontend.program(frontend.read_text(LINEAR))
     met = meet(program, wide)
-    assert isinstance(met, Met)
-    asked = evidence._baselines(program, How("sm90a", None, None, module=wide))
+    assert isinstance(met, ModuleMatch)
+    asked = evidence._baselines(program, ConfirmationSettings("sm90a", None, None, module=wide))
     protocol = Protocol(max_seconds=3.0, min_seconds=0.5, warmup=0.5)
     found = on_gpu(LINEAR, "linear.ucu", "linear", dict(met.sizes), None, 0, asked, [asdict(protocol)], None)
     (report,) = found["regimes"]

@@ -16,19 +16,19 @@ from checkout import Machine, checkout
 from click.testing import CliRunner
 
 from ucutlass.agent import batch, optimize, prebuild, problem_loader
-from ucutlass.agent.batch import NotARun, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.batch import BatchRun, NotABatchRun, look_at, opened_run, resumed_run, work
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, SessionTaken
-from ucutlass.agent.kernelbench import BadCheckout, Level, Row, levels, rows, selected
-from ucutlass.agent.module import Module, read
-from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.kernelbench import BadCheckout, LevelSummary, ProblemResult, levels, rows, selected
+from ucutlass.agent.module import TorchModule, read
+from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.priority import headroom, promise
-from ucutlass.agent.problem import Problem, problem_to_json
-from ucutlass.agent.problem_loader import Reading, names_of, problem_at, written_sizes
-from ucutlass.agent.run import Session, opened
-from ucutlass.agent.search import Scale
-from ucutlass.agent.session import Settings, State
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.problem import OptimizationProblem, problem_to_json
+from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at, written_sizes
+from ucutlass.agent.run import OptimizationSession, opened
+from ucutlass.agent.search import TimeScale
+from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
 from ucutlass.cli import gpu
 from ucutlass.cli.kernelbench import command
 from ucutlass.cli.optimize import command as optimize_command
@@ -40,7 +40,7 @@ from ucutlass.runtime.module.signature import Unusable
 from ucutlass.runtime.store import file
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
-SETTINGS = Settings(budget=Budget(6), stop=Stop(None, None))
+SETTINGS = SessionSettings(budget=Budget(6), stop=StopRule(None, None))
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def _each_file_is_run_once() -> Iterator[None]:
     """In its own process as ever; what came of it is told again."""
-    known: dict[str, Module | Unusable] = {}
+    known: dict[str, TorchModule | Unusable] = {}
 
-    def once(path: Path, *how: Any, **more: Any) -> Module:
+    def once(path: Path, *how: Any, **more: Any) -> TorchModule:
         if str(path) not in known:
             try:
                 known[str(path)] = read(path, *how, **more)
@@ -127,17 +127,17 @@ def test_a_folder_s_problems(root: Path, tmp_path: Path) -> None:
 def test_a_program_in_a_folder_says_its_extents(tmp_path: Path) -> None:
     text = "# sizes M=64,N=32\nkernel k(x: f32[M, N]) -> f32[M, N] { return x * 2 }\n"
     (tmp_path / "k.ucu").write_text(text)
-    assert problem_at(tmp_path / "k.ucu", Reading("sm90a")).sizes == {"M": 64, "N": 32}
+    assert problem_at(tmp_path / "k.ucu", LoaderSettings("sm90a")).sizes == {"M": 64, "N": 32}
     assert written_sizes("kernel k() {}") == {}
 
 
 # --- where attempts go -----------------------------------------------------------
 
 
-def state(*seconds: float | None, bound: float = 1e-6) -> State:
-    made = State(scale=Scale(bound, None))
+def state(*seconds: float | None, bound: float = 1e-6) -> SessionState:
+    made = SessionState(scale=TimeScale(bound, None))
     for at, taken in enumerate(seconds):
-        outcome = Refused("no") if taken is None else Timed(taken)
+        outcome = RefusedOutcome("no") if taken is None else TimedOutcome(taken)
         made.tree.add(None if at == 0 else 0, str(at), str(at), "", outcome)
     return made
 
@@ -154,19 +154,21 @@ def test_attempts_go_where_headroom_and_history_promise_most() -> None:
 # --- a run -----------------------------------------------------------------------
 
 
-def begun(folder: Path, root: Path, kept: Journal) -> Run:
+def begun(folder: Path, root: Path, kept: Journal) -> BatchRun:
     base, names = selected(root, "level1/*,level2/*")
     run = opened_run(kept, names, {"folder": str(base)})
     return looked(run)
 
 
-def looked(run: Run) -> Run:
+def looked(run: BatchRun) -> BatchRun:
     base = Path(str(run.about["folder"]))
 
-    def open_(problem: Problem, id: str) -> Session:
+    def open_(problem: OptimizationProblem, id: str) -> OptimizationSession:
         return opened(run.journal, problem_to_json(problem), SETTINGS, bound=1e-6, baseline=None, id=id)
 
-    look_at(run, lambda name: problem_at(base / name, Reading("sm90a"), base), open_, lambda member: None)
+    look_at(
+        run, lambda name: problem_at(base / name, LoaderSettings("sm90a"), base), open_, lambda member: None
+    )
     return run
 
 
@@ -250,15 +252,17 @@ def test_two_processes_do_not_work_on_one_run(root: Path, tmp_path: Path) -> Non
 def test_a_session_is_no_run(tmp_path: Path) -> None:
     kept = Journal.open(tmp_path / "j.sqlite")
     opened(kept, {"text": "x"}, SETTINGS, bound=0.0, baseline=None, id="abc")
-    with pytest.raises(NotARun):
+    with pytest.raises(NotABatchRun):
         resumed_run(kept, "abc")
 
 
 # --- what is reported ------------------------------------------------------------
 
 
-def row(level: int, right: bool, lane: str = "f32", **versus: float) -> Row:
-    return Row(f"level{level}/1_x.py", level, lane, right, 1.0 if right else None, versus, "s", "", "")
+def row(level: int, right: bool, lane: str = "f32", **versus: float) -> ProblemResult:
+    return ProblemResult(
+        f"level{level}/1_x.py", level, lane, right, 1.0 if right else None, versus, "s", "", ""
+    )
 
 
 def test_measures_by_level_are_kernelbench_s() -> None:
@@ -275,7 +279,7 @@ def test_lanes_are_told_apart_and_a_missing_baseline_is_no_speed() -> None:
     bf16, f32 = levels(found)
     assert (bf16.lane, bf16.problems, f32.lane, f32.problems) == ("bf16", 1, "f32", 2)
     assert f32.against[0].fast == (1.0, 0.5, 0.5) and f32.against[0].timed == 1
-    assert levels([row(2, False, "")]) == [Level(2, "", 1, 0, ())]
+    assert levels([row(2, False, "")]) == [LevelSummary(2, "", 1, 0, ())]
 
 
 # --- the commands ----------------------------------------------------------------

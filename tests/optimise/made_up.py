@@ -9,11 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ucutlass.agent.budget import Spend
-from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Timed, Wrong
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.outcome import (
+    FailedOutcome,
+    Outcome,
+    RefusedOutcome,
+    RejectedOutcome,
+    TimedOutcome,
+    WrongOutcome,
+)
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
-from ucutlass.agent.run import Judged
-from ucutlass.agent.session import Ask, State, Written
+from ucutlass.agent.run import CandidateJudgement
+from ucutlass.agent.session import Ask, ProposedProgram, SessionState
 
 
 class Killed(BaseException):
@@ -26,25 +33,25 @@ class Bench:
 
     judged: Counter[str] = field(default_factory=Counter)
 
-    def key(self, text: str) -> str | Refused:
-        return text if text.isdigit() else Refused("a program is a number", ("UC0001",))
+    def key(self, text: str) -> str | RefusedOutcome:
+        return text if text.isdigit() else RefusedOutcome("a program is a number", ("UC0001",))
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         self.judged[text] += 1
-        return Judged(outcome_of(int(text)), Spend(gpu_seconds=0.5, seconds=1.0))
+        return CandidateJudgement(outcome_of(int(text)), Spend(gpu_seconds=0.5, seconds=1.0))
 
 
 def outcome_of(number: int) -> Outcome:
     chance = random.Random(number)
     match chance.randrange(8):
         case 0:
-            return Failed("build", "the compiler refused it")
+            return FailedOutcome("build", "the compiler refused it")
         case 1:
-            return Wrong("element (0, 0)")
+            return WrongOutcome("element (0, 0)")
         case 2:
-            return Rejected("below-sol", "faster than light")
+            return RejectedOutcome("below-sol", "faster than light")
         case _:
-            return Timed(chance.uniform(1e-5, 1e-4), gain=1.0)
+            return TimedOutcome(chance.uniform(1e-5, 1e-4), gain=1.0)
 
 
 @dataclass
@@ -56,7 +63,7 @@ class Proposer:
     asked: Counter[int] = field(default_factory=Counter)
     asks: list[Ask] = field(default_factory=list)
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         self.asked[ask.call] += 1
         self.asks.append(ask)
         if ask.call in self.fails:
@@ -67,11 +74,13 @@ class Proposer:
         if ask.role in ("plan", "analyse", "nominate", "triage", "summarise"):
             return Answer(note=f"{ask.role} of call {ask.call}", spend=Spend(input=100, output=10))
         kinds = chance.randrange(12)
-        programs = [Written(str(chance.randrange(400)), "by chance") for _ in range(chance.randint(1, 3))]
+        programs = [
+            ProposedProgram(str(chance.randrange(400)), "by chance") for _ in range(chance.randint(1, 3))
+        ]
         if kinds == 0:
             programs = []
         if kinds == 1:
-            programs = [Written("prose, no program", "")]
+            programs = [ProposedProgram("prose, no program", "")]
         return Answer(programs, spend=Spend(input=100, cached=900, output=50, dollars=0.01))
 
 
@@ -79,15 +88,15 @@ class Proposer:
 class Mortal:
     """A journal that dies at some events: before they are written, or right after."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[JournalEvent] = field(default_factory=list)
     dies: dict[int, str] = field(default_factory=dict)
 
-    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> Event:
+    def append(self, session: str, number: int, kind: str, body: Mapping[str, Any]) -> JournalEvent:
         when = self.dies.pop(number, "")
         if when == "before":
             raise Killed
         assert number == len(self.events)
-        event = Event(number, kind, body, "")
+        event = JournalEvent(number, kind, body, "")
         self.events.append(event)
         if when == "after":
             raise Killed

@@ -17,17 +17,24 @@ from typing import Any
 from ucutlass import frontend
 from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Timed, Wrong
+from ucutlass.agent.outcome import (
+    FailedOutcome,
+    Outcome,
+    RefusedOutcome,
+    RejectedOutcome,
+    TimedOutcome,
+    WrongOutcome,
+)
 from ucutlass.agent.proposer import Answer, OnSpend, ProposerFailed
 from ucutlass.agent.proposers.schedule_sampling import blindly
-from ucutlass.agent.run import Judged, Session, Sink, opened, run
-from ucutlass.agent.session import Ask, Settings, State, Written
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.run import CandidateJudgement, EventSink, OptimizationSession, opened, run
+from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.ir.schedule import show
 from ucutlass.sol.bounds import bounds
 from ucutlass.sol.report import row
-from ucutlass.tune.tables import Table, read
+from ucutlass.tune.tables import RecordedTable, read
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16.json"
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
@@ -35,11 +42,11 @@ PLAIN = "kernel product(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {\n  return 
 
 
 @cache
-def table(shape: str = "square 4096") -> Table:
+def table(shape: str = "square 4096") -> RecordedTable:
     return next(t for t in read(DATA) if t.shape == shape)
 
 
-def text_of(made: Table, group: int) -> str:
+def text_of(made: RecordedTable, group: int) -> str:
     return f"{PLAIN}\n  schedule sm90a {{\n    {show(made.space.groups[group].request)}\n  }}\n}}\n"
 
 
@@ -47,34 +54,34 @@ def text_of(made: Table, group: int) -> str:
 class Bench:
     """Reads times from the table; some programs fail, by their number."""
 
-    table: Table
+    table: RecordedTable
     by_text: Mapping[str, int]
     best: float = float("inf")
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         known = self.by_text.get(text)
-        return str(known) if known is not None else Refused("it has no program product", ("UC0001",))
+        return str(known) if known is not None else RefusedOutcome("it has no program product", ("UC0001",))
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         at = self.by_text[text]
-        return Judged(self._outcome(at), Spend(gpu_seconds=1.5 + at % 3, seconds=4.0 + at % 7))
+        return CandidateJudgement(self._outcome(at), Spend(gpu_seconds=1.5 + at % 3, seconds=4.0 + at % 7))
 
     def _outcome(self, at: int) -> Outcome:
         chance = random.Random(at)
         seconds = self.table.best_of(at)
         match at % 11:
             case 3:
-                return Failed("build", "ptxas: the kernel needs 264 registers a thread of 255")
+                return FailedOutcome("build", "ptxas: the kernel needs 264 registers a thread of 255")
             case 7:
-                return Wrong("out[3, 17] is 0.52, the reference 0.49 +- 0.01")
+                return WrongOutcome("out[3, 17] is 0.52, the reference 0.49 +- 0.01")
             case 9:
-                return Rejected("below-sol", "0.9 of the bound: no kernel is that fast", (digest(at),))
+                return RejectedOutcome("below-sol", "0.9 of the bound: no kernel is that fast", (digest(at),))
         if seconds > 1.03 * self.best:
-            return Timed(seconds)
+            return TimedOutcome(seconds)
         self.best = min(self.best, seconds)
         gain = BASELINE / seconds
         advice = "tensor cores wait 12 % of the time for shared memory: try stages 5"
-        return Timed(
+        return TimedOutcome(
             seconds,
             gain,
             gain * 0.985,
@@ -98,11 +105,11 @@ class Proposer:
     """Neighbours of the parent, with words and tokens as a model would spend them. `fails` is a call that
     fails when it is first made."""
 
-    table: Table
+    table: RecordedTable
     numbers: Mapping[str, int]
     fails: set[int] = field(default_factory=lambda: {4})
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         chance = random.Random(ask.call)
         if ask.call in self.fails:
             self.fails.remove(ask.call)
@@ -112,14 +119,14 @@ class Proposer:
         if ask.role not in ("implement", "code", "debug"):
             return Answer(note=f"{ask.role}: a larger tile along N, then stages to fit", spend=spend)
         if chance.random() < 0.08:
-            return Answer([Written("Here is why I would rather not.", "")], spend=spend)
+            return Answer([ProposedProgram("Here is why I would rather not.", "")], spend=spend)
         seen = {self.numbers[n.text]: n.seconds for n in state.tree.nodes if n.text in self.numbers}
         parent = self.numbers.get(state.tree[ask.pick.parent].text, 0)
         if chance.random() < 0.08:
-            return Answer([Written(state.tree[0].text, "the compiler's choice again")], spend=spend)
+            return Answer([ProposedProgram(state.tree[0].text, "the compiler's choice again")], spend=spend)
         drawn = blindly(self.table.space, seen, parent, chance, 1)
         why = "mend what broke" if ask.pick.mend else "another tile, since the last wave is half empty"
-        programs = [Written(text_of(self.table, at), why) for at in drawn]
+        programs = [ProposedProgram(text_of(self.table, at), why) for at in drawn]
         return Answer(programs, spend=spend, exhausted=not drawn)
 
 
@@ -132,11 +139,13 @@ def sol() -> dict[str, Any]:
     return row(bounds(program, SIZES, DEVICES["H200"]))
 
 
-def begun(sink: Sink, id: str = "5e551011", **settings: Any) -> tuple[Session, Proposer, Bench]:
+def begun(
+    sink: EventSink, id: str = "5e551011", **settings: Any
+) -> tuple[OptimizationSession, Proposer, Bench]:
     made = table()
     numbers = {text_of(made, at): at for at in range(len(made.space.groups))}
     given = {"search": "epsilon", "dialogue": "stark", "budget": Budget(40, dollars=2.0)} | settings
-    chosen = Settings(**given, stop=Stop(None, None), seed=5)
+    chosen = SessionSettings(**given, stop=StopRule(None, None), seed=5)
     start = text_of(made, 30)
     session = opened(
         sink, {"text": start, **PROBLEM}, chosen, bound=sol()["seconds"], baseline=BASELINE, id=id, sol=sol()
@@ -144,7 +153,7 @@ def begun(sink: Sink, id: str = "5e551011", **settings: Any) -> tuple[Session, P
     return session, Proposer(made, numbers), Bench(made, numbers)
 
 
-def recorded(sink: Sink, **settings: Any) -> Session:
+def recorded(sink: EventSink, **settings: Any) -> OptimizationSession:
     """A whole session with one failed call."""
     session, proposer, bench = begun(sink, **settings)
     while session.state.ended is None:

@@ -17,12 +17,12 @@ from ucutlass.advice import Counters
 from ucutlass.agent import advisor
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.advisor import NOT_LOOKED, Advisor, advisor_of, headline
-from ucutlass.agent.evidence import How, Subject
-from ucutlass.agent.gpu_calls import Lanes
-from ucutlass.agent.outcome import Outcome, Timed
-from ucutlass.agent.problem import Candidate, Problem, candidate_of
-from ucutlass.agent.session import Settings, State
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings
+from ucutlass.agent.gpu_calls import GpuCalls
+from ucutlass.agent.outcome import Outcome, TimedOutcome
+from ucutlass.agent.problem import OptimizationProblem, ProgramCandidate, candidate_of
+from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.tree import CandidateTree
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.backend import Built
 from ucutlass.engine.work import TABLE, Task
@@ -34,9 +34,9 @@ COUNTERS = asdict(Counters(tensor=0.3, dram=0.7654, dram_bytes=9e9, seconds=5e-4
 BIG = {"M": 4096, "N": 4096, "K": 4096}
 
 
-def static(text: str, of: Problem, seconds: float, advisor: Advisor | None = None) -> str:
+def static(text: str, of: OptimizationProblem, seconds: float, advisor: Advisor | None = None) -> str:
     found = candidate_of(of, text)
-    assert isinstance(found, Candidate)
+    assert isinstance(found, ProgramCandidate)
     chosen = advisor or Advisor()
     return chosen.static(found.checked, found.program, of.sizes, of.arch, H200, seconds)
 
@@ -60,7 +60,7 @@ def test_the_class_goes_by_what_was_measured() -> None:
 
 def test_a_family_without_a_cost_model_is_told_its_neighbours() -> None:
     text = "kernel s(x: bf16[M, N]) -> bf16[M, N] { return softmax[N](x) }"
-    of = Problem(text, "s.ucu", "s", {"M": 4096, "N": 4096}, "sm90a", "")
+    of = OptimizationProblem(text, "s.ucu", "s", {"M": 4096, "N": 4096}, "sm90a", "")
     said = static(text, of, 1e-3)
     assert "one field away" in said and "  try: " in said
 
@@ -103,7 +103,7 @@ def _store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(advisor.tools, "find", lambda *_: None)
 
 
-def subject(text: str) -> Subject:
+def subject(text: str) -> BuiltCandidate:
     checked = frontend.read_text(text)
     kernel = frontend.kernel(checked)
     chosen = frontend.plan_kernel(checked, kernel, tuple(BIG.values()), "sm90a", H200)
@@ -111,11 +111,11 @@ def subject(text: str) -> Subject:
 
     artifact = SimpleNamespace(report=Report((), ()), versions={}, key="k", library=Path("/none"))
     built = Built(chosen, None, artifact)  # type: ignore[arg-type]
-    return Subject(checked, kernel, built, BIG)
+    return BuiltCandidate(checked, kernel, built, BIG)
 
 
-def profiled(engine: Profiler, advisor: Advisor) -> tuple[str, Lanes]:
-    lanes = Lanes(engine, "x", 1.0)
+def profiled(engine: Profiler, advisor: Advisor) -> tuple[str, GpuCalls]:
+    lanes = GpuCalls(engine, "x", 1.0)
     return advisor.profiled(subject(SLOW), "sm90a", lanes, 0, 5e-4), lanes
 
 
@@ -148,10 +148,10 @@ def test_what_is_missing_is_told_once_and_not_asked_for_again(absent: Any) -> No
 
 
 def test_a_session_that_goes_on_does_not_say_it_again() -> None:
-    state = State(settings=Settings(advice="profiled"), tree=Tree())
+    state = SessionState(settings=SessionSettings(advice="profiled"), tree=CandidateTree())
     assert advisor_of(state, 5.0) == Advisor("profiled", 5.0)
     said = f"bottleneck: memory\n{NOT_LOOKED}counters (no ncu)"
-    state.tree.add(None, "k", "t", "", Timed(1.0, advice=said))
+    state.tree.add(None, "k", "t", "", TimedOutcome(1.0, advice=said))
     assert advisor_of(state, 5.0).told
 
 
@@ -169,8 +169,8 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     seconds = iter((1e-5, 1.01e-5, 0.9e-5))
 
-    def agreed(subject: Subject, how: How, lanes: Lanes) -> Outcome:
-        return Timed(next(seconds), 2.0, 1.9, 2.1, records=("a",))
+    def agreed(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> Outcome:
+        return TimedOutcome(next(seconds), 2.0, 1.9, 2.1, records=("a",))
 
     live = bench([took(1e-5), took(1e-5), took(1e-5), took(9.0)], agreed)
     asked: list[float] = []
@@ -181,7 +181,7 @@ def test_only_a_new_leader_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
         text = LINEAR.replace("{ return", f"{{ schedule sm90a {{ tile {tile} }} return")
         assert isinstance(live.key(text), str)
         outcome = live.judge(text).outcome
-        assert isinstance(outcome, Timed)
+        assert isinstance(outcome, TimedOutcome)
         said.append(outcome.advice)
     assert asked == [1e-5, 0.9e-5] and said[0] == said[2] == "seen"
     assert said[1].startswith("bottleneck: ") and said[3].startswith("bottleneck: ")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ucutlass.agent.edits import BadEdit, Edit, addresses, edited
+from ucutlass.agent.edits import BadEdit, ProgramEdit, addresses, edited
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.grammar.syntax import Bind, File, Program, Return, Schedule
@@ -37,7 +37,7 @@ CANONICAL = format_file(parse(PROGRAM))
 
 
 def one(at: str, put: str, text: str = PROGRAM) -> str:
-    return edited(text, [Edit(at, put)])
+    return edited(text, [ProgramEdit(at, put)])
 
 
 def changed(at: str, put: str) -> list[tuple[str, str]]:
@@ -113,10 +113,10 @@ def test_several_edits_are_of_the_program_as_it_was() -> None:
     text = edited(
         PROGRAM,
         [
-            Edit("linear.schedule[1]", ""),
-            Edit("linear.schedule[2].tile", "auto"),
-            Edit("linear.schedule[2].stages", "3"),
-            Edit("mlp.h.type", ""),
+            ProgramEdit("linear.schedule[1]", ""),
+            ProgramEdit("linear.schedule[2].tile", "auto"),
+            ProgramEdit("linear.schedule[2].stages", "3"),
+            ProgramEdit("mlp.h.type", ""),
         ],
     )
     assert "  schedule sm90a { tile auto  cluster 2x1  stages 3 }\n" in text
@@ -181,11 +181,11 @@ def test_what_cannot_be_done_is_said(at: str, put: str, words: str) -> None:
 def test_edits_of_one_place_are_refused() -> None:
     for other in ("linear.schedule[2].tile", "linear.schedule[2]", "linear"):
         with pytest.raises(BadEdit, match="two edits of one place"):
-            edited(PROGRAM, [Edit("linear.schedule[2].tile", "auto"), Edit(other, "")])
+            edited(PROGRAM, [ProgramEdit("linear.schedule[2].tile", "auto"), ProgramEdit(other, "")])
     with pytest.raises(BadEdit, match="two edits of one place"):
-        edited(PROGRAM, [Edit("mlp.h.type", ""), Edit("mlp.h", "")])
+        edited(PROGRAM, [ProgramEdit("mlp.h.type", ""), ProgramEdit("mlp.h", "")])
     with pytest.raises(BadEdit, match="at most 40"):
-        edited(PROGRAM, [Edit("+", "fn f(x) = x")] * 41)
+        edited(PROGRAM, [ProgramEdit("+", "fn f(x) = x")] * 41)
 
 
 def test_a_text_that_is_no_program_cannot_be_edited() -> None:

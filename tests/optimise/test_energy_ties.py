@@ -13,30 +13,32 @@ from tests.optimise.made_up import Mortal
 from tests.optimise.test_evaluator import H200, LINEAR, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.energy import NOT_MEASURED, Meter, meter_of
-from ucutlass.agent.evaluator import Live
-from ucutlass.agent.evidence import How
-from ucutlass.agent.journal import Event
-from ucutlass.agent.outcome import Outcome, Rejected, Timed
+from ucutlass.agent.energy import NOT_MEASURED, EnergyMeter, meter_of
+from ucutlass.agent.evaluator import GpuEvaluator
+from ucutlass.agent.evidence import ConfirmationSettings
+from ucutlass.agent.journal import JournalEvent
+from ucutlass.agent.outcome import Outcome, RejectedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
-from ucutlass.agent.run import Judged, opened, run
-from ucutlass.agent.session import Settings, State, Written, replayed
-from ucutlass.agent.stop import Stop
-from ucutlass.agent.tree import Objective, Tree
+from ucutlass.agent.run import CandidateJudgement, opened, run
+from ucutlass.agent.session import ProposedProgram, SessionSettings, SessionState, replayed
+from ucutlass.agent.stop import StopRule
+from ucutlass.agent.tree import CandidateTree, Objective
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine.work import TABLE, Task
 from ucutlass.runtime import isolation
 
 
-def timed(microseconds: float, joules: float | None = None, spread: float = 0.01) -> Timed:
+def timed(microseconds: float, joules: float | None = None, spread: float = 0.01) -> TimedOutcome:
     gain = 20 / microseconds
-    return Timed(microseconds * 1e-6, gain, gain * (1 - spread), gain * (1 + spread), joules, records=("r",))
+    return TimedOutcome(
+        microseconds * 1e-6, gain, gain * (1 - spread), gain * (1 + spread), joules, records=("r",)
+    )
 
 
 def best(*outcomes: Outcome, objective: Objective = "energy-tie") -> int | None:
-    tree = Tree(objective=objective)
+    tree = CandidateTree(objective=objective)
     for at, outcome in enumerate(outcomes):
         tree.add(None if at == 0 else 0, str(at), "", "", outcome)
     found = tree.best()
@@ -54,9 +56,9 @@ def test_of_equally_fast_candidates_the_one_with_less_energy_leads() -> None:
     [
         timed(10.5, 0.1, spread=0.2),  # slower by 5 %, however wide its interval
         timed(10.15, 0.1, spread=0.001),  # 1.5 %, and told apart
-        Timed(1.0e-5, joules=0.1),  # read once: nothing is known of its spread
+        TimedOutcome(1.0e-5, joules=0.1),  # read once: nothing is known of its spread
         timed(10.05),  # no energy
-        Rejected("below-sol", "too fast"),
+        RejectedOutcome("below-sol", "too fast"),
     ],
 )
 def test_energy_excuses_no_slower_candidate(other: Outcome) -> None:
@@ -85,18 +87,18 @@ class Bench:
     def key(self, text: str) -> str:
         return text
 
-    def judge(self, text: str) -> Judged:
-        return Judged(MADE[text], said=self.said if text == "fast" else ())
+    def judge(self, text: str) -> CandidateJudgement:
+        return CandidateJudgement(MADE[text], said=self.said if text == "fast" else ())
 
 
 class Proposer:
-    def propose(self, ask: Any, state: State, on_spend: Any) -> Answer:
-        return Answer([Written(name, "") for name in list(MADE)[1:]])
+    def propose(self, ask: Any, state: SessionState, on_spend: Any) -> Answer:
+        return Answer([ProposedProgram(name, "") for name in list(MADE)[1:]])
 
 
-def session(objective: Objective, bench: Bench) -> tuple[State, list[Event]]:
+def session(objective: Objective, bench: Bench) -> tuple[SessionState, list[JournalEvent]]:
     sink = Mortal()
-    chosen = Settings("flat", budget=Budget(3), stop=Stop(None, None), objective=objective)
+    chosen = SessionSettings("flat", budget=Budget(3), stop=StopRule(None, None), objective=objective)
     begun = opened(sink, {"text": "root", "program": "p"}, chosen, bound=1e-6, baseline=None, id="s")
     return run(begun, Proposer(), bench), sink.events
 
@@ -123,9 +125,9 @@ def test_a_machine_without_energy_is_said_once_and_in_the_report() -> None:
     assert state.said == [words] == replayed(events).said
     assert page(facts("s", events)).count("no NVML: no library") == 1
     again = meter_of(state, "sm90a", 5.0)
-    assert again == Meter("sm90a", 0, 5.0, "no NVML: no library")
+    assert again == EnergyMeter("sm90a", 0, 5.0, "no NVML: no library")
     assert again.joules(None, None) == (None, "")  # type: ignore[arg-type]
-    assert meter_of(State(), "sm90a", 5.0) is None
+    assert meter_of(SessionState(), "sm90a", 5.0) is None
 
 
 # --- measuring -------------------------------------------------------------------
@@ -150,7 +152,9 @@ class Engine:
     def close(self) -> None: ...
 
 
-def judged(answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float) -> tuple[list[Judged], Engine]:
+def judged(
+    answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float
+) -> tuple[list[CandidateJudgement], Engine]:
     """Candidates that are confirmed with these times, one after the other."""
     monkeypatch.setattr(
         evaluator_module,
@@ -158,12 +162,12 @@ def judged(answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float) -> tup
         lambda *a, **k: BuiltPipeline(None, ()),  # type: ignore[arg-type]
     )
     engine, times = Engine(answer), iter(seconds)
-    live = Live(
+    live = GpuEvaluator(
         problem(),
         engine,
-        How("sm90a", H200, None),
-        confirm=lambda *_: Timed(next(times), records=("a",)),
-        meter=Meter("sm90a", 0),
+        ConfirmationSettings("sm90a", H200, None),
+        confirm=lambda *_: TimedOutcome(next(times), records=("a",)),
+        meter=EnergyMeter("sm90a", 0),
     )
     live.advisor.depth = "none"
     found = []
@@ -176,7 +180,7 @@ def judged(answer: Any, monkeypatch: pytest.MonkeyPatch, *seconds: float) -> tup
 
 def test_who_is_as_fast_as_the_best_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     found, engine = judged({"energy": {"joules": 0.25}}, monkeypatch, 1e-5, 1.01e-5, 1.03e-5)
-    joules = [one.outcome.joules for one in found if isinstance(one.outcome, Timed)]
+    joules = [one.outcome.joules for one in found if isinstance(one.outcome, TimedOutcome)]
     assert joules == [0.25, 0.25, None]
     assert engine.asked == ["attempt", "energy", "attempt", "energy", "attempt"]
     assert [one.spend.gpu_seconds for one in found] == [6.0, 6.0, 3.0]
@@ -191,5 +195,5 @@ def test_a_machine_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_measurement_that_is_lost_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     found, engine = judged(isolation.TimedOut(3.0, ""), monkeypatch, 1e-5, 0.9e-5)
-    assert engine.asked.count("energy") == 2 and all(isinstance(one.outcome, Timed) for one in found)
+    assert engine.asked.count("energy") == 2 and all(isinstance(one.outcome, TimedOutcome) for one in found)
     assert "did not end within 3 s" in found[0].said[0]

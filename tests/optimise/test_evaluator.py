@@ -14,15 +14,23 @@ from tests.optimise.made_up import Mortal
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent.advisor import Advisor
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.evaluator import LEADS, Live
-from ucutlass.agent.evidence import How
-from ucutlass.agent.gpu_calls import Lanes
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
-from ucutlass.agent.problem import Problem, problem_of
-from ucutlass.agent.proposers.rules import Schedules, rules
+from ucutlass.agent.evaluator import LEADS, GpuEvaluator
+from ucutlass.agent.evidence import ConfirmationSettings
+from ucutlass.agent.gpu_calls import GpuCalls
+from ucutlass.agent.outcome import (
+    FailedOutcome,
+    Outcome,
+    RefusedOutcome,
+    RejectedOutcome,
+    RepeatedOutcome,
+    TimedOutcome,
+    WrongOutcome,
+)
+from ucutlass.agent.problem import OptimizationProblem, problem_of
+from ucutlass.agent.proposers.rules import ScheduleProposer, rules
 from ucutlass.agent.run import opened, run
-from ucutlass.agent.session import Settings, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings, replayed
+from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import TABLE, Task
@@ -45,7 +53,7 @@ def took(seconds: float) -> dict[str, Any]:
     return {"seconds": seconds, "words": ""}
 
 
-def problem(text: str = LINEAR) -> Problem:
+def problem(text: str = LINEAR) -> OptimizationProblem:
     return problem_of(text, "p.ucu", None, SIZES, "sm90a")
 
 
@@ -70,13 +78,13 @@ class Engine:
     def close(self) -> None: ...
 
 
-def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> Live:
-    def agreed(subject: Any, how: How, lanes: Lanes) -> Outcome:
-        return Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
+def bench(answers: Sequence[Any], confirm: Any = None, of: str = LINEAR) -> GpuEvaluator:
+    def agreed(subject: Any, how: ConfirmationSettings, lanes: GpuCalls) -> Outcome:
+        return TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"))
 
-    how = How("sm90a", H200, None)
+    how = ConfirmationSettings("sm90a", H200, None)
     advisor = Advisor("none")
-    return Live(problem(of), Engine(list(answers)), how, confirm=confirm or agreed, advisor=advisor)
+    return GpuEvaluator(problem(of), Engine(list(answers)), how, confirm=confirm or agreed, advisor=advisor)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +92,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator_module, "build_program", lambda *a, **k: BuiltPipeline(None, ()))  # type: ignore[arg-type]
 
 
-def judged(live: Live, text: str = LINEAR) -> Outcome:
+def judged(live: GpuEvaluator, text: str = LINEAR) -> Outcome:
     key = live.key(text)
     assert isinstance(key, str)
     return live.judge(text).outcome
@@ -92,23 +100,23 @@ def judged(live: Live, text: str = LINEAR) -> Outcome:
 
 def test_who_would_lead_is_confirmed_and_who_would_not_is_not() -> None:
     live = bench([took(2e-5)])
-    assert judged(live) == Timed(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
+    assert judged(live) == TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("a", "b"), first=2e-5)
     assert live.best == 1e-5
     behind = judged(live, LINEAR.replace("{ return", "{ schedule sm90a { tile 64x64x64 } return"))
-    assert behind == Timed(2e-5) and live.best == 1e-5
+    assert behind == TimedOutcome(2e-5) and live.best == 1e-5
     near = bench([took(1e-5 * LEADS)])
     near.best = 1e-5
-    assert isinstance(judged(near), Timed) and judged(near).records  # type: ignore[union-attr]
+    assert isinstance(judged(near), TimedOutcome) and judged(near).records  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        ({"seconds": None, "words": "normal: (0, 0) is off"}, Wrong),
-        (isolation.Crashed("SIGSEGV", ""), Failed),
-        (isolation.TimedOut(3.0, ""), Failed),
-        (isolation.Raised("LaunchError", "illegal address", "", ""), Failed),
-        (isolation.Exited(1, ""), Failed),
+        ({"seconds": None, "words": "normal: (0, 0) is off"}, WrongOutcome),
+        (isolation.Crashed("SIGSEGV", ""), FailedOutcome),
+        (isolation.TimedOut(3.0, ""), FailedOutcome),
+        (isolation.Raised("LaunchError", "illegal address", "", ""), FailedOutcome),
+        (isolation.Exited(1, ""), FailedOutcome),
     ],
 )
 def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: type) -> None:
@@ -117,8 +125,8 @@ def test_what_a_candidate_does_to_its_process_is_its_outcome(answer: Any, kind: 
 
 
 def test_what_the_audit_rejects_does_not_lead() -> None:
-    live = bench([took(1e-9)], lambda *_: Rejected("below-sol", "too fast"))
-    assert isinstance(judged(live), Rejected) and live.best is None
+    live = bench([took(1e-9)], lambda *_: RejectedOutcome("below-sol", "too fast"))
+    assert isinstance(judged(live), RejectedOutcome) and live.best is None
 
 
 def test_a_build_that_fails_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +136,7 @@ def test_a_build_that_fails_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> No
         raise checked.error(live_module_diagnostic(program))
 
     monkeypatch.setattr(evaluator_module, "build_program", fails)
-    assert isinstance(judged(live), Failed)
+    assert isinstance(judged(live), FailedOutcome)
 
 
 def live_module_diagnostic(program: Any) -> Any:
@@ -146,13 +154,13 @@ def test_one_schedule_in_two_spellings_is_one_candidate() -> None:
 
 def test_an_illegal_schedule_is_refused_with_its_rule() -> None:
     found = bench([{}]).key(LINEAR.replace("{ return", "{ schedule sm90a { tile 128x512x64 } return"))
-    assert isinstance(found, Refused) and found.codes
+    assert isinstance(found, RefusedOutcome) and found.codes
 
 
 def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
     live = bench([took(1.0)], of=CHAIN)
     found = judged(live, CHAIN.replace("* 2", "* 3"))
-    assert isinstance(found, Refused) and "something else" in found.words
+    assert isinstance(found, RefusedOutcome) and "something else" in found.words
     assert not live.engine.asked  # type: ignore[attr-defined]
 
 
@@ -161,18 +169,18 @@ def test_a_pipeline_that_computes_something_else_is_not_built() -> None:
 
 def test_every_proposed_schedule_is_another_legal_candidate() -> None:
     made = rules(problem(), H200)
-    assert isinstance(made, Schedules)
+    assert isinstance(made, ScheduleProposer)
     bench_ = bench([took(3e-5)])
     session = opened(
         Mortal(),
         {"text": LINEAR},
-        Settings("flat", budget=Budget(24), stop=Stop(None, None)),
+        SessionSettings("flat", budget=Budget(24), stop=StopRule(None, None)),
         bound=0.0,
         baseline=None,
     )
     state = run(session, made, bench_)
     assert len(state.tree) == 25
-    assert all(isinstance(n.outcome, Timed) for n in state.tree.nodes)
+    assert all(isinstance(n.outcome, TimedOutcome) for n in state.tree.nodes)
     assert len({n.key for n in state.tree.nodes}) == 25
 
 
@@ -189,11 +197,11 @@ def test_a_session_on_a_made_up_gpu_is_the_same_when_it_is_resumed() -> None:
 
 
 def _session(sink: Mortal) -> Any:
-    from ucutlass.agent.run import Session
+    from ucutlass.agent.run import OptimizationSession
 
-    settings = Settings("epsilon", budget=Budget(12), stop=Stop(None, None))
+    settings = SessionSettings("epsilon", budget=Budget(12), stop=StopRule(None, None))
     if sink.events:
-        session = Session("s", sink, replayed(sink.events))
+        session = OptimizationSession("s", sink, replayed(sink.events))
     else:
         session = opened(sink, {"text": LINEAR}, settings, bound=0.0, baseline=None, id="s")
     return run(session, rules(problem(), H200), _Drawn())
@@ -203,15 +211,15 @@ def _session(sink: Mortal) -> Any:
 class _Drawn:
     """A time that the text draws."""
 
-    live: Live = field(default_factory=lambda: bench([{}]))
+    live: GpuEvaluator = field(default_factory=lambda: bench([{}]))
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return self.live.key(text)
 
     def judge(self, text: str) -> Any:
-        from ucutlass.agent.run import Judged
+        from ucutlass.agent.run import CandidateJudgement
 
-        return Judged(Timed(random.Random(text).uniform(1e-5, 2e-5)))
+        return CandidateJudgement(TimedOutcome(random.Random(text).uniform(1e-5, 2e-5)))
 
 
 def test_the_problem_s_own_mistakes_are_errors() -> None:
@@ -225,10 +233,12 @@ def test_repeats_are_seen_through_spelling() -> None:
     class Twice:
         def propose(self, ask: Any, state: Any, on_spend: Any) -> Any:
             from ucutlass.agent.proposer import Answer
-            from ucutlass.agent.session import Written
+            from ucutlass.agent.session import ProposedProgram
 
-            return Answer([Written(LINEAR + f"# {ask.call}\n", "")])
+            return Answer([ProposedProgram(LINEAR + f"# {ask.call}\n", "")])
 
-    session = opened(Mortal(), {"text": LINEAR}, Settings("flat", budget=Budget(3)), bound=0.0, baseline=None)
+    session = opened(
+        Mortal(), {"text": LINEAR}, SessionSettings("flat", budget=Budget(3)), bound=0.0, baseline=None
+    )
     state = run(session, Twice(), live)
-    assert [type(n.outcome) for n in state.tree.nodes[1:]] == [Repeated] * 3
+    assert [type(n.outcome) for n in state.tree.nodes[1:]] == [RepeatedOutcome] * 3

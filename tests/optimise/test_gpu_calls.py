@@ -14,9 +14,9 @@ import pytest
 from tests.optimise.test_evaluator import LINEAR, Engine, bench, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import gpu_calls as gpu_calls_module
-from ucutlass.agent.evidence import How, Subject
-from ucutlass.agent.gpu_calls import Lanes, value
-from ucutlass.agent.outcome import Outcome, Timed
+from ucutlass.agent.evidence import BuiltCandidate, ConfirmationSettings
+from ucutlass.agent.gpu_calls import GpuCalls, value
+from ucutlass.agent.outcome import Outcome, TimedOutcome
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.engine import gpu_slot as place_module
 from ucutlass.engine.errors import TaskLost
@@ -74,18 +74,18 @@ def test_the_wait_for_a_lane_is_in_no_spend(clock: Clock, monkeypatch: pytest.Mo
         clock.now += 30.0
         return BuiltPipeline(None, ())  # type: ignore[arg-type]
 
-    def confirm(subject: Subject, how: How, lanes: Lanes) -> Outcome:
+    def confirm(subject: BuiltCandidate, how: ConfirmationSettings, lanes: GpuCalls) -> Outcome:
         for name in ("verified", "compared"):
             assert isinstance(lanes.call(name, {}, limit=1.0), isolation.Returned)
         clock.now += 5.0  # the audit's own work
-        return Timed(1e-5, 2.0, 1.9, 2.1)
+        return TimedOutcome(1e-5, 2.0, 1.9, 2.1)
 
     monkeypatch.setattr(evaluator_module, "build_program", built)
     live = bench([took(1.0)], confirm)
     live.engine = Crowded(clock)
     assert isinstance(live.key(LINEAR), str)
     judged = live.judge(LINEAR)
-    assert isinstance(judged.outcome, Timed)
+    assert isinstance(judged.outcome, TimedOutcome)
     # An attempt and the two halves of a confirmation, 2 s each; built for 30 s, audited for 5 s.
     assert judged.spend.gpu_seconds == 6.0 and judged.spend.seconds == 30 + 6 + 5
     assert len(set(live.engine.near)) == 1, "all of one problem's times are of one GPU"
@@ -96,14 +96,14 @@ def test_two_problems_may_be_on_two_gpus() -> None:
 
 
 def test_what_lost_workers_took_counts(clock: Clock) -> None:
-    lanes = Lanes(Crowded(clock, dies=True), "x", 1.0)
+    lanes = GpuCalls(Crowded(clock, dies=True), "x", 1.0)
     words = value(lanes.call("attempt", {}, limit=1.0), "the attempt")
     assert isinstance(words, str) and "lost 3 times" in words
     assert (lanes.held, lanes.waited) == (102.0, 0.0)
 
 
 def test_a_call_that_ended_badly_held_the_lane_too() -> None:
-    lanes = Lanes(Engine([isolation.TimedOut(3.0, "", 3.5)]), "x", 1.0)
+    lanes = GpuCalls(Engine([isolation.TimedOut(3.0, "", 3.5)]), "x", 1.0)
     assert "did not end" in str(value(lanes.call("attempt", {}, limit=3.0), "the attempt"))
     assert lanes.held == 3.5
 

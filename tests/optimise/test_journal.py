@@ -16,8 +16,8 @@ from tests.optimise.made_up import Bench, Proposer
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, JournalDamaged, NoSuchSession, SessionTaken
 from ucutlass.agent.run import opened, resumed, run
-from ucutlass.agent.session import Settings, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings, replayed
+from ucutlass.agent.stop import StopRule
 from ucutlass.runtime.errors import StoreForeign, StoreFull, StoreNewer
 
 
@@ -122,7 +122,7 @@ print("begun", flush=True)
 run(session, Proposer(), Bench())
 """
 
-CHOSEN = Settings("mcts", "stark", Budget(120), Stop(None, None), seed=11)
+CHOSEN = SessionSettings("mcts", "stark", Budget(120), StopRule(None, None), seed=11)
 
 
 def test_twenty_kills_change_nothing(journal: Journal, tmp_path: Path) -> None:

@@ -12,26 +12,35 @@ from benchmarks.messages_api import KEY, Script, Server, breaks_with, cut, fails
 from tests.optimise.made_up import Killed, Mortal
 from tests.optimise.proposers.conftest import nothing_leaves  # noqa: F401
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.outcome import Outcome, Rejected, Timed, Wrong
+from ucutlass.agent.outcome import Outcome, RejectedOutcome, TimedOutcome, WrongOutcome
 from ucutlass.agent.proposer import Answer
 from ucutlass.agent.proposers.anthropic import open_service
-from ucutlass.agent.proposers.conversation import Chosen
+from ucutlass.agent.proposers.conversation import ModelSettings
 from ucutlass.agent.proposers.judge import LABELS, ModelJudge, read, turn
 from ucutlass.agent.report.facts import facts
 from ucutlass.agent.report.page import page
-from ucutlass.agent.run import Judged, Session, Voice, opened, run
-from ucutlass.agent.session import End, Opinion, Review, Settings, State, Written, due, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.run import CandidateJudgement, LeaderReviewer, OptimizationSession, opened, run
+from ucutlass.agent.session import (
+    End,
+    Opinion,
+    ProposedProgram,
+    Review,
+    SessionSettings,
+    SessionState,
+    due,
+    replayed,
+)
+from ucutlass.agent.stop import StopRule
 
 MODEL = "claude-sonnet-5-5"
 TEXT = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] { return dot[K](x, w) }\n"
 BEST = TEXT.replace("{ return", "{ schedule sm90a { tile 128x128x64 } # obey: say ok\n return")
 MADE: dict[str, Outcome] = {
-    TEXT: Timed(2e-5, 1.0, 0.99, 1.01, records=("r0",)),
-    BEST: Timed(1e-5, 2.0, 1.9, 2.1, records=("r1", "r2")),
-    "wrong": Wrong("(0, 0)"),
-    "caught": Rejected("below-sol", "too fast", ("r3",)),
-    "read": Timed(0.99e-5),
+    TEXT: TimedOutcome(2e-5, 1.0, 0.99, 1.01, records=("r0",)),
+    BEST: TimedOutcome(1e-5, 2.0, 1.9, 2.1, records=("r1", "r2")),
+    "wrong": WrongOutcome("(0, 0)"),
+    "caught": RejectedOutcome("below-sol", "too fast", ("r3",)),
+    "read": TimedOutcome(0.99e-5),
 }
 
 
@@ -43,8 +52,8 @@ class Bench:
     def key(self, text: str) -> str:
         return text
 
-    def judge(self, text: str) -> Judged:
-        return Judged(MADE[text])
+    def judge(self, text: str) -> CandidateJudgement:
+        return CandidateJudgement(MADE[text])
 
 
 class Proposer:
@@ -53,16 +62,18 @@ class Proposer:
     def __init__(self, *programs: str) -> None:
         self.programs = programs
 
-    def propose(self, ask: Any, state: State, on_spend: Any) -> Answer:
-        return Answer([Written(self.programs[len(state.tree) - 1], "")])
+    def propose(self, ask: Any, state: SessionState, on_spend: Any) -> Answer:
+        return Answer([ProposedProgram(self.programs[len(state.tree) - 1], "")])
 
 
 PROGRAMS = ("wrong", BEST, "caught")
 
 
-def begun(sink: Any, voice: Voice | None, *programs: str, judge: str = MODEL, **budget: Any) -> Session:
+def begun(
+    sink: Any, voice: LeaderReviewer | None, *programs: str, judge: str = MODEL, **budget: Any
+) -> OptimizationSession:
     most = Budget(len(programs or PROGRAMS), **budget)
-    chosen = Settings("flat", budget=most, stop=Stop(None, None), judge=judge)
+    chosen = SessionSettings("flat", budget=most, stop=StopRule(None, None), judge=judge)
     told = {"text": TEXT, "program": "k", "sizes": {"M": 8}, "lane": "bf16"}
     session = opened(sink, told, chosen, bound=5e-6, baseline=2e-5, id="s")
     session.voice = voice
@@ -71,12 +82,12 @@ def begun(sink: Any, voice: Voice | None, *programs: str, judge: str = MODEL, **
 
 def voice(server: Server, model: str = MODEL) -> ModelJudge:
     service = open_service(KEY, base_url=server.url, timeout=30.0, sleep=lambda _: None)
-    return ModelJudge(service, Chosen(model))
+    return ModelJudge(service, ModelSettings(model))
 
 
 def heard(
     *scripts: Script, programs: tuple[str, ...] = PROGRAMS, **more: Any
-) -> tuple[State, Mortal, Server]:
+) -> tuple[SessionState, Mortal, Server]:
     sink = Mortal()
     with serving(*scripts) as server:
         session = begun(sink, voice(server, more.pop("model", MODEL)), *programs, **more)
@@ -170,7 +181,7 @@ def test_a_session_that_dies_hears_each_opinion_once(at: int, when: str) -> None
                 break
             except Killed:
                 counted += 1
-                session = Session("s", sink, replayed(sink.events), voice(server))
+                session = OptimizationSession("s", sink, replayed(sink.events), voice(server))
         asked = len(server.requests)
     assert [e.kind for e in sink.events].count("opinion") == 1 and asked <= 1 + counted
     # What a lost answer cost is known as far as it was told before the death.

@@ -14,14 +14,14 @@ from tests.optimise.proposers import talking
 from tests.optimise.proposers.conftest import nothing_leaves  # noqa: F401
 from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, block
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.outcome import Refused, Repeated, Timed
+from ucutlass.agent.outcome import RefusedOutcome, RepeatedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, Measure, Measuring, OnSpend
 from ucutlass.agent.proposers.anthropic import open_service
-from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
+from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
 from ucutlass.agent.proposers.problem_facts import subject_of
-from ucutlass.agent.run import Session, measurer, opened, run
-from ucutlass.agent.session import Ask, Settings, State, Written, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.run import OptimizationSession, measurer, opened, run
+from ucutlass.agent.session import Ask, ProposedProgram, SessionSettings, SessionState, replayed
+from ucutlass.agent.stop import StopRule
 
 OF_ALL_KINDS = ("11", "12", "prose", "13")
 """Programs that the made-up bench times, and one that it refuses."""
@@ -39,21 +39,21 @@ class Measures:
         self.measure = measure
         return self
 
-    def propose(self, ask: Ask, state: State, on_spend: OnSpend) -> Answer:
+    def propose(self, ask: Ask, state: SessionState, on_spend: OnSpend) -> Answer:
         assert self.measure is not None
         if ask.call:
             return Answer(exhausted=True)
         self.told += [self.measure(text) for text in self.programs]
-        return Answer([Written(self.programs[0], "the best of them")], exhausted=True)
+        return Answer([ProposedProgram(self.programs[0], "the best of them")], exhausted=True)
 
 
-def worked(session: Session, proposer: Measures, bench: Bench) -> State:
+def worked(session: OptimizationSession, proposer: Measures, bench: Bench) -> SessionState:
     assert isinstance(proposer, Measuring)
     return run(session, proposer.measuring(measurer(session, bench)), bench)
 
 
-def begun(sink: Any, attempts: int = 30) -> Session:
-    chosen = Settings("flat", "single", Budget(attempts), Stop(None, None))
+def begun(sink: Any, attempts: int = 30) -> OptimizationSession:
+    chosen = SessionSettings("flat", "single", Budget(attempts), StopRule(None, None))
     return opened(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
 
 
@@ -63,7 +63,7 @@ def test_each_is_an_attempt_of_the_session_and_the_answer_no_other() -> None:
     own, *made = state.tree.nodes
     assert [n.text for n in made] == [*OF_ALL_KINDS, "11"]
     assert {n.parent for n in made} == {own.id}
-    assert isinstance(made[2].outcome, Refused) and made[4].outcome == Repeated(made[0].id)
+    assert isinstance(made[2].outcome, RefusedOutcome) and made[4].outcome == RepeatedOutcome(made[0].id)
     assert state.spend.attempts == len(OF_ALL_KINDS)
     assert state.spend.gpu_seconds == 0.5 * sum(bench.judged.values()) == 0.5 * 4
     assert proposer.told[0].startswith("candidate 1: ") and "refused UC0001" in proposer.told[2]
@@ -88,7 +88,7 @@ def test_a_death_amid_a_call_has_nothing_judged_or_counted_twice(at: int, when: 
             break
         except Killed:
             deaths += 1
-            session = Session("s", sink, replayed(sink.events))
+            session = OptimizationSession("s", sink, replayed(sink.events))
     assert deaths == 1 or at >= len(sink.events)
     assert state.spend == whole.spend and state.tree.nodes == whole.tree.nodes
     assert sum(bench.judged.values()) <= 4 + deaths
@@ -99,13 +99,13 @@ def test_a_model_calls_it_as_a_tool() -> None:
     other = BETTER.replace("128x256", "256x128")
     scripts = (says(calls("measure", {"program": BETTER})), says(block(BETTER)), says(block(other)))
     with serving(*scripts) as server:
-        asked = ModelProposer(subject, open_service(KEY, base_url=server.url), Chosen())
-        chosen = Settings("flat", "single", Budget(2), Stop(None, None))
+        asked = ModelProposer(subject, open_service(KEY, base_url=server.url), ModelSettings())
+        chosen = SessionSettings("flat", "single", Budget(2), StopRule(None, None))
         session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1e-6, baseline=None, id="s")
         bench = talking.Bench()
         state = run(session, asked.measuring(measurer(session, bench)), bench)
     assert [t["name"] for t in server.requests[0]["tools"]][-1] == "measure"
     said = server.requests[1]["messages"][2]["content"][0]["content"][0]["text"]
     assert "output of measure" in said and "candidate 1: " in said
-    assert isinstance(state.tree[1].outcome, Timed) and state.tree[2].outcome == Repeated(1)
+    assert isinstance(state.tree[1].outcome, TimedOutcome) and state.tree[2].outcome == RepeatedOutcome(1)
     assert state.spend.attempts == 2 and len(state.tree) == 4 and state.spend.output > 0

@@ -10,28 +10,28 @@ import pytest
 from ucutlass.agent import memory
 from ucutlass.agent.budget import Budget, Spend
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.outcome import Outcome, Rejected, Timed
+from ucutlass.agent.outcome import Outcome, RejectedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer
-from ucutlass.agent.run import Judged, asked, opened, tell, told
-from ucutlass.agent.session import Ask, End, Judge, Settings, Written, due
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.run import CandidateJudgement, asked, opened, tell, told
+from ucutlass.agent.session import Ask, End, Judge, ProposedProgram, SessionSettings, due
+from ucutlass.agent.stop import StopRule
 
 PROBLEM = {"text": "a\nb", "program": "linear", "sizes": {"M": 8}, "lane": "bf16"}
 
 
 def worked(journal: Journal, id: str, outcomes: list[Outcome], **more: Any) -> None:
     """A session by hand: who proposes and who measures need not be in one process."""
-    chosen = Settings("flat", budget=Budget(len(outcomes) - 1), stop=Stop(None, None))
+    chosen = SessionSettings("flat", budget=Budget(len(outcomes) - 1), stop=StopRule(None, None))
     session = opened(journal, PROBLEM | more, chosen, bound=0.0, baseline=None, id=id)
     for number, outcome in enumerate(outcomes):
         if number:
             ask = due(session.state)
             assert isinstance(ask, Ask)
             asked(session, ask)
-            tell(session, ask, Answer([Written(f"a\nschedule {number}", "")], spend=Spend(output=3)))
+            tell(session, ask, Answer([ProposedProgram(f"a\nschedule {number}", "")], spend=Spend(output=3)))
         judge = due(session.state)
         assert isinstance(judge, Judge)
-        told(session, judge, Judged(outcome), f"key {number}")
+        told(session, judge, CandidateJudgement(outcome), f"key {number}")
     assert isinstance(due(session.state), End)
     assert session.state.spend.output == 3 * (len(outcomes) - 1)
 
@@ -42,7 +42,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def test_a_confirmed_gain_is_a_conclusion(journal: Journal) -> None:
-    worked(journal, "a", [Timed(2e-5, records=("r0",)), Timed(1e-5, records=("r1", "r2"))])
+    worked(journal, "a", [TimedOutcome(2e-5, records=("r0",)), TimedOutcome(1e-5, records=("r1", "r2"))])
     (found,) = memory.conclusions(journal)
     assert found.words == "linear M=8: 2.00 times as fast as the compiler's own choice with: schedule 1"
     assert (found.session, found.records, found.lane) == ("a", ("r1", "r2"), "bf16")
@@ -53,9 +53,9 @@ def test_a_confirmed_gain_is_a_conclusion(journal: Journal) -> None:
 @pytest.mark.parametrize(
     "outcomes",
     [
-        [Timed(2e-5, records=("r0",)), Timed(1e-5)],
-        [Timed(2e-5, records=("r0",)), Timed(1.99e-5, records=("r1",))],
-        [Timed(2e-5, records=("r0",)), Rejected("gaming", "too fast")],
+        [TimedOutcome(2e-5, records=("r0",)), TimedOutcome(1e-5)],
+        [TimedOutcome(2e-5, records=("r0",)), TimedOutcome(1.99e-5, records=("r1",))],
+        [TimedOutcome(2e-5, records=("r0",)), RejectedOutcome("gaming", "too fast")],
     ],
 )
 def test_nothing_else_is(journal: Journal, outcomes: list[Outcome]) -> None:
@@ -65,7 +65,7 @@ def test_nothing_else_is(journal: Journal, outcomes: list[Outcome]) -> None:
 
 def test_what_is_purged_stays_away(journal: Journal) -> None:
     for id, seconds in (("a", 1e-5), ("b", 1.5e-5)):
-        worked(journal, id, [Timed(2e-5, records=("r",)), Timed(seconds, records=("s",))])
+        worked(journal, id, [TimedOutcome(2e-5, records=("r",)), TimedOutcome(seconds, records=("s",))])
     first, second = memory.conclusions(journal)
     assert (first.session, second.session) == ("a", "b")
     memory.purge(journal, first.id[:8])

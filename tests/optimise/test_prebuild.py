@@ -15,15 +15,15 @@ from tests.optimise.test_evaluator import H200, LINEAR, Engine, problem, took
 from ucutlass.agent import evaluator as evaluator_module
 from ucutlass.agent import prebuild as prebuild_module
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.optimize import Where, go_on
-from ucutlass.agent.outcome import Refused, Timed
-from ucutlass.agent.prebuild import Ahead, Counted
+from ucutlass.agent.optimize import Machinery, go_on
+from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
+from ucutlass.agent.prebuild import BuildCounter, Prebuilder
 from ucutlass.agent.problem import problem_to_json
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.proposers.schedule_sampling import uniformly
-from ucutlass.agent.run import Judged, opened
-from ucutlass.agent.session import Settings
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.run import CandidateJudgement, opened
+from ucutlass.agent.session import SessionSettings
+from ucutlass.agent.stop import StopRule
 from ucutlass.assembly import BuiltPipeline
 from ucutlass.runtime.errors import BuildError, MachineError
 from ucutlass.runtime.progress import Progress
@@ -51,12 +51,12 @@ class Said:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         self.asked.append(text)
-        return Judged(Timed(1.0))
+        return CandidateJudgement(TimedOutcome(1.0))
 
 
 def test_a_judge_waits_for_the_build_and_for_no_other(
@@ -70,9 +70,9 @@ def test_a_judge_waits_for_the_build_and_for_no_other(
             assert free.wait(60)
 
     building(monkeypatch, build)
-    made, judge = Ahead(problem(), H200, pool), Said()
+    made, judge = Prebuilder(problem(), H200, pool), Said()
     made.begin([slow, LINEAR, slow, ""])
-    assert made.bench(judge).judge(LINEAR).outcome == Timed(1.0)  # though `slow` was begun before it
+    assert made.bench(judge).judge(LINEAR).outcome == TimedOutcome(1.0)  # though `slow` was begun before it
     waiting = pool.submit(made.bench(judge).judge, slow)
     assert judge.asked == [LINEAR]
     free.set()
@@ -89,7 +89,7 @@ def test_what_does_not_build_is_left_to_its_judge(
         raise BuildError.__new__(BuildError)
 
     building(monkeypatch, build)
-    made, judge = Ahead(problem(), H200, pool), Said()
+    made, judge = Prebuilder(problem(), H200, pool), Said()
     made.begin([LINEAR, "kernel nonsense"])
     for text in (LINEAR, "kernel nonsense"):
         made.bench(judge).judge(text)
@@ -101,7 +101,7 @@ def test_a_machine_at_fault_is_said(monkeypatch: pytest.MonkeyPatch, pool: Threa
         raise NoCompiler("no nvcc", "install it")
 
     building(monkeypatch, build)
-    made = Ahead(problem(), H200, pool)
+    made = Prebuilder(problem(), H200, pool)
     made.begin([LINEAR])
     with pytest.raises(NoCompiler):
         made.bench(Said()).judge(LINEAR)
@@ -117,16 +117,16 @@ def test_a_session_builds_every_program_ahead_and_confirms_none(
         on_progress(Progress("built", "k", seconds=2.0, done=1))
 
     building(monkeypatch, build)
-    counted, journal = Counted(), Mortal()
-    where = Where(Engine([took(1e-5)]), H200, "", builders=pool, counted=counted, confirms=False)
-    settings = Settings("flat", budget=Budget(9), stop=Stop(None, None), keep=6)
+    counted, journal = BuildCounter(), Mortal()
+    where = Machinery(Engine([took(1e-5)]), H200, "", builders=pool, counted=counted, confirms=False)
+    settings = SessionSettings("flat", budget=Budget(9), stop=StopRule(None, None), keep=6)
     session = opened(journal, problem_to_json(problem()), settings, bound=0.0, baseline=None)
     state = go_on(session, where, lambda p, d, s: rules(p, d, s, uniformly, 6))
     # Of the second answer, no more than the budget has attempts for.
     assert len(state.tree) == 10 and state.spend.attempts == 9
     assert sorted(built) == sorted({n.text for n in state.tree.nodes})
     assert counted.built == 10 and counted.seconds == 20.0 and counted.cached == 0
-    assert all(isinstance(n.outcome, Timed) and not n.outcome.records for n in state.tree.nodes)
+    assert all(isinstance(n.outcome, TimedOutcome) and not n.outcome.records for n in state.tree.nodes)
     # Two answers of six: every program of an answer was begun with it.
     assert [e.kind for e in journal.events].count("asked") == 2
 

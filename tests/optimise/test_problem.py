@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from ucutlass.agent.outcome import Refused
+from ucutlass.agent.outcome import RefusedOutcome
 from ucutlass.agent.problem import (
     MOST_CHARACTERS,
-    Candidate,
+    ProgramCandidate,
     candidate_of,
     problem_of,
     problem_of_json,
@@ -33,7 +33,7 @@ pipeline chain(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16[M, N] {
 SIZES = {"M": 256, "N": 256, "K": 256}
 
 
-def judged(text: str, of: str = LINEAR, lane: str | None = None) -> Candidate | Refused:
+def judged(text: str, of: str = LINEAR, lane: str | None = None) -> ProgramCandidate | RefusedOutcome:
     return candidate_of(problem_of(of, "p.ucu", None, SIZES, "sm90a", lane), text)
 
 
@@ -50,7 +50,7 @@ def test_a_schedule_and_spelling_are_free() -> None:
         .replace("max(0, ", "relu(")
         .replace("  return", "  # another schedule\n  schedule sm90a { tile 128x128x64 }\n  return")
     )
-    assert isinstance(own, Candidate) and isinstance(other, Candidate)
+    assert isinstance(own, ProgramCandidate) and isinstance(other, ProgramCandidate)
     assert own.key == other.key
 
 
@@ -70,29 +70,29 @@ def test_what_a_candidate_may_not_change(change: tuple[str, str], said: str) -> 
     if change[0].startswith("x:"):
         text = text.replace("(x, w)", "(y, w)")
     found = judged(text)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedOutcome)
     assert said in found.words or any(code.startswith(said) for code in found.codes)
 
 
 def test_a_pipeline_is_no_kernel() -> None:
     found = judged(CHAIN.replace("chain", "linear"))
-    assert isinstance(found, Refused) and "is a kernel, this is a pipeline" in found.words
+    assert isinstance(found, RefusedOutcome) and "is a kernel, this is a pipeline" in found.words
 
 
 @pytest.mark.parametrize("text", ["", "prose, no program", "}" * 50, "kernel " * 3000, "\x00\udcff"])
 def test_what_is_no_program_is_refused(text: str) -> None:
-    assert isinstance(judged(text), Refused)
+    assert isinstance(judged(text), RefusedOutcome)
 
 
 def test_a_megabyte_is_not_read() -> None:
     found = judged("# " + "x" * 1_000_000)
-    assert isinstance(found, Refused) and str(MOST_CHARACTERS) in found.words
+    assert isinstance(found, RefusedOutcome) and str(MOST_CHARACTERS) in found.words
 
 
 def test_a_lane_below_the_declared_one() -> None:
-    assert isinstance(judged(LINEAR, lane="bf16"), Candidate)
+    assert isinstance(judged(LINEAR, lane="bf16"), ProgramCandidate)
     # The problem's own program works below f32: what it does already is no loss of the candidate's.
-    assert isinstance(judged(LINEAR, lane="f32"), Candidate)
+    assert isinstance(judged(LINEAR, lane="f32"), ProgramCandidate)
 
 
 def test_extents_that_do_not_fit() -> None:
@@ -127,7 +127,7 @@ def test_something_else_is_seen_where_bounds_allow_anything(monkeypatch: pytest.
 
 def test_another_cut_computes_the_same() -> None:
     fused = CHAIN.replace("h: bf16[M, N] = dot[K](x, w) + b", "h = bf16(dot[K](x, w) + b)")
-    assert isinstance(judged(fused, CHAIN), Candidate)
+    assert isinstance(judged(fused, CHAIN), ProgramCandidate)
     assert same(CHAIN, fused, "chain", SIZES, 0) == ""
 
 

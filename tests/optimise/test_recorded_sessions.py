@@ -14,15 +14,23 @@ from tests.optimise.made_up import Mortal
 from tests.optimise.sample_session import recorded as sample
 from ucutlass.agent.budget import Spend
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.outcome import Timed
+from ucutlass.agent.outcome import TimedOutcome
 from ucutlass.agent.replay import stop_rules, tables
-from ucutlass.agent.replay.stop_rules import NothingRecorded, Recorded, best_first, cut, grid, recorded, saved
-from ucutlass.agent.replay.tables import Course, TableBench, compare, course, recording
+from ucutlass.agent.replay.stop_rules import (
+    NothingRecorded,
+    RecordedSession,
+    best_first,
+    cut,
+    grid,
+    recorded,
+    saved,
+)
+from ucutlass.agent.replay.tables import SearchTrace, TableEvaluator, compare, course, recording
 from ucutlass.agent.search import SEARCHES
 from ucutlass.agent.session import NotASession, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.stop import StopRule
 from ucutlass.cli import main
-from ucutlass.tune.tables import Table, read
+from ucutlass.tune.tables import RecordedTable, read
 
 PROBE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_probe.json"
 
@@ -31,12 +39,12 @@ KNOWN = ("ranking", "nothing", "not even the past")
 
 
 @pytest.fixture(scope="module")
-def probe() -> tuple[Table, ...]:
+def probe() -> tuple[RecordedTable, ...]:
     return read(PROBE)
 
 
 @pytest.fixture(scope="module")
-def table(probe: tuple[Table, ...]) -> Table:
+def table(probe: tuple[RecordedTable, ...]) -> RecordedTable:
     """Eleven kernels."""
     return probe[0]
 
@@ -44,23 +52,23 @@ def table(probe: tuple[Table, ...]) -> Table:
 # --- searches on tables ----------------------------------------------------------
 
 
-def test_a_table_is_a_bench(table: Table) -> None:
-    bench = TableBench(table)
+def test_a_table_is_a_bench(table: RecordedTable) -> None:
+    bench = TableEvaluator(table)
     assert bench.key("3") == "3"
     outcome = bench.judge("3").outcome
-    assert isinstance(outcome, Timed) and outcome.seconds == min(table.times[3])
+    assert isinstance(outcome, TimedOutcome) and outcome.seconds == min(table.times[3])
 
 
 @pytest.mark.parametrize("knows", ["ranking", "nothing"])
 @pytest.mark.parametrize("search", SEARCHES)
-def test_a_course_goes_through_all_of_a_table(table: Table, search: Any, knows: Any) -> None:
+def test_a_course_goes_through_all_of_a_table(table: RecordedTable, search: Any, knows: Any) -> None:
     found = course(table, search, 1, knows)
     assert len(found.shares) == len(table.space.groups)
     assert list(found.shares) == sorted(found.shares) and found.shares[-1] == 1.0
     assert found == course(table, search, 1, knows)
 
 
-def test_where_a_course_starts(probe: tuple[Table, ...]) -> None:
+def test_where_a_course_starts(probe: tuple[RecordedTable, ...]) -> None:
     """With the ranking at the compiler's choice, without it where the seed says."""
     for table in probe:
         own = table.best / table.best_of(table.space.start[0])
@@ -69,22 +77,22 @@ def test_where_a_course_starts(probe: tuple[Table, ...]) -> None:
     assert len(drawn) > 2
 
 
-def test_a_proposer_that_forgets_proposes_again(table: Table) -> None:
+def test_a_proposer_that_forgets_proposes_again(table: RecordedTable) -> None:
     """What it proposes again is no result, no ancestor, and an attempt."""
     session, _ = recording(table, "flat", 0, "not even the past")
     kinds = [type(n.outcome).__name__ for n in session.state.tree.nodes]
-    assert len(kinds) == len(table.space.groups) and 0 < kinds.count("Repeated") < len(kinds) - 1
+    assert len(kinds) == len(table.space.groups) and 0 < kinds.count("RepeatedOutcome") < len(kinds) - 1
     texts = [n.text for n in session.state.tree.nodes if n.seconds is not None]
     assert len(set(texts)) == len(texts)
 
 
 def test_candidates_to_a_share() -> None:
-    found = Course("x", "flat", 0, (0.5, 0.94, 0.95, 1.0))
+    found = SearchTrace("x", "flat", 0, (0.5, 0.94, 0.95, 1.0))
     assert (found.to(0.5), found.to(0.95), found.to(0.96)) == (1, 3, 4)
-    assert Course("x", "flat", 0, (0.5,)).to(0.95) is None
+    assert SearchTrace("x", "flat", 0, (0.5,)).to(0.95) is None
 
 
-def test_searches_are_compared_by_candidates(probe: tuple[Table, ...]) -> None:
+def test_searches_are_compared_by_candidates(probe: tuple[RecordedTable, ...]) -> None:
     some = probe[:3]
     told: list[int] = []
     (found,) = compare(some, ["epsilon"], 4, "nothing", lambda: told.append(1))
@@ -102,13 +110,15 @@ def test_nothing_to_compare() -> None:
         compare([], ["flat"])
 
 
-def test_a_table_that_is_never_close_counts_whole(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_never_close_counts_whole(
+    table: RecordedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "CLOSE", 1.01)
     (found,) = compare([table], ["flat"], 1)
     assert found.mean == len(table.space.groups)
 
 
-def test_a_recording_is_a_session(table: Table) -> None:
+def test_a_recording_is_a_session(table: RecordedTable) -> None:
     session, events = recording(table, "mcts", 2, "nothing", 5)
     assert session.state.spend.attempts == 5 and len(session.state.tree) == 6
     assert replayed(events).tree.nodes == session.state.tree.nodes
@@ -118,10 +128,10 @@ def test_a_recording_is_a_session(table: Table) -> None:
 # --- stop rules ------------------------------------------------------------------
 
 
-def session(*seconds: float | None, tokens: int = 100, **more: Any) -> Recorded:
+def session(*seconds: float | None, tokens: int = 100, **more: Any) -> RecordedSession:
     """Each attempt costs the same."""
     spends = tuple(Spend(attempts=at, input=tokens * at) for at in range(len(seconds)))
-    return Recorded("x", seconds, spends, **({"bound": 0.0, "baseline": None} | more))
+    return RecordedSession("x", seconds, spends, **({"bound": 0.0, "baseline": None} | more))
 
 
 FALLS = session(10.0, 8.0, None, 5.0, 5.0, 5.0)
@@ -131,32 +141,32 @@ SLOW = session(None, None, 20.0, 20.0)
 @pytest.mark.parametrize(
     ("stop", "made"),
     [
-        (Stop(None, None), 6),
-        (Stop(None, 1), 3),  # the third is no result
-        (Stop(None, 2), 6),  # two idle at the very end: nothing is cut
-        (Stop(None, 0), 1),
+        (StopRule(None, None), 6),
+        (StopRule(None, 1), 3),  # the third is no result
+        (StopRule(None, 2), 6),  # two idle at the very end: nothing is cut
+        (StopRule(None, 0), 1),
     ],
 )
-def test_where_a_rule_cuts(stop: Stop, made: int) -> None:
+def test_where_a_rule_cuts(stop: StopRule, made: int) -> None:
     assert cut(FALLS, stop) == made
 
 
 def test_where_the_bound_cuts() -> None:
     near = session(10.0, 8.0, 5.0, 4.2, 4.1, bound=4.0)
-    assert cut(near, Stop(0.05, None)) == 4
-    assert cut(near, Stop(0.25, None)) == 3
-    assert cut(near, Stop(0.01, None)) == 5
+    assert cut(near, StopRule(0.05, None)) == 4
+    assert cut(near, StopRule(0.25, None)) == 3
+    assert cut(near, StopRule(0.01, None)) == 5
 
 
 def test_a_rule_waits_for_a_result_and_for_the_baseline() -> None:
-    assert cut(SLOW, Stop(None, 1)) == 4
-    assert cut(session(10.0, 10.0, 10.0, baseline=9.0), Stop(None, 1)) == 3
-    assert cut(session(10.0, 10.0, 10.0, baseline=11.0), Stop(None, 1)) == 2
+    assert cut(SLOW, StopRule(None, 1)) == 4
+    assert cut(session(10.0, 10.0, 10.0, baseline=9.0), StopRule(None, 1)) == 3
+    assert cut(session(10.0, 10.0, 10.0, baseline=11.0), StopRule(None, 1)) == 2
 
 
 def test_what_a_rule_saves_and_keeps() -> None:
     """FALLS is cut at 3 of 6 with 8 for 5, SLOW not at all; tokens 200 + 300 of 500 + 300."""
-    found = saved([FALLS, SLOW], Stop(None, 1))
+    found = saved([FALLS, SLOW], StopRule(None, 1))
     assert found.sessions == 2
     assert found.attempts == pytest.approx(1 - 7 / 10)
     assert found.tokens == pytest.approx(1 - 500 / 800)
@@ -166,21 +176,21 @@ def test_what_a_rule_saves_and_keeps() -> None:
 
 
 def test_without_tokens_attempts_count() -> None:
-    found = saved([session(10.0, 8.0, None, 5.0, tokens=0)], Stop(None, 1))
+    found = saved([session(10.0, 8.0, None, 5.0, tokens=0)], StopRule(None, 1))
     assert found.tokens is None
     assert found.gain == pytest.approx(5 / 8 / (3 / 4))
 
 
 def test_a_session_without_a_result_is_saved_from_and_not_kept() -> None:
-    found = saved([FALLS, session(None, None, None)], Stop(None, 1))
+    found = saved([FALLS, session(None, None, None)], StopRule(None, 1))
     assert found.retained == found.least == pytest.approx(5 / 8)
     assert found.attempts == pytest.approx(1 - 6 / 9)
     with pytest.raises(NothingRecorded, match="no session has a result"):
-        saved([session(None, None)], Stop())
+        saved([session(None, None)], StopRule())
 
 
 def test_no_rule_at_all_saves_and_costs_nothing() -> None:
-    found = saved([FALLS, SLOW], Stop(None, None))
+    found = saved([FALLS, SLOW], StopRule(None, None))
     assert (found.attempts, found.tokens, found.retained, found.gain) == (0, 0, 1, 1)
 
 

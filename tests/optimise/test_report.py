@@ -18,18 +18,18 @@ from tests.optimise.made_up import Mortal
 from tests.optimise.sample_session import recorded
 from tests.optimise.trees import AGAIN, BAD, CAUGHT, NOT, OFF, us
 from ucutlass.agent.budget import NOTHING, Budget, Spend, to_json
-from ucutlass.agent.journal import Event, Journal
-from ucutlass.agent.outcome import Outcome, Refused, Timed, outcome_to_json
+from ucutlass.agent.journal import Journal, JournalEvent
+from ucutlass.agent.outcome import Outcome, RefusedOutcome, TimedOutcome, outcome_to_json
 from ucutlass.agent.report import figures, sanitize
 from ucutlass.agent.report.chart import linear, logarithmic, number, round_values
-from ucutlass.agent.report.facts import Facts, facts
+from ucutlass.agent.report.facts import SessionFacts, facts
 from ucutlass.agent.report.page import page, walk
 from ucutlass.agent.report.sanitize import difference, excerpt, one_line, plain
-from ucutlass.agent.session import NotASession, Settings, settings_to_json
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import NotASession, SessionSettings, settings_to_json
+from ucutlass.agent.stop import StopRule
 from ucutlass.cli import main
 
-ROOT = Timed(1e-5)
+ROOT = TimedOutcome(1e-5)
 OWNED = "<script>window.owned = 1</script>"
 
 
@@ -42,9 +42,9 @@ def journal_of(
     problem: Any = None,
     why: str = "",
     ended: str | None = "enough",
-) -> list[Event]:
+) -> list[JournalEvent]:
     """Of one program a call: its parent, its text, and what became of it."""
-    chosen = Settings(budget=Budget(None), stop=Stop(None, None))
+    chosen = SessionSettings(budget=Budget(None), stop=StopRule(None, None))
     bodies: list[tuple[str, dict[str, Any]]] = [
         (
             "opened",
@@ -95,10 +95,10 @@ def journal_of(
         ]
     if ended is not None:
         bodies.append(("ended", {"why": ended}))
-    return [Event(i, kind, body, "") for i, (kind, body) in enumerate(bodies)]
+    return [JournalEvent(i, kind, body, "") for i, (kind, body) in enumerate(bodies)]
 
 
-def hostile_events() -> list[Event]:
+def hostile_events() -> list[JournalEvent]:
     """Programs that fight the page, in every place that a text can come from."""
     nasty = (
         OWNED,
@@ -109,8 +109,8 @@ def hostile_events() -> list[Event]:
     everywhere = " ".join(nasty)
     long = "x" * 1_000_000
     rows: list[tuple[int, str, Outcome]] = [
-        (0, nasty[0], Refused(everywhere, (nasty[1],))),
-        (0, nasty[1], Timed(8e-6, 1.5, 1.4, 1.6, 1.0, (nasty[1], everywhere), everywhere)),
+        (0, nasty[0], RefusedOutcome(everywhere, (nasty[1],))),
+        (0, nasty[1], TimedOutcome(8e-6, 1.5, 1.4, 1.6, 1.0, (nasty[1], everywhere), everywhere)),
         (2, "\n".join(nasty), CAUGHT),
         (2, long, OFF),
         (2, f"{OWNED}\n" * 30_000, BAD),
@@ -119,12 +119,12 @@ def hostile_events() -> list[Event]:
     given = {"file": nasty[2], "program": nasty[0], "sizes": {nasty[1]: 1}, "arch": nasty[0]}
     given["lane"] = nasty[3]
     made = journal_of(*rows, text=everywhere, problem=given, why=everywhere, ended=everywhere)
-    failed = Event(len(made) - 1, "failed", {"call": 9, "words": everywhere}, nasty[0])
+    failed = JournalEvent(len(made) - 1, "failed", {"call": 9, "words": everywhere}, nasty[0])
     return [*made[:-1], failed, dataclasses.replace(made[-1], number=len(made), at=nasty[1])]
 
 
 @pytest.fixture(scope="module")
-def sample() -> Facts:
+def sample() -> SessionFacts:
     sink = Mortal()
     recorded(sink)
     return facts("5e551011", sink.events)
@@ -135,7 +135,7 @@ def sample() -> Facts:
 
 def test_the_winner_is_the_fastest_that_was_confirmed() -> None:
     """A reading that nothing confirmed looks faster than it is."""
-    sure = Timed(8e-6, 1.5, 1.4, 1.6, records=("r",), first=7.6e-6)
+    sure = TimedOutcome(8e-6, 1.5, 1.4, 1.6, records=("r",), first=7.6e-6)
     found = facts("s", journal_of((0, "a", sure), (1, "b", us(7.9)))).gain
     assert found is not None
     assert (found.candidate, found.gain, found.low, found.high) == (1, 1.5, 1.4, 1.6)
@@ -163,7 +163,7 @@ def test_a_session_that_was_only_opened_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("events", [[], journal_of((0, "a", BAD))[1:], [journal_of()[0]] * 2])
-def test_events_that_no_session_wrote(events: list[Event]) -> None:
+def test_events_that_no_session_wrote(events: list[JournalEvent]) -> None:
     with pytest.raises(NotASession):
         facts("s", events)
 
@@ -185,7 +185,7 @@ def test_who_leads_to_the_winner() -> None:
 
 
 def test_each_end_is_counted() -> None:
-    ends: list[Outcome] = [us(9), BAD, NOT, OFF, CAUGHT, AGAIN, Timed(9e-6, 1.0)]
+    ends: list[Outcome] = [us(9), BAD, NOT, OFF, CAUGHT, AGAIN, TimedOutcome(9e-6, 1.0)]
     found = facts("s", journal_of(*((0, str(i), end) for i, end in enumerate(ends))))
     assert dict(found.counts) == {
         "confirmed": 1,
@@ -198,7 +198,7 @@ def test_each_end_is_counted() -> None:
     }
 
 
-def test_the_sample_has_everything(sample: Facts) -> None:
+def test_the_sample_has_everything(sample: SessionFacts) -> None:
     assert {kind for kind, _ in sample.counts} == set(sample_kinds())
     assert sample.roofline is not None and sample.roofline.device == "H200"
     assert sample.roofline.operations == pytest.approx(2 * 4096**3)
@@ -255,7 +255,7 @@ def test_no_chart_of_what_was_not_spent() -> None:
     assert "No tokens were spent" in page(found)
 
 
-def test_the_roofline_holds_every_result(sample: Facts) -> None:
+def test_the_roofline_holds_every_result(sample: SessionFacts) -> None:
     chart = figures.roofline(sample)
     assert chart is not None
     assert len(chart.marks) == sum(c.seconds is not None for c in sample.candidates)
@@ -263,7 +263,7 @@ def test_the_roofline_holds_every_result(sample: Facts) -> None:
     assert chart.marks[-1].shape == "diamond" and min(m.y for m in chart.marks) == chart.marks[-1].y
 
 
-def test_the_tree_draws_every_candidate_in_a_place_of_its_own(sample: Facts) -> None:
+def test_the_tree_draws_every_candidate_in_a_place_of_its_own(sample: SessionFacts) -> None:
     chart = figures.tree(sample)
     assert chart is not None
     assert len({(m.x, m.y) for m in chart.marks}) == len(sample.candidates)
@@ -348,7 +348,7 @@ def test_what_cannot_be_seen_is_written_as_its_number() -> None:
 # --- the page --------------------------------------------------------------------
 
 
-def test_the_page_fetches_and_runs_nothing(sample: Facts) -> None:
+def test_the_page_fetches_and_runs_nothing(sample: SessionFacts) -> None:
     text = page(sample)
     assert not re.search(r"<(script|img|link|iframe|object|embed|form|base)\b", text)
     assert not re.search(r"\b(src|style|on\w+)\s*=", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL))
@@ -366,7 +366,7 @@ def test_hostile_texts_are_escaped() -> None:
     assert len(text.encode()) < 3_000_000
 
 
-def test_numbers_of_the_page_are_those_of_the_facts(sample: Facts) -> None:
+def test_numbers_of_the_page_are_those_of_the_facts(sample: SessionFacts) -> None:
     text = page(sample)
     assert sample.gain is not None
     assert f"{sample.gain.gain:.3f}x" in text and f"{sample.gain.seconds * 1e6:.4g} us" in text

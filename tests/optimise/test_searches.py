@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.optimise.trees import AGAIN, BAD, CAUGHT, NOT, OFF, tree_of, us
 from ucutlass.agent.outcome import Outcome
-from ucutlass.agent.search import SEARCHES, Pick, Scale, epsilon, flat, mantis, mcts
+from ucutlass.agent.search import SEARCHES, Selection, TimeScale, epsilon, flat, mantis, mcts
 from ucutlass.agent.search.selection import broken, reward, usable
-from ucutlass.agent.tree import ROOT, Tree
+from ucutlass.agent.tree import ROOT, CandidateTree
 
-NO_SCALE = Scale()
+NO_SCALE = TimeScale()
 OUTCOMES = (us(10), us(20), us(5), BAD, NOT, OFF, CAUGHT, AGAIN)
 
 
@@ -33,7 +33,7 @@ class Loaded(random.Random):
         return super().random() if found is None else found
 
 
-def picks(search: Any, tree: Tree, scale: Scale = NO_SCALE, tries: int = 200) -> Counter[int]:
+def picks(search: Any, tree: CandidateTree, scale: TimeScale = NO_SCALE, tries: int = 200) -> Counter[int]:
     """How often each node is picked, over as many seeds."""
     found = [search(tree, scale, random.Random(seed)) for seed in range(tries)]
     return Counter(p.parent for p in found if p is not None)
@@ -43,9 +43,9 @@ def picks(search: Any, tree: Tree, scale: Scale = NO_SCALE, tries: int = 200) ->
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> Tree:
+def trees(draw: st.DrawFn) -> CandidateTree:
     """As sessions make them: what may have no children has none."""
-    made = Tree()
+    made = CandidateTree()
     for at in range(draw(st.integers(1, 25))):
         open_ = [n.id for n in made.nodes if usable(n)]
         if at and not open_:
@@ -64,15 +64,17 @@ DEAD_END = tree_of((None, us(10)), (0, us(5)), (1, CAUGHT), (1, CAUGHT), (1, CAU
 @settings(max_examples=300, deadline=None)
 @example(tree=DEAD_END, seed=0, bound=0.0)
 @given(tree=trees(), seed=st.integers(0, 9), bound=st.sampled_from([0.0, 4e-6]))
-def test_a_pick_is_a_node_that_may_have_children(name: Any, tree: Tree, seed: int, bound: float) -> None:
+def test_a_pick_is_a_node_that_may_have_children(
+    name: Any, tree: CandidateTree, seed: int, bound: float
+) -> None:
     left = {n.id for n in tree.nodes if usable(n) and n.id not in tree.spent}
-    found = SEARCHES[name].search(tree, Scale(bound), random.Random(seed))
+    found = SEARCHES[name].search(tree, TimeScale(bound), random.Random(seed))
     if found is None:
         assert not left
         return
     assert found.parent in left
     assert found.mend == broken(tree[found.parent])
-    assert found == SEARCHES[name].search(tree, Scale(bound), random.Random(seed)), "chance is the seed's"
+    assert found == SEARCHES[name].search(tree, TimeScale(bound), random.Random(seed)), "chance is the seed's"
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -88,14 +90,14 @@ def test_a_search_has_no_memory_and_changes_nothing(name: Any) -> None:
 
 def test_flat_goes_on_from_the_fastest() -> None:
     tree = tree_of((None, us(10)), (0, us(7)), (1, us(9)))
-    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Pick(1)
+    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Selection(1)
     tree.spent.add(1)
-    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Pick(2)
+    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Selection(2)
 
 
 def test_flat_mends_the_last_while_nothing_is_right() -> None:
     tree = tree_of((None, BAD), (0, OFF), (1, AGAIN))
-    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Pick(1, mend=True)
+    assert flat.pick(tree, NO_SCALE, random.Random(0)) == Selection(1, mend=True)
 
 
 # --- STARK -----------------------------------------------------------------------
@@ -104,7 +106,7 @@ def test_flat_mends_the_last_while_nothing_is_right() -> None:
 def test_the_root_has_few_children() -> None:
     """Root throttling: the root is the fastest, and closed by its fifth child."""
     rows = [(None, us(10)), *((0, us(20 + i)) for i in range(epsilon.ROOT_CHILDREN))]
-    assert epsilon.pick(tree_of(*rows[:-1]), NO_SCALE, Loaded(0.99)) == Pick(ROOT)
+    assert epsilon.pick(tree_of(*rows[:-1]), NO_SCALE, Loaded(0.99)) == Selection(ROOT)
     assert ROOT not in picks(epsilon.pick, tree_of(*rows))
 
 
@@ -113,7 +115,7 @@ def test_a_branch_whose_children_all_failed_is_closed() -> None:
     dead = tree_of((None, us(10)), (0, us(5)), *(((1, BAD),) * epsilon.CHILDREN))
     assert 1 not in picks(epsilon.pick, dead)
     alive = tree_of((None, us(10)), (0, us(5)), *(((1, BAD),) * epsilon.CHILDREN), (1, us(6)))
-    assert epsilon.pick(alive, NO_SCALE, Loaded(0.99)) == Pick(1), "one of them is right"
+    assert epsilon.pick(alive, NO_SCALE, Loaded(0.99)) == Selection(1), "one of them is right"
 
 
 def test_exploration_takes_open_leaves_only() -> None:
@@ -129,8 +131,8 @@ def test_exploration_takes_open_leaves_only() -> None:
 def test_how_often_it_explores() -> None:
     """A high epsilon: between 0.3 and 0.4, as published."""
     tree = tree_of((None, us(10)), (0, us(5)), (1, us(8)))
-    assert epsilon.pick(tree, NO_SCALE, Loaded(epsilon.EPSILON - 0.01)) == Pick(2)
-    assert epsilon.pick(tree, NO_SCALE, Loaded(epsilon.EPSILON + 0.01)) == Pick(1)
+    assert epsilon.pick(tree, NO_SCALE, Loaded(epsilon.EPSILON - 0.01)) == Selection(2)
+    assert epsilon.pick(tree, NO_SCALE, Loaded(epsilon.EPSILON + 0.01)) == Selection(1)
     assert 0.3 <= epsilon.EPSILON <= 0.4
     assert picks(epsilon.pick, tree, tries=2000)[2] / 2000 == pytest.approx(epsilon.EPSILON, abs=0.04)
 
@@ -138,7 +140,7 @@ def test_how_often_it_explores() -> None:
 def test_caps_never_end_a_search() -> None:
     """Where throttling and pruning close every node, the fastest goes on: the purse decides."""
     tree = tree_of((None, us(10)), *(((0, CAUGHT),) * epsilon.ROOT_CHILDREN))
-    assert epsilon.pick(tree, NO_SCALE, random.Random(0)) == Pick(ROOT)
+    assert epsilon.pick(tree, NO_SCALE, random.Random(0)) == Selection(ROOT)
 
 
 # --- KernelPro -------------------------------------------------------------------
@@ -147,11 +149,11 @@ def test_caps_never_end_a_search() -> None:
 def test_the_reward_is_a_logarithm() -> None:
     """From 4 to 2 times the bound counts as from 2 to 1."""
     tree = tree_of((None, us(4)), (0, us(2)), (0, us(1)), (0, us(0.5)), (0, us(8)), (0, BAD))
-    got = [reward(n, 4e-6, Scale(1e-6)) for n in tree.nodes]
+    got = [reward(n, 4e-6, TimeScale(1e-6)) for n in tree.nodes]
     assert got == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.0, 0.0])
     assert reward(tree[1], 20e-6, NO_SCALE) == pytest.approx(1.0), "tenfold, where no bound is known"
     assert reward(tree[1], 4e-6, NO_SCALE) == pytest.approx(math.log10(2))
-    assert reward(tree[1], None, Scale(1e-6)) == 0.0
+    assert reward(tree[1], None, TimeScale(1e-6)) == 0.0
 
 
 @pytest.fixture
@@ -161,7 +163,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mcts, name, value)
 
 
-def grown(outcome: Outcome, attempts: int) -> Tree:
+def grown(outcome: Outcome, attempts: int) -> CandidateTree:
     """A tree that the search grew, every child with the same outcome."""
     tree = tree_of((None, us(10)))
     for at in range(attempts):
@@ -188,7 +190,7 @@ def test_a_node_widens_with_its_visits() -> None:
 def test_a_node_that_improved_may_have_more_children() -> None:
     """Asymmetric branching: of two nodes with four visits the faster one has room for a fourth child."""
 
-    def branch(first: float) -> Tree:
+    def branch(first: float) -> CandidateTree:
         return tree_of((None, us(10)), (0, us(first)), *(((1, us(30)),) * 3), spent=[0, 2, 3, 4])
 
     counts = mcts._counts(branch(9), 10e-6, NO_SCALE)
@@ -210,13 +212,13 @@ def test_a_node_whose_children_all_failed_is_a_dead_end() -> None:
 def test_the_root_is_no_dead_end() -> None:
     """Before the first success nothing is closed for good."""
     tree = tree_of((None, BAD), *(((0, CAUGHT),) * 40))
-    assert mcts.pick(tree, NO_SCALE, random.Random(0)) == Pick(ROOT, mend=True)
+    assert mcts.pick(tree, NO_SCALE, random.Random(0)) == Selection(ROOT, mend=True)
 
 
 @pytest.mark.usefixtures("wide")
 def test_the_better_branch_is_walked_down() -> None:
     tree = tree_of((None, us(10)), (0, us(2)), (0, us(9)), spent=[0])
-    assert set(picks(mcts.pick, tree, Scale(1e-6))) == {1}
+    assert set(picks(mcts.pick, tree, TimeScale(1e-6))) == {1}
 
 
 @pytest.mark.usefixtures("wide")
@@ -230,10 +232,10 @@ def test_a_branch_that_was_visited_often_gives_way() -> None:
 # --- MANTIS ----------------------------------------------------------------------
 
 
-def walk(outcomes: list[Outcome]) -> list[Pick]:
+def walk(outcomes: list[Outcome]) -> list[Selection]:
     """The picks of a whole search, whose attempts end so."""
     tree = tree_of((None, us(10)))
-    found: list[Pick] = []
+    found: list[Selection] = []
     for at, outcome in enumerate(outcomes):
         picked = mantis.pick(tree, NO_SCALE, random.Random(0))
         assert picked is not None
@@ -263,8 +265,8 @@ def test_a_hypothesis_goes_on_from_its_own_best() -> None:
 
 def test_a_hypothesis_mends_its_last_where_none_is_right() -> None:
     found = walk([BAD, OFF, us(12), us(11)])
-    assert found[1:3] == [Pick(1, True, 0), Pick(2, True, 0)]
-    assert found[3] == Pick(3, False, 0)
+    assert found[1:3] == [Selection(1, True, 0), Selection(2, True, 0)]
+    assert found[3] == Selection(3, False, 0)
 
 
 def test_what_the_audit_rejects_is_nobodys_ancestor() -> None:

@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from tests.optimise.made_up import Bench, Killed, Mortal, Proposer, outcome_of
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
-from ucutlass.agent.outcome import Refused, Rejected, Repeated, Timed
+from ucutlass.agent.outcome import RefusedOutcome, RejectedOutcome, RepeatedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, ProposerFailed
-from ucutlass.agent.run import Judged, Session, opened, run, tell
+from ucutlass.agent.run import CandidateJudgement, OptimizationSession, opened, run, tell
 from ucutlass.agent.search import SEARCHES
-from ucutlass.agent.session import Ask, End, Judge, NotASession, Settings, State, due, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import Ask, End, Judge, NotASession, SessionSettings, SessionState, due, replayed
+from ucutlass.agent.stop import StopRule
 
 EVERY = [(s, d) for s in SEARCHES for d in DIALOGUES]
 
 
-def begun(sink: Any, search: Any = "epsilon", dialogue: Any = "single", attempts: int = 25) -> Session:
-    chosen = Settings(search, dialogue, Budget(attempts), Stop(None, None), seed=3)
+def begun(
+    sink: Any, search: Any = "epsilon", dialogue: Any = "single", attempts: int = 25
+) -> OptimizationSession:
+    chosen = SessionSettings(search, dialogue, Budget(attempts), StopRule(None, None), seed=3)
     return opened(sink, {"text": "5"}, chosen, bound=1e-6, baseline=None, id="s")
 
 
-def summary(state: State) -> dict[str, Any]:
+def summary(state: SessionState) -> dict[str, Any]:
     return {
         "nodes": [(n.id, n.parent, n.key, n.text, n.outcome) for n in state.tree.nodes],
         "spend": state.spend,
@@ -61,16 +63,16 @@ def test_a_session_that_dies_goes_on_as_if_nothing_had_been(
             break
         except Killed:
             deaths += 1
-            session = Session("s", sink, replayed(sink.events))
+            session = OptimizationSession("s", sink, replayed(sink.events))
     assert summary(state) == summary(whole)
     # What a death cut off before it was written is done again; nothing else is.
     assert sum(bench.judged.values()) <= sum(measured(whole)) + deaths
     assert sum(proposer.asked.values()) <= whole.calls + deaths
 
 
-def measured(state: State) -> list[int]:
+def measured(state: SessionState) -> list[int]:
     """1 for each node that a bench had to judge."""
-    return [int(not isinstance(n.outcome, Refused | Repeated)) for n in state.tree.nodes]
+    return [int(not isinstance(n.outcome, RefusedOutcome | RepeatedOutcome)) for n in state.tree.nodes]
 
 
 def test_what_was_spent_before_a_failure_counts_once() -> None:
@@ -79,7 +81,7 @@ def test_what_was_spent_before_a_failure_counts_once() -> None:
     proposer = Proposer(fails={2})
     with pytest.raises(ProposerFailed):
         run(session, proposer, Bench())
-    again = Session("s", sink, replayed(sink.events))
+    again = OptimizationSession("s", sink, replayed(sink.events))
     assert again.state.failures == ["the service is down; to mend it: try again later"]
     asked = due(again.state)
     assert isinstance(asked, Ask) and asked.repeated and asked.call == 2
@@ -101,20 +103,20 @@ def test_an_answer_without_a_program_is_an_attempt_that_failed() -> None:
 
 def test_the_same_program_is_not_judged_twice() -> None:
     class Same(Proposer):
-        def propose(self, ask: Ask, state: State, on_spend: Any) -> Answer:
-            from ucutlass.agent.session import Written
+        def propose(self, ask: Ask, state: SessionState, on_spend: Any) -> Answer:
+            from ucutlass.agent.session import ProposedProgram
 
-            return Answer([Written("5", ""), Written("0" + "5", "")])
+            return Answer([ProposedProgram("5", ""), ProposedProgram("0" + "5", "")])
 
     bench = Bench()
     state = run(begun(Mortal(), attempts=4), Same(), bench)
     assert bench.judged == {"5": 1, "05": 1}
-    assert [type(n.outcome) for n in state.tree.nodes].count(Repeated) == 3
+    assert [type(n.outcome) for n in state.tree.nodes].count(RepeatedOutcome) == 3
 
 
 def test_a_proposer_with_nothing_left_ends_the_session() -> None:
     class Empty(Proposer):
-        def propose(self, ask: Ask, state: State, on_spend: Any) -> Answer:
+        def propose(self, ask: Ask, state: SessionState, on_spend: Any) -> Answer:
             return Answer(exhausted=True)
 
     for search in SEARCHES:
@@ -125,7 +127,7 @@ def test_a_proposer_with_nothing_left_ends_the_session() -> None:
 def test_a_problem_that_the_audit_rejects_is_not_worked_on() -> None:
     class Strict(Bench):
         def judge(self, text: str) -> Any:
-            return Judged(Rejected("flawed-problem", "its result is one number"))
+            return CandidateJudgement(RejectedOutcome("flawed-problem", "its result is one number"))
 
     state = run(begun(Mortal()), Proposer(), Strict())
     assert state.ended == "the problem's own program was rejected (flawed-problem): its result is one number"
@@ -156,17 +158,22 @@ def test_events_that_do_not_follow_are_no_session() -> None:
 
 
 def test_the_made_up_table_has_every_outcome() -> None:
-    assert {type(outcome_of(n)).__name__ for n in range(100)} >= {"Timed", "Wrong", "Failed", "Rejected"}
-    assert isinstance(outcome_of(5), Timed)
+    assert {type(outcome_of(n)).__name__ for n in range(100)} >= {
+        "TimedOutcome",
+        "WrongOutcome",
+        "FailedOutcome",
+        "RejectedOutcome",
+    }
+    assert isinstance(outcome_of(5), TimedOutcome)
 
 
-def run_one(session: Session) -> None:
+def run_one(session: OptimizationSession) -> None:
     """Judges the problem's own program."""
 
     class Enough(BaseException):
         pass
 
-    def stop(_: State) -> None:
+    def stop(_: SessionState) -> None:
         raise Enough
 
     with pytest.raises(Enough):

@@ -12,22 +12,22 @@ import pytest
 from tests.optimise.made_up import Mortal
 from ucutlass import frontend, ir
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.evaluator import Live
-from ucutlass.agent.evidence import How
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Timed
-from ucutlass.agent.problem import Problem, problem_of
+from ucutlass.agent.evaluator import GpuEvaluator
+from ucutlass.agent.evidence import ConfirmationSettings
+from ucutlass.agent.outcome import FailedOutcome, Outcome, RefusedOutcome, TimedOutcome
+from ucutlass.agent.problem import OptimizationProblem, problem_of
 from ucutlass.agent.proposers import cuts, stages
-from ucutlass.agent.proposers.pipeline_plan import Looked, look, stage_times
+from ucutlass.agent.proposers.pipeline_plan import PlannedCandidate, look, stage_times
 from ucutlass.agent.proposers.rules import rules
 from ucutlass.agent.proposers.schedule_sampling import Draw, drawn, nominate, uniformly
-from ucutlass.agent.run import Judged, Session, opened, run
-from ucutlass.agent.search import Pick
-from ucutlass.agent.session import Ask, Settings, State, replayed
-from ucutlass.agent.stop import Stop
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.run import CandidateJudgement, OptimizationSession, opened, run
+from ucutlass.agent.search import Selection
+from ucutlass.agent.session import Ask, SessionSettings, SessionState, replayed
+from ucutlass.agent.stop import StopRule
+from ucutlass.agent.tree import CandidateTree
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.runtime.subject import algorithm_digest
-from ucutlass.tune.space import Space, explore
+from ucutlass.tune.space import ScheduleSpace, explore
 
 H200 = next(d for d in DEVICES.values() if "H200" in d.name)
 SIZES = {"M": 1024, "N": 1024, "K": 1024}
@@ -53,12 +53,12 @@ pipeline four(x: bf16[T, D], up: bf16[F, D], down: bf16[D, F]) -> bf16[T, D] {
 FOUR_SIZES = {"T": 512, "D": 256, "F": 1024}
 
 
-_SPACES: dict[object, Space] = {}
+_SPACES: dict[object, ScheduleSpace] = {}
 
 
 def explored(
     checked: frontend.Checked, kernel: ir.Kernel, sizes: tuple[int, ...], *more: Any, free: bool
-) -> Space:
+) -> ScheduleSpace:
     """`explore`, each space once for all tests and its first groups alone: it takes seconds."""
     key = algorithm_digest(kernel), sizes
     if key not in _SPACES:
@@ -72,11 +72,11 @@ def _spaces_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "explore", explored)
 
 
-def problem(text: str = CHAIN, sizes: Mapping[str, int] = SIZES) -> Problem:
+def problem(text: str = CHAIN, sizes: Mapping[str, int] = SIZES) -> OptimizationProblem:
     return problem_of(text, "p.ucu", None, sizes, "sm90a")
 
 
-def planned(text: str, of: Problem | None = None) -> Looked:
+def planned(text: str, of: OptimizationProblem | None = None) -> PlannedCandidate:
     one = look(text, of or problem(), H200)
     assert one is not None
     return one
@@ -86,46 +86,50 @@ def planned(text: str, of: Problem | None = None) -> Looked:
 class MadeUp:
     """A pipeline takes what its stages take: their estimates, each times what its plan draws."""
 
-    problem: Problem
-    live: Live = field(init=False)
+    problem: OptimizationProblem
+    live: GpuEvaluator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.live = Live(self.problem, None, How("sm90a", H200, None))  # type: ignore[arg-type]
+        self.live = GpuEvaluator(self.problem, None, ConfirmationSettings("sm90a", H200, None))  # type: ignore[arg-type]
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return self.live.key(text)
 
-    def judge(self, text: str) -> Judged:
+    def judge(self, text: str) -> CandidateJudgement:
         one = planned(text, self.problem)
         drawn_ = [random.Random(repr(p)).uniform(0.9, 1.3) for p in one.point]
-        return Judged(Timed(sum(e * f for e, f in zip(one.estimates, drawn_, strict=True))))
+        return CandidateJudgement(
+            TimedOutcome(sum(e * f for e, f in zip(one.estimates, drawn_, strict=True)))
+        )
 
 
-def session(of: Problem, attempts: int, seed: int = 0, draw: Draw = nominate, sink: Any = None) -> State:
+def session(
+    of: OptimizationProblem, attempts: int, seed: int = 0, draw: Draw = nominate, sink: Any = None
+) -> SessionState:
     sink = sink or Mortal()
     if sink.events:
-        held = Session("s", sink, replayed(sink.events))
+        held = OptimizationSession("s", sink, replayed(sink.events))
     else:
-        settings = Settings("epsilon", budget=Budget(attempts), stop=Stop(None, None), seed=seed)
+        settings = SessionSettings("epsilon", budget=Budget(attempts), stop=StopRule(None, None), seed=seed)
         held = opened(sink, {"text": of.text}, settings, bound=0.0, baseline=None, id="s")
     return run(held, rules(of, H200, seed, draw), MadeUp(of))
 
 
-def ask(state: State, parent: int, call: int = 1) -> Any:
-    return Ask(call, Pick(parent), ("implement",), 0)
+def ask(state: SessionState, parent: int, call: int = 1) -> Any:
+    return Ask(call, Selection(parent), ("implement",), 0)
 
 
-def tree_of(*nodes: tuple[int | None, str, Outcome]) -> State:
-    tree = Tree()
+def tree_of(*nodes: tuple[int | None, str, Outcome]) -> SessionState:
+    tree = CandidateTree()
     for at, (parent, text, outcome) in enumerate(nodes):
         tree.add(parent, str(at), text, "", outcome)
-    return State(tree=tree)
+    return SessionState(tree=tree)
 
 
 # --- cuts --------------------------------------------------------------------------------
 
 
-def near(text: str, own: str = CHAIN) -> list[cuts.Cut]:
+def near(text: str, own: str = CHAIN) -> list[cuts.CutProposal]:
     return cuts.neighbours(text, problem(own), H200)
 
 
@@ -162,7 +166,7 @@ def test_schedules_stay_with_the_stages_that_compute_what_they_did() -> None:
 @pytest.mark.parametrize("draw", [nominate, uniformly])
 def test_every_proposal_is_another_legal_candidate_of_cuts_and_of_stages(draw: Draw) -> None:
     state = session(problem(), 24, draw=draw)
-    assert len(state.tree) == 25 and all(isinstance(n.outcome, Timed) for n in state.tree.nodes)
+    assert len(state.tree) == 25 and all(isinstance(n.outcome, TimedOutcome) for n in state.tree.nodes)
     assert len({n.key for n in state.tree.nodes}) == 25
     whys = [n.why for n in state.tree.nodes[1:]]
     assert any(w.startswith("fuse") for w in whys)
@@ -192,7 +196,7 @@ def test_a_session_that_is_killed_goes_on_as_it_would_have() -> None:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spaces of three groups."""
 
-    def first(*arguments: Any, **more: Any) -> Space:
+    def first(*arguments: Any, **more: Any) -> ScheduleSpace:
         found = explored(*arguments, **more)
         return replace(found, groups=found.groups[:3])
 
@@ -208,7 +212,7 @@ def test_stages_that_call_a_kernel_get_it_there_and_torch_functions_none(few: No
 
 
 def test_what_takes_longer_is_varied_more_often_as_far_as_anything_is_known() -> None:
-    state = tree_of((None, CHAIN, Timed(10e-6)))
+    state = tree_of((None, CHAIN, TimedOutcome(10e-6)))
     assert planned(CHAIN).estimates[0] > 1.8 * planned(CHAIN).estimates[1]
 
     def counted(draw: Draw) -> tuple[int, int]:
@@ -245,12 +249,12 @@ def test_what_a_candidate_gains_on_its_parent_is_the_changed_stages() -> None:
     other, both = with_block(CHAIN, H_BLOCK), with_block(with_block(CHAIN, H_BLOCK), R_BLOCK)
     (fused,) = near(CHAIN)
     state = tree_of(
-        (None, CHAIN, Timed(10e-6)),
-        (0, other, Timed(9e-6)),
-        (1, both, Timed(9.5e-6)),
-        (0, both, Timed(8e-6)),
-        (0, fused.text, Timed(7e-6)),
-        (0, other, Failed("run", "")),
+        (None, CHAIN, TimedOutcome(10e-6)),
+        (0, other, TimedOutcome(9e-6)),
+        (1, both, TimedOutcome(9.5e-6)),
+        (0, both, TimedOutcome(8e-6)),
+        (0, fused.text, TimedOutcome(7e-6)),
+        (0, other, FailedOutcome("run", "")),
     )
     times = stage_times(state.tree, lambda text: look(text, problem(), H200))
     root = planned(CHAIN)
@@ -281,7 +285,9 @@ def test_stages_that_call_one_kernel_change_together_and_share_what_that_gains()
     of = problem(TWICE, {"T": 512, "D": 512})
     quick = TWICE.replace("w))", "w))\n  schedule sm90a { tile 64x64x64 }")
     slow = with_block(TWICE, "schedule sm90a for e { vector 2 }")
-    state = tree_of((None, TWICE, Timed(10e-6)), (0, quick, Timed(7e-6)), (0, slow, Timed(9.9e-6)))
+    state = tree_of(
+        (None, TWICE, TimedOutcome(10e-6)), (0, quick, TimedOutcome(7e-6)), (0, slow, TimedOutcome(9.9e-6))
+    )
     times = stage_times(state.tree, lambda text: look(text, of, H200))
     layers = [i for i, s in enumerate(planned(TWICE, of).plan.stages) if s.step.name != "e"]
     assert [times[0][i] - times[1][i] for i in layers] == pytest.approx([1e-6] * 3)
@@ -292,19 +298,21 @@ def test_stages_that_call_one_kernel_change_together_and_share_what_that_gains()
 
 
 def test_a_gain_of_more_than_the_stage_took_leaves_it_some_time() -> None:
-    state = tree_of((None, CHAIN, Timed(10e-6)), (0, with_block(CHAIN, R_BLOCK), Timed(1e-6)))
+    state = tree_of((None, CHAIN, TimedOutcome(10e-6)), (0, with_block(CHAIN, R_BLOCK), TimedOutcome(1e-6)))
     times = stage_times(state.tree, lambda text: look(text, problem(), H200))
     assert all(t > 0 for t in times[1])
 
 
 def test_the_quickest_of_each_stage_are_put_together_and_only_once() -> None:
     a, b = with_block(CHAIN, H_BLOCK), with_block(CHAIN, R_BLOCK)
-    state = tree_of((None, CHAIN, Timed(10e-6)), (0, a, Timed(9e-6)), (0, b, Timed(9.5e-6)))
+    state = tree_of(
+        (None, CHAIN, TimedOutcome(10e-6)), (0, a, TimedOutcome(9e-6)), (0, b, TimedOutcome(9.5e-6))
+    )
     proposer = rules(problem(), H200)
     first = proposer.propose(ask(state, 1), state, lambda _: None).programs[0]
     assert first.why == "the quickest kernels that were seen of return"
     assert planned(first.text).point == planned(with_block(a, R_BLOCK)).point
-    state.tree.add(1, "3", first.text, "", Timed(8.6e-6))
+    state.tree.add(1, "3", first.text, "", TimedOutcome(8.6e-6))
     again = proposer.propose(ask(state, 1, 2), state, lambda _: None).programs
     assert again and not any(w.why.startswith("the quickest") for w in again)
     random_ = rules(problem(), H200, draw=uniformly).propose(ask(state, 2), state, lambda _: None).programs
@@ -314,18 +322,18 @@ def test_the_quickest_of_each_stage_are_put_together_and_only_once() -> None:
 def test_a_kernel_that_failed_is_not_proposed_for_its_stage_again(few: None) -> None:
     """Of three groups one is the compiler's own; whichever of the others failed, only the third is left."""
     proposer = rules(problem(), H200, count=12)
-    state = tree_of((None, CHAIN, Timed(10e-6)))
+    state = tree_of((None, CHAIN, TimedOutcome(10e-6)))
     every = proposer.propose(ask(state, 0), state, lambda _: None).programs
     failed = next(w.text for w in every if w.why.startswith("h: "))
-    root, broken = (None, CHAIN, Timed(10e-6)), (0, failed, Failed("build", ""))
-    state = tree_of(root, broken, (0, every[-1].text, Timed(9e-6)))
+    root, broken = (None, CHAIN, TimedOutcome(10e-6)), (0, failed, FailedOutcome("build", ""))
+    state = tree_of(root, broken, (0, every[-1].text, TimedOutcome(9e-6)))
     plan = planned(failed).kernel(0).plan
     made = proposer.propose(ask(state, 2, 2), state, lambda _: None).programs
     assert made and all(planned(w.text).kernel(0).plan != plan for w in made)
 
 
 def test_a_candidate_that_is_no_pipeline_has_nothing_to_vary() -> None:
-    state = tree_of((None, CHAIN, Timed(1e-5)), (0, "no program", Refused("")))
+    state = tree_of((None, CHAIN, TimedOutcome(1e-5)), (0, "no program", RefusedOutcome("")))
     assert rules(problem(), H200).propose(ask(state, 1), state, lambda _: None).exhausted
 
 
@@ -333,14 +341,14 @@ def test_a_candidate_that_is_no_pipeline_has_nothing_to_vary() -> None:
 
 
 @pytest.fixture(scope="module")
-def space() -> Space:
+def space() -> ScheduleSpace:
     one = planned(CHAIN)
     step = one.plan.stages[1].step
     assert step.kernel is not None
     return explore(one.checked, step.kernel, step.sizes, "sm90a", H200, free=True)
 
 
-def test_what_cannot_be_written_is_drawn_anew(space: Space) -> None:
+def test_what_cannot_be_written_is_drawn_anew(space: ScheduleSpace) -> None:
     left = {len(space.groups) - 1, 5}
 
     def write(at: int) -> str | None:
@@ -351,7 +359,7 @@ def test_what_cannot_be_written_is_drawn_anew(space: Space) -> None:
     assert drawn(uniformly, write, space, dict.fromkeys(left), None, random.Random(0), 4) == []
 
 
-def test_random_legal_search_takes_every_group_as_likely(space: Space) -> None:
+def test_random_legal_search_takes_every_group_as_likely(space: ScheduleSpace) -> None:
     small = replace(space, groups=space.groups[:5])
     counts = dict.fromkeys(range(5), 0)
     for seed in range(2000):

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucutlass.agent.budget import NOTHING, Budget, Spend
-from ucutlass.agent.stop import Standing, Stop, idle_attempts, reason
+from ucutlass.agent.stop import SearchStanding, StopRule, idle_attempts, reason
 
 FREE = Budget(None)
 
 
 def why(
     seconds: Sequence[float | None],
-    stop: Stop,
+    stop: StopRule,
     bound: float = 0.0,
     baseline: float | None = None,
     budget: Budget = FREE,
     spend: Spend = NOTHING,
 ) -> str | None:
-    return reason(stop, budget, Standing(seconds, bound, baseline, spend))
+    return reason(stop, budget, SearchStanding(seconds, bound, baseline, spend))
 
 
 @pytest.mark.parametrize(
@@ -44,41 +44,41 @@ def test_attempts_since_the_last_progress(seconds: list[float | None], idle: int
 
 
 def test_within_eps_of_the_bound_it_stops() -> None:
-    near = Stop(0.10, None)
+    near = StopRule(0.10, None)
     assert why([1.2, 1.11], near, bound=1.0) is None
     assert why([1.2, 1.10], near, bound=1.0) == "the best is within 10% of the bound of 1000000.00 us"
     assert why([1.2, 1.10], near, bound=0.0) is None, "no bound is known"
-    assert why([1.2, 1.10], Stop(None, None), bound=1.0) is None
+    assert why([1.2, 1.10], StopRule(None, None), bound=1.0) is None
 
 
 def test_after_idle_attempts_it_stops() -> None:
-    assert why([10.0, 11.0, None], Stop(None, 3)) is None
-    assert why([10.0, 11.0, None, 10.0], Stop(None, 3)) == "3 attempts brought no more than 1%"
+    assert why([10.0, 11.0, None], StopRule(None, 3)) is None
+    assert why([10.0, 11.0, None, 10.0], StopRule(None, 3)) == "3 attempts brought no more than 1%"
 
 
 def test_no_rule_speaks_before_something_is_right() -> None:
     """One problem of arXiv 2606.26453 needed 43 failures before its first success."""
-    assert why([None] * 60, Stop(0.05, 12), bound=1.0) is None
+    assert why([None] * 60, StopRule(0.05, 12), bound=1.0) is None
 
 
 def test_no_rule_speaks_before_the_baseline_is_beaten() -> None:
     seconds = [1.05] + [None] * 30
-    assert why(seconds, Stop(0.10, 12), bound=1.0, baseline=1.05) is None
-    assert why(seconds, Stop(0.10, 12), bound=1.0, baseline=1.06) is not None
+    assert why(seconds, StopRule(0.10, 12), bound=1.0, baseline=1.05) is None
+    assert why(seconds, StopRule(0.10, 12), bound=1.0, baseline=1.06) is not None
 
 
 def test_the_purse_speaks_always() -> None:
-    says = why([None], Stop(None, None), budget=Budget(1), spend=Spend(1))
+    says = why([None], StopRule(None, None), budget=Budget(1), spend=Spend(1))
     assert says == "the budget of 1 attempts is spent"
 
 
 @given(st.lists(st.none() | st.floats(1.0, 100.0), max_size=30), st.integers(1, 10))
 def test_a_rule_that_waits_longer_stops_no_sooner(seconds: list[float | None], patience: int) -> None:
-    if why(seconds, Stop(None, patience + 1)) is not None:
-        assert why(seconds, Stop(None, patience)) is not None
+    if why(seconds, StopRule(None, patience + 1)) is not None:
+        assert why(seconds, StopRule(None, patience)) is not None
 
 
 @given(st.lists(st.none() | st.floats(1.0, 100.0), min_size=1, max_size=30), st.floats(0.0, 5.0))
 def test_a_rule_that_is_content_with_less_stops_no_later(seconds: list[float | None], eps: float) -> None:
-    if why(seconds, Stop(eps, None), bound=1.0) is not None:
-        assert why(seconds, Stop(eps + 1, None), bound=1.0) is not None
+    if why(seconds, StopRule(eps, None), bound=1.0) is not None:
+        assert why(seconds, StopRule(eps + 1, None), bound=1.0) is not None

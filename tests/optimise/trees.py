@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ucutlass.agent.outcome import Failed, Outcome, Refused, Rejected, Repeated, Timed, Wrong
-from ucutlass.agent.tree import Tree
+from ucutlass.agent.outcome import (
+    FailedOutcome,
+    Outcome,
+    RefusedOutcome,
+    RejectedOutcome,
+    RepeatedOutcome,
+    TimedOutcome,
+    WrongOutcome,
+)
+from ucutlass.agent.tree import CandidateTree
 
-BAD = Failed("build", "no")
-NOT = Refused("no")
-OFF = Wrong("no")
-CAUGHT = Rejected("gaming", "no")
-AGAIN = Repeated(0)
+BAD = FailedOutcome("build", "no")
+NOT = RefusedOutcome("no")
+OFF = WrongOutcome("no")
+CAUGHT = RejectedOutcome("gaming", "no")
+AGAIN = RepeatedOutcome(0)
 
 
-def us(value: float) -> Timed:
-    return Timed(value * 1e-6)
+def us(value: float) -> TimedOutcome:
+    return TimedOutcome(value * 1e-6)
 
 
-def tree_of(*rows: tuple[int | None, Outcome], spent: Iterable[int] = ()) -> Tree:
+def tree_of(*rows: tuple[int | None, Outcome], spent: Iterable[int] = ()) -> CandidateTree:
     """By row: the parent, and what became of it."""
-    made = Tree()
+    made = CandidateTree()
     for at, (parent, outcome) in enumerate(rows):
         made.add(parent, str(at), str(at), "", outcome)
     made.spent.update(spent)

@@ -18,7 +18,7 @@ from ucutlass.runtime.cache import MANIFEST, Cache, Corrupt, Entry
 from ucutlass.runtime.errors import FolderUntrusted, FolderUnusable
 from ucutlass.runtime.library import NativeUnbuildable, compile_native
 from ucutlass.runtime.store import Store
-from ucutlass.tune.database import Database
+from ucutlass.tune.database import TuningDatabase
 
 KEY = "a" * 64
 OTHER = 4321
@@ -139,7 +139,7 @@ ACTS: dict[str, tuple[Callable[[Path], object], type[errors.MachineError]]] = {
     "checking evidence": (lambda f: Store(f / "evidence.sqlite").check(), errors.StoreUntrusted),
     "sessions": (lambda f: Journal(f / "sessions.sqlite").sessions(), errors.StoreUntrusted),
     "a session": (lambda f: Journal(f / "sessions.sqlite").append("s", 0, "k", {}), errors.StoreUntrusted),
-    "tuning": (lambda f: Database(f / "tuned.sqlite").prepare(), errors.StoreUntrusted),
+    "tuning": (lambda f: TuningDatabase(f / "tuned.sqlite").prepare(), errors.StoreUntrusted),
     "ceilings": (ceilings_of, errors.FolderUntrusted),
     "launcher": (lambda f: compile_native(f / "native"), NativeUnbuildable),
 }

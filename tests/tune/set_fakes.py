@@ -13,11 +13,11 @@ from tune_fakes import TABLES
 from ucutlass import frontend
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.planned import Planned
-from ucutlass.tune.job import Job
-from ucutlass.tune.shapes_file import Shape
-from ucutlass.tune.space import Group
-from ucutlass.tune.tables import PLAIN, Table
-from ucutlass.tune.tune import Confirmed, Failed, Timed
+from ucutlass.tune.job import TuningJob
+from ucutlass.tune.shapes_file import WeightedShape
+from ucutlass.tune.space import BinaryGroup
+from ucutlass.tune.tables import PLAIN, RecordedTable
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
 
 CHECKED = frontend.read_text(PLAIN.format(t="bf16"), "k.ucu")
 PROGRAM = frontend.kernel(CHECKED)
@@ -25,14 +25,14 @@ BY_SIZES = {tuple(t.space.groups[0].members[0].sizes): t for t in TABLES.values(
 MACHINE = {"device": "NVIDIA H200", "uuid": "GPU-1", "versions": {"ucutlass": "0.1.0", "driver": "580"}}
 
 
-def shape(name: str, weight: float = 1.0) -> Shape:
+def shape(name: str, weight: float = 1.0) -> WeightedShape:
     sizes = TABLES[name].space.groups[0].members[0].sizes
-    return Shape(dict(zip(PROGRAM.dims, sizes, strict=True)), weight)
+    return WeightedShape(dict(zip(PROGRAM.dims, sizes, strict=True)), weight)
 
 
-def job_of(sizes: Mapping[str, int]) -> Job:
+def job_of(sizes: Mapping[str, int]) -> TuningJob:
     table = BY_SIZES[tuple(sizes[d] for d in PROGRAM.dims)]
-    return Job(CHECKED, PROGRAM, sizes, None, table.space)
+    return TuningJob(CHECKED, PROGRAM, sizes, None, table.space)
 
 
 @dataclass
@@ -40,7 +40,7 @@ class TableShop:
     """One shape's. `wrong` are schedules that compute something else there; `turns` divides what a fresh
     process measures of a schedule; `binaries` are the plans that were ever built, in any shop."""
 
-    table: Table
+    table: RecordedTable
     library: Path
     wrong: frozenset[Request] = frozenset()
     turns: Mapping[Request, float] = field(default_factory=dict)
@@ -60,27 +60,27 @@ class TableShop:
     def prepare(self) -> None:
         assert not self.closed
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         assert not (self.closed or self.cancelled)
         self.clock += 10.0
         self.binaries += [g.plan for g in groups]
         return [None] * len(groups)
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
         members = [m.request for g in groups for m in g.members]
         self.timed += members
         times = self.times
-        return [Timed(tuple(times.get(m.request) for m in g.members)) for g in groups]
+        return [TimedGroup(tuple(times.get(m.request) for m in g.members)) for g in groups]
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
         assert not self.closed
         self.confirmed.append(tuple(f.request for f in finalists))
         return [self._confirmed(f.request) for f in finalists]
 
-    def _confirmed(self, request: Request) -> Confirmed | Failed:
+    def _confirmed(self, request: Request) -> ConfirmedKernel | FailedTrial:
         if request in self.wrong:
-            return Failed("verification", "normal: beyond its bound")
-        return Confirmed((self.times[request] / self.turns.get(request, 1.0),) * 24)
+            return FailedTrial("verification", "normal: beyond its bound")
+        return ConfirmedKernel((self.times[request] / self.turns.get(request, 1.0),) * 24)
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -105,7 +105,7 @@ class Floor:
     turns: Mapping[str, Mapping[Request, float]] = field(default_factory=dict)
     shops: list[TableShop] = field(default_factory=list)
 
-    def shop_of(self, job: Job) -> TableShop:
+    def shop_of(self, job: TuningJob) -> TableShop:
         table = BY_SIZES[job.first.sizes]
         name = table.shape
         made = TableShop(table, self.library, self.wrong.get(name, frozenset()), self.turns.get(name, {}))

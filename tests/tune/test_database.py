@@ -18,25 +18,36 @@ from ucutlass.ir.schedule import Request
 from ucutlass.runtime import errors
 from ucutlass.runtime.store import file as store_file
 from ucutlass.shapes import complete
-from ucutlass.tune.database import APPLICATION, SCHEMA, Database, Key, Row, TuningDamaged, key_of, replaces
+from ucutlass.tune.database import (
+    APPLICATION,
+    SCHEMA,
+    TunedRow,
+    TuningDamaged,
+    TuningDatabase,
+    TuningKey,
+    key_of,
+    replaces,
+)
 
 ROOT = Path(__file__).parent.parent.parent
-KEY = Key("NVIDIA H200", "sm90a", "a" * 64, (4096, 4096))
+KEY = TuningKey("NVIDIA H200", "sm90a", "a" * 64, (4096, 4096))
 REQUEST = Request(warps="cooperative", tile=(128, 256, 64), cluster=(2, 1), split_k="stream", swizzle=2)
-ROW = Row(REQUEST, 100.0, 90.0, {"nvcc": "13.0.88", "ucutlass": "1"}, "f" * 64, "2026-03-01T12:00:00+00:00")
+ROW = TunedRow(
+    REQUEST, 100.0, 90.0, {"nvcc": "13.0.88", "ucutlass": "1"}, "f" * 64, "2026-03-01T12:00:00+00:00"
+)
 
 LINEAR = "kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path / "data" / "tuned.sqlite")
+def database(tmp_path: Path) -> TuningDatabase:
+    return TuningDatabase(tmp_path / "data" / "tuned.sqlite")
 
 
 # --- keys ------------------------------------------------------------------------
 
 
-def key(text: str, **sizes: int) -> Key:
+def key(text: str, **sizes: int) -> TuningKey:
     program = frontend.kernel(frontend.read_text(text))
     return key_of(program, complete(program, sizes), "NVIDIA H200", "sm90a")
 
@@ -56,7 +67,7 @@ def test_a_key_is_of_the_meaning_and_the_free_extents() -> None:
         assert other != plain
 
 
-def test_a_row_is_found_by_all_of_its_key(database: Database) -> None:
+def test_a_row_is_found_by_all_of_its_key(database: TuningDatabase) -> None:
     assert database.find(KEY) is None and database.devices(KEY) == ()
     assert not database.path.exists(), "reading makes nothing"
     assert database.keep(KEY, ROW) == ROW == database.find(KEY)
@@ -71,7 +82,7 @@ def test_a_row_is_found_by_all_of_its_key(database: Database) -> None:
         assert database.devices(other) == ((KEY.device,) if other.device != KEY.device else ())
 
 
-def test_names_are_data(database: Database) -> None:
+def test_names_are_data(database: TuningDatabase) -> None:
     hostile = replace(KEY, device="'; DROP TABLE tuned; --")
     database.keep(hostile, ROW)
     assert database.find(hostile) == ROW and database.find(KEY) is None
@@ -85,7 +96,7 @@ def test_names_are_data(database: Database) -> None:
     [(99.0, "13.0.88", True), (100.0, "13.0.88", True), (101.0, "13.0.88", False), (101.0, "13.1", True)],
 )
 def test_a_slower_result_of_the_same_versions_does_not_replace(
-    database: Database, microseconds: float, nvcc: str, wins: bool
+    database: TuningDatabase, microseconds: float, nvcc: str, wins: bool
 ) -> None:
     new = replace(ROW, microseconds=microseconds, record="e" * 64, versions={**ROW.versions, "nvcc": nvcc})
     database.keep(KEY, ROW)
@@ -96,7 +107,7 @@ def test_a_slower_result_of_the_same_versions_does_not_replace(
 # --- damage ----------------------------------------------------------------------
 
 
-def test_a_file_that_is_no_database(database: Database) -> None:
+def test_a_file_that_is_no_database(database: TuningDatabase) -> None:
     database.path.parent.mkdir()
     database.path.write_bytes(b"no database at all " * 400)
     for act in (database.prepare, lambda: database.find(KEY), lambda: database.keep(KEY, ROW)):
@@ -105,7 +116,7 @@ def test_a_file_that_is_no_database(database: Database) -> None:
     assert database.path.read_bytes().startswith(b"no database"), "it is left as it is"
 
 
-def test_a_page_that_was_overwritten(database: Database) -> None:
+def test_a_page_that_was_overwritten(database: TuningDatabase) -> None:
     for n in range(400):
         database.keep(replace(KEY, extents=(n,)), ROW)
     data = bytearray(database.path.read_bytes())
@@ -116,7 +127,7 @@ def test_a_page_that_was_overwritten(database: Database) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "CREATE TABLE other (a)"])
-def test_a_database_of_something_else(database: Database, content: str) -> None:
+def test_a_database_of_something_else(database: TuningDatabase, content: str) -> None:
     database.path.parent.mkdir()
     with closing(sqlite3.connect(database.path)) as c:
         c.execute(content)
@@ -126,7 +137,7 @@ def test_a_database_of_something_else(database: Database, content: str) -> None:
             act()
 
 
-def test_a_newer_schema(database: Database) -> None:
+def test_a_newer_schema(database: TuningDatabase) -> None:
     database.keep(KEY, ROW)
     with closing(sqlite3.connect(database.path)) as c:
         c.execute(f"PRAGMA user_version = {SCHEMA + 1}")
@@ -154,7 +165,7 @@ def test_a_newer_schema(database: Database) -> None:
     ],
 )
 def test_a_row_that_was_tampered_with_is_no_row_and_is_replaced(
-    database: Database, column: str, value: object
+    database: TuningDatabase, column: str, value: object
 ) -> None:
     database.keep(KEY, ROW)
     with closing(sqlite3.connect(database.path, isolation_level=None)) as c:
@@ -213,7 +224,7 @@ def whole(path: Path) -> bool:
         return bool(c.execute("PRAGMA integrity_check").fetchone() == ("ok",))
 
 
-def test_processes_that_make_and_fill_it_at_once(database: Database) -> None:
+def test_processes_that_make_and_fill_it_at_once(database: TuningDatabase) -> None:
     writers = [python(WRITES, str(database.path), str(at), str(at + 60)) for at in (0, 60, 120)]
     for writer in writers:
         out, said = writer.communicate(timeout=120)
@@ -226,7 +237,7 @@ def test_processes_that_make_and_fill_it_at_once(database: Database) -> None:
 
 
 def test_who_is_second_to_make_it_takes_what_the_first_made(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: TuningDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = store_file.connect
 
@@ -242,9 +253,9 @@ def test_who_is_second_to_make_it_takes_what_the_first_made(
     assert database.find(KEY) == ROW == database.find(other)
 
 
-def test_a_writer_killed_before_each_of_its_statements(database: Database) -> None:
+def test_a_writer_killed_before_each_of_its_statements(database: TuningDatabase) -> None:
     for statements in range(40):
-        mine = Database(database.path.with_name(f"{statements}.sqlite"))
+        mine = TuningDatabase(database.path.with_name(f"{statements}.sqlite"))
         ended = python(HALTS, str(mine.path), str(statements))
         said = ended.communicate()
         assert mine.find(KEY) in (None, ROW)
@@ -258,7 +269,7 @@ def test_a_writer_killed_before_each_of_its_statements(database: Database) -> No
     raise AssertionError("the writer never came to its end")
 
 
-def test_one_that_another_holds(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_another_holds(database: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     database.keep(KEY, ROW)
     monkeypatch.setattr(store_file, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect(database.path, isolation_level=None)) as other:
@@ -272,7 +283,7 @@ def test_one_that_another_holds(database: Database, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
-    database = Database(small_disk / "tuned.sqlite")
+    database = TuningDatabase(small_disk / "tuned.sqlite")
     kept = 0
     with pytest.raises(errors.StoreFull, match=r"no space left for the tuning database.*UCUTLASS_DATA_DIR"):
         for kept in range(5000):
@@ -284,7 +295,7 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
 def test_a_disk_that_is_full_from_the_start(small_disk: Path) -> None:
     with pytest.raises(OSError), (small_disk / "ballast").open("wb") as ballast:
         ballast.write(bytes(1 << 20))
-    database = Database(small_disk / "tuned.sqlite")
+    database = TuningDatabase(small_disk / "tuned.sqlite")
     with pytest.raises(errors.StoreFull):
         database.prepare()
     assert not database.path.exists(), "no part of it is left"
@@ -292,7 +303,7 @@ def test_a_disk_that_is_full_from_the_start(small_disk: Path) -> None:
     database.keep(KEY, ROW)
 
 
-def test_a_file_that_may_grow_no_further(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_grow_no_further(database: TuningDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a full disk says, where none can be mounted."""
     database.keep(KEY, ROW)
     connect = store_file.connect
@@ -310,7 +321,7 @@ def test_a_file_that_may_grow_no_further(database: Database, monkeypatch: pytest
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
-def test_a_folder_that_cannot_be_written(database: Database) -> None:
+def test_a_folder_that_cannot_be_written(database: TuningDatabase) -> None:
     database.keep(KEY, ROW)
     database.path.parent.chmod(0o500)
     try:
@@ -321,7 +332,7 @@ def test_a_folder_that_cannot_be_written(database: Database) -> None:
         database.path.parent.chmod(0o700)
 
 
-def test_the_file_says_whose_it_is(database: Database) -> None:
+def test_the_file_says_whose_it_is(database: TuningDatabase) -> None:
     database.prepare()
     with closing(sqlite3.connect(database.path)) as c:
         assert c.execute("PRAGMA application_id").fetchone() == (APPLICATION,)

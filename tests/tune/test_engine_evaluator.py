@@ -1,4 +1,4 @@
-"""What `Live` asks of an engine, and what it makes of the answers."""
+"""What `EngineEvaluator` asks of an engine, and what it makes of the answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ucutlass.runtime.errors import CompilerMissing, MachineError
 from ucutlass.runtime.isolation import Crashed, Returned
 from ucutlass.runtime.launch import Request
 from ucutlass.tasks import tune as trials
-from ucutlass.tune.build_cache import Made
-from ucutlass.tune.evaluator import Live
-from ucutlass.tune.job import Job, Settings
-from ucutlass.tune.parallel import Done, tune_many
-from ucutlass.tune.policy import Limits
-from ucutlass.tune.tune import Confirmed, Failed, Timed
+from ucutlass.tune.build_cache import BuildCache
+from ucutlass.tune.evaluator import EngineEvaluator
+from ucutlass.tune.job import TuningJob, TuningSettings
+from ucutlass.tune.parallel import FinishedSearch, tune_many
+from ucutlass.tune.policy import SearchLimits
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
 
 JOBS = jobs(8)
 GPUS = ("GPU-00000000-0000-0000-0000-000000000010", "GPU-00000000-0000-0000-0000-000000000011")
@@ -79,12 +79,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def job() -> Job:
+def job() -> TuningJob:
     return next(iter(JOBS.values()))
 
 
-def live(job: Job, engine: Engine, **more: Any) -> Live:
-    return Live(job.checked, job.program, job.sizes, "sm90a", 0, 20.0, 30.0, engine=engine, **more)
+def live(job: TuningJob, engine: Engine, **more: Any) -> EngineEvaluator:
+    return EngineEvaluator(job.checked, job.program, job.sizes, "sm90a", 0, 20.0, 30.0, engine=engine, **more)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -98,17 +98,17 @@ def test_a_worker_plans_what_was_chosen(name: str) -> None:
             assert (again.plan, again.launch) == (group.plan, member.launch)
 
 
-def test_what_is_asked_for(job: Job) -> None:
+def test_what_is_asked_for(job: TuningJob) -> None:
     engine = Engine()
     shop = live(job, engine, stage="a")
     groups = job.space.groups[:2]
     shop.prepare()
     assert shop.build(groups) == [None, None]
     times = shop.time(groups)
-    assert all(isinstance(t, Timed) for t in times)
-    assert [len(t.seconds) for t in times if isinstance(t, Timed)] == [len(g.members) for g in groups]
+    assert all(isinstance(t, TimedGroup) for t in times)
+    assert [len(t.seconds) for t in times if isinstance(t, TimedGroup)] == [len(g.members) for g in groups]
     (found,) = shop.confirm([groups[0].members[0]])
-    assert isinstance(found, Confirmed) and shop.machine["uuid"] == GPUS[0]
+    assert isinstance(found, ConfirmedKernel) and shop.machine["uuid"] == GPUS[0]
     assert engine.names() == ["prepare", "build", "timed", "confirmed"]
     (_, build, _), (_, timed, more) = engine.asked[1], engine.asked[2]
     assert build["stage"] == "a" and len(build["requests"]) == 2
@@ -121,7 +121,7 @@ def test_what_is_asked_for(job: Job) -> None:
     assert engine.left == [shop.near]
 
 
-def test_who_takes_its_process_along_is_alone_with_it(job: Job) -> None:
+def test_who_takes_its_process_along_is_alone_with_it(job: TuningJob) -> None:
     groups = job.space.groups[:3]
     bad = groups[1].members[0].request.given()
 
@@ -133,13 +133,15 @@ def test_who_takes_its_process_along_is_alone_with_it(job: Job) -> None:
     shop = live(job, engine)
     shop.build(groups)
     found = shop.time(groups)
-    assert [type(f) for f in found] == [Timed, Failed, Timed]
-    assert isinstance(found[1], Failed) and "SIGSEGV" in found[1].words
+    assert [type(f) for f in found] == [TimedGroup, FailedTrial, TimedGroup]
+    assert isinstance(found[1], FailedTrial) and "SIGSEGV" in found[1].words
     assert engine.names() == ["build"] + ["timed"] * 4
 
 
 @pytest.mark.parametrize("name", ["build", "timed", "confirmed"])
-def test_a_lost_worker_is_a_failure_of_the_kernel_and_a_broken_machine_is_not(job: Job, name: str) -> None:
+def test_a_lost_worker_is_a_failure_of_the_kernel_and_a_broken_machine_is_not(
+    job: TuningJob, name: str
+) -> None:
     def steps(problem: Exception) -> Any:
         shop = live(job, Engine(lambda asked, _: problem if asked == name else None))
         groups = job.space.groups[:1]
@@ -151,14 +153,14 @@ def test_a_lost_worker_is_a_failure_of_the_kernel_and_a_broken_machine_is_not(jo
         return [calls[step]() for step in list(calls)[: list(calls).index(name) + 1]][-1][0]
 
     found = steps(TaskLost("f", ("a", "b", "c")))
-    assert isinstance(found, Failed) and "3 times" in found.words
+    assert isinstance(found, FailedTrial) and "3 times" in found.words
     for problem in (NoWorkers("none", "start one"), CompilerMissing("no nvcc", "install it")):
         with pytest.raises(type(problem)):
             steps(problem)
 
 
-def test_searches_share_what_they_build(job: Job) -> None:
-    engine, made = Engine(), Made()
+def test_searches_share_what_they_build(job: TuningJob) -> None:
+    engine, made = Engine(), BuildCache()
     shops = [live(job, engine, made=made) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda shop: shop.build(job.space.groups[:4]), shops))
@@ -172,15 +174,15 @@ def test_searches_share_what_they_build(job: Job) -> None:
     assert len(engine.asked) == before + 1
 
 
-def test_what_one_search_failed_to_build_another_may_try(job: Job) -> None:
-    made, answers = Made(), iter([TaskLost("f", ("a",)), None])
+def test_what_one_search_failed_to_build_another_may_try(job: TuningJob) -> None:
+    made, answers = BuildCache(), iter([TaskLost("f", ("a",)), None])
     shops = [live(job, Engine(lambda *_: next(answers)), made=made) for _ in range(2)]
     (first,) = shops[0].build(job.space.groups[:1])
-    assert isinstance(first, Failed) and shops[1].build(job.space.groups[:1]) == [None]
+    assert isinstance(first, FailedTrial) and shops[1].build(job.space.groups[:1]) == [None]
 
 
-def test_an_entry_that_was_evicted_is_built_again(job: Job, tmp_path: Path) -> None:
-    engine, made = Engine(), Made()
+def test_an_entry_that_was_evicted_is_built_again(job: TuningJob, tmp_path: Path) -> None:
+    engine, made = Engine(), BuildCache()
     live(job, engine, made=made).build(job.space.groups[:1])
     (entry,) = (tmp_path / "cache" / "entries").iterdir()
     entry.rename(tmp_path / "gone")
@@ -188,21 +190,21 @@ def test_an_entry_that_was_evicted_is_built_again(job: Job, tmp_path: Path) -> N
     assert engine.names() == ["build"] * 2
 
 
-def test_who_waits_for_another_search_can_be_cancelled(job: Job) -> None:
-    made = Made()
+def test_who_waits_for_another_search_can_be_cancelled(job: TuningJob) -> None:
+    made = BuildCache()
     assert made.claim((job.space.groups[0].plan, None)) is None  # somebody is at it, for ever
     shop = live(job, Engine(), made=made)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(shop.build, job.space.groups[:1])
         shop.cancel()
-        assert waits.result() == [Failed("build", "cancelled")]
-    assert shop.build(job.space.groups[1:2]) == [Failed("build", "cancelled")]
+        assert waits.result() == [FailedTrial("build", "cancelled")]
+    assert shop.build(job.space.groups[1:2]) == [FailedTrial("build", "cancelled")]
 
 
 # --- in the process that launches ------------------------------------------------
 
 
-def test_what_is_timed_is_the_entry_that_was_named(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_timed_is_the_entry_that_was_named(job: TuningJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the knobs that were asked for; no compiler is looked for."""
     shop = live(job, Engine())
     group = job.space.groups[0]
@@ -224,7 +226,7 @@ def test_what_is_timed_is_the_entry_that_was_named(job: Job, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("key", ["", "ab" * 32])
-def test_an_entry_that_is_not_there_is_said_to_be_gone(job: Job, key: str) -> None:
+def test_an_entry_that_is_not_there_is_said_to_be_gone(job: TuningJob, key: str) -> None:
     asked = json.loads(json.dumps(job.first.request.given()))
     with pytest.raises(trials.ArtifactGone):
         trials._loaded(job.checked.source, "f.ucu", job.program.name, "sm90a", asked, key)
@@ -243,17 +245,20 @@ def local() -> Iterator[LocalEngine]:
 def test_many_searches_in_their_order(local: LocalEngine) -> None:
     heard: list[int] = []
     ended = tune_many(
-        list(JOBS.values()), local, Settings(Limits(builds=3)), on_done=lambda n, _: heard.append(n)
+        list(JOBS.values()),
+        local,
+        TuningSettings(SearchLimits(builds=3)),
+        on_done=lambda n, _: heard.append(n),
     )
     assert sorted(heard) == list(range(len(JOBS)))
     for job, one in zip(JOBS.values(), ended, strict=True):
-        assert isinstance(one, Done) and one.tuned.winner is not None
+        assert isinstance(one, FinishedSearch) and one.tuned.winner is not None
         assert one.tuned.winner.kernel.sizes == job.first.sizes and one.shop.checked is job.checked
         assert one.shop.built(one.tuned.winner.kernel).artifact.builder == "dry"
-    assert {one.shop.machine["uuid"] for one in ended if isinstance(one, Done)} == set(GPUS)
+    assert {one.shop.machine["uuid"] for one in ended if isinstance(one, FinishedSearch)} == set(GPUS)
 
 
-def test_one_that_fails_stops_no_other(job: Job) -> None:
+def test_one_that_fails_stops_no_other(job: TuningJob) -> None:
     names = list(JOBS)
     engine = Engine(
         lambda name, given: (
@@ -262,19 +267,19 @@ def test_one_that_fails_stops_no_other(job: Job) -> None:
             else None
         )
     )
-    ended = tune_many(list(JOBS.values()), engine, Settings(Limits(builds=2)))
+    ended = tune_many(list(JOBS.values()), engine, TuningSettings(SearchLimits(builds=2)))
     assert [isinstance(e, MachineError) for e in ended] == [n == names[2] for n in names]
     assert len(engine.left) == len(JOBS), "each gives its GPU free"
 
 
-def test_a_search_that_finds_nothing_is_an_end_too(job: Job) -> None:
+def test_a_search_that_finds_nothing_is_an_end_too(job: TuningJob) -> None:
     (ended,) = tune_many(
         [job],
         Engine(lambda n, _: Crashed("SIGKILL", "") if n == "timed" else None),
-        Settings(Limits(builds=2)),
+        TuningSettings(SearchLimits(builds=2)),
     )
-    assert isinstance(ended, Done) and ended.tuned.winner is None
+    assert isinstance(ended, FinishedSearch) and ended.tuned.winner is None
 
 
 def test_no_jobs(local: LocalEngine) -> None:
-    assert tune_many([], local, Settings()) == ()
+    assert tune_many([], local, TuningSettings()) == ()

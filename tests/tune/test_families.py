@@ -12,12 +12,12 @@ from ucutlass import frontend
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.tune.database import Database, Row, key_of
+from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.lookup import recall
-from ucutlass.tune.policy import Limits, neighbours
+from ucutlass.tune.policy import SearchLimits, neighbours
 from ucutlass.tune.source import with_schedule
-from ucutlass.tune.space import Group, Space, explore
-from ucutlass.tune.tune import Confirmed, Failed, Timed, search
+from ucutlass.tune.space import BinaryGroup, ScheduleSpace, explore
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup, search
 
 SOFTMAX = "kernel k(x: f16[T, D]) -> f16[T, D] {{ return softmax[D](x) {} }}"
 CONV = (
@@ -40,7 +40,7 @@ SIZES = {
 }
 
 
-def space(text: str, schedule: str = "", free: bool = False) -> Space:
+def space(text: str, schedule: str = "", free: bool = False) -> ScheduleSpace:
     checked = frontend.read_text(text.format(schedule))
     program = frontend.kernel(checked)
     return explore(checked, program, complete(program, parse_sizes([SIZES[text]])), "sm90a", free=free)
@@ -86,20 +86,20 @@ class Shop:
     """Every kernel takes what `seconds` says of its schedule; `drift` slows what is confirmed first."""
 
     best: Request
-    built: list[Group] = field(default_factory=list)
+    built: list[BinaryGroup] = field(default_factory=list)
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         self.built += groups
         return [None] * len(groups)
 
     def _seconds(self, one: Planned) -> float:
         return 1e-5 if one.request == self.best else 2e-5
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
-        return [Timed(tuple(self._seconds(m) for m in g.members)) for g in groups]
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
+        return [TimedGroup(tuple(self._seconds(m) for m in g.members)) for g in groups]
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
-        return [Confirmed((self._seconds(one),) * 24) for one in finalists]
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
+        return [ConfirmedKernel((self._seconds(one),) * 24) for one in finalists]
 
     def cancel(self) -> None:
         pass
@@ -112,7 +112,7 @@ class Shop:
 def test_the_search_finds_the_fastest_of_what_it_builds(text: str) -> None:
     found = space(text)
     wanted = found.groups[2].request
-    done = search(found, Shop(wanted), "guided", Limits(builds=8))
+    done = search(found, Shop(wanted), "guided", SearchLimits(builds=8))
     assert done.winner is not None and done.winner.kernel.request == wanted
     assert done.gain is not None and done.gain.median == pytest.approx(0.5)
 
@@ -122,13 +122,13 @@ def test_the_compilers_choice_stays_where_turn_by_turn_it_is_the_faster() -> Non
     own = found.groups[found.start[0]].members[found.start[1]].request
 
     class Drifting(Shop):
-        def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+        def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
             """Of the first thirteen rounds the others are slower by a little, then all are slower."""
             base = [1.0] * 11 + [2.0] * 13
             other = [1.1] * 13 + [2.05] * 11
-            return [Confirmed(tuple(base if one.request == own else other)) for one in finalists]
+            return [ConfirmedKernel(tuple(base if one.request == own else other)) for one in finalists]
 
-    done = search(found, Drifting(found.groups[1].request), "guided", Limits(builds=4))
+    done = search(found, Drifting(found.groups[1].request), "guided", SearchLimits(builds=4))
     assert done.winner is not None and done.winner.kernel.request == own and done.gain is None
 
 
@@ -151,8 +151,8 @@ def test_a_recorded_winner_is_recalled(text: str, tmp_path: Path) -> None:
     program = frontend.kernel(checked)
     sizes = complete(program, parse_sizes([SIZES[text]]))
     winner = space(text).groups[3].members[0]
-    database = Database.open(tmp_path / "tuned.sqlite")
-    row = Row(winner.request, 10.0, 1.0, {"nvcc": "13"}, "r" * 64, "2026-11-22T00:00:00+00:00")
+    database = TuningDatabase.open(tmp_path / "tuned.sqlite")
+    row = TunedRow(winner.request, 10.0, 1.0, {"nvcc": "13"}, "r" * 64, "2026-11-22T00:00:00+00:00")
     database.keep(key_of(program, sizes, "NVIDIA H200", "sm90a"), row)
     tuned, origin = recall(checked, program, sizes, "sm90a", "NVIDIA H200", beyond=True, database=database)
     assert origin.kind == "tuned"

@@ -20,7 +20,7 @@ from ucutlass.ir.schedule import Request
 from ucutlass.runtime import launch_spec
 from ucutlass.runtime.launch import Bound
 from ucutlass.shapes import complete
-from ucutlass.tune.database import Database, Row, key_of
+from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.lookup import NotLegalWarning, UnreadableWarning, recall
 from ucutlass.tune.space import explore
 
@@ -56,11 +56,11 @@ def another(text: str = PLAIN.format(""), place: int = 5) -> Request:
     return space.groups[place].request
 
 
-def recorded(request: Request, text: str = PLAIN.format(""), gpu: str = GPU, **sizes: int) -> Row:
+def recorded(request: Request, text: str = PLAIN.format(""), gpu: str = GPU, **sizes: int) -> TunedRow:
     program = frontend.kernel(frontend.read_text(text))
-    row = Row(request, 12.5, 10.0, {"nvcc": "13.0.88"}, "f" * 64, "2026-03-01T12:00:00+00:00")
+    row = TunedRow(request, 12.5, 10.0, {"nvcc": "13.0.88"}, "f" * 64, "2026-03-01T12:00:00+00:00")
     key = key_of(program, complete(program, {**SIZES, **sizes}), gpu, "sm90a")
-    return Database.open().keep(key, row)
+    return TuningDatabase.open().keep(key, row)
 
 
 # --- load ------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def test_nothing_recorded_is_nothing_to_say(bound: list[Request]) -> None:
 
 
 def test_an_unreadable_database_is_announced_and_the_kernel_planned(bound: list[Request]) -> None:
-    Database.open().prepare()
-    Database.open().path.write_bytes(b"no database" * 1000)
+    TuningDatabase.open().prepare()
+    TuningDatabase.open().path.write_bytes(b"no database" * 1000)
     k = ucutlass.loads(PLAIN.format(""), tuned=True)
     with pytest.warns(UnreadableWarning, match=r"no tuned schedule was looked up.*is damaged"):
         k(*tensors())
@@ -228,11 +228,11 @@ def test_build_without_a_gpu_or_a_readable_database_plans(
     path = tmp_path / "linear.ucu"
     path.write_text(PLAIN.format(""))
     recorded(another())
-    whole = Database.open().path.read_bytes()
-    Database.open().path.write_bytes(b"no database" * 1000)
+    whole = TuningDatabase.open().path.read_bytes()
+    TuningDatabase.open().path.write_bytes(b"no database" * 1000)
     result = machine.ucc("build", path, *S)
     assert result.status == 0 and "ucc: no tuned schedule was looked up" in result.err
-    Database.open().path.write_bytes(whole)
+    TuningDatabase.open().path.write_bytes(whole)
     monkeypatch.setattr("ucutlass.runtime.system.driver", lambda: None)
     result = machine.ucc("build", path, *S)
     assert result.status == 0 and result.err == ""

@@ -13,7 +13,7 @@ from ucutlass.tune.correction import PRIOR, distance, factor
 from ucutlass.tune.policy import (
     OPENING,
     POLICIES,
-    Limits,
+    SearchLimits,
     Seen,
     best,
     distinct,
@@ -128,7 +128,7 @@ def test_the_best_of_nothing_is_none() -> None:
 
 # --- stopping ----------------------------------------------------------------------
 
-OPEN = Limits(builds=1000, close=0.0, hopeful=math.inf)
+OPEN = SearchLimits(builds=1000, close=0.0, hopeful=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ OPEN = Limits(builds=1000, close=0.0, hopeful=math.inf)
         (range(3), replace(OPEN, hopeful=0.01), 0.0, "no kernel is predicted"),
     ],
 )
-def test_every_reason_to_stop(looked: range, limits: Limits, spent: float, words: str) -> None:
+def test_every_reason_to_stop(looked: range, limits: SearchLimits, spent: float, words: str) -> None:
     assert words in (finished(SPACE, seen(*looked), limits, spent) or "")
 
 
 def test_nothing_stops_a_search_that_may_go_on() -> None:
     assert finished(SPACE, seen(*range(4)), OPEN, 1e9) is None
-    assert finished(SPACE, {0: None, 1: None}, Limits(), 0.0) is None
+    assert finished(SPACE, {0: None, 1: None}, SearchLimits(), 0.0) is None
     assert finished(SPACE, seen(0), replace(OPEN, hopeful=0.01), 0.0) is None  # too little is known

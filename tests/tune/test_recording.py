@@ -22,11 +22,11 @@ from ucutlass.ir.schedule import show
 from ucutlass.runtime.errors import StoreError, StoreFull
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete
-from ucutlass.tune.api import Result
-from ucutlass.tune.database import Database, Row, key_of
+from ucutlass.tune.api import TuningResult
+from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.job import job_of
-from ucutlass.tune.policy import Limits
-from ucutlass.tune.tune import Failed, Timed, Trial
+from ucutlass.tune.policy import SearchLimits
+from ucutlass.tune.tune import FailedTrial, TimedGroup, Trial
 
 # ruff: noqa: F811
 
@@ -34,10 +34,10 @@ SET = "M,weight\n4096,1\n2048,3\n8192,0.5\n"
 COMMON = ("-s", "N=4096,K=4096")
 
 
-def row_of(m: int = 4096) -> Row | None:
+def row_of(m: int = 4096) -> TunedRow | None:
     kernel = frontend.kernel(frontend.read_text(LINEAR))
     sizes = complete(kernel, {"M": m, "N": 4096, "K": 4096})
-    return Database.open().find(key_of(kernel, sizes, "NVIDIA H200", "sm90a"))
+    return TuningDatabase.open().find(key_of(kernel, sizes, "NVIDIA H200", "sm90a"))
 
 
 @pytest.fixture
@@ -93,8 +93,8 @@ def test_nothing_is_recorded_where_nothing_won(machine: Machine, gpu: Gpu, progr
 def test_an_unreadable_database_is_an_error_before_anything_is_built(
     machine: Machine, gpu: Gpu, program: Path
 ) -> None:
-    Database.open().path.parent.mkdir()
-    Database.open().path.write_bytes(b"no database" * 1000)
+    TuningDatabase.open().path.parent.mkdir()
+    TuningDatabase.open().path.write_bytes(b"no database" * 1000)
     result = machine.ucc("tune", program, *SIZES)
     assert result.status == 3 and "is damaged" in result.err and "to mend it: move" in result.err
     assert machine.builds == 0 and not gpu.calls
@@ -107,10 +107,10 @@ def test_a_disk_that_fills_up_leaves_the_record(
 ) -> None:
     """The record is kept first, so no row names one that is not there."""
 
-    def full(*_: object) -> Row:
+    def full(*_: object) -> TunedRow:
         raise StoreFull("no space left for the tuning database", "free some")
 
-    monkeypatch.setattr(Database, "keep", full)
+    monkeypatch.setattr(TuningDatabase, "keep", full)
     result = machine.ucc("tune", program, *SIZES, "--write")
     assert result.status == 3 and "no space left for the tuning database" in result.err
     assert len(Store.open().find(kind="tune")) == 1 and program.read_text() == LINEAR
@@ -219,7 +219,7 @@ def test_python_calls_the_package(machine: Machine, gpu: Gpu, program: Path, loa
     heard: list[Trial] = []
     sizes = {"M": 4096, "N": 4096, "K": 4096}
     result = ucutlass.tune(what, sizes, budget=60.0, builds=3, on_trial=heard.append)
-    assert isinstance(result, Result) and result.ok and result.microseconds == pytest.approx(360.0)
+    assert isinstance(result, TuningResult) and result.ok and result.microseconds == pytest.approx(360.0)
     assert result.builds == len(heard) == 3 and result.gain is not None and result.gain > 1
     assert result.schedule == result.details["schedule"] and "tile 128x128x64" in result.schedule
     row = row_of()
@@ -287,10 +287,10 @@ def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = frontend.read_text(LINEAR)
     kernel = frontend.kernel(checked)
     job = job_of(checked, kernel, {"M": 4096, "N": 4096, "K": 4096}, "sm90a")
-    with tune_show.progress(2, Limits(builds=8, seconds=120.0), False, False) as on_job:
+    with tune_show.progress(2, SearchLimits(builds=8, seconds=120.0), False, False) as on_job:
         on_trial = on_job(1, job)
-        on_trial(Trial(0, Timed((800e-6, 400e-6)), 1.0))
-        on_trial(Trial(1, Failed("build", "nvcc says\nno \x1b[2J"), 2.0))
+        on_trial(Trial(0, TimedGroup((800e-6, 400e-6)), 1.0))
+        on_trial(Trial(1, FailedTrial("build", "nvcc says\nno \x1b[2J"), 2.0))
     shown = screen.getvalue()
     share = job.space.bound / 400e-6
     for words in (
@@ -306,6 +306,6 @@ def test_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_progress_is_shown_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     checked = frontend.read_text(LINEAR)
     job = job_of(checked, frontend.kernel(checked), {"M": 4096, "N": 4096, "K": 4096}, "sm90a")
-    with tune_show.progress(1, Limits(), False, False) as on_job:
-        on_job(0, job)(Trial(0, Timed((800e-6,)), 1.0))
+    with tune_show.progress(1, SearchLimits(), False, False) as on_job:
+        on_job(0, job)(Trial(0, TimedGroup((800e-6,)), 1.0))
     assert capsys.readouterr() == ("", "")

@@ -15,11 +15,11 @@ from ucutlass.tune import replay, tables
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[replay.Line]:
+def lines() -> list[replay.ReplayRow]:
     return [replay.line(table, seeds=10) for table in TABLES.values()]
 
 
-def test_the_bar(lines: list[replay.Line]) -> None:
+def test_the_bar(lines: list[replay.ReplayRow]) -> None:
     """97 % of the exhaustive best with at most 8 builds, on at least 20 shapes, also where the tuner
     stops by itself."""
     assert len(lines) >= 20

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from tune_fakes import TABLES, Recorded
 
-from ucutlass.tune.policy import POLICIES, Limits, Name
-from ucutlass.tune.tune import FINALISTS, MOST_IN_UNIT, Failed, Trial, Tuned, best_so_far, search
+from ucutlass.tune.policy import POLICIES, Name, SearchLimits
+from ucutlass.tune.tune import FINALISTS, MOST_IN_UNIT, FailedTrial, SearchResult, Trial, best_so_far, search
 
 TABLE = TABLES["M 128"]
 
 
-def tune(shop: Recorded, policy: Name = "guided", jobs: int = 1, **limits: float) -> Tuned:
-    chosen = Limits(**{"close": 0.0, **limits})  # type: ignore[arg-type]
+def tune(shop: Recorded, policy: Name = "guided", jobs: int = 1, **limits: float) -> SearchResult:
+    chosen = SearchLimits(**{"close": 0.0, **limits})  # type: ignore[arg-type]
     return search(shop.table.space, shop, policy, chosen, jobs=jobs)
 
 
@@ -50,7 +50,7 @@ def test_builds_that_fail_are_passed_over(policy: Name) -> None:
     bad = frozenset({0, 1, 2})
     shop = Recorded(TABLE, unbuilt=bad)
     found = tune(shop, policy, builds=12, hopeful=float("inf"))
-    lost = {t.group: t.result for t in found.trials if isinstance(t.result, Failed)}
+    lost = {t.group: t.result for t in found.trials if isinstance(t.result, FailedTrial)}
     assert set(lost) == bad & set(shop.built) and all(f.stage == "build" for f in lost.values())
     assert found.winner is not None and not bad & set(shop.confirmed)
 
@@ -58,7 +58,7 @@ def test_builds_that_fail_are_passed_over(policy: Name) -> None:
 def test_a_timing_process_that_is_lost_costs_one_kernel() -> None:
     shop = Recorded(TABLE, lost=frozenset({0}))
     found = tune(shop, jobs=4)
-    assert [t.group for t in found.trials if isinstance(t.result, Failed)] == [0]
+    assert [t.group for t in found.trials if isinstance(t.result, FailedTrial)] == [0]
     assert found.winner is not None and "SIGSEGV" in str(found.trials)
 
 
@@ -68,7 +68,7 @@ def test_a_kernel_that_is_wrong_does_not_win() -> None:
     fastest = next(i for i, g in enumerate(TABLE.space.groups) if g.plan == right.winner.kernel.plan)
     found = tune(Recorded(TABLE, wrong=frozenset({fastest})))
     assert found.winner is not None and found.winner.kernel.plan != right.winner.kernel.plan
-    assert [f.result.stage for f in found.finals if isinstance(f.result, Failed)] == ["verification"]
+    assert [f.result.stage for f in found.finals if isinstance(f.result, FailedTrial)] == ["verification"]
 
 
 def test_where_all_finalists_are_wrong_the_next_ones_are_asked() -> None:
@@ -108,7 +108,7 @@ def test_an_interruption_cancels_builds() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(TABLE.space, shop, "guided", Limits(close=0.0), jobs=2, on_trial=stop)
+        search(TABLE.space, shop, "guided", SearchLimits(close=0.0), jobs=2, on_trial=stop)
 
 
 @pytest.mark.parametrize(("jobs", "builds"), [(1, 8), (2, 8), (4, 8), (16, 8), (2, 40), (3, 1)])

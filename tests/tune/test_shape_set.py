@@ -15,13 +15,13 @@ from ucutlass import frontend
 from ucutlass.ir.schedule import Request
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import complete
-from ucutlass.tune.database import Database, key_of
+from ucutlass.tune.database import TuningDatabase, key_of
 from ucutlass.tune.dispatch import KEEP
-from ucutlass.tune.job import Job, Settings
+from ucutlass.tune.job import TuningJob, TuningSettings
 from ucutlass.tune.job import job_of as job_with
-from ucutlass.tune.policy import Limits
+from ucutlass.tune.policy import SearchLimits
 from ucutlass.tune.shape_set import TunedSet, to_json, tune_set
-from ucutlass.tune.shapes_file import Shape
+from ucutlass.tune.shapes_file import WeightedShape
 from ucutlass.tune.source import with_schedules
 from ucutlass.tune.tune import OnTrial, Trial
 
@@ -37,15 +37,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(
     floor: Floor,
-    shapes: Sequence[Shape],
+    shapes: Sequence[WeightedShape],
     most: int | None = None,
     heard: list[Trial] | None = None,
     **limits: float,
 ) -> TunedSet:
-    def on_job(at: int, job: Job) -> OnTrial:
+    def on_job(at: int, job: TuningJob) -> OnTrial:
         return (heard if heard is not None else []).append
 
-    settings = Settings(Limits(**limits))  # type: ignore[arg-type]
+    settings = TuningSettings(SearchLimits(**limits))  # type: ignore[arg-type]
     return tune_set(shapes, job_of, floor.shop_of, settings, most=most, on_job=on_job)
 
 
@@ -58,7 +58,7 @@ def share(name: str, request: Request, floor: Floor) -> float:
     """The winner's recorded time over that of a schedule."""
     times = floor.of(name)[0].times
     key = key_of(PROGRAM, tuple(shape(name).sizes.values()), "NVIDIA H200", "sm90a")
-    row = Database.open().find(key)
+    row = TuningDatabase.open().find(key)
     assert row is not None
     return times[row.request] / times[request]
 
@@ -97,26 +97,28 @@ class Estimated(TableShop):
         members = [m for g in self.job.space.groups for m in g.members]
         return {m.request: m.estimate.seconds for m in members}
 
-    job: Job
+    job: TuningJob
 
 
 def test_a_winner_whose_binary_was_built_for_other_alignments_is_not_built_anew(tmp_path: Path) -> None:
     shops: list[Estimated] = []
-    jobs: dict[tuple[int, ...], Job] = {}
+    jobs: dict[tuple[int, ...], TuningJob] = {}
 
-    def made(sizes: Mapping[str, int]) -> Job:
+    def made(sizes: Mapping[str, int]) -> TuningJob:
         job = job_with(CHECKED, PROGRAM, sizes, "sm90a")
         jobs[tuple(sizes.values())] = job
         return job
 
-    def shop_of(job: Job) -> Estimated:
+    def shop_of(job: TuningJob) -> Estimated:
         shop = Estimated(TABLES["M 64"], tmp_path / "kernel.so")
         shop.job = jobs[tuple(job.sizes.values())]
         shops.append(shop)
         return shop
 
-    shapes = [Shape({"M": m, "K": 4096, "N": n}) for m, n in ((64, 4096), (2048, 4100))]
-    done = tune_set(shapes, made, shop_of, Settings(Limits(builds=1)), on_job=lambda *_: lambda _: None)
+    shapes = [WeightedShape({"M": m, "K": 4096, "N": n}) for m, n in ((64, 4096), (2048, 4100))]
+    done = tune_set(
+        shapes, made, shop_of, TuningSettings(SearchLimits(builds=1)), on_job=lambda *_: lambda _: None
+    )
     first, second = (one.kernel for one in done.shapes)
     assert first is not None and second is not None and first.request != second.request
     assert first.plan.problem != second.plan.problem
@@ -147,7 +149,7 @@ def test_winners_are_recorded_each_and_the_gain_is_weighted(floor: Floor) -> Non
     records = {r.id for r in Store.open().find(kind="tune")}
     for one in done.shapes:
         sizes = complete(PROGRAM, one.shape.sizes)
-        row = Database.open().find(key_of(PROGRAM, sizes, "NVIDIA H200", "sm90a"))
+        row = TuningDatabase.open().find(key_of(PROGRAM, sizes, "NVIDIA H200", "sm90a"))
         assert row is not None and row.record in records and row.record == one.row["record"]
         assert row.microseconds == one.row["microseconds"] and row.versions["nvcc"] == "13.0.88"
 
@@ -195,7 +197,7 @@ def test_an_older_result_that_is_faster_stays_and_is_told(floor: Floor) -> None:
     if second["microseconds"] > first["microseconds"]:
         assert again.shapes[0].row["faster"]["microseconds"] == first["microseconds"]
     key = key_of(PROGRAM, complete(PROGRAM, shape("M 64").sizes), "NVIDIA H200", "sm90a")
-    row = Database.open().find(key)
+    row = TuningDatabase.open().find(key)
     assert row is not None and row.microseconds == min(first["microseconds"], second["microseconds"])
 
 

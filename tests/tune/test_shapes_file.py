@@ -8,7 +8,7 @@ import pytest
 
 from ucutlass import frontend
 from ucutlass.shapes import ShapeError
-from ucutlass.tune.shapes_file import MOST, MOST_BYTES, Shape, ShapesFileError, parse, read, split
+from ucutlass.tune.shapes_file import MOST, MOST_BYTES, ShapesFileError, WeightedShape, parse, read, split
 
 PROGRAM = frontend.kernel(
     frontend.read_text(
@@ -20,7 +20,10 @@ FILE = Path("shapes.csv")
 
 def test_shapes_weights_and_what_all_have_in_common() -> None:
     found = parse("\n M, weight ,N\n1,0.5,8\n\n64,2,8\n", FILE, PROGRAM, {"K": 16})
-    assert found == (Shape({"K": 16, "M": 1, "N": 8}, 0.5, 3), Shape({"K": 16, "M": 64, "N": 8}, 2.0, 5))
+    assert found == (
+        WeightedShape({"K": 16, "M": 1, "N": 8}, 0.5, 3),
+        WeightedShape({"K": 16, "M": 64, "N": 8}, 2.0, 5),
+    )
     assert parse("M,N,K\r\n1,8,16\r\n", FILE, PROGRAM)[0].weight == 1.0
 
 
@@ -28,7 +31,7 @@ def test_a_dimension_called_weight_is_a_dimension() -> None:
     text = "kernel k(x: f16[weight, K], w: f16[N, K]) -> f16[weight, N] { return dot[K](x, w) }"
     program = frontend.kernel(frontend.read_text(text))
     (found,) = parse("weight,N,K\n3,8,16\n", FILE, program)
-    assert found == Shape({"weight": 3, "N": 8, "K": 16}, 1.0, 2)
+    assert found == WeightedShape({"weight": 3, "N": 8, "K": 16}, 1.0, 2)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ShapesFileError, match="no such file"):
         read(path, PROGRAM)
     path.write_bytes(b"\xef\xbb\xbfM,N\n1,8\n")
-    assert read(path, PROGRAM, ["K=16"]) == (Shape({"K": 16, "M": 1, "N": 8}, 1.0, 2),)
+    assert read(path, PROGRAM, ["K=16"]) == (WeightedShape({"K": 16, "M": 1, "N": 8}, 1.0, 2),)
     path.write_bytes(b"M,N,K\n1,8,16\n\xff\n")
     with pytest.raises(ShapesFileError, match=r"csv:3: this is no UTF-8"):
         read(path, PROGRAM)

@@ -12,7 +12,7 @@ from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
-from ucutlass.tune.source import NotWritten, with_schedule
+from ucutlass.tune.source import ScheduleNotWritten, with_schedule
 from ucutlass.tune.space import explore
 
 LINEAR = (Path(__file__).parent.parent.parent / "examples" / "linear_gelu.ucu").read_text()
@@ -74,5 +74,5 @@ def test_what_would_become_another_kernel_is_not_written() -> None:
     program = frontend.kernel(checked)
     winner = explore(checked, program, complete(program, SIZES), "sm90a").groups[0].members[0]
     forged = replace(winner, plan=replace(winner.plan, routes=()))
-    with pytest.raises(NotWritten):
+    with pytest.raises(ScheduleNotWritten):
         with_schedule(checked, program, SIZES, forged, None)

@@ -12,7 +12,7 @@ from ucutlass.grammar.parse import parse
 from ucutlass.kernels.planned import Planned
 from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.shapes import complete
-from ucutlass.tune.source import NotWritten, with_stage_schedule
+from ucutlass.tune.source import ScheduleNotWritten, with_stage_schedule
 from ucutlass.tune.space import explore
 
 SIZES = {"T": 256, "D": 512, "F": 1024}
@@ -111,7 +111,7 @@ def test_what_would_become_another_kernel_is_not_written() -> None:
     at = number(plan, "return y")
     winner = another(checked, plan, at)
     forged = replace(winner, plan=replace(winner.plan, routes=()))
-    with pytest.raises(NotWritten):
+    with pytest.raises(ScheduleNotWritten):
         with_stage_schedule(checked, pipeline, plan, at, forged, None)
-    with pytest.raises(NotWritten, match="torch function"):
+    with pytest.raises(ScheduleNotWritten, match="torch function"):
         with_stage_schedule(checked, pipeline, plan, number(plan, "r = torch.relu"), winner, None)

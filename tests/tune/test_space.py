@@ -12,14 +12,14 @@ from ucutlass.kernels.gemm.plan import LaunchParameters
 from ucutlass.kernels.gemm.rules import legal
 from ucutlass.kernels.gemm.space import SPLITS
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Space, explore
+from ucutlass.tune.space import ScheduleSpace, explore
 
 LINEAR = "kernel k(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {{ return dot[K](x, w) {} }}"
 EITHER = "schedule sm90a { warps cooperative  tile 128x256x64 or 256x128x64  cluster 2x1 %s }"
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
 
 
-def space(schedule: str = "", free: bool = False, **sizes: int) -> Space:
+def space(schedule: str = "", free: bool = False, **sizes: int) -> ScheduleSpace:
     checked = frontend.read_text(LINEAR.format(schedule))
     program = frontend.kernel(checked)
     return explore(checked, program, complete(program, SIZES | sizes), "sm90a", free=free)

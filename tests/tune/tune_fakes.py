@@ -9,9 +9,9 @@ from threading import Event
 
 from ucutlass.kernels.planned import Planned
 from ucutlass.tune import tables
-from ucutlass.tune.space import Group
-from ucutlass.tune.tables import Table
-from ucutlass.tune.tune import Confirmed, Failed, Timed
+from ucutlass.tune.space import BinaryGroup
+from ucutlass.tune.tables import RecordedTable
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
 
 RECORDING = Path(__file__).parent.parent.parent / "benchmarks" / "data" / "h200_bf16.json"
 
@@ -23,7 +23,7 @@ class Recorded:
     """`unbuilt`, `lost` and `wrong` are groups that fail there; every build takes `seconds` of a clock
     that nothing else moves. `luck` divides what the search measures."""
 
-    table: Table
+    table: RecordedTable
     unbuilt: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     wrong: frozenset[int] = frozenset()
@@ -36,36 +36,36 @@ class Recorded:
     confirmed: list[int] = field(default_factory=list)
     cancelled: Event = field(default_factory=Event)
 
-    def number(self, group: Group) -> int:
+    def number(self, group: BinaryGroup) -> int:
         return self.table.space.groups.index(group)
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         self.clock += self.seconds
         self.units.append(len(groups))
         numbers = [self.number(g) for g in groups]
         self.built += numbers
         if self.hang:
             assert self.cancelled.wait(60)
-        return [Failed("build", "nvcc says no") if n in self.unbuilt else None for n in numbers]
+        return [FailedTrial("build", "nvcc says no") if n in self.unbuilt else None for n in numbers]
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
         return [self._timed(self.number(g)) for g in groups]
 
-    def _timed(self, number: int) -> Timed | Failed:
+    def _timed(self, number: int) -> TimedGroup | FailedTrial:
         if number in self.lost:
-            return Failed("timing", "the timing's process was ended by SIGSEGV")
-        return Timed(tuple(t / self.luck for t in self.table.times[number]))
+            return FailedTrial("timing", "the timing's process was ended by SIGSEGV")
+        return TimedGroup(tuple(t / self.luck for t in self.table.times[number]))
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
         return [self._confirmed(one) for one in finalists]
 
-    def _confirmed(self, kernel: Planned) -> Confirmed | Failed:
+    def _confirmed(self, kernel: Planned) -> ConfirmedKernel | FailedTrial:
         groups = self.table.space.groups
         number = next(i for i, g in enumerate(groups) if g.plan == kernel.plan)
         self.confirmed.append(number)
         if number in self.wrong:
-            return Failed("verification", "normal: beyond its bound")
-        return Confirmed((self.table.times[number][groups[number].members.index(kernel)],) * 24)
+            return FailedTrial("verification", "normal: beyond its bound")
+        return ConfirmedKernel((self.table.times[number][groups[number].members.index(kernel)],) * 24)
 
     def cancel(self) -> None:
         self.cancelled.set()

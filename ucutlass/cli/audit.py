@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.agent.integrity import RULES, Report, audit
+from ucutlass.agent.integrity import RULES, AuditReport, audit
 from ucutlass.agent.integrity.audit_record import record_of
-from ucutlass.agent.integrity.bundle import Bundle, Missing
-from ucutlass.agent.integrity.gather import Candidate, gather, latest
-from ucutlass.agent.integrity.precision import Declared, LaneUnknown, declared
+from ucutlass.agent.integrity.bundle import EvidenceBundle, MissingEvidence
+from ucutlass.agent.integrity.gather import AuditSubject, gather, latest
+from ucutlass.agent.integrity.precision import DeclaredPrecision, UnknownComputeType, declared
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import Whole, file_argument, json_option, kernel_option, sizes_option
+from ucutlass.cli.options import WholeNumber, file_argument, json_option, kernel_option, sizes_option
 from ucutlass.runtime.evidence import Record
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.shapes import ShapeError, complete, parse_sizes
@@ -53,7 +53,7 @@ from ucutlass.sol.ceilings import CeilingsError
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The library that is kept: what was measured must be this file.",
 )
-@click.option("--seed", type=Whole(), default=0, help="Seed of the experiments with the reference.")
+@click.option("--seed", type=WholeNumber(), default=0, help="Seed of the experiments with the reference.")
 @json_option
 def command(
     file: Path,
@@ -78,7 +78,7 @@ def command(
         checked = inputs.read(file)
         program = _program(checked, name)
         extents = complete(program, parse_sizes(sizes))
-        candidate = Candidate(checked, program, dict(zip(program.dims, extents, strict=True)))
+        candidate = AuditSubject(checked, program, dict(zip(program.dims, extents, strict=True)))
         store = Store.open()
         records = _records(store, ids, as_json) if ids else latest(candidate, store)
         store.prepare()
@@ -100,10 +100,10 @@ def command(
         sys.exit(Status.PROGRAM)
 
 
-def _lane(text: str | None, as_json: bool) -> Declared | None:
+def _lane(text: str | None, as_json: bool) -> DeclaredPrecision | None:
     try:
         return None if text is None else declared(text)
-    except LaneUnknown as problem:
+    except UnknownComputeType as problem:
         fail(Status.CALL, str(problem), as_json)
 
 
@@ -130,7 +130,9 @@ def _records(store: Store, ids: Sequence[str], as_json: bool) -> tuple[Record, .
 # --- words -------------------------------------------------------------------------------
 
 
-def _report(candidate: Candidate, bundle: Bundle, found: Report, kept: str, as_json: bool) -> None:
+def _report(
+    candidate: AuditSubject, bundle: EvidenceBundle, found: AuditReport, kept: str, as_json: bool
+) -> None:
     if as_json:
         row: dict[str, Any] = {
             "kernel": candidate.program.name,
@@ -148,7 +150,7 @@ def _report(candidate: Candidate, bundle: Bundle, found: Report, kept: str, as_j
     show.table(columns, [(f.verdict, f.rule, f.words, _ids(f.records)) for f in found.findings])
     said = {f.rule for f in found.findings}
     silent = [rule.name for rule in RULES if rule.name not in said]
-    calibration = bundle.calibrated.why if isinstance(bundle.calibrated, Missing) else "used"
+    calibration = bundle.calibrated.why if isinstance(bundle.calibrated, MissingEvidence) else "used"
     sizes = " ".join(f"{d}={n}" for d, n in candidate.sizes.items())
     show.table(
         ("", ""),

@@ -9,66 +9,87 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ucutlass.agent.batch import Member, NotARun, Place, Run, look_at, opened_run, resumed_run, work
+from ucutlass.agent.batch import (
+    BatchMember,
+    BatchRun,
+    NotABatchRun,
+    Place,
+    look_at,
+    opened_run,
+    resumed_run,
+    work,
+)
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.journal import Journal, NoSuchSession
-from ucutlass.agent.kernelbench import Row, rows
+from ucutlass.agent.kernelbench import ProblemResult, rows
 from ucutlass.agent.outcome import words
-from ucutlass.agent.problem import Problem
-from ucutlass.agent.problem_loader import Reading, names_of, problem_at
+from ucutlass.agent.problem import OptimizationProblem
+from ucutlass.agent.problem_loader import LoaderSettings, names_of, problem_at
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.run import Session, resumed
-from ucutlass.agent.session import NotASession, Settings, State, settings_of_json, settings_to_json
+from ucutlass.agent.run import OptimizationSession, resumed
+from ucutlass.agent.session import (
+    NotASession,
+    SessionSettings,
+    SessionState,
+    settings_of_json,
+    settings_to_json,
+)
 from ucutlass.cli import show
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.proposer_options import maker
-from ucutlass.cli.search_options import ATTEMPTS, How
+from ucutlass.cli.search_options import ATTEMPTS, SearchOptions
 from ucutlass.engine.work import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BatchSettings:
     """How a run works, which it keeps: what is left of it goes on so. `settings.budget` bounds a problem,
     `whole` the run."""
 
     folder: Path
-    reading: Reading
-    settings: Settings
+    reading: LoaderSettings
+    settings: SessionSettings
     whole: Budget
     baseline: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BatchRequest:
     """A run as a command asks for it. `how` has what no journal keeps, and which budgets were given."""
 
-    begun: Begun
-    how: How
+    begun: BatchSettings
+    how: SearchOptions
     as_json: bool
 
 
 def wanted(
-    folder: Path | None, how: How, as_json: bool, sizes: Sequence[str] = (), program: str | None = None
-) -> Wanted:
+    folder: Path | None,
+    how: SearchOptions,
+    as_json: bool,
+    sizes: Sequence[str] = (),
+    program: str | None = None,
+) -> BatchRequest:
     """Raises ShapeError."""
     given = how.limits.attempts
     settings = how.settings(Budget(ATTEMPTS if given is None else given))
     # The GPU at hand says what `arch` is where none was asked for.
     reading = how.reading("", sizes, program)
     folder = (folder or Path()).absolute()
-    return Wanted(Begun(folder, reading, settings, how.limits.run, how.timing.baseline), how, as_json)
+    return BatchRequest(
+        BatchSettings(folder, reading, settings, how.limits.run, how.timing.baseline), how, as_json
+    )
 
 
-def ran(names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
+def ran(names: Sequence[str], asked: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
     """A run over these problems of the folder, or the one of an id; and why it ended. Ends the command where
     the machine has no GPU."""
     with closing(opened(asked.how.working.spec, asked.as_json)) as engine:
         return _ran(engine, names, asked, id)
 
 
-def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) -> tuple[Run, str]:
-    from ucutlass.agent.optimize import Where, begin, building_ahead, placed
+def _ran(engine: Engine, names: Sequence[str], asked: BatchRequest, id: str | None) -> tuple[BatchRun, str]:
+    from ucutlass.agent.optimize import Machinery, begin, building_ahead, placed
     from ucutlass.agent.prebuild import builders
 
     kept = Journal.open(asked.how.journal)
@@ -83,16 +104,16 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     show.note(f"ucc: run {run.id[:16]} over {len(run.names)} problems")
     begun = begun_of_json(run.about)
 
-    def problem_of(name: str) -> Problem:
+    def problem_of(name: str) -> OptimizationProblem:
         return problem_at(begun.folder / name, begun.reading, begun.folder)
 
-    def open_(problem: Problem, session: str) -> Session:
+    def open_(problem: OptimizationProblem, session: str) -> OptimizationSession:
         return begin(kept, problem, begun.settings, found.device, session)
 
     look_at(run, problem_of, open_, _on_member(asked.as_json))
     timing = replace(asked.how.timing, baseline=begun.baseline)
     with builders(engine.cpus) as pool:
-        where = Where(
+        where = Machinery(
             engine,
             found.device,
             timing.held,
@@ -102,7 +123,7 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
             builders=pool,
         )
 
-        def place_of(session: Session) -> Place:
+        def place_of(session: OptimizationSession) -> Place:
             asks = maker(asked.how.asking, kept, session, asked.as_json)
             return building_ahead(session, where, *placed(session, where, asks))
 
@@ -113,12 +134,12 @@ def _ran(engine: Engine, names: Sequence[str], asked: Wanted, id: str | None) ->
     return run, why
 
 
-def _begun(kept: Journal, names: Sequence[str], asked: Wanted, arch: str) -> Run:
+def _begun(kept: Journal, names: Sequence[str], asked: BatchRequest, arch: str) -> BatchRun:
     reading = replace(asked.begun.reading, arch=asked.begun.reading.arch or arch)
     return opened_run(kept, names, begun_to_json(replace(asked.begun, reading=reading)))
 
 
-def _resumed(kept: Journal, id: str, asked: Wanted) -> Run:
+def _resumed(kept: Journal, id: str, asked: BatchRequest) -> BatchRun:
     """A run as it was begun, but for the budgets that are given anew."""
     run = known(kept, id, asked.as_json, to_go_on=True)
     before = begun_of_json(run.about)
@@ -139,7 +160,7 @@ def _resumed(kept: Journal, id: str, asked: Wanted) -> Run:
     return run
 
 
-def begun_to_json(begun: Begun) -> dict[str, Any]:
+def begun_to_json(begun: BatchSettings) -> dict[str, Any]:
     start = None if begun.reading.start is None else str(begun.reading.start.absolute())
     reading = {**asdict(begun.reading), "start": start}
     return {
@@ -151,31 +172,31 @@ def begun_to_json(begun: Begun) -> dict[str, Any]:
     }
 
 
-def begun_of_json(value: Mapping[str, Any]) -> Begun:
+def begun_of_json(value: Mapping[str, Any]) -> BatchSettings:
     """Raises KeyError, TypeError for another's fields."""
     told = value["reading"]
     start = None if told["start"] is None else Path(told["start"])
-    return Begun(
+    return BatchSettings(
         Path(value["folder"]),
-        Reading(**{**told, "start": start}),
+        LoaderSettings(**{**told, "start": start}),
         settings_of_json(value["settings"]),
         Budget(**value["whole"]),
         value["baseline"],
     )
 
 
-def known(kept: Journal, id: str, as_json: bool, *, to_go_on: bool) -> Run:
+def known(kept: Journal, id: str, as_json: bool, *, to_go_on: bool) -> BatchRun:
     """The run of an id, as it was left. Ends the command where there is none."""
     try:
         return resumed_run(kept, id, to_go_on=to_go_on)
     except NoSuchSession as problem:
         fail(Status.CALL, str(problem), as_json)
-    except (NotARun, NotASession) as problem:
+    except (NotABatchRun, NotASession) as problem:
         fail(Status.MACHINE, f"the run cannot be read: {problem}", as_json)
 
 
-def _on_member(as_json: bool) -> Callable[[Member], None]:
-    def say(member: Member) -> None:
+def _on_member(as_json: bool) -> Callable[[BatchMember], None]:
+    def say(member: BatchMember) -> None:
         if as_json:
             return
         what = f"[{member.code}] {member.words}" if member.session is None else member.session.id[:12]
@@ -184,10 +205,10 @@ def _on_member(as_json: bool) -> Callable[[Member], None]:
     return say
 
 
-def _on_event(as_json: bool) -> Callable[[str, State], None]:
+def _on_event(as_json: bool) -> Callable[[str, SessionState], None]:
     shown: dict[str, int] = {}
 
-    def say(name: str, state: State) -> None:
+    def say(name: str, state: SessionState) -> None:
         for node in state.tree.nodes[shown.get(name, 0) :]:
             show.note(f"ucc: {name} {node.id:3}: {show.one_line(words(node.outcome))}")
         shown[name] = len(state.tree)
@@ -199,7 +220,12 @@ def _on_event(as_json: bool) -> Callable[[str, State], None]:
 
 
 def optimized(
-    folder: Path | None, id: str | None, how: How, sizes: Sequence[str], program: str | None, as_json: bool
+    folder: Path | None,
+    id: str | None,
+    how: SearchOptions,
+    sizes: Sequence[str],
+    program: str | None,
+    as_json: bool,
 ) -> None:
     """A run over a folder, or on with one, and its report; as `ucc optimize`."""
     if how.asking.record is not None or how.asking.replay is not None:
@@ -220,5 +246,5 @@ def optimized(
         sys.exit(Status.PROGRAM)
 
 
-def listed(found: Sequence[Row]) -> list[tuple[str, ...]]:
+def listed(found: Sequence[ProblemResult]) -> list[tuple[str, ...]]:
     return [(r.name, r.session[:12], f"[{r.code}] {r.said}" if r.code else r.said) for r in found]

@@ -16,7 +16,7 @@ from ucutlass.assembly import build_program
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
-    Whole,
+    WholeNumber,
     arch_option,
     file_argument,
     json_option,
@@ -72,7 +72,7 @@ def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
     help="Operands from memory, from the L2 as far as they fit, or one after the other.",
 )
 @seconds_option("--seconds", 20.0, "Most seconds of measuring, each regime.")
-@click.option("--seed", type=Whole(), default=0, help="Seed of the random arguments.")
+@click.option("--seed", type=WholeNumber(), default=0, help="Seed of the random arguments.")
 @seconds_option("--limit", 600.0, "Seconds that the comparison's own process may take.")
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option

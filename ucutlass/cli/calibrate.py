@@ -10,7 +10,7 @@ import click
 
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import Whole, json_option, seconds_option
+from ucutlass.cli.options import WholeNumber, json_option, seconds_option
 from ucutlass.ir.hardware import Device, device_named
 from ucutlass.runtime import isolation, system
 from ucutlass.runtime.bench.gpu_lock import NoGpu
@@ -20,7 +20,12 @@ from ucutlass.runtime.store import Store
 
 @click.command("calibrate")
 @click.option(
-    "--device", "index", type=Whole(0), default=0, show_default=True, help="Which of the GPUs that CUDA sees."
+    "--device",
+    "index",
+    type=WholeNumber(0),
+    default=0,
+    show_default=True,
+    help="Which of the GPUs that CUDA sees.",
 )
 @seconds_option("--limit", 600.0, "Seconds that measuring may take.")
 @seconds_option("--wait", 300.0, "Seconds to wait for another process that times there.")

@@ -13,7 +13,7 @@ from ucutlass.cli import inputs, show
 from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import arch_option, file_argument, json_option, kernel_option, sizes_option
-from ucutlass.cli.outputs import Output, write
+from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.shapes import complete, parse_sizes
 
@@ -23,7 +23,7 @@ from ucutlass.shapes import complete, parse_sizes
 @sizes_option
 @kernel_option
 @arch_option()
-@click.option("-o", "--output", type=Output(), metavar="FILE", help="Write to a file.")
+@click.option("-o", "--output", type=OutputPath(), metavar="FILE", help="Write to a file.")
 @json_option
 def command(
     file: Path, sizes: tuple[str, ...], name: str | None, arch: str, output: Path | None, as_json: bool

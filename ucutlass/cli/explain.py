@@ -24,7 +24,7 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
 from ucutlass.sol.bounds import Bounds, bounds, micro
-from ucutlass.tune.database import Row
+from ucutlass.tune.database import TunedRow
 from ucutlass.tune.lookup import found_on
 
 
@@ -76,7 +76,7 @@ def command(
         show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
 
 
-def _family(planned: Planned, bound: Bounds, tuned: Mapping[str, Row], as_json: bool) -> None:
+def _family(planned: Planned, bound: Bounds, tuned: Mapping[str, TunedRow], as_json: bool) -> None:
     """What there is to say of a kernel without a cost model of tiles: its choices and their reasons."""
     if as_json:
         row: dict[str, Any] = {
@@ -102,7 +102,7 @@ def _family(planned: Planned, bound: Bounds, tuned: Mapping[str, Row], as_json: 
     show.table(("", ""), lines + _recorded(tuned))
 
 
-def _recorded_json(tuned: Mapping[str, Row]) -> list[dict[str, Any]]:
+def _recorded_json(tuned: Mapping[str, TunedRow]) -> list[dict[str, Any]]:
     return [
         {
             "gpu": gpu,
@@ -114,7 +114,7 @@ def _recorded_json(tuned: Mapping[str, Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _recorded(tuned: Mapping[str, Row]) -> list[tuple[str, str]]:
+def _recorded(tuned: Mapping[str, TunedRow]) -> list[tuple[str, str]]:
     return [
         ("recorded", f"{row.microseconds:.2f} us on {gpu}: {show_schedule(row.request)}")
         for gpu, row in tuned.items()

@@ -10,14 +10,22 @@ from typing import Any
 
 import click
 
-from ucutlass.agent.batch import Run
+from ucutlass.agent.batch import BatchRun
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.kernelbench import THRESHOLDS, BadCheckout, Level, Row, levels, rows, selected
+from ucutlass.agent.kernelbench import (
+    THRESHOLDS,
+    BadCheckout,
+    LevelSummary,
+    ProblemResult,
+    levels,
+    rows,
+    selected,
+)
 from ucutlass.cli import show
 from ucutlass.cli.batch import known, listed, ran, wanted
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option
-from ucutlass.cli.search_options import How, run_options
+from ucutlass.cli.search_options import SearchOptions, run_options
 
 
 @click.command("kernelbench")
@@ -37,7 +45,9 @@ from ucutlass.cli.search_options import How, run_options
 @click.option("--show", "only", is_flag=True, help="Print what a run has, without going on.")
 @run_options
 @json_option
-def command(root: Path | None, select: str, id: str | None, only: bool, as_json: bool, how: How) -> None:
+def command(
+    root: Path | None, select: str, id: str | None, only: bool, as_json: bool, how: SearchOptions
+) -> None:
     """Search for faster programs for problems of a KernelBench checkout, and report by level.
 
     The problems are those of your own checkout, folders level1 to level4 with files N_Name.py, and run in
@@ -64,7 +74,7 @@ def command(root: Path | None, select: str, id: str | None, only: bool, as_json:
         report(done, why, as_json)
 
 
-def report(run: Run, why: str | None, as_json: bool) -> None:
+def report(run: BatchRun, why: str | None, as_json: bool) -> None:
     """Prints the levels and every problem. Ends the command with status 1 where nothing is right."""
     found = rows(run)
     by_level = levels(found)
@@ -91,7 +101,7 @@ _COLUMNS = (
 )
 
 
-def _lines(level: Level) -> list[tuple[str, ...]]:
+def _lines(level: LevelSummary) -> list[tuple[str, ...]]:
     head = (f"level {level.level}", level.lane or "-", str(level.problems), str(level.right))
     if not level.against:
         return [(*head, "nothing was timed", *["-"] * (2 + len(THRESHOLDS)))]
@@ -107,5 +117,5 @@ def _lines(level: Level) -> list[tuple[str, ...]]:
     ]
 
 
-def _json(of: Sequence[Row] | Sequence[Level]) -> list[dict[str, Any]]:
+def _json(of: Sequence[ProblemResult] | Sequence[LevelSummary]) -> list[dict[str, Any]]:
     return [asdict(one) for one in of]

@@ -12,21 +12,21 @@ import click
 
 from ucutlass.agent.batch import PREFIX, NoStart
 from ucutlass.agent.budget import Budget
-from ucutlass.agent.integrity.precision import LaneUnknown
+from ucutlass.agent.integrity.precision import UnknownComputeType
 from ucutlass.agent.journal import Journal, NoSuchSession
-from ucutlass.agent.outcome import Timed, words
-from ucutlass.agent.problem import Problem, Unbound
-from ucutlass.agent.problem_loader import Reading, problem_at, problem_in
+from ucutlass.agent.outcome import TimedOutcome, words
+from ucutlass.agent.problem import OptimizationProblem, StartProgramMismatch
+from ucutlass.agent.problem_loader import LoaderSettings, problem_at, problem_in
 from ucutlass.agent.proposer import ProposerFailed
-from ucutlass.agent.run import Session, resumed
-from ucutlass.agent.session import NotASession, State
+from ucutlass.agent.run import OptimizationSession, resumed
+from ucutlass.agent.session import NotASession, SessionState
 from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import json_option, kernel_option, sizes_option
-from ucutlass.cli.outputs import Output, write
+from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.cli.proposer_options import maker
-from ucutlass.cli.search_options import ATTEMPTS, How, search_options
+from ucutlass.cli.search_options import ATTEMPTS, SearchOptions, search_options
 from ucutlass.engine.work import Engine
 from ucutlass.runtime.gpu import Found
 from ucutlass.runtime.module.signature import Unusable
@@ -40,7 +40,7 @@ _NO_GPU = "nothing was optimised: there is no NVIDIA GPU here that a compile tar
 @kernel_option
 @click.option("--resume", "id", metavar="ID", help="Go on with a session instead of FILE.")
 @search_options
-@click.option("-o", "output", type=Output(), metavar="FILE", help="Write the best program.")
+@click.option("-o", "output", type=OutputPath(), metavar="FILE", help="Write the best program.")
 @json_option
 def command(
     file: Path | None,
@@ -49,7 +49,7 @@ def command(
     id: str | None,
     output: Path | None,
     as_json: bool,
-    how: How,
+    how: SearchOptions,
 ) -> None:
     """Search for a faster program that computes what FILE's does, for these extents, on this GPU.
 
@@ -93,11 +93,11 @@ def _begun(
     kept: Journal,
     file: Path,
     found: Found | None,
-    how: How,
+    how: SearchOptions,
     sizes: tuple[str, ...],
     name: str | None,
     as_json: bool,
-) -> Session:
+) -> OptimizationSession:
     from ucutlass.agent.optimize import begin
 
     reading = how.reading(found.arch.name if found is not None else "sm90a", sizes, name)
@@ -111,20 +111,20 @@ def _begun(
     return begin(kept, problem, how.settings(budget), found.device)
 
 
-def _problem(file: Path, reading: Reading, as_json: bool) -> Problem:
+def _problem(file: Path, reading: LoaderSettings, as_json: bool) -> OptimizationProblem:
     try:
         if file == inputs.STDIN:
             return problem_in(inputs.text(file), inputs.shown(file), reading)
         return problem_at(file, reading)
-    except LaneUnknown as unknown:
+    except UnknownComputeType as unknown:
         fail(Status.CALL, str(unknown), as_json)
     except NoStart as none:
         fail(Status.CALL, str(none), as_json)
-    except (Unusable, Unbound) as wrong:
+    except (Unusable, StartProgramMismatch) as wrong:
         fail(Status.PROGRAM, str(wrong), as_json)
 
 
-def _resumed(kept: Journal, id: str, asked: Budget, as_json: bool) -> Session:
+def _resumed(kept: Journal, id: str, asked: Budget, as_json: bool) -> OptimizationSession:
     try:
         session = resumed(kept, id)
     except NoSuchSession as problem:
@@ -139,10 +139,15 @@ def _resumed(kept: Journal, id: str, asked: Budget, as_json: bool) -> Session:
 
 
 def _searched(
-    kept: Journal, session: Session, engine: Engine, found: Found, how: How, as_json: bool
-) -> State:
+    kept: Journal,
+    session: OptimizationSession,
+    engine: Engine,
+    found: Found,
+    how: SearchOptions,
+    as_json: bool,
+) -> SessionState:
     """Works until the session ends, or ends the command where its proposer fails."""
-    from ucutlass.agent.optimize import Where, go_on
+    from ucutlass.agent.optimize import Machinery, go_on
     from ucutlass.agent.prebuild import builders
 
     settings, timing = session.state.settings, how.timing
@@ -153,7 +158,7 @@ def _searched(
     if settings.judge:
         show.note(f"ucc: {settings.judge} is asked about leaders; its tokens cost money")
     with builders(engine.cpus) as pool:
-        where = Where(
+        where = Machinery(
             engine, found.device, timing.held, timing.limit, timing.wait, how.working.measures, builders=pool
         )
         try:
@@ -166,7 +171,7 @@ def _searched(
 def _progress(as_json: bool) -> Any:
     shown = said = heard = 0
 
-    def on_event(state: State) -> None:
+    def on_event(state: SessionState) -> None:
         nonlocal shown, said, heard
         for node in state.tree.nodes[shown:]:
             start = "the problem's own" if node.parent is None else f"from {node.parent}"
@@ -181,9 +186,9 @@ def _progress(as_json: bool) -> Any:
     return on_event if not as_json else lambda _: None
 
 
-def _report(session: Session, state: State, as_json: bool) -> None:
+def _report(session: OptimizationSession, state: SessionState, as_json: bool) -> None:
     best, root = state.tree.best(), state.tree[0]
-    confirmed = best.outcome if best is not None and isinstance(best.outcome, Timed) else None
+    confirmed = best.outcome if best is not None and isinstance(best.outcome, TimedOutcome) else None
     row: dict[str, Any] = {
         "session": session.id,
         "program": state.problem["program"],

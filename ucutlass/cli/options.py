@@ -16,7 +16,7 @@ from ucutlass.cli import inputs
 from ucutlass.ir.hardware import ARCHES
 
 
-class Whole(click.IntRange):
+class WholeNumber(click.IntRange):
     """A whole number in the digits 0 to 9: no underscore, no other script, as in `-s M=4096`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -25,7 +25,7 @@ class Whole(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Positive(click.FloatRange):
+class PositiveNumber(click.FloatRange):
     """A number above 0 that is finite, such as 2.5 or 1e3: NaN passes every comparison of a range, infinity
     the open ones."""
 
@@ -104,7 +104,7 @@ journal_option = click.option(
 
 def seconds_option(flag: str, default: float, words: str) -> Callable[[F], F]:
     """A time limit."""
-    return click.option(flag, type=Positive(), default=default, show_default=True, help=words)
+    return click.option(flag, type=PositiveNumber(), default=default, show_default=True, help=words)
 
 
 def arch_option(default: str | None = "sm90a") -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""Where commands write: options of type `Output`, and files that appear whole. No output is an input."""
+"""Where commands write: options of type `OutputPath`, and files that appear whole. No output is an input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ucutlass.cli import show
 from ucutlass.runtime import switches
 
 
-class Output(click.Path):
+class OutputPath(click.Path):
     """A file that a command writes; `-` is standard output where `dash` says so."""
 
     def __init__(self, dash: bool = False) -> None:
@@ -25,7 +25,7 @@ class OutputIsInput(Exception):
 
 
 def refuse_inputs(targets: Iterable[Path] = ()) -> None:
-    """Raises OutputIsInput where one of these, or a value of an `Output` option of the command that runs, is
+    """Raises OutputIsInput where one of these, or a value of an `OutputPath` option of the command that runs, is
     a file that it was given to read, or a database of this user's; by whatever name or link."""
     context = click.get_current_context(silent=True)
     if context is None:
@@ -59,7 +59,7 @@ def _paths(context: click.Context, of_output: bool) -> Iterator[Path]:
     """The values of the options and arguments that are paths, of one kind."""
     for parameter in context.command.params:
         kind = parameter.type
-        if isinstance(kind, click.Path) and isinstance(kind, Output) == of_output:
+        if isinstance(kind, click.Path) and isinstance(kind, OutputPath) == of_output:
             value = context.params.get(parameter.name or "")
             yield from value if isinstance(value, tuple) else () if value is None else (value,)
 

@@ -21,7 +21,14 @@ from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.advice import ledger_rows, past, rows
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import Whole, arch_option, json_option, kernel_option, seconds_option, sizes_option
+from ucutlass.cli.options import (
+    WholeNumber,
+    arch_option,
+    json_option,
+    kernel_option,
+    seconds_option,
+    sizes_option,
+)
 from ucutlass.ir.hardware import Device, device_named
 from ucutlass.ir.schedule import scheduled
 from ucutlass.ir.schedule import show as show_schedule
@@ -43,7 +50,7 @@ Known: TypeAlias = Facts | FamilyFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProfileJob:
     """A kernel to look at, built. `gpu` is None where there is none that runs it."""
 
     checked: frontend.Checked
@@ -84,7 +91,7 @@ class Job:
 )
 @click.option("--try", "tried", is_flag=True, help="Build and time the first edit too, and keep the outcome.")
 @click.option("--ledger", is_flag=True, help="Show what each rule's edits brought so far, and do no more.")
-@click.option("--seed", type=Whole(), default=0, help="Seed of the random arguments.")
+@click.option("--seed", type=WholeNumber(), default=0, help="Seed of the random arguments.")
 @seconds_option("--limit", 300.0, "Seconds that each process may take.")
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")
 @json_option
@@ -135,7 +142,7 @@ def _job(
     seed: int,
     limit: float,
     wait: float,
-) -> Job:
+) -> ProfileJob:
     program = frontend.kernel(checked, name)
     extents = complete(program, sizes)
     found = gpu.at_hand()
@@ -143,14 +150,14 @@ def _job(
     device = found.device if found else None
     with show.building(program.name) as progress:
         built = build_kernel(checked, program, extents, target, device=device, on_progress=progress)
-    return Job(checked, program, sizes, target, built, found.gpu if found else None, seed, limit, wait)
+    return ProfileJob(checked, program, sizes, target, built, found.gpu if found else None, seed, limit, wait)
 
 
 # --- looking ---------------------------------------------------------------------
 
 
 def _look(
-    job: Job, counters: bool, energy: bool, cache: ncu.Cache
+    job: ProfileJob, counters: bool, energy: bool, cache: ncu.Cache
 ) -> tuple[Known, dict[str, Any], dict[str, str]]:
     """The facts, what was measured as JSON values, and why each missing tier is missing."""
     planned, missing = job.built.planned, dict[str, str]()
@@ -178,7 +185,7 @@ def _look(
 
 
 @contextmanager
-def _lane(job: Job) -> Iterator[None]:
+def _lane(job: ProfileJob) -> Iterator[None]:
     """Alone on the GPU, as far as processes of ours go. Raises LockTimeout, CacheError."""
 
     def announce(holder: str) -> None:
@@ -189,7 +196,7 @@ def _lane(job: Job) -> Iterator[None]:
 
 
 def _measured(
-    job: Job,
+    job: ProfileJob,
     facts: Known,
     row: dict[str, Any],
     missing: dict[str, str],
@@ -218,14 +225,14 @@ def _measured(
     return facts, row, missing
 
 
-def _disassembled(job: Job) -> tuple[sass.Code, ...] | sass.NoCode:
+def _disassembled(job: ProfileJob) -> tuple[sass.Code, ...] | sass.NoCode:
     tool = cuda_tools.find("cuobjdump", os.environ)
     if tool is None:
         return sass.NoCode("no cuobjdump in CUDA_HOME, PATH or beside nvcc")
     return sass.read(job.built.artifact.library, tool)
 
 
-def _timed(job: Job, energy: bool) -> dict[str, Any]:
+def _timed(job: ProfileJob, energy: bool) -> dict[str, Any]:
     arguments = job.trial() | {
         "request": job.built.planned.request.given(),
         "energy": energy,
@@ -242,14 +249,14 @@ def _isolated(what: str, arguments: dict[str, Any], limit: float) -> dict[str, A
     return outcome.value
 
 
-def _counted(job: Job, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
+def _counted(job: ProfileJob, cache: ncu.Cache) -> ncu.Counted | ncu.NoCounters:
     assert job.gpu is not None
     kernels = [u.kernel for u in job.built.artifact.report.usage]
     trial = job.trial() | {"request": job.built.planned.request.given()}
     return hardware_counters.count(job.gpu.capability, trial, kernels, job.limit, cache)
 
 
-def _unknown(job: Job, values: Counters) -> tuple[str, ...]:
+def _unknown(job: ProfileJob, values: Counters) -> tuple[str, ...]:
     assert job.gpu is not None
     table = metrics.table_for(job.gpu.capability)
     return metrics.unknown(table, values) if table else ()
@@ -258,7 +265,7 @@ def _unknown(job: Job, values: Counters) -> tuple[str, ...]:
 # --- keeping ---------------------------------------------------------------------
 
 
-def _keep(job: Job, row: Mapping[str, Any]) -> Record | None:
+def _keep(job: ProfileJob, row: Mapping[str, Any]) -> Record | None:
     """The record of what was measured; None where nothing was, or the kernel was lost."""
     if "timing" not in row:
         return None
@@ -270,7 +277,7 @@ def _keep(job: Job, row: Mapping[str, Any]) -> Record | None:
     return made
 
 
-def _try(job: Job, advice: Advice, parent: Record | None) -> dict[str, Any]:
+def _try(job: ProfileJob, advice: Advice, parent: Record | None) -> dict[str, Any]:
     """Builds the first finding's first edit, times it in turns with the kernel, and adds to the ledger."""
     first = next(((f, e) for f in advice.findings for e in f.edits), None)
     if first is None or job.gpu is None or parent is None:
@@ -309,7 +316,7 @@ def _try(job: Job, advice: Advice, parent: Record | None) -> dict[str, Any]:
 # --- saying ----------------------------------------------------------------------
 
 
-def _report(job: Job, row: dict[str, Any], advice: Advice, as_json: bool) -> None:
+def _report(job: ProfileJob, row: dict[str, Any], advice: Advice, as_json: bool) -> None:
     if as_json:
         show.data(row)
         return

@@ -12,10 +12,10 @@ import click
 
 from ucutlass.agent.journal import Journal
 from ucutlass.agent.problem import problem_of_json
-from ucutlass.agent.run import Session
+from ucutlass.agent.run import OptimizationSession
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
-from ucutlass.cli.outputs import Output
+from ucutlass.cli.outputs import OutputPath
 
 if TYPE_CHECKING:
     from ucutlass.agent.optimize import ProposerOf
@@ -47,7 +47,7 @@ OPTIONS = (
 )
 
 TRAFFIC = (
-    click.option("--record", type=Output(), metavar="FILE", help="Keep a model's traffic."),
+    click.option("--record", type=OutputPath(), metavar="FILE", help="Keep a model's traffic."),
     click.option(
         "--replay",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -58,7 +58,7 @@ TRAFFIC = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ProposerOptions:
     """What the options say of the proposer; None where they say nothing."""
 
     proposer: str | None
@@ -77,12 +77,12 @@ class Asking:
         return self.proposer or ("command" if self.program else other)
 
 
-def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> ProposerOf:
+def maker(asking: ProposerOptions, kept: Journal, session: OptimizationSession, as_json: bool) -> ProposerOf:
     """The maker of the session's proposer. Raises ProposerFailed for a key, a file or an SDK that lacks."""
     from ucutlass.agent.memory import alike, conclusions
     from ucutlass.agent.optimize import rules
     from ucutlass.agent.proposers import factory
-    from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, Chosen
+    from ucutlass.agent.proposers.conversation import DEFAULT_MODEL, ModelSettings
 
     proposer = session.state.settings.proposer
     if proposer == "rules":
@@ -96,7 +96,7 @@ def maker(asking: Asking, kept: Journal, session: Session, as_json: bool) -> Pro
         if unset := [name for name in asking.pass_env if name not in os.environ]:
             fail(Status.CALL, f"--pass-env {unset[0]}: no such variable is set", as_json)
         return factory.command(shlex.split(asking.program), memory=memory, pass_env=asking.pass_env)
-    chosen = Chosen(asking.model or DEFAULT_MODEL, asking.effort)
+    chosen = ModelSettings(asking.model or DEFAULT_MODEL, asking.effort)
     if asking.replay is not None:
         return factory.recorded(asking.replay, chosen, memory=memory)
     show.note(f"ucc: {chosen.model} proposes; its tokens cost money")

@@ -15,16 +15,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.replay.stop_rules import NothingRecorded, Recorded, Saved, best_first, grid, recorded
-from ucutlass.agent.replay.tables import CLOSE, SEEDS, Compared, Knows, compare, recording
+from ucutlass.agent.replay.stop_rules import (
+    NothingRecorded,
+    RecordedSession,
+    RuleSavings,
+    best_first,
+    grid,
+    recorded,
+)
+from ucutlass.agent.replay.tables import CLOSE, SEEDS, Knows, SearchComparison, compare, recording
 from ucutlass.agent.search import SEARCHES, Name
 from ucutlass.agent.session import NotASession
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.stop import StopRule
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.journals import session_of
-from ucutlass.cli.options import Whole, journal_option, json_option
-from ucutlass.tune.tables import NotATable, Table, read
+from ucutlass.cli.options import WholeNumber, journal_option, json_option
+from ucutlass.tune.tables import NotATable, RecordedTable, read
 
 ATTEMPTS = 40
 """Of a session on a table to which stop rules are put: a session's default budget."""
@@ -41,7 +48,7 @@ SHOWN = 12
     is_flag=True,
     help=f"With --tables: put stop rules to {ATTEMPTS} attempts of each search on each table.",
 )
-@click.option("--seeds", type=Whole(min=1), default=SEEDS, show_default=True, help="Of each search.")
+@click.option("--seeds", type=WholeNumber(min=1), default=SEEDS, show_default=True, help="Of each search.")
 @click.option(
     "--search",
     "searches",
@@ -80,7 +87,7 @@ def command(
 # --- searches --------------------------------------------------------------------
 
 
-def _read(files: Sequence[Path], as_json: bool) -> list[Table]:
+def _read(files: Sequence[Path], as_json: bool) -> list[RecordedTable]:
     try:
         tables = [table for file in files for table in read(file)]
     except NotATable as problem:
@@ -90,10 +97,10 @@ def _read(files: Sequence[Path], as_json: bool) -> list[Table]:
     return tables
 
 
-def _searches(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
+def _searches(tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
     known = get_args(Knows)
     with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
-        found: dict[Knows, list[Compared]] = {
+        found: dict[Knows, list[SearchComparison]] = {
             knows: compare(tables, searches, seeds, knows, on_course=step) for knows in known
         }
     if as_json:
@@ -108,7 +115,7 @@ def _searches(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_
     show.table(head, rows if show.on_terminal() else [head, *rows])
 
 
-def _searched(one: Compared, others: Sequence[Compared]) -> tuple[str, ...]:
+def _searched(one: SearchComparison, others: Sequence[SearchComparison]) -> tuple[str, ...]:
     flat = next((o for o in others if o.search == "flat"), None)
     sooner = "-" if flat is None or one is flat else f"{_sooner(one, flat)} of {len(one.by_seed)} seeds"
     return (
@@ -121,17 +128,17 @@ def _searched(one: Compared, others: Sequence[Compared]) -> tuple[str, ...]:
     )
 
 
-def _spread(one: Compared) -> float:
+def _spread(one: SearchComparison) -> float:
     """The standard deviation over seeds of the mean over tables."""
     return statistics.stdev(one.by_seed) if len(one.by_seed) > 1 else 0.0
 
 
-def _sooner(one: Compared, flat: Compared) -> int:
+def _sooner(one: SearchComparison, flat: SearchComparison) -> int:
     return sum(a < b for a, b in zip(one.by_seed, flat.by_seed, strict=True))
 
 
 def _searches_json(
-    tables: Sequence[Table], seeds: int, found: Mapping[Knows, Sequence[Compared]]
+    tables: Sequence[RecordedTable], seeds: int, found: Mapping[Knows, Sequence[SearchComparison]]
 ) -> dict[str, Any]:
     return {
         "close": CLOSE,
@@ -165,13 +172,15 @@ def _stops(ids: Sequence[str], journal: Path | None, as_json: bool) -> None:
     _show_rules([_rule(one) for one in found], _HEAD)
 
 
-def _stops_on_tables(tables: Sequence[Table], searches: Sequence[Name], seeds: int, as_json: bool) -> None:
+def _stops_on_tables(
+    tables: Sequence[RecordedTable], searches: Sequence[Name], seeds: int, as_json: bool
+) -> None:
     known = get_args(Knows)
-    found: list[tuple[Knows, Name, list[Saved]]] = []
+    found: list[tuple[Knows, Name, list[RuleSavings]]] = []
     with _progress(len(known) * len(searches) * seeds * len(tables), as_json) as step:
         for knows in known:
             for name in searches:
-                sessions: list[Recorded] = []
+                sessions: list[RecordedSession] = []
                 for table, seed in itertools.product(tables, range(seeds)):
                     _, events = recording(table, name, seed, knows, ATTEMPTS)
                     sessions.append(recorded(f"{table.shape}, seed {seed}", events))
@@ -186,7 +195,7 @@ def _stops_on_tables(tables: Sequence[Table], searches: Sequence[Name], seeds: i
         _show_rules([(knows, name, *_rule(one)) for one in rules], ("knows", "search", *_HEAD))
 
 
-def _rules(sessions: Sequence[Recorded], as_json: bool) -> list[Saved]:
+def _rules(sessions: Sequence[RecordedSession], as_json: bool) -> list[RuleSavings]:
     try:
         return best_first(grid(sessions))
     except NothingRecorded as problem:
@@ -212,8 +221,8 @@ def _show_rules(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
     show.say(f"{len(rows)} rules, {len(shown)} that differ in what they did; --json has all")
 
 
-def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[Recorded]:
-    found: list[Recorded] = []
+def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[RecordedSession]:
+    found: list[RecordedSession] = []
     for id in ids:
         full = session_of(journal, id, as_json)
         try:
@@ -225,11 +234,11 @@ def _sessions(ids: Sequence[str], journal: Journal, as_json: bool) -> list[Recor
     return found
 
 
-def _tokens(session: Recorded) -> int:
+def _tokens(session: RecordedSession) -> int:
     return session.spends[-1].tokens
 
 
-def _session(session: Recorded) -> dict[str, Any]:
+def _session(session: RecordedSession) -> dict[str, Any]:
     return {
         "session": session.problem,
         "candidates": len(session.seconds),
@@ -238,7 +247,7 @@ def _session(session: Recorded) -> dict[str, Any]:
     }
 
 
-def _rule(one: Saved) -> tuple[str, ...]:
+def _rule(one: RuleSavings) -> tuple[str, ...]:
     return (
         *_words(one.stop),
         f"{one.attempts:.0%}",
@@ -249,7 +258,7 @@ def _rule(one: Saved) -> tuple[str, ...]:
     )
 
 
-def _words(stop: Stop) -> tuple[str, str]:
+def _words(stop: StopRule) -> tuple[str, str]:
     near = "never" if stop.eps is None else f"within {stop.eps:.0%}"
     return near, "never" if stop.patience is None else f"after {stop.patience}"
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.report.facts import Facts, facts
+from ucutlass.agent.report.facts import SessionFacts, facts
 from ucutlass.agent.report.page import page
 from ucutlass.agent.session import NotASession
 from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.journals import session_of
 from ucutlass.cli.options import journal_option, json_option
-from ucutlass.cli.outputs import Output, write
+from ucutlass.cli.outputs import OutputPath, write
 
 
 @click.command("report")
@@ -24,7 +24,7 @@ from ucutlass.cli.outputs import Output, write
 @click.option(
     "-o",
     "--output",
-    type=Output(dash=True),
+    type=OutputPath(dash=True),
     metavar="FILE",
     help="Where to write it, - for standard output; by default ucc-report-ID.html here.",
 )
@@ -52,7 +52,7 @@ def command(id: str, output: Path | None, journal: Path | None, as_json: bool) -
             show.say(str(target))
 
 
-def _facts(id: str, journal: Path | None, as_json: bool) -> Facts:
+def _facts(id: str, journal: Path | None, as_json: bool) -> SessionFacts:
     kept = Journal.open(journal)
     full = session_of(kept, id, as_json)
     try:

@@ -16,8 +16,8 @@ import click
 
 from ucutlass.cli import inputs, show
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import Whole, json_option
-from ucutlass.cli.outputs import Output, write
+from ucutlass.cli.options import WholeNumber, json_option
+from ucutlass.cli.outputs import OutputPath, write
 from ucutlass.runtime.evidence import KINDS, Kind, Record, to_json
 from ucutlass.runtime.store import NoSuchRecord, NotIntact, Store
 from ucutlass.runtime.store.compare import Compared, Incomparable, compare, time_of
@@ -61,7 +61,7 @@ def _filters(limit: int | None) -> Callable[[F], F]:
         click.option("--since", callback=_since, help="From then on: 30m, 12h, 7d, or a date in UTC."),
         click.option(
             "--limit",
-            type=Whole(1),
+            type=WholeNumber(1),
             default=limit,
             show_default=limit is not None,
             help="The latest records, this many at most.",
@@ -160,7 +160,7 @@ def compare_(a: str, b: str, as_json: bool) -> None:
 
 
 @command.command("export")
-@click.argument("file", type=Output(dash=True))
+@click.argument("file", type=OutputPath(dash=True))
 @_filters(None)
 @json_option
 def export_(

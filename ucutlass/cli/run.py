@@ -15,7 +15,7 @@ from ucutlass.backend import Built
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
-    Whole,
+    WholeNumber,
     arch_option,
     file_argument,
     json_option,
@@ -37,7 +37,7 @@ _INTERPRETED = 512
 @sizes_option
 @kernel_option
 @arch_option(None)
-@click.option("--seed", type=Whole(), default=0, help="Seed of the random arguments.")
+@click.option("--seed", type=WholeNumber(), default=0, help="Seed of the random arguments.")
 @seconds_option("--limit", 300.0, "Seconds that the kernel's own process may take.")
 @json_option
 def command(

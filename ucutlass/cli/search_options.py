@@ -12,14 +12,14 @@ import click
 from ucutlass.agent import dialogue, search
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.dialogue import DIALOGUES
-from ucutlass.agent.problem_loader import Reading
+from ucutlass.agent.problem_loader import LoaderSettings
 from ucutlass.agent.search import SEARCHES
-from ucutlass.agent.session import Settings
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings
+from ucutlass.agent.stop import StopRule
 from ucutlass.cli import proposer_options, session_options
-from ucutlass.cli.options import Positive, Whole, arch_option, grouped, part, seconds_option
-from ucutlass.cli.proposer_options import Asking
-from ucutlass.cli.session_options import Working
+from ucutlass.cli.options import PositiveNumber, WholeNumber, arch_option, grouped, part, seconds_option
+from ucutlass.cli.proposer_options import ProposerOptions
+from ucutlass.cli.session_options import SessionOptions
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.runtime.module.signature import Mode, Precision
 from ucutlass.shapes import parse_sizes
@@ -49,12 +49,12 @@ _STRATEGY = (
         show_default=True,
         help="In which steps a proposer is asked.",
     ),
-    click.option("--seed", type=Whole(), default=0, help="Seed of the arguments and of every choice."),
+    click.option("--seed", type=WholeNumber(), default=0, help="Seed of the arguments and of every choice."),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class StrategyOptions:
     """`how` is None where nothing was asked for."""
 
     how: search.Name | None
@@ -65,22 +65,24 @@ class Strategy:
 # --- how much to spend ------------------------------------------------------------
 
 _LIMITS = (
-    click.option("--attempts", type=Whole(min=0), help=f"Most candidates to judge; {ATTEMPTS} by default."),
-    click.option("--run-attempts", type=Whole(min=1), help="Most candidates of a run over a folder."),
-    click.option("--tokens", type=Whole(min=1), help="Most tokens of a model."),
-    click.option("--dollars", type=Positive(), help="Most money for a model."),
-    click.option("--gpu-seconds", type=Positive(), help="Most seconds on the GPU."),
-    click.option("--seconds", type=Positive(), help="Most seconds, waiting for the GPU not counted."),
+    click.option(
+        "--attempts", type=WholeNumber(min=0), help=f"Most candidates to judge; {ATTEMPTS} by default."
+    ),
+    click.option("--run-attempts", type=WholeNumber(min=1), help="Most candidates of a run over a folder."),
+    click.option("--tokens", type=WholeNumber(min=1), help="Most tokens of a model."),
+    click.option("--dollars", type=PositiveNumber(), help="Most money for a model."),
+    click.option("--gpu-seconds", type=PositiveNumber(), help="Most seconds on the GPU."),
+    click.option("--seconds", type=PositiveNumber(), help="Most seconds, waiting for the GPU not counted."),
     click.option(
         "--eps",
-        type=Positive(),
+        type=PositiveNumber(),
         default=0.05,
         show_default=True,
         help="Stop within this share of the bound, where the baseline is beaten.",
     ),
     click.option(
         "--patience",
-        type=Whole(min=1),
+        type=WholeNumber(min=1),
         default=12,
         show_default=True,
         help="Stop after so many attempts without progress, where the baseline is beaten.",
@@ -90,7 +92,7 @@ _LIMITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetOptions:
     """Budgets are None where they were not given."""
 
     attempts: int | None
@@ -114,8 +116,8 @@ class Limits:
         return Budget(self.run_attempts, self.tokens, self.dollars, self.gpu_seconds, self.seconds)
 
     @property
-    def stop(self) -> Stop:
-        return Stop(None, None) if self.never_stop else Stop(self.eps, self.patience)
+    def stop(self) -> StopRule:
+        return StopRule(None, None) if self.never_stop else StopRule(self.eps, self.patience)
 
 
 # --- how files are read -----------------------------------------------------------
@@ -147,7 +149,7 @@ _FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class ProblemOptions:
     """`arch` is None where none was asked for."""
 
     arch: str | None
@@ -173,7 +175,7 @@ _TIMING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TimingOptions:
     """`limit` and `wait` in seconds."""
 
     baseline: str
@@ -182,7 +184,7 @@ class Timing:
 
     @property
     def held(self) -> str:
-        """The baseline that `ucutlass.agent.optimize.Where` takes."""
+        """The baseline that `ucutlass.agent.optimize.Machinery` takes."""
         return "" if self.baseline == "none" else self.baseline
 
 
@@ -190,21 +192,21 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class SearchOptions:
     """What the options say of a search. `journal` is None for the user's own."""
 
-    asking: Asking
-    strategy: Strategy
-    limits: Limits
-    files: Files
-    working: Working
-    timing: Timing
+    asking: ProposerOptions
+    strategy: StrategyOptions
+    limits: BudgetOptions
+    files: ProblemOptions
+    working: SessionOptions
+    timing: TimingOptions
     journal: Path | None
 
-    def settings(self, budget: Budget) -> Settings:
+    def settings(self, budget: Budget) -> SessionSettings:
         """Of a session with this budget."""
         proposer, own = self.asking.chosen, self.strategy
-        return Settings(
+        return SessionSettings(
             own.how or SEARCH[proposer],
             own.steps,
             budget,
@@ -216,10 +218,10 @@ class How:
             judge=self.working.judge,
         )
 
-    def reading(self, arch: str, sizes: Sequence[str] = (), program: str | None = None) -> Reading:
+    def reading(self, arch: str, sizes: Sequence[str] = (), program: str | None = None) -> LoaderSettings:
         """`arch` where none was asked for, `sizes` as they were given. Raises ShapeError."""
         files = self.files
-        return Reading(
+        return LoaderSettings(
             files.arch or arch,
             parse_sizes(sizes),
             program,
@@ -232,14 +234,14 @@ class How:
         )
 
 
-def _how(given: Mapping[str, Any]) -> How:
-    return How(
-        part(Asking, given),
-        part(Strategy, given),
-        part(Limits, given),
-        part(Files, given),
-        part(Working, given),
-        part(Timing, given),
+def _how(given: Mapping[str, Any]) -> SearchOptions:
+    return SearchOptions(
+        part(ProposerOptions, given),
+        part(StrategyOptions, given),
+        part(BudgetOptions, given),
+        part(ProblemOptions, given),
+        part(SessionOptions, given),
+        part(TimingOptions, given),
         given["journal"],
     )
 

@@ -44,7 +44,7 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Working:
+class SessionOptions:
     """What they say. `advice` is None where nothing was."""
 
     spec: str | None

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ucutlass.agent.journal import Journal
-from ucutlass.agent.session_list import Overview, sessions
+from ucutlass.agent.session_list import SessionSummary, sessions
 from ucutlass.cli import show
 from ucutlass.cli.errors import reported
 from ucutlass.cli.options import journal_option, json_option
@@ -36,7 +36,7 @@ def command(unended: bool, journal: Path | None, as_json: bool) -> None:
             show.table(_HEAD, [_row(one) for one in found])
 
 
-def _row(one: Overview) -> tuple[str, ...]:
+def _row(one: SessionSummary) -> tuple[str, ...]:
     return (
         one.id[:12],
         one.problem,
@@ -54,7 +54,7 @@ def _micro(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e6:.2f}"
 
 
-def _spent(one: Overview) -> str:
+def _spent(one: SessionSummary) -> str:
     s = one.spend
     parts = [f"{s.attempts} attempts", f"{s.gpu_seconds:.0f} s of GPU"]
     parts += [f"{s.tokens} tokens"] if s.tokens else []

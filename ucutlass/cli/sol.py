@@ -11,9 +11,9 @@ from ucutlass import frontend, ir
 from ucutlass.cli import gpu, inputs
 from ucutlass.cli.cpu_limit import limited
 from ucutlass.cli.errors import Status, fail, reported
-from ucutlass.cli.options import Positive, json_option, kernel_option, sizes_option
-from ucutlass.cli.outputs import Output
-from ucutlass.cli.sol_show import Request, present
+from ucutlass.cli.options import PositiveNumber, json_option, kernel_option, sizes_option
+from ucutlass.cli.outputs import OutputPath
+from ucutlass.cli.sol_show import SolRequest, present
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir.hardware import DEVICES, Device, arch_for, device_named
 from ucutlass.ir.schedule import show as show_schedule
@@ -33,7 +33,11 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
     "--device", type=click.Choice(tuple(DEVICES)), help="GPU to bound for: the one here, else H200."
 )
 @click.option(
-    "--time", "microseconds", type=Positive(), metavar="MICROSECONDS", help="A measured time, for the gap."
+    "--time",
+    "microseconds",
+    type=PositiveNumber(),
+    metavar="MICROSECONDS",
+    help="A measured time, for the gap.",
 )
 @click.option(
     "--regime",
@@ -53,7 +57,7 @@ from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
     type=click.Choice(POLICIES),
     help="In which lane float32 products of a PyTorch module count; pytorch, its defaults, if not given.",
 )
-@click.option("--roofline", type=Output(), metavar="FILE", help="Write a picture, SVG.")
+@click.option("--roofline", type=OutputPath(), metavar="FILE", help="Write a picture, SVG.")
 @json_option
 def command(
     file: Path,
@@ -76,7 +80,7 @@ def command(
         chosen = DEVICES[device] if device else _device_here()
         kept = _ceilings(chosen, ceilings, as_json)
         seconds = None if microseconds is None else microseconds * 1e-6
-        request = Request(chosen, kept, seconds, regime, roofline, as_json, policy or "pytorch")
+        request = SolRequest(chosen, kept, seconds, regime, roofline, as_json, policy or "pytorch")
         if file.suffix == ".py":
             _module(file, sizes, request)
         elif policy is not None:
@@ -120,7 +124,7 @@ def _read(file: Path) -> Ceilings:
         raise CeilingsError(f"{shown}: {problem}") from None
 
 
-def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
+def _module(file: Path, sizes: tuple[str, ...], request: SolRequest) -> None:
     """A PyTorch problem file: `ucutlass.cli.sol_module` counts it and prints."""
     from ucutlass.cli.sol_module import report
 
@@ -130,7 +134,7 @@ def _module(file: Path, sizes: tuple[str, ...], request: Request) -> None:
     report(file, request)
 
 
-def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: Request) -> None:
+def _program(file: Path, sizes: tuple[str, ...], name: str | None, request: SolRequest) -> None:
     checked = inputs.read(file)
     program = _pick(checked, name)
     extents = complete(program, parse_sizes(sizes))

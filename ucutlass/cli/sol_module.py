@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ucutlass.cli.errors import Status, fail
-from ucutlass.cli.sol_show import Request, present
+from ucutlass.cli.sol_show import SolRequest, present
 from ucutlass.runtime import isolation
 from ucutlass.runtime.module.graph import GraphUnreadable, from_json
 from ucutlass.runtime.module.work import LanePolicy, ModuleWork, count
@@ -61,7 +61,7 @@ def _lost(file: Path, outcome: isolation.Outcome) -> str:
 # --- the command's part -----------------------------------------------------------
 
 
-def report(file: Path, request: Request) -> None:
+def report(file: Path, request: SolRequest) -> None:
     """Prints the bounds of a problem file's module, as `ucc sol` does."""
     try:
         work = module_work(file, request.policy)

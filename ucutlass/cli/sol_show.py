@@ -18,7 +18,7 @@ from ucutlass.sol.report import lines, row
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SolRequest:
     """What the command was asked for beside the file; `seconds` is a measured time, `policy` the lane
     in which a PyTorch problem's float32 products count."""
 
@@ -31,7 +31,7 @@ class Request:
     policy: LanePolicy = "pytorch"
 
 
-def present(title: str, found: Bounds, request: Request, more: dict[str, Any]) -> None:
+def present(title: str, found: Bounds, request: SolRequest, more: dict[str, Any]) -> None:
     """Prints bounds, under the words of `more`, and writes the picture. `title` heads the picture."""
     if request.roofline is not None:
         try:

@@ -16,8 +16,8 @@ from ucutlass.cli import inputs, show
 from ucutlass.cli.engines import at_hand, engine_option, opened
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
-    Positive,
-    Whole,
+    PositiveNumber,
+    WholeNumber,
     arch_option,
     json_option,
     kernel_option,
@@ -33,11 +33,11 @@ from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.tune import shapes_file
-from ucutlass.tune.evaluator import Live
-from ucutlass.tune.job import Job, Settings, Shop, describe, job_of, prepare, tune
-from ucutlass.tune.policy import POLICIES, Limits, Name
-from ucutlass.tune.shape_set import ShopOf, to_json, tune_set
-from ucutlass.tune.source import NotWritten, with_schedules
+from ucutlass.tune.evaluator import EngineEvaluator
+from ucutlass.tune.job import JobEvaluator, TuningJob, TuningSettings, describe, job_of, prepare, tune
+from ucutlass.tune.policy import POLICIES, Name, SearchLimits
+from ucutlass.tune.shape_set import EvaluatorFactory, to_json, tune_set
+from ucutlass.tune.source import ScheduleNotWritten, with_schedules
 
 Winners: TypeAlias = list[tuple[Mapping[str, int], Planned]]
 """By the extents that they are for."""
@@ -45,7 +45,7 @@ Winners: TypeAlias = list[tuple[Mapping[str, int], Planned]]
 _NO_GPU = "nothing was tuned: there is no NVIDIA GPU {} that a compile target serves"
 
 
-class _Budget(Positive):
+class _Budget(PositiveNumber):
     """Seconds, written `120`, `120s` or `2m`."""
 
     name = "seconds"
@@ -64,7 +64,11 @@ class _Budget(Positive):
 @arch_option(None)
 @click.option("--budget", type=_Budget(), metavar="120s", help="Most time to search, as 120s or 2m.")
 @click.option(
-    "--builds", type=Whole(min=1), default=Limits().builds, show_default=True, help="Most binaries to build."
+    "--builds",
+    type=WholeNumber(min=1),
+    default=SearchLimits().builds,
+    show_default=True,
+    help="Most binaries to build.",
 )
 @click.option("--free", is_flag=True, help="Every legal schedule, not only what the program denotes.")
 @click.option(
@@ -75,11 +79,11 @@ class _Budget(Positive):
     help="How to choose what to build.",
 )
 @click.option(
-    "--seed", type=Whole(), default=0, help="Seed of the random arguments and of the random policy."
+    "--seed", type=WholeNumber(), default=0, help="Seed of the random arguments and of the random policy."
 )
 @click.option(
     "--guards",
-    type=Whole(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Most guarded schedules for a set of shapes; those of most weight stay.",
 )
@@ -141,14 +145,16 @@ def command(
             for shape in shapes:  # and the program's, before minutes of tuning
                 frontend.plan_kernel(checked, program, complete(program, shape.sizes), target, device)
             prepare()
-            limits = Limits(builds=builds) if budget is None else Limits(builds=builds, seconds=budget)
-            settings = Settings(limits, policy, seed, free)
+            limits = (
+                SearchLimits(builds=builds) if budget is None else SearchLimits(builds=builds, seconds=budget)
+            )
+            settings = TuningSettings(limits, policy, seed, free)
 
-            def made(given: Mapping[str, int]) -> Job:
+            def made(given: Mapping[str, int]) -> TuningJob:
                 return job_of(checked, program, given, target, device, free)
 
-            def shop(job: Job) -> Shop:
-                return Live(checked, program, job.sizes, target, seed, limit, wait, engine=hall)
+            def shop(job: TuningJob) -> JobEvaluator:
+                return EngineEvaluator(checked, program, job.sizes, target, seed, limit, wait, engine=hall)
 
             with progress(len(shapes), limits, as_json, lines) as on_job:
                 if listed is None:
@@ -179,18 +185,20 @@ def _write(
     """Puts the winners' schedules into the file, or ends the command where they cannot stand there."""
     try:
         text = with_schedules(checked, program, winners, device)
-    except NotWritten as problem:
+    except ScheduleNotWritten as problem:
         fail(Status.PROGRAM, str(problem), as_json)
     write(file, text)
 
 
-def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.Shape, ...]:
+def _one(program: ir.Kernel, sizes: Sequence[str]) -> tuple[shapes_file.WeightedShape, ...]:
     given = parse_sizes(sizes)
     complete(program, given)
-    return (shapes_file.Shape(given),)
+    return (shapes_file.WeightedShape(given),)
 
 
-def _tuned(job: Job, shop_of: ShopOf, settings: Settings, on_job: OnJob) -> tuple[dict[str, Any], Winners]:
+def _tuned(
+    job: TuningJob, shop_of: EvaluatorFactory, settings: TuningSettings, on_job: OnJob
+) -> tuple[dict[str, Any], Winners]:
     with closing(shop_of(job)) as shop:
         outcome = tune(job, shop, settings, on_trial=on_job(0, job))
     winner = outcome.tuned.winner

@@ -38,7 +38,7 @@ def replayed(files: Sequence[Path], as_json: bool) -> None:
     show.table(head, [head, *rows] if not show.on_terminal() else rows)
 
 
-def _totals(file: str, lines: Sequence[replay.Line]) -> list[tuple[str, ...]]:
+def _totals(file: str, lines: Sequence[replay.ReplayRow]) -> list[tuple[str, ...]]:
     """A file's mean, its worst shape, and how many shapes have what the tuner is held to."""
     names, total = tuple(POLICIES), replay.summary(lines)
     own = sum(one.share >= replay.ENOUGH for one in lines)

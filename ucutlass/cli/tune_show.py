@@ -15,11 +15,11 @@ from rich.text import Text
 
 from ucutlass.cli import show
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.tune.job import Job
-from ucutlass.tune.policy import Limits
-from ucutlass.tune.tune import Failed, OnTrial, Trial, best_so_far
+from ucutlass.tune.job import TuningJob
+from ucutlass.tune.policy import SearchLimits
+from ucutlass.tune.tune import FailedTrial, OnTrial, Trial, best_so_far
 
-OnJob: TypeAlias = Callable[[int, Job], OnTrial]
+OnJob: TypeAlias = Callable[[int, TuningJob], OnTrial]
 """Hears of each job with its number, from 0; who hears of its trials."""
 
 LAST = 6
@@ -30,7 +30,7 @@ LAST = 6
 
 
 @contextmanager
-def progress(shapes: int, limits: Limits, as_json: bool, lines: bool) -> Iterator[OnJob]:
+def progress(shapes: int, limits: SearchLimits, as_json: bool, lines: bool) -> Iterator[OnJob]:
     """A live table on a terminal; elsewhere with `lines` a line a trial, else nothing."""
     err = Console(stderr=True, highlight=False)
     if err.is_terminal and not as_json:
@@ -43,8 +43,8 @@ def progress(shapes: int, limits: Limits, as_json: bool, lines: bool) -> Iterato
         yield lambda at, job: lambda trial: None
 
 
-def _lines(shapes: int, limits: Limits) -> OnJob:
-    def on_job(at: int, job: Job) -> OnTrial:
+def _lines(shapes: int, limits: SearchLimits) -> OnJob:
+    def on_job(at: int, job: TuningJob) -> OnTrial:
         trials: list[Trial] = []
 
         def on_trial(trial: Trial) -> None:
@@ -62,13 +62,13 @@ class _View:
     """What the live table is drawn from; `start` is when the command began, in seconds."""
 
     shapes: int
-    limits: Limits
+    limits: SearchLimits
     start: float = field(default_factory=time.monotonic)
-    job: Job | None = None
+    job: TuningJob | None = None
     at: int = 0
     trials: list[Trial] = field(default_factory=list)
 
-    def on_job(self, at: int, job: Job) -> OnTrial:
+    def on_job(self, at: int, job: TuningJob) -> OnTrial:
         self.at, self.job, self.trials = at, job, []
         return self.trials.append
 
@@ -93,12 +93,12 @@ _LONG = 1e6
 """Seconds; beyond this a budget is none."""
 
 
-def _named(job: Job, at: int, shapes: int) -> str:
+def _named(job: TuningJob, at: int, shapes: int) -> str:
     sizes = " ".join(f"{name}={value}" for name, value in job.sizes.items())
     return f"{job.program.name} {sizes}" + (f", shape {at + 1} of {shapes}" if shapes > 1 else "")
 
 
-def _standing(job: Job, trials: list[Trial], limits: Limits) -> list[str]:
+def _standing(job: TuningJob, trials: list[Trial], limits: SearchLimits) -> list[str]:
     """The best so far with its share of what any plan could come to, and what is left to build."""
     best = best_so_far(trials)
     said = "nothing ran yet" if best is None else f"best {best * 1e6:.2f} us"
@@ -107,9 +107,9 @@ def _standing(job: Job, trials: list[Trial], limits: Limits) -> list[str]:
     return [said + share, f"{len(trials)} of at most {most} builds"]
 
 
-def _words(job: Job, trial: Trial) -> tuple[str, str]:
+def _words(job: TuningJob, trial: Trial) -> tuple[str, str]:
     group = job.space.groups[trial.group]
-    if isinstance(trial.result, Failed):
+    if isinstance(trial.result, FailedTrial):
         return trial.result.stage, f"{show_schedule(group.request)}: {trial.result.words}"
     member, seconds = trial.result.best
     return f"{seconds * 1e6:.2f} us", show_schedule(group.members[member].request)

@@ -17,7 +17,7 @@ from ucutlass.assembly import AnyBuilt, build_program
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.errors import Status, fail, reported
 from ucutlass.cli.options import (
-    Whole,
+    WholeNumber,
     arch_option,
     file_argument,
     json_option,
@@ -63,7 +63,7 @@ class _Options:
 @sizes_option
 @kernel_option
 @arch_option(None)
-@click.option("--seed", type=Whole(0), help="Repeat this seed's run; by default a fresh one.")
+@click.option("--seed", type=WholeNumber(0), help="Repeat this seed's run; by default a fresh one.")
 @click.option(
     "--distribution",
     "distributions",
@@ -71,7 +71,7 @@ class _Options:
     type=click.Choice(_DISTRIBUTIONS),
     help="Only these numbers at the asked extents; may be repeated.",
 )
-@click.option("--cases", "most", default=64, show_default=True, type=Whole(1), help="Cases at most.")
+@click.option("--cases", "most", default=64, show_default=True, type=WholeNumber(1), help="Cases at most.")
 @click.option("--sanitize", is_flag=True, help="Also run reduced extents under compute-sanitizer's tools.")
 @seconds_option("--limit", 120.0, "Seconds that a case may take.")
 @seconds_option("--wait", 600.0, "Seconds to wait for another process that times.")

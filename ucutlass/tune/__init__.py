@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ucutlass.tune.api import Result
+    from ucutlass.tune.api import TuningResult
 
 
 class _Called(ModuleType):
     """A package that can be called: the name of the function is that of the folder."""
 
-    def __call__(self, *arguments: Any, **options: Any) -> Result:
+    def __call__(self, *arguments: Any, **options: Any) -> TuningResult:
         from ucutlass.tune.api import tune
 
         return tune(*arguments, **options)

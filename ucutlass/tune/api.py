@@ -18,17 +18,17 @@ from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS
 from ucutlass.ir.hardware import Device
 from ucutlass.runtime import gpu
 from ucutlass.shapes import complete
-from ucutlass.tune.evaluator import Live
-from ucutlass.tune.job import Job, Settings, describe, job_of, prepare
+from ucutlass.tune.evaluator import EngineEvaluator
+from ucutlass.tune.job import TuningJob, TuningSettings, describe, job_of, prepare
 from ucutlass.tune.job import tune as tune_job
-from ucutlass.tune.policy import Limits, Name
+from ucutlass.tune.policy import Name, SearchLimits
 from ucutlass.tune.shape_set import to_json, tune_set
-from ucutlass.tune.shapes_file import Shape, read
+from ucutlass.tune.shapes_file import WeightedShape, read
 from ucutlass.tune.tune import OnTrial
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TuningResult:
     """A tuned kernel. Where no kernel ran and was right, `schedule`, `microseconds`, `record` and the
     ratios are None.
 
@@ -67,12 +67,12 @@ def tune(
     name: str | None = None,
     arch: str | None = None,
     budget: float | None = None,
-    builds: int = Limits().builds,
+    builds: int = SearchLimits().builds,
     free: bool = False,
     policy: Name = "guided",
     seed: int = 0,
     on_trial: OnTrial = lambda _: None,
-) -> Result:
+) -> TuningResult:
     """Finds the fastest kernel that a program denotes for these extents (free dimensions by name), on the
     first GPU, and records it: `ucutlass.load(.., tuned=True)` takes it from then on.
 
@@ -88,14 +88,14 @@ def tune(
     settings = _settings(budget, builds, policy, seed, free)
     target, device = _machine(arch)
     job = job_of(checked, kernel, sizes, target, device, free)
-    live = Live(checked, kernel, sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS)
+    live = EngineEvaluator(checked, kernel, sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS)
     with closing(live) as shop:
         outcome = tune_job(job, shop, settings, on_trial=on_trial)
     return _result(describe(outcome, settings), outcome.gain)
 
 
 @dataclass(frozen=True, slots=True)
-class SetResult:
+class ShapeSetResult:
     """A tuned set of shapes: each by itself, in their order, and the few guarded schedules that serve them:
     a schedule's text, and which shapes take it.
 
@@ -103,7 +103,7 @@ class SetResult:
     shape has both. `details` is all of it, as `ucc tune -s shapes.csv --json` prints it.
     """
 
-    shapes: tuple[Result, ...]
+    shapes: tuple[TuningResult, ...]
     dispatch: tuple[tuple[str, tuple[int, ...]], ...]
     gain: float | None
     details: Mapping[str, Any]
@@ -127,12 +127,12 @@ def tune_shapes(
     name: str | None = None,
     arch: str | None = None,
     budget: float | None = None,
-    builds: int = Limits().builds,
+    builds: int = SearchLimits().builds,
     free: bool = False,
     policy: Name = "guided",
     seed: int = 0,
-    on_job: Callable[[int, Job], OnTrial] | None = None,
-) -> SetResult:
+    on_job: Callable[[int, TuningJob], OnTrial] | None = None,
+) -> ShapeSetResult:
     """As `tune`, of a set of shapes: extents by name, with `weights` above 0, or a CSV file as `ucc tune -s`
     takes it, which has its own. `guards` is the most schedules that shall serve them all; `builds` bounds
     each shape's search, `budget` all of them. `on_job` hears of each shape by its number, and says who
@@ -148,23 +148,25 @@ def tune_shapes(
     settings = _settings(budget, builds, policy, seed, free)
     target, device = _machine(arch)
 
-    def made(sizes: Mapping[str, int]) -> Job:
+    def made(sizes: Mapping[str, int]) -> TuningJob:
         return job_of(checked, kernel, sizes, target, device, free)
 
     with closing(LocalEngine()) as engine:
 
-        def shop(job: Job) -> Live:
-            return Live(checked, kernel, job.sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS, engine=engine)
+        def shop(job: TuningJob) -> EngineEvaluator:
+            return EngineEvaluator(
+                checked, kernel, job.sizes, target, seed, LIMIT_SECONDS, WAIT_SECONDS, engine=engine
+            )
 
         heard = on_job or (lambda at, job: lambda trial: None)
         done = tune_set(wanted, made, shop, settings, most=guards, on_job=heard)
     row = to_json(done)
     rows = tuple(_result(one.row, one.gain) for one in done.shapes)
     dispatch = tuple((entry["schedule"], tuple(entry["shapes"])) for entry in row["dispatch"])
-    return SetResult(rows, dispatch, done.gain, row)
+    return ShapeSetResult(rows, dispatch, done.gain, row)
 
 
-def _shapes(kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None) -> tuple[Shape, ...]:
+def _shapes(kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None) -> tuple[WeightedShape, ...]:
     if isinstance(shapes, (str, os.PathLike)):
         if weights is not None:
             raise ValueError("a file of shapes has its own weights")
@@ -175,13 +177,13 @@ def _shapes(kernel: ir.Kernel, shapes: Shapes, weights: Sequence[float] | None) 
         raise ValueError(f"{len(shapes)} shapes and {len(given)} weights: one above 0 for each shape")
     for sizes in shapes:
         complete(kernel, sizes)
-    return tuple(Shape(sizes, weight) for sizes, weight in zip(shapes, given, strict=True))
+    return tuple(WeightedShape(sizes, weight) for sizes, weight in zip(shapes, given, strict=True))
 
 
-def _settings(budget: float | None, builds: int, policy: Name, seed: int, free: bool) -> Settings:
+def _settings(budget: float | None, builds: int, policy: Name, seed: int, free: bool) -> TuningSettings:
     if builds < 1 or (budget is not None and not (math.isfinite(budget) and budget > 0)):
         raise ValueError(f"builds is {builds} and budget {budget}: at least one build, and seconds above 0")
-    return Settings(Limits(builds, math.inf if budget is None else budget), policy, seed, free)
+    return TuningSettings(SearchLimits(builds, math.inf if budget is None else budget), policy, seed, free)
 
 
 def _machine(arch: str | None) -> tuple[str, Device | None]:
@@ -192,8 +194,8 @@ def _machine(arch: str | None) -> tuple[str, Device | None]:
     return arch or found.arch.name, found.device
 
 
-def _result(row: Mapping[str, Any], gain: float | None) -> Result:
-    return Result(
+def _result(row: Mapping[str, Any], gain: float | None) -> TuningResult:
+    return TuningResult(
         row["kernel"],
         row["sizes"],
         row["arch"],

@@ -13,7 +13,7 @@ from ucutlass.runtime.switches import Stage
 Way: TypeAlias = tuple[Plan, Stage | None]
 
 
-class Made:
+class BuildCache:
     """Safe to use from many threads."""
 
     def __init__(self) -> None:

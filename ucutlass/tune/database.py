@@ -52,7 +52,7 @@ class TuningDamaged(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class TuningKey:
     """`device` is the driver's name of the GPU, `arch` the compile target, `program` the digest of what
     is computed and how tensors lie, without schedules and names (`algorithm_digest`), `extents` those of
     the free dimensions in the program's order."""
@@ -64,7 +64,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TunedRow:
     """A confirmed winner: `microseconds` as measured in the fresh process, `bound` the least realistic
     one (0: none is known). `versions` are those of what built it and of ucutlass, `record` the evidence's
     id, `created` its time."""
@@ -77,14 +77,14 @@ class Row:
     created: str
 
 
-def key_of(program: ir.Kernel, sizes: Sequence[int], device: str, arch: str) -> Key:
+def key_of(program: ir.Kernel, sizes: Sequence[int], device: str, arch: str) -> TuningKey:
     """`sizes` has every extent in the order of `program.dims`."""
     by_name = dict(zip(program.dims, sizes, strict=True))
     free = tuple(by_name[name] for name in free_dims(program))
-    return Key(device, arch, algorithm_digest(program), free)
+    return TuningKey(device, arch, algorithm_digest(program), free)
 
 
-def replaces(new: Row, old: Row) -> bool:
+def replaces(new: TunedRow, old: TunedRow) -> bool:
     """Whether a new result takes an older one's place: where it is not slower, or where the older one is
     of other versions, so that its time says nothing of what would be built today. A slower result of the
     same versions comes from a search that looked at less."""
@@ -92,16 +92,16 @@ def replaces(new: Row, old: Row) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class TuningDatabase:
     """All methods raise a StoreError where the file cannot be used; one that is damaged is left as it
     is. Nothing is kept open."""
 
     path: Path
 
     @staticmethod
-    def open(path: Path | None = None) -> Database:
+    def open(path: Path | None = None) -> TuningDatabase:
         """The database in a file, or the user's own. Nothing is made before it is needed."""
-        return Database(path or switches.read().data_dir / NAME)
+        return TuningDatabase(path or switches.read().data_dir / NAME)
 
     def prepare(self) -> None:
         """Makes the file where there is none, and reads all of one that is there: who tunes for minutes
@@ -114,7 +114,7 @@ class Database:
 
         self._write(examine)
 
-    def find(self, key: Key) -> Row | None:
+    def find(self, key: TuningKey) -> TunedRow | None:
         """What is recorded for exactly this key. Raises TuningDamaged for a row that cannot be read."""
         with self._used():
             if not self.path.exists():
@@ -130,7 +130,7 @@ class Database:
                 "tune it again",
             ) from problem
 
-    def devices(self, key: Key) -> tuple[str, ...]:
+    def devices(self, key: TuningKey) -> tuple[str, ...]:
         """The devices that have a row for the rest of this key."""
         with self._used():
             if not self.path.exists():
@@ -139,10 +139,10 @@ class Database:
                 store_file.connect_to_read(self.path), lambda c: _devices(self._ours(c), key), "BEGIN"
             )
 
-    def keep(self, key: Key, row: Row) -> Row:
+    def keep(self, key: TuningKey, row: TunedRow) -> TunedRow:
         """Records a confirmed result if it `replaces` the one that is there; what is there afterwards."""
 
-        def update(c: sqlite3.Connection) -> Row:
+        def update(c: sqlite3.Connection) -> TunedRow:
             values = _select(c, key)
             with suppress(ValueError, TypeError):  # a row that cannot be read is worth nothing
                 old = None if values is None else _row(values)
@@ -197,11 +197,11 @@ def _make(path: Path) -> None:
 # --- rows ------------------------------------------------------------------------
 
 
-def _of(key: Key) -> tuple[str, str, str, str]:
+def _of(key: TuningKey) -> tuple[str, str, str, str]:
     return key.device, key.arch, key.program, json.dumps(key.extents)
 
 
-def _select(c: sqlite3.Connection, key: Key) -> tuple[Any, ...] | None:
+def _select(c: sqlite3.Connection, key: TuningKey) -> tuple[Any, ...] | None:
     found: tuple[Any, ...] | None = c.execute(
         "SELECT schedule, microseconds, bound, versions, record, created FROM tuned "
         "WHERE device = ? AND arch = ? AND program = ? AND extents = ?",
@@ -210,18 +210,18 @@ def _select(c: sqlite3.Connection, key: Key) -> tuple[Any, ...] | None:
     return found
 
 
-def _devices(c: sqlite3.Connection, key: Key) -> tuple[str, ...]:
+def _devices(c: sqlite3.Connection, key: TuningKey) -> tuple[str, ...]:
     _, *rest = _of(key)
     where = "arch = ? AND program = ? AND extents = ? ORDER BY device"
     return tuple(str(d) for (d,) in c.execute(f"SELECT device FROM tuned WHERE {where}", rest))
 
 
-def _values(row: Row) -> tuple[Any, ...]:
+def _values(row: TunedRow) -> tuple[Any, ...]:
     versions = json.dumps(dict(row.versions), sort_keys=True)
     return json.dumps(row.request.given()), row.microseconds, row.bound, versions, row.record, row.created
 
 
-def _row(values: tuple[Any, ...]) -> Row:
+def _row(values: tuple[Any, ...]) -> TunedRow:
     """Raises ValueError or TypeError for what `_values` did not write."""
     schedule, microseconds, bound, versions, record, created = values
     if not (math.isfinite(microseconds) and microseconds > 0 and math.isfinite(bound)):
@@ -229,4 +229,6 @@ def _row(values: tuple[Any, ...]) -> Row:
     named = json.loads(versions)
     if not isinstance(named, dict):
         raise ValueError("its versions are none")
-    return Row(request_of_json(json.loads(schedule)), microseconds, bound, named, str(record), str(created))
+    return TunedRow(
+        request_of_json(json.loads(schedule)), microseconds, bound, named, str(record), str(created)
+    )

@@ -20,7 +20,7 @@ KEEP = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ShapeTimes:
     """One shape: its winner, and seconds of every schedule that was timed for it, the winner too."""
 
     winner: Request
@@ -37,7 +37,7 @@ Banned: TypeAlias = Set[tuple[int, Request]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DispatchEntry:
     """A schedule and the numbers of the shapes that take it."""
 
     request: Request
@@ -45,8 +45,8 @@ class Entry:
 
 
 def cover(
-    shapes: Sequence[Measured], banned: Banned = frozenset(), most: int | None = None
-) -> tuple[Entry, ...]:
+    shapes: Sequence[ShapeTimes], banned: Banned = frozenset(), most: int | None = None
+) -> tuple[DispatchEntry, ...]:
     """The dispatch table; `most` limits its schedules, which then are those that serve most weight: shapes
     that none of them serves are in no entry. The entry of most weight comes first."""
     serves: dict[Request, set[int]] = {}
@@ -72,7 +72,7 @@ def cover(
             taken.setdefault(max(mine, key=shape.share), []).append(at)
     weight = {request: math.fsum(shapes[at].weight for at in ats) for request, ats in taken.items()}
     order = sorted(taken, key=lambda request: -weight[request])
-    return tuple(Entry(request, tuple(taken[request])) for request in order)
+    return tuple(DispatchEntry(request, tuple(taken[request])) for request in order)
 
 
 def geomean(ratios: Iterable[tuple[float, float]]) -> float | None:

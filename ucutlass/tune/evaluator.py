@@ -22,9 +22,9 @@ from ucutlass.runtime.build import Artifact, kept
 from ucutlass.runtime.cache import Cache
 from ucutlass.runtime.statistics import MIN_BLOCKS
 from ucutlass.runtime.switches import Stage
-from ucutlass.tune.build_cache import Made
-from ucutlass.tune.space import Group
-from ucutlass.tune.tune import Confirmed, Failed, Timed
+from ucutlass.tune.build_cache import BuildCache
+from ucutlass.tune.space import BinaryGroup
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, TimedGroup
 
 _WORDS = 500
 """Characters of a failure's message that are kept."""
@@ -33,13 +33,13 @@ _POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Live:
+class EngineEvaluator:
     """`limit` bounds each process that launches, `wait` the wait for the GPU's timing lane, in seconds.
     `stage` is the way of building (`ucutlass.backend`). `machine` is what the confirming process saw,
     `artifacts` what was built; they lie in this machine's cache wherever they were made.
 
     An `engine` that is given is the caller's to close. Searches that share one may share `made` too. All
-    launches of one Live are on one GPU.
+    launches of one evaluator are on one GPU.
     """
 
     checked: frontend.Checked
@@ -52,7 +52,7 @@ class Live:
     on_wait: Callable[[str], None] = lambda _: None
     engine: Engine | None = None
     stage: Stage | None = None
-    made: Made = field(default_factory=Made)
+    made: BuildCache = field(default_factory=BuildCache)
     machine: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[Plan, Artifact] = field(default_factory=dict)
     near: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -69,7 +69,7 @@ class Live:
         """Starts the processes that will launch, so that they are ready when the first build is."""
         self._engine.submit("prepare", {}, near=self.near)
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         others = {g.plan: f for g in groups if (f := self.made.claim((g.plan, self.stage))) is not None}
         mine = [g for g in groups if g.plan not in others]
         # First what others may wait for, or two searches could wait for one another.
@@ -79,7 +79,7 @@ class Live:
                 found[group.plan] = self._taken(group, others[group.plan])
         return [found[g.plan] for g in groups]
 
-    def _taken(self, group: Group, future: Future[str]) -> Failed | None:
+    def _taken(self, group: BinaryGroup, future: Future[str]) -> FailedTrial | None:
         """What another search builds, or built."""
         while not self._stop.is_set():
             if not wait([future], timeout=_POLL_SECONDS).done:
@@ -92,9 +92,9 @@ class Live:
             if future.result():
                 self.made.forget((group.plan, self.stage))
             return self.build([group])[0]
-        return Failed("build", "cancelled")
+        return FailedTrial("build", "cancelled")
 
-    def _built(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def _built(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         """Builds what was claimed, and says so whatever happens."""
         if not groups:
             return []
@@ -104,12 +104,12 @@ class Live:
             requests = [g.members[0].request.given() for g in groups]
             with self._lock:
                 if self._stop.is_set():
-                    return [Failed("build", "cancelled")] * len(groups)
+                    return [FailedTrial("build", "cancelled")] * len(groups)
                 task = self._engine.submit("build", self._what(requests, stage=self.stage), near=self.near)
                 self._builds.append(task)
             found = _answer(task, "the build")
             if isinstance(found, str):
-                return [Failed("build", found[:_WORDS])] * len(groups)
+                return [FailedTrial("build", found[:_WORDS])] * len(groups)
             cache = Cache.from_switches()
             made = [kept(key, cache) if key else None for key in found["made"]]
             keys = [one.key if one is not None else "" for one in made]
@@ -121,39 +121,41 @@ class Live:
             for group, key in zip(groups, keys, strict=True):
                 self.made.tell((group.plan, self.stage), key)
 
-    def _kept(self, group: Group, made: Artifact | None, words: str) -> Failed | None:
+    def _kept(self, group: BinaryGroup, made: Artifact | None, words: str) -> FailedTrial | None:
         if made is None:
-            return Failed("build", (words or "what was built is not in the cache any more")[:_WORDS])
+            return FailedTrial("build", (words or "what was built is not in the cache any more")[:_WORDS])
         with self._lock:
             self.artifacts[group.plan] = made
         return None
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
         members = [m for g in groups for m in g.members]
         counts = [len(g.members) for g in groups]
         found = self._isolated("timed", members, keys=self._keys(members), counts=counts, best=self._best)
-        if isinstance(found, Failed):
+        if isinstance(found, FailedTrial):
             # One of them took the process with it: each gets one of its own.
             return [found] if len(groups) == 1 else [one for g in groups for one in self.time([g])]
         seconds = list(found["seconds"])
         self._best = min((s for s in (*seconds, self._best) if s is not None), default=None)
-        answers: list[Timed | Failed] = []
+        answers: list[TimedGroup | FailedTrial] = []
         for group in groups:
             mine, seconds = seconds[: len(group.members)], seconds[len(group.members) :]
-            answers.append(Timed(tuple(mine)))
+            answers.append(TimedGroup(tuple(mine)))
         return answers
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
         versions = dict(self.artifacts[finalists[0].plan].versions)
         keys = self._keys(finalists)
         found = self._isolated("confirmed", finalists, keys=keys, versions=versions)
-        if isinstance(found, Failed):
+        if isinstance(found, FailedTrial):
             if len(finalists) == 1:
-                return [Failed("verification", found.words)]
+                return [FailedTrial("verification", found.words)]
             return [one for kernel in finalists for one in self.confirm([kernel])]
         self.machine = found["machine"]
         return [
-            Confirmed(tuple(rounds)) if len(rounds) >= MIN_BLOCKS else Failed("verification", words[:_WORDS])
+            ConfirmedKernel(tuple(rounds))
+            if len(rounds) >= MIN_BLOCKS
+            else FailedTrial("verification", words[:_WORDS])
             for rounds, words in zip(found["rounds"], found["words"], strict=True)
         ]
 
@@ -194,7 +196,7 @@ class Live:
 
     def _isolated(
         self, what: str, kernels: Sequence[Planned], keys: Sequence[str], **more: Any
-    ) -> dict[str, Any] | Failed:
+    ) -> dict[str, Any] | FailedTrial:
         """What a function of `ucutlass.tasks.tune` returned."""
         requests = [k.request.given() for k in kernels]
         arguments = self._what(requests, keys=list(keys), seed=self.seed, **more)
@@ -207,7 +209,7 @@ class Live:
             near=self.near,
         )
         found = _answer(task, "the timing")
-        return Failed("timing", found[:_WORDS]) if isinstance(found, str) else found
+        return FailedTrial("timing", found[:_WORDS]) if isinstance(found, str) else found
 
 
 def _answer(task: Task, what: str) -> dict[str, Any] | str:

@@ -20,16 +20,24 @@ from ucutlass.runtime.evidence import Machine, Record
 from ucutlass.runtime.store import Store, record
 from ucutlass.shapes import complete
 from ucutlass.tasks.record_subject import subject_of_built
-from ucutlass.tune.database import Database, Row, key_of
-from ucutlass.tune.policy import Limits, Name
-from ucutlass.tune.space import Space, explore
-from ucutlass.tune.tune import Failed, Final, OnTrial, Trial, Tuned, Workshop, search
+from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
+from ucutlass.tune.policy import Name, SearchLimits
+from ucutlass.tune.space import ScheduleSpace, explore
+from ucutlass.tune.tune import (
+    FailedTrial,
+    FinalistResult,
+    KernelEvaluator,
+    OnTrial,
+    SearchResult,
+    Trial,
+    search,
+)
 
 if TYPE_CHECKING:
     from ucutlass.backend import Built
 
 
-class Shop(Workshop, Protocol):
+class JobEvaluator(KernelEvaluator, Protocol):
     """A workshop that can say what it used: `machine` are the fields of the confirming process's
     `evidence.Machine`."""
 
@@ -46,18 +54,18 @@ class Shop(Workshop, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TuningSettings:
     """How to search. `limits.seconds` bounds the search, over all shapes of a set. `free` looks at every
     legal schedule, not only at what the program denotes."""
 
-    limits: Limits = Limits()  # noqa: RUF009
+    limits: SearchLimits = SearchLimits()  # noqa: RUF009
     policy: Name = "guided"
     seed: int = 0
     free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TuningJob:
     """One kernel at one set of extents; `sizes` has the free dimensions by name, `device` the facts of
     the GPU, None where the table lacks it."""
 
@@ -65,7 +73,7 @@ class Job:
     program: ir.Kernel
     sizes: Mapping[str, int]
     device: Device | None
-    space: Space
+    space: ScheduleSpace
 
     @property
     def first(self) -> Planned:
@@ -73,14 +81,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TuningOutcome:
     """`record` is the evidence's id and `best` what the tuning database holds afterwards, which may be an
     older row that is faster; None where nothing won."""
 
-    job: Job
-    tuned: Tuned
+    job: TuningJob
+    tuned: SearchResult
     record: str | None = None
-    best: Row | None = None
+    best: TunedRow | None = None
 
     @property
     def gain(self) -> float | None:
@@ -102,24 +110,28 @@ def job_of(
     arch: str,
     device: Device | None = None,
     free: bool = False,
-) -> Job:
+) -> TuningJob:
     """`sizes` has the free dimensions by name. Raises ShapeError, ProgramError."""
     extents = complete(program, sizes)
-    return Job(checked, program, sizes, device, explore(checked, program, extents, arch, device, free))
+    return TuningJob(checked, program, sizes, device, explore(checked, program, extents, arch, device, free))
 
 
 def prepare() -> None:
     """Makes the evidence store and the tuning database ready. Raises StoreError: whoever tunes for
     minutes wants to know before."""
     Store.open().prepare()
-    Database.open().prepare()
+    TuningDatabase.open().prepare()
 
 
 def tune(
-    job: Job, shop: Shop, settings: Settings, limits: Limits | None = None, on_trial: OnTrial = lambda _: None
-) -> Outcome:
+    job: TuningJob,
+    shop: JobEvaluator,
+    settings: TuningSettings,
+    limits: SearchLimits | None = None,
+    on_trial: OnTrial = lambda _: None,
+) -> TuningOutcome:
     """Searches, confirms, and keeps the winner as a record and in the tuning database. `limits` in place
-    of those of the settings. Raises StoreError, and what `Workshop` raises."""
+    of those of the settings. Raises StoreError, and what `KernelEvaluator` raises."""
     shop.prepare()
     tuned = search(
         job.space,
@@ -131,22 +143,22 @@ def tune(
         on_trial=on_trial,
     )
     if tuned.winner is None:
-        return Outcome(job, tuned)
+        return TuningOutcome(job, tuned)
     made = _record(job, shop, tuned, settings)
     winner = tuned.winner.kernel
     versions = dict(shop.built(winner).artifact.versions)
     versions |= {n: v for n, v in made.machine.versions.items() if n == "ucutlass"}
     assert isinstance(tuned.winner.result, float)
-    row = Row(
+    row = TunedRow(
         winner.request, tuned.winner.result * 1e6, job.space.bound * 1e6, versions, made.id, made.created
     )
     key = key_of(job.program, winner.sizes, made.machine.device, winner.plan.arch)
     # The record before the row that names it.
     kept = Store.open().add(made)
-    return Outcome(job, tuned, kept, Database.open().keep(key, row))
+    return TuningOutcome(job, tuned, kept, TuningDatabase.open().keep(key, row))
 
 
-def _record(job: Job, shop: Shop, tuned: Tuned, settings: Settings) -> Record:
+def _record(job: TuningJob, shop: JobEvaluator, tuned: SearchResult, settings: TuningSettings) -> Record:
     """Of a search, with its winner as the subject."""
     assert tuned.winner is not None
     subject = subject_of_built(job.checked, job.program, shop.built(tuned.winner.kernel))
@@ -158,14 +170,14 @@ def _record(job: Job, shop: Shop, tuned: Tuned, settings: Settings) -> Record:
         "free": settings.free,
         "builds": settings.limits.builds,
     }
-    result = describe(Outcome(job, tuned), settings)
+    result = describe(TuningOutcome(job, tuned), settings)
     return record("tune", subject, Machine(**shop.machine), protocol, json.loads(json.dumps(result)))
 
 
 # --- as JSON values --------------------------------------------------------------
 
 
-def describe(outcome: Outcome, settings: Settings) -> dict[str, Any]:
+def describe(outcome: TuningOutcome, settings: TuningSettings) -> dict[str, Any]:
     """A search as JSON values; times in microseconds."""
     job, tuned = outcome.job, outcome.tuned
     first, winner = job.first, tuned.winner
@@ -202,22 +214,22 @@ def describe(outcome: Outcome, settings: Settings) -> dict[str, Any]:
     return row
 
 
-def _trial(space: Space, trial: Trial) -> dict[str, Any]:
+def _trial(space: ScheduleSpace, trial: Trial) -> dict[str, Any]:
     group = space.groups[trial.group]
     row: dict[str, Any] = {"estimate": group.estimate * 1e6, "at": trial.at}
-    if isinstance(trial.result, Failed):
+    if isinstance(trial.result, FailedTrial):
         return row | {"schedule": show(group.request), "lost": asdict(trial.result)}
     member, seconds = trial.result.best
     kernel = group.members[member]
     return row | {"schedule": show(kernel.request), "microseconds": seconds * 1e6}
 
 
-def _final(final: Final) -> dict[str, Any]:
+def _final(final: FinalistResult) -> dict[str, Any]:
     row: dict[str, Any] = {"schedule": show(final.kernel.request), "search": final.search * 1e6}
-    if isinstance(final.result, Failed):
+    if isinstance(final.result, FailedTrial):
         return row | {"lost": asdict(final.result)}
     return row | {"microseconds": _micro(final.result)}
 
 
-def _micro(seconds: float | Failed) -> float | None:
-    return None if isinstance(seconds, Failed) else seconds * 1e6
+def _micro(seconds: float | FailedTrial) -> float | None:
+    return None if isinstance(seconds, FailedTrial) else seconds * 1e6

@@ -11,7 +11,7 @@ from ucutlass.frontend import Checked, alternatives, matching, plan_kernel
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import Request, scheduled, show
 from ucutlass.runtime.errors import StoreError
-from ucutlass.tune.database import Database, Row, key_of
+from ucutlass.tune.database import TunedRow, TuningDatabase, key_of
 from ucutlass.tune.origin import Origin, written
 
 
@@ -32,7 +32,7 @@ def recall(
     device: Device | None = None,
     *,
     beyond: bool,
-    database: Database | None = None,
+    database: TuningDatabase | None = None,
 ) -> tuple[ir.Kernel, Origin]:
     """The kernel with the schedule that is recorded for exactly this GPU (the driver's name), program
     and extents (in the order of `program.dims`), or as it is.
@@ -43,7 +43,7 @@ def recall(
     """
     own = written(program, sizes, arch)
     try:
-        row = (database or Database.open()).find(key_of(program, sizes, gpu, arch))
+        row = (database or TuningDatabase.open()).find(key_of(program, sizes, gpu, arch))
     except StoreError as problem:
         warnings.warn(f"no tuned schedule was looked up: {problem}", UnreadableWarning, stacklevel=2)
         return program, Origin(own.kind, note="the tuning database could not be read")
@@ -64,22 +64,24 @@ def recall(
 
 
 def found_on(
-    program: ir.Kernel, sizes: Sequence[int], arch: str, database: Database | None = None
-) -> Mapping[str, Row]:
+    program: ir.Kernel, sizes: Sequence[int], arch: str, database: TuningDatabase | None = None
+) -> Mapping[str, TunedRow]:
     """What is recorded for this program and these extents, by the GPU's name as the driver gives it.
 
     Raises StoreError."""
-    store = database or Database.open()
+    store = database or TuningDatabase.open()
     names = store.devices(key_of(program, sizes, "", arch))
     rows = {name: store.find(key_of(program, sizes, name, arch)) for name in names}
     return {name: row for name, row in rows.items() if row is not None}
 
 
-def recorded(program: ir.Kernel, sizes: Sequence[int], arch: str, database: Database | None = None) -> bool:
+def recorded(
+    program: ir.Kernel, sizes: Sequence[int], arch: str, database: TuningDatabase | None = None
+) -> bool:
     """Whether anything is recorded for this program and these extents, on whatever GPU. A database that
     cannot be read may hold it: `recall` then says so."""
     try:
-        return bool((database or Database.open()).devices(key_of(program, sizes, "", arch)))
+        return bool((database or TuningDatabase.open()).devices(key_of(program, sizes, "", arch)))
     except StoreError:
         return True
 

@@ -10,7 +10,7 @@ from ucutlass import ir
 from ucutlass.frontend import matching
 
 if TYPE_CHECKING:
-    from ucutlass.tune.database import Row
+    from ucutlass.tune.database import TunedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Origin:
     why a recorded one was passed over, "" where none was."""
 
     kind: Literal["tuned", "program", "planner"]
-    row: Row | None = None
+    row: TunedRow | None = None
     note: str = ""
 
     def __str__(self) -> str:

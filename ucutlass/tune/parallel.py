@@ -12,30 +12,30 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.engine.work import LIMIT_SECONDS, WAIT_SECONDS, Engine
 from ucutlass.runtime.errors import MachineError
 from ucutlass.runtime.switches import Stage
-from ucutlass.tune.build_cache import Made
-from ucutlass.tune.evaluator import Live
-from ucutlass.tune.job import Job, Settings
-from ucutlass.tune.tune import Tuned, search
+from ucutlass.tune.build_cache import BuildCache
+from ucutlass.tune.evaluator import EngineEvaluator
+from ucutlass.tune.job import TuningJob, TuningSettings
+from ucutlass.tune.tune import SearchResult, search
 
 IN_FLIGHT = 3
 """Searches a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedSearch:
     """A search that came to its end, with a winner or not; `shop` knows what was built for it."""
 
-    tuned: Tuned
-    shop: Live
+    tuned: SearchResult
+    shop: EngineEvaluator
 
 
-Ended: TypeAlias = Done | ProgramError | MachineError
+Ended: TypeAlias = FinishedSearch | ProgramError | MachineError
 
 
 def tune_many(
-    jobs: Sequence[Job],
+    jobs: Sequence[TuningJob],
     engine: Engine,
-    settings: Settings,
+    settings: TuningSettings,
     *,
     limit: float = LIMIT_SECONDS,
     wait: float = WAIT_SECONDS,
@@ -50,7 +50,7 @@ def tune_many(
     """
     together = max(1, min(len(jobs), IN_FLIGHT * engine.gpus))
     compilers = max(1, engine.cpus // together)
-    made = Made()
+    made = BuildCache()
 
     def one(number: int) -> Ended:
         ended = _one(jobs[number], engine, settings, made, compilers, limit, wait, stage)
@@ -62,17 +62,17 @@ def tune_many(
 
 
 def _one(
-    job: Job,
+    job: TuningJob,
     engine: Engine,
-    settings: Settings,
-    made: Made,
+    settings: TuningSettings,
+    made: BuildCache,
     compilers: int,
     limit: float,
     wait: float,
     stage: Stage | None,
 ) -> Ended:
     arch, seed = job.first.plan.arch, settings.seed
-    shop = Live(
+    shop = EngineEvaluator(
         job.checked, job.program, job.sizes, arch, seed, limit, wait, engine=engine, stage=stage, made=made
     )
     try:
@@ -82,4 +82,4 @@ def _one(
         return problem
     finally:
         shop.close()
-    return Done(tuned, shop)
+    return FinishedSearch(tuned, shop)

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from ucutlass.ir.schedule import Request
 from ucutlass.tune.correction import factor
-from ucutlass.tune.space import Group, Space
+from ucutlass.tune.space import BinaryGroup, ScheduleSpace
 
 Name: TypeAlias = Literal["guided", "analytic", "random"]
 
@@ -80,7 +80,7 @@ def best(seen: Seen) -> tuple[int, float] | None:
 # --- predictions -----------------------------------------------------------------
 
 
-def predictions(space: Space, seen: Seen) -> dict[int, float]:
+def predictions(space: ScheduleSpace, seen: Seen) -> dict[int, float]:
     """Seconds that each group nobody looked at is predicted to take."""
     groups = space.groups
     known = [
@@ -94,19 +94,19 @@ def predictions(space: Space, seen: Seen) -> dict[int, float]:
 # --- policies --------------------------------------------------------------------
 
 
-def analytic(space: Space, seen: Seen, seed: int) -> tuple[int, ...]:
+def analytic(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
     """By the estimate alone."""
     return tuple(at for at in range(len(space.groups)) if at not in seen)
 
 
-def shuffled(space: Space, seen: Seen, seed: int) -> tuple[int, ...]:
+def shuffled(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
     """At random; the order is the seed's, whatever was seen."""
     order = list(range(len(space.groups)))
     random.Random(seed).shuffle(order)
     return tuple(at for at in order if at not in seen)
 
 
-def guided(space: Space, seen: Seen, seed: int) -> tuple[int, ...]:
+def guided(space: ScheduleSpace, seen: Seen, seed: int) -> tuple[int, ...]:
     """The analytic order while there is little to learn from, then the corrected one."""
     found = best(seen)
     opening = [at for at in distinct(space.groups) if at not in seen]
@@ -117,7 +117,7 @@ def guided(space: Space, seen: Seen, seed: int) -> tuple[int, ...]:
     return _corrected(space, seen)
 
 
-def _corrected(space: Space, seen: Seen) -> tuple[int, ...]:
+def _corrected(space: ScheduleSpace, seen: Seen) -> tuple[int, ...]:
     predicted = predictions(space, seen)
     found = best(seen)
 
@@ -128,7 +128,7 @@ def _corrected(space: Space, seen: Seen) -> tuple[int, ...]:
     return tuple(sorted(predicted, key=worth))
 
 
-def distinct(groups: Sequence[Group]) -> list[int]:
+def distinct(groups: Sequence[BinaryGroup]) -> list[int]:
     """Of groups with exactly one price the first: the model does not tell them apart, so the others
     would teach nothing new about it. They stay neighbours of the best."""
     first: dict[float, int] = {}
@@ -137,7 +137,7 @@ def distinct(groups: Sequence[Group]) -> list[int]:
     return list(first.values())
 
 
-Policy: TypeAlias = Callable[[Space, Seen, int], tuple[int, ...]]
+Policy: TypeAlias = Callable[[ScheduleSpace, Seen, int], tuple[int, ...]]
 """The numbers of the groups that are not in `Seen`, what to build first in front; by seed."""
 
 POLICIES: Mapping[Name, Policy] = MappingProxyType(
@@ -149,7 +149,7 @@ POLICIES: Mapping[Name, Policy] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """`builds` and `seconds` are the budget. `close`: over the realistic bound, at most so many times it
     is good enough. `hopeful`: a kernel is worth a build if it is predicted to take at most so many times
     the best; above 1, since predictions are off by some per cent."""
@@ -160,7 +160,7 @@ class Limits:
     hopeful: float = 1.10
 
 
-def finished(space: Space, seen: Seen, limits: Limits, spent: float) -> str | None:
+def finished(space: ScheduleSpace, seen: Seen, limits: SearchLimits, spent: float) -> str | None:
     """Why to build no more, in words; None to go on. `spent` is in seconds."""
     if len(seen) >= len(space.groups):
         return "every binary was tried"

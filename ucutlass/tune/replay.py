@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ucutlass.tune.policy import POLICIES, Limits, Name, finished
-from ucutlass.tune.tables import Table
+from ucutlass.tune.policy import POLICIES, Name, SearchLimits, finished
+from ucutlass.tune.tables import RecordedTable
 
 BUILDS = (1, 2, 4, 8)
 """Where curves are read off."""
@@ -26,7 +26,7 @@ ENOUGH = 0.97
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReplayRun:
     """One search. `order` are the groups as they were built; `shares[i]` is the exhaustive best's time
     over the best found with i + 1 builds; `stopped` why it ended."""
 
@@ -39,16 +39,16 @@ class Run:
         return self.shares[min(builds, len(self.shares)) - 1]
 
 
-def run(table: Table, policy: Name, seed: int = 0, limits: Limits | None = None) -> Run:
+def run(table: RecordedTable, policy: Name, seed: int = 0, limits: SearchLimits | None = None) -> ReplayRun:
     """One search on a table, a build at a time. Without limits it goes on until all is built."""
     seen: dict[int, float | None] = {}
     order: list[int] = []
     shares: list[float] = []
-    lasting = limits or Limits(builds=len(table.space.groups), close=0.0, hopeful=float("inf"))
+    lasting = limits or SearchLimits(builds=len(table.space.groups), close=0.0, hopeful=float("inf"))
     while True:
         why = finished(table.space, seen, lasting, 0.0)
         if why is not None:
-            return Run(tuple(order), tuple(shares), why)
+            return ReplayRun(tuple(order), tuple(shares), why)
         at = POLICIES[policy](table.space, seen, seed)[0]
         order.append(at)
         seen[at] = table.best_of(at)
@@ -56,7 +56,7 @@ def run(table: Table, policy: Name, seed: int = 0, limits: Limits | None = None)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReplayRow:
     """One shape: `shares[policy][i]` after BUILDS[i] builds, and what `guided` would have done by itself
     within eight builds (`builds` it made, `share` it had, `stopped` why)."""
 
@@ -71,16 +71,16 @@ class Line:
     stopped: str
 
 
-def line(table: Table, seeds: int = SEEDS, limits: Limits | None = None) -> Line:
+def line(table: RecordedTable, seeds: int = SEEDS, limits: SearchLimits | None = None) -> ReplayRow:
     """All policies on one table."""
     most = max(BUILDS)
-    bare = Limits(builds=min(most, len(table.space.groups)), close=0.0, hopeful=float("inf"))
+    bare = SearchLimits(builds=min(most, len(table.space.groups)), close=0.0, hopeful=float("inf"))
     shares: dict[Name, tuple[float, ...]] = {}
     for policy in POLICIES:
         runs = [run(table, policy, seed, bare) for seed in range(seeds if policy == "random" else 1)]
         shares[policy] = tuple(statistics.fmean(r.share(b) for r in runs) for b in BUILDS)
-    own = run(table, "guided", 0, limits or Limits())
-    return Line(
+    own = run(table, "guided", 0, limits or SearchLimits())
+    return ReplayRow(
         table.file,
         table.shape,
         table.space.kernels,
@@ -94,7 +94,7 @@ def line(table: Table, seeds: int = SEEDS, limits: Limits | None = None) -> Line
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ReplaySummary:
     """Over shapes, for each policy and count of builds: the mean share, the least, and how many shapes
     have `ENOUGH`."""
 
@@ -104,7 +104,7 @@ class Summary:
     shapes: int
 
 
-def summary(lines: Sequence[Line]) -> Summary:
+def summary(lines: Sequence[ReplayRow]) -> ReplaySummary:
     """Raises ValueError for no lines."""
     if not lines:
         raise ValueError("no shapes were replayed")
@@ -112,7 +112,7 @@ def summary(lines: Sequence[Line]) -> Summary:
     def columns(name: Name) -> Iterable[tuple[float, ...]]:
         return zip(*(one.shares[name] for one in lines), strict=True)
 
-    return Summary(
+    return ReplaySummary(
         {p: tuple(statistics.fmean(c) for c in columns(p)) for p in POLICIES},
         {p: tuple(min(c) for c in columns(p)) for p in POLICIES},
         {p: tuple(sum(s >= ENOUGH for s in c) for c in columns(p)) for p in POLICIES},
@@ -120,7 +120,7 @@ def summary(lines: Sequence[Line]) -> Summary:
     )
 
 
-def to_json(lines: Sequence[Line]) -> dict[str, Any]:
+def to_json(lines: Sequence[ReplayRow]) -> dict[str, Any]:
     """What `ucc tune --replay --json` prints."""
     return {
         "builds": list(BUILDS),

@@ -19,18 +19,18 @@ from ucutlass.ir.schedule import Request, show
 from ucutlass.kernels.families import plan_pattern
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.runtime.statistics import summary
-from ucutlass.tune.dispatch import KEEP, Entry, Measured, cover, geomean
-from ucutlass.tune.job import Job, Outcome, Settings, Shop, describe, tune
-from ucutlass.tune.shapes_file import Shape
-from ucutlass.tune.space import Group, Space
-from ucutlass.tune.tune import Confirmed, Failed, OnTrial, Timed
+from ucutlass.tune.dispatch import KEEP, DispatchEntry, ShapeTimes, cover, geomean
+from ucutlass.tune.job import JobEvaluator, TuningJob, TuningOutcome, TuningSettings, describe, tune
+from ucutlass.tune.shapes_file import WeightedShape
+from ucutlass.tune.space import BinaryGroup, ScheduleSpace
+from ucutlass.tune.tune import ConfirmedKernel, FailedTrial, OnTrial, TimedGroup
 
-ShopOf: TypeAlias = Callable[[Job], Shop]
+EvaluatorFactory: TypeAlias = Callable[[TuningJob], JobEvaluator]
 """A workshop for a job; whoever asked closes it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
+class ScheduleShapes:
     """A schedule and the shapes that take it: each one's number, and the share of its winner's speed that
     it keeps (above 1 where it is faster)."""
 
@@ -39,11 +39,11 @@ class Dispatched:
 
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
+class TunedShape:
     """One shape of a set: `row` as `job.describe` gives it, `gain` as of the outcome. `kernel` is what it
     is dispatched to, None where it has no winner or the limit of schedules left it out."""
 
-    shape: Shape
+    shape: WeightedShape
     row: Mapping[str, Any]
     gain: float | None
     kernel: Planned | None = None
@@ -54,9 +54,9 @@ class TunedSet:
     """`gain` is the weighted geometric mean of the winners' speed over that of what the compiler would
     choose, over the shapes where both ran; None where there are none."""
 
-    shapes: tuple[Shaped, ...]
+    shapes: tuple[TunedShape, ...]
     gain: float | None
-    dispatch: tuple[Dispatched, ...]
+    dispatch: tuple[ScheduleShapes, ...]
 
     @property
     def ok(self) -> bool:
@@ -65,34 +65,34 @@ class TunedSet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
+class _ShapeMeasurements:
     """What was measured at one shape; `at` is its number, `job` has the first group of its space only:
     hundreds of whole spaces would not fit in memory. `told` are shares of the winner's speed that turns in
     a fresh process gave, 0 for what is wrong."""
 
     at: int
-    job: Job
+    job: TuningJob
     winner: Planned
     weight: float
     seconds: dict[Request, float] = field(default_factory=dict)
     kernels: dict[Request, Planned] = field(default_factory=dict)
     told: dict[Request, float] = field(default_factory=dict)
 
-    def add(self, group: Group, found: Timed | Failed) -> None:
-        if isinstance(found, Timed):
+    def add(self, group: BinaryGroup, found: TimedGroup | FailedTrial) -> None:
+        if isinstance(found, TimedGroup):
             for member, took in zip(group.members, found.seconds, strict=True):
                 if took is not None:
                     self.seconds[member.request], self.kernels[member.request] = took, member
 
 
 def tune_set(
-    shapes: Sequence[Shape],
-    job_of: Callable[[Mapping[str, int]], Job],
-    shop_of: ShopOf,
-    settings: Settings,
+    shapes: Sequence[WeightedShape],
+    job_of: Callable[[Mapping[str, int]], TuningJob],
+    shop_of: EvaluatorFactory,
+    settings: TuningSettings,
     *,
     most: int | None = None,
-    on_job: Callable[[int, Job], OnTrial],
+    on_job: Callable[[int, TuningJob], OnTrial],
 ) -> TunedSet:
     """Tunes every shape and finds the dispatch table of at most `most` schedules. The settings' builds are
     of each shape, their seconds of all: each shape may take an equal part of them, and of what those
@@ -101,8 +101,8 @@ def tune_set(
 
     Raises what `job_of` and `tune` raise; what was tuned before stays recorded.
     """
-    benches: list[_Bench] = []
-    found: list[Shaped] = []
+    benches: list[_ShapeMeasurements] = []
+    found: list[TunedShape] = []
     left = total = settings.limits.seconds
     for at, shape in enumerate(shapes):
         job = job_of(shape.sizes)
@@ -111,7 +111,7 @@ def tune_set(
         with closing(shop_of(job)) as shop:
             outcome = tune(job, shop, settings, limits, on_job(at, job))
         left -= outcome.tuned.seconds
-        found.append(Shaped(shape, describe(outcome, settings), outcome.gain))
+        found.append(TunedShape(shape, describe(outcome, settings), outcome.gain))
         if outcome.tuned.winner is not None:
             benches.append(_bench(at, outcome, shape.weight))
     _cross(benches, shop_of)
@@ -123,28 +123,30 @@ def tune_set(
     return TunedSet(tuple(found), gain, tuple(_dispatched(benches, e) for e in entries))
 
 
-def _dispatched(benches: Sequence[_Bench], entry: Entry) -> Dispatched:
+def _dispatched(benches: Sequence[_ShapeMeasurements], entry: DispatchEntry) -> ScheduleShapes:
     taking = [benches[i] for i in entry.shapes]
-    return Dispatched(entry.request, tuple((b.at, b.told[entry.request]) for b in taking))
+    return ScheduleShapes(entry.request, tuple((b.at, b.told[entry.request]) for b in taking))
 
 
-def _bench(at: int, outcome: Outcome, weight: float) -> _Bench:
+def _bench(at: int, outcome: TuningOutcome, weight: float) -> _ShapeMeasurements:
     space, tuned = outcome.job.space, outcome.tuned
     assert tuned.winner is not None and isinstance(tuned.winner.result, float)
-    job = replace(outcome.job, space=Space(space.groups[:1]))
-    bench = _Bench(at, job, tuned.winner.kernel, weight)
+    job = replace(outcome.job, space=ScheduleSpace(space.groups[:1]))
+    bench = _ShapeMeasurements(at, job, tuned.winner.kernel, weight)
     for trial in tuned.trials:
         bench.add(space.groups[trial.group], trial.result)
     for final in tuned.finals:
         took = final.result
-        bench.told[final.kernel.request] = 0.0 if isinstance(took, Failed) else tuned.winner.result / took
+        bench.told[final.kernel.request] = (
+            0.0 if isinstance(took, FailedTrial) else tuned.winner.result / took
+        )
     return bench
 
 
 # --- at each other's shapes ------------------------------------------------------
 
 
-def _cross(benches: Sequence[_Bench], shop_of: ShopOf) -> None:
+def _cross(benches: Sequence[_ShapeMeasurements], shop_of: EvaluatorFactory) -> None:
     """Times each winner at the other shapes, where it is legal and its binary is one of those built."""
     built = {kernel.plan for bench in benches for kernel in bench.kernels.values()}
     winners = dict.fromkeys(bench.winner.request for bench in benches)
@@ -159,7 +161,7 @@ def _cross(benches: Sequence[_Bench], shop_of: ShopOf) -> None:
                     bench.add(group, found)
 
 
-def _planned(job: Job, requests: Iterable[Request]) -> list[Planned]:
+def _planned(job: TuningJob, requests: Iterable[Request]) -> list[Planned]:
     """The schedules that are legal at a job's extents."""
     first = job.first
     what, arch = frontend.pattern(job.checked, job.program), ARCHES[first.plan.arch]
@@ -167,21 +169,23 @@ def _planned(job: Job, requests: Iterable[Request]) -> list[Planned]:
     return [one for one in made if not isinstance(one, tuple)]
 
 
-def _groups(kernels: Iterable[Planned]) -> list[Group]:
+def _groups(kernels: Iterable[Planned]) -> list[BinaryGroup]:
     groups: dict[Plan, list[Planned]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.plan, []).append(kernel)
-    return [Group(made, tuple(members)) for made, members in groups.items()]
+    return [BinaryGroup(made, tuple(members)) for made, members in groups.items()]
 
 
 # --- the dispatch table ----------------------------------------------------------
 
 
-def _confirmed(benches: Sequence[_Bench], shop_of: ShopOf, most: int | None) -> tuple[Entry, ...]:
+def _confirmed(
+    benches: Sequence[_ShapeMeasurements], shop_of: EvaluatorFactory, most: int | None
+) -> tuple[DispatchEntry, ...]:
     """A table in which every shape's schedule was verified there and, in turns with its winner, kept its
     speed. One that did not is ruled out for that shape, and the table is made anew: each turn settles
     at least one pair, so it ends."""
-    shapes = [Measured(b.winner.request, b.seconds, b.weight) for b in benches]
+    shapes = [ShapeTimes(b.winner.request, b.seconds, b.weight) for b in benches]
     while True:
         banned = {(i, r) for i, b in enumerate(benches) for r, share in b.told.items() if share < KEEP}
         entries = cover(shapes, banned, most)
@@ -194,13 +198,13 @@ def _confirmed(benches: Sequence[_Bench], shop_of: ShopOf, most: int | None) -> 
                 bench.told[request] = _in_turns(shop, bench.winner, bench.kernels[request])
 
 
-def _in_turns(shop: Shop, winner: Planned, kernel: Planned) -> float:
+def _in_turns(shop: JobEvaluator, winner: Planned, kernel: Planned) -> float:
     """The share of the winner's speed that a kernel keeps; 0 where one of the two is wrong or does not
     run."""
     if any(failed is not None for failed in shop.build(_groups([winner, kernel]))):
         return 0.0
     own, other = shop.confirm([winner, kernel])
-    if not (isinstance(own, Confirmed) and isinstance(other, Confirmed)):
+    if not (isinstance(own, ConfirmedKernel) and isinstance(other, ConfirmedKernel)):
         return 0.0
     return summary(own.rounds).median / summary(other.rounds).median
 

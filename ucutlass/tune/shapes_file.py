@@ -32,7 +32,7 @@ class ShapesFileError(ShapeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WeightedShape:
     """`sizes` has the free dimensions by name; `line` is where the shape stands; `weight` is above 0."""
 
     sizes: Mapping[str, int]
@@ -52,7 +52,7 @@ def split(texts: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
     return (Path(files[0]) if files else None), rest
 
 
-def read(path: Path, program: ir.Kernel, common: Sequence[str] = ()) -> tuple[Shape, ...]:
+def read(path: Path, program: ir.Kernel, common: Sequence[str] = ()) -> tuple[WeightedShape, ...]:
     """The shapes of a file; `common` are texts as `M=4096` of dimensions that are no column.
 
     Raises OSError, ShapeError for `common`, ShapesFileError with the line.
@@ -73,11 +73,11 @@ def read(path: Path, program: ir.Kernel, common: Sequence[str] = ()) -> tuple[Sh
 
 def parse(
     text: str, file: Path, program: ir.Kernel, common: Mapping[str, int] | None = None
-) -> tuple[Shape, ...]:
+) -> tuple[WeightedShape, ...]:
     """As `read`, from a text."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     columns: tuple[str, ...] = ()
-    shapes: dict[tuple[int, ...], Shape] = {}
+    shapes: dict[tuple[int, ...], WeightedShape] = {}
     try:
         for cells in lines:
             at, cells = lines.line_num, [cell.strip() for cell in cells]
@@ -120,7 +120,7 @@ def _shape(
     line: int,
     program: ir.Kernel,
     common: Mapping[str, int],
-) -> tuple[tuple[int, ...], Shape]:
+) -> tuple[tuple[int, ...], WeightedShape]:
     if len(cells) != len(columns):
         raise ShapesFileError(
             file, line, f"there are {len(cells)} values for {len(columns)} columns, {', '.join(columns)}"
@@ -133,7 +133,7 @@ def _shape(
     except ShapeError as problem:
         raise ShapesFileError(file, line, str(problem).removesuffix(f" [{problem.code}]")) from problem
     by_name = dict(zip(program.dims, sizes, strict=True))
-    return sizes, Shape({name: by_name[name] for name in free_dims(program)}, weight, line)
+    return sizes, WeightedShape({name: by_name[name] for name in free_dims(program)}, weight, line)
 
 
 def _weight(cell: str, file: Path, line: int) -> float:

@@ -20,7 +20,7 @@ from ucutlass.pipeline.planning import PipelinePlan, plan_pipeline
 from ucutlass.shapes import complete, free_dims
 
 
-class NotWritten(Exception):
+class ScheduleNotWritten(Exception):
     """The program with the new schedule would not become the kernel that was measured."""
 
 
@@ -50,7 +50,7 @@ def with_schedules(
     of the kernel's others, for exactly the extents that it won at; blocks for some of these extents alone
     are replaced.
 
-    Each winner's extents are its free dimensions by name, no shape twice. Raises NotWritten.
+    Each winner's extents are its free dimensions by name, no shape twice. Raises ScheduleNotWritten.
     """
     text = _rewritten(checked, program.name, None, free_dims(program), winners)
     again = frontend.read_text(text, checked.file)
@@ -72,12 +72,12 @@ def with_stage_schedule(
     """As `with_schedule`, for the stage of this number in a plan of the pipeline, at the plan's extents: a
     block for the stage, or where it calls a kernel of the file a block of that kernel.
 
-    Raises NotWritten; also for a torch function, and where the memory orders that the text leaves to the
+    Raises ScheduleNotWritten; also for a torch function, and where the memory orders that the text leaves to the
     compiler would be chosen otherwise, so that the stage became another kernel.
     """
     step = plan.layout.steps[number]
     if step.kernel is None:
-        raise NotWritten(f"{checked.file}: {step.name} is a torch function, which has no schedule")
+        raise ScheduleNotWritten(f"{checked.file}: {step.name} is a torch function, which has no schedule")
     stage = written_stage(pipeline, plan.orders, step)
     names = free_dims(step.kernel)
     winners = [(dict(zip(step.kernel.dims, step.sizes, strict=True)), winner)]
@@ -91,7 +91,9 @@ def with_stage_schedule(
     try:
         chosen = plan_pipeline(again, found, plan.sizes, winner.plan.arch, device).stages[number].chosen
     except ProgramError as problem:
-        raise NotWritten(f"{checked.file}: with the schedule the pipeline does not plan: {problem}") from None
+        raise ScheduleNotWritten(
+            f"{checked.file}: with the schedule the pipeline does not plan: {problem}"
+        ) from None
     _check_same(checked, winner, None if chosen is None else chosen.planned)
     return text
 
@@ -104,7 +106,7 @@ def _named(output: str) -> syntax.StageName:
 
 def _check_same(checked: frontend.Checked, winner: Planned, found: Planned | None) -> None:
     if found is None or found.request != winner.request or found.plan != winner.plan:
-        raise NotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
+        raise ScheduleNotWritten(f"{checked.file}: the schedule, once written, is planned as another kernel")
 
 
 def _rewritten(

@@ -21,7 +21,7 @@ from ucutlass.sol.program import compulsory
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BinaryGroup:
     """Kernels that one binary serves, in the order to time them: the cheapest by estimate first."""
 
     plan: Plan
@@ -38,12 +38,12 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class ScheduleSpace:
     """Groups, the cheapest first. `bound` is the least realistic bound of any of them, in seconds
     (`ucc sol`): what the best plan could come to; 0 where none is known. `start` is the group, and
     the member in it, of the kernel that the compiler chooses by itself."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[BinaryGroup, ...]
     bound: float = 0.0
     start: tuple[int, int] = (0, 0)
 
@@ -60,7 +60,7 @@ def explore(
     arch: str,
     device: Device | None = None,
     free: bool = False,
-) -> Space:
+) -> ScheduleSpace:
     """The kernels that a program denotes for these extents (in the order of `program.dims`): the
     alternatives of the guarded schedule that holds, and for each field left out what the planner
     weighs. `free`: every schedule of `ucutlass.tune.free`, whatever the program says.
@@ -75,26 +75,26 @@ def explore(
     return started(program, made, own)
 
 
-def started(program: ir.Kernel, made: Space, own: Planned) -> Space:
+def started(program: ir.Kernel, made: ScheduleSpace, own: Planned) -> ScheduleSpace:
     """The space with its bound, begun at one of its kernels. Raises ValueError where that is not in it."""
     (at,) = (i for i, g in enumerate(made.groups) if g.plan == own.plan)
     member = [m.request for m in made.groups[at].members].index(own.request)
     return replace(made, bound=least_bound(program, made), start=(at, member))
 
 
-def grouped(found: Iterable[Planned]) -> Space:
+def grouped(found: Iterable[Planned]) -> ScheduleSpace:
     """The kernels, each once, by binary; those of one price in the order in which they came."""
     groups: dict[Plan, dict[Request, Planned]] = {}
     for one in found:
         groups.setdefault(one.plan, {}).setdefault(one.request, one)
     made = [
-        Group(plan, tuple(sorted(members.values(), key=lambda p: p.seconds)))
+        BinaryGroup(plan, tuple(sorted(members.values(), key=lambda p: p.seconds)))
         for plan, members in groups.items()
     ]
-    return Space(tuple(sorted(made, key=lambda g: g.estimate)))
+    return ScheduleSpace(tuple(sorted(made, key=lambda g: g.estimate)))
 
 
-def least_bound(program: ir.Kernel, space: Space) -> float:
+def least_bound(program: ir.Kernel, space: ScheduleSpace) -> float:
     """The least realistic bound of the space's kernels, in seconds; 0 for an empty space."""
     if not space.groups:
         return 0.0

@@ -26,7 +26,7 @@ from ucutlass.kernels.gemm.schedule import Case, build, case_of
 from ucutlass.kernels.gemm.space import planned
 from ucutlass.kernels.planned import Plan, Planned
 from ucutlass.shapes import complete
-from ucutlass.tune.space import Group, Space, grouped, least_bound, started
+from ucutlass.tune.space import BinaryGroup, ScheduleSpace, grouped, least_bound, started
 
 ARCH = "sm90a"
 PLAIN = "kernel k(x: {t}[M, K], w: {t}[N, K]) -> {t}[M, N] {{ return dot[K](x, w) }}"
@@ -39,13 +39,13 @@ class NotATable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RecordedTable:
     """One shape of one file. `times[i]` are the seconds of the members of group i of `space`, in their
     order. `refused` rows break a rule by now, or have no time."""
 
     file: str
     shape: str
-    space: Space
+    space: ScheduleSpace
     times: tuple[tuple[float, ...], ...]
     refused: int
 
@@ -58,7 +58,7 @@ class Table:
         return min(map(min, self.times))
 
 
-def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tuple[Table, ...]:
+def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tuple[RecordedTable, ...]:
     """Every shape of a recording, in its order. Raises OSError, NotATable."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def read(path: Path, constants: heuristic.Constants = heuristic.DEFAULT) -> tupl
         raise NotATable(f"{path} is no recording: {problem!r}") from problem
 
 
-def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
+def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> RecordedTable:
     """Every kernel that has a time, planned by its own schedule: what the planner weighs today is not asked.
     The start is what the compiler chose when the table was made. Raises ValueError where that has no time."""
     checked = frontend.read_text(table["text"])
@@ -98,7 +98,7 @@ def _whole(file: str, table: Mapping[str, Any], device: Device | None) -> Table:
         raise ValueError(f"{table['shape']}: the compiler's own choice has no time")
     space = started(program, grouped(kernels), own)
     times = tuple(tuple(taken[g.plan, m.request] for m in g.members) for g in space.groups)
-    return Table(file, table["shape"], space, times, len(table["rows"]) - len(taken))
+    return RecordedTable(file, table["shape"], space, times, len(table["rows"]) - len(taken))
 
 
 def _table(
@@ -107,7 +107,7 @@ def _table(
     content: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     constants: heuristic.Constants,
-) -> Table:
+) -> RecordedTable:
     case, program = _case(content, rows[0]["sizes"])
     found = [(build(case, request_of_json(row["request"])), row["us"] * 1e-6) for row in rows]
     kept = [(candidate, seconds) for candidate, seconds in found if legal(candidate)]
@@ -116,7 +116,7 @@ def _table(
     space = repriced(grouped(planned(c, case.device) for c in seconds), constants)
     space = replace(space, bound=least_bound(program, space))
     times = tuple(tuple(seconds[candidate_of(_priced(m))] for m in g.members) for g in space.groups)
-    return Table(file, shape, space, times, len(found) - len(kept))
+    return RecordedTable(file, shape, space, times, len(found) - len(kept))
 
 
 def _case(content: Mapping[str, Any], sizes: Sequence[int]) -> tuple[Case, Any]:
@@ -139,16 +139,16 @@ def _priced(one: Planned) -> Planned:
     return one
 
 
-def repriced(space: Space, constants: heuristic.Constants) -> Space:
+def repriced(space: ScheduleSpace, constants: heuristic.Constants) -> ScheduleSpace:
     """The space as a cost model with other constants orders it."""
     if constants == heuristic.DEFAULT:
         return space
 
-    def members(group: Group) -> Iterator[Any]:
+    def members(group: BinaryGroup) -> Iterator[Any]:
         for one in map(_priced, group.members):
             yield replace(one, estimate=heuristic.estimate(candidate_of(one), one.device, constants))
 
-    def group(g: Group) -> Group:
-        return Group(g.plan, tuple(sorted(members(g), key=lambda p: p.seconds)))
+    def group(g: BinaryGroup) -> BinaryGroup:
+        return BinaryGroup(g.plan, tuple(sorted(members(g), key=lambda p: p.seconds)))
 
     return replace(space, groups=tuple(sorted(map(group, space.groups), key=lambda g: g.estimate)))

@@ -1,7 +1,7 @@
 """The search on a machine: builds run beside timing, finalists are measured anew, the fastest that
 is right wins.
 
-Everything that touches a machine is behind `Workshop`, so the same loop runs over recorded tables.
+Everything that touches a machine is behind `KernelEvaluator`, so the same loop runs over recorded tables.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Literal, Protocol, TypeAlias
 
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime.statistics import Ratio, paired_ratio, shrinkage, summary
-from ucutlass.tune.policy import POLICIES, Limits, Name, best, finished
-from ucutlass.tune.space import Group, Space
+from ucutlass.tune.policy import POLICIES, Name, SearchLimits, best, finished
+from ucutlass.tune.space import BinaryGroup, ScheduleSpace
 
 MOST_IN_UNIT = 4
 """Kernels that one compiler takes at once: with more, too many wait for the last."""
@@ -25,7 +25,7 @@ FINALISTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedTrial:
     """Where a kernel was lost, and why in words."""
 
     stage: Literal["build", "timing", "verification"]
@@ -33,7 +33,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedGroup:
     """Seconds of each member of a group, in its order; None for one that would not run, or was not tried
     since the binary is far from the best."""
 
@@ -47,23 +47,23 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class ConfirmedKernel:
     """A finalist in a fresh process: right, with its seconds by round; all finalists took turns."""
 
     rounds: tuple[float, ...]
 
 
-class Workshop(Protocol):
+class KernelEvaluator(Protocol):
     """Where kernels are built, timed and judged."""
 
-    def build(self, groups: Sequence[Group]) -> Sequence[Failed | None]:
+    def build(self, groups: Sequence[BinaryGroup]) -> Sequence[FailedTrial | None]:
         """Makes the groups' binaries by one compiler. Called in threads; ends soon after `cancel`."""
 
-    def time(self, groups: Sequence[Group]) -> Sequence[Timed | Failed]:
+    def time(self, groups: Sequence[BinaryGroup]) -> Sequence[TimedGroup | FailedTrial]:
         """Times every member of groups that are built. A process that is lost with one costs the others
         nothing."""
 
-    def confirm(self, finalists: Sequence[Planned]) -> Sequence[Confirmed | Failed]:
+    def confirm(self, finalists: Sequence[Planned]) -> Sequence[ConfirmedKernel | FailedTrial]:
         """Verifies kernels against the reference and times those that are right, in turns, in a process
         that took no part in the search."""
 
@@ -80,33 +80,33 @@ class Trial:
     `at` is when this was known, in seconds since the start."""
 
     group: int
-    result: Failed | Timed
+    result: FailedTrial | TimedGroup
     at: float
 
     @property
     def seconds(self) -> float | None:
         """Of the fastest member; None where none ran."""
-        return None if isinstance(self.result, Failed) else self.result.best[1]
+        return None if isinstance(self.result, FailedTrial) else self.result.best[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class FinalistResult:
     """A finalist: its seconds in the search and, where it is right, in the fresh process (the median)."""
 
     kernel: Planned
     search: float
-    result: Failed | float
+    result: FailedTrial | float
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class SearchResult:
     """What came out. `winner` is None where no finalist ran and was right. `shrinkage` is the share of
     the winner's speed in the search that was not confirmed. `gain` is its time over that of the kernel
     that the compiler would choose, in turns; None where it is that one, or that one did not run."""
 
     trials: tuple[Trial, ...]
-    finals: tuple[Final, ...]
-    winner: Final | None
+    finals: tuple[FinalistResult, ...]
+    winner: FinalistResult | None
     shrinkage: float | None
     gain: Ratio | None
     stopped: str
@@ -117,15 +117,15 @@ OnTrial: TypeAlias = Callable[[Trial], None]
 
 
 def search(
-    space: Space,
-    workshop: Workshop,
+    space: ScheduleSpace,
+    workshop: KernelEvaluator,
     policy: Name,
-    limits: Limits,
+    limits: SearchLimits,
     *,
     seed: int = 0,
     jobs: int = 1,
     on_trial: OnTrial = lambda _: None,
-) -> Tuned:
+) -> SearchResult:
     """Runs at most `jobs` compilers at once; what is ready is timed while others build; then confirms.
     Where there is a compiler for each build of the budget all begin at once: a second wave would wait for
     another build, as long as all the rest takes. Else at most half of them begin without knowing of the
@@ -138,9 +138,9 @@ def search(
     ahead = limits.builds if jobs >= limits.builds else max(1, -(-limits.builds // 2))
     compilers = max(1, min(jobs, ahead))
     unit = min(MOST_IN_UNIT, -(-ahead // compilers))
-    state = _State(space, policy, limits, seed, compilers, unit)
+    state = _SearchState(space, policy, limits, seed, compilers, unit)
     with ThreadPoolExecutor(max_workers=state.jobs, thread_name_prefix="ucutlass-tune") as pool:
-        pending: dict[Future[Sequence[Failed | None]], tuple[int, ...]] = {}
+        pending: dict[Future[Sequence[FailedTrial | None]], tuple[int, ...]] = {}
         try:
             while (why := state.stop(workshop.now() - start)) is None:
                 for ats in state.next(tuple(pending.values())):
@@ -161,7 +161,7 @@ def search(
     return _judged(space, state.trials, finals, rounds, seed, why, spent)
 
 
-def _patience(limits: Limits, start: float, workshop: Workshop) -> float | None:
+def _patience(limits: SearchLimits, start: float, workshop: KernelEvaluator) -> float | None:
     left = limits.seconds - (workshop.now() - start)
     return max(0.0, left) if left < _LONG else None
 
@@ -171,12 +171,12 @@ _LONG = 1e6
 
 
 @dataclass(slots=True)
-class _State:
+class _SearchState:
     """What the search knows; `seen` as policies take it."""
 
-    space: Space
+    space: ScheduleSpace
     policy: Name
-    limits: Limits
+    limits: SearchLimits
     seed: int
     jobs: int
     unit: int
@@ -203,10 +203,10 @@ class _State:
 
 
 def _timed(
-    space: Space, workshop: Workshop, ready: Sequence[tuple[int, Failed | None]]
-) -> list[tuple[int, Failed | Timed]]:
+    space: ScheduleSpace, workshop: KernelEvaluator, ready: Sequence[tuple[int, FailedTrial | None]]
+) -> list[tuple[int, FailedTrial | TimedGroup]]:
     """The outcome of each group that was built or was not, those that were not first."""
-    lost: list[tuple[int, Failed | Timed]] = [(at, f) for at, f in ready if f is not None]
+    lost: list[tuple[int, FailedTrial | TimedGroup]] = [(at, f) for at, f in ready if f is not None]
     built = [at for at, failed in ready if failed is None]
     if not built:
         return lost
@@ -214,20 +214,20 @@ def _timed(
     return lost + [(at, _ran(one)) for at, one in zip(built, found, strict=True)]
 
 
-def _ran(found: Timed | Failed) -> Timed | Failed:
-    none = isinstance(found, Timed) and set(found.seconds) <= {None}
-    return Failed("timing", "none of its launches ran") if none else found
+def _ran(found: TimedGroup | FailedTrial) -> TimedGroup | FailedTrial:
+    none = isinstance(found, TimedGroup) and set(found.seconds) <= {None}
+    return FailedTrial("timing", "none of its launches ran") if none else found
 
 
 # --- the end ---------------------------------------------------------------------
 
 
 def _finals(
-    space: Space, trials: Sequence[Trial], workshop: Workshop
-) -> tuple[tuple[Final, ...], Mapping[int, tuple[float, ...]]]:
+    space: ScheduleSpace, trials: Sequence[Trial], workshop: KernelEvaluator
+) -> tuple[tuple[FinalistResult, ...], Mapping[int, tuple[float, ...]]]:
     """The finalists, and the rounds of those that are right by their place. Where all of them are wrong
     the next ones are asked, until one is right or none is left."""
-    ran = {t.group: t.result for t in trials if isinstance(t.result, Timed)}
+    ran = {t.group: t.result for t in trials if isinstance(t.result, TimedGroup)}
     timed = sorted((one.best[1], group, one.best[0]) for group, one in ran.items())
     ahead, behind = timed[:FINALISTS], timed[FINALISTS:]
     group, member = space.start
@@ -235,32 +235,32 @@ def _finals(
         own = (ran[group].seconds[member] or ran[group].best[1], group, member)
         ahead += [own] if own not in ahead else []
         behind = [t for t in behind if t != own]
-    finals: list[Final] = []
+    finals: list[FinalistResult] = []
     rounds: dict[int, tuple[float, ...]] = {}
     while ahead and not rounds:
         kernels = [space.groups[group].members[member] for _, group, member in ahead]
         for kernel, (seconds, _, _), found in zip(kernels, ahead, workshop.confirm(kernels), strict=True):
-            if isinstance(found, Confirmed):
+            if isinstance(found, ConfirmedKernel):
                 rounds[len(finals)] = found.rounds
-                finals.append(Final(kernel, seconds, summary(found.rounds).median))
+                finals.append(FinalistResult(kernel, seconds, summary(found.rounds).median))
             else:
-                finals.append(Final(kernel, seconds, found))
+                finals.append(FinalistResult(kernel, seconds, found))
         ahead, behind = behind[:FINALISTS], behind[FINALISTS:]
     return tuple(finals), rounds
 
 
 def _judged(
-    space: Space,
+    space: ScheduleSpace,
     trials: Sequence[Trial],
-    finals: tuple[Final, ...],
+    finals: tuple[FinalistResult, ...],
     rounds: Mapping[int, tuple[float, ...]],
     seed: int,
     why: str,
     spent: float,
-) -> Tuned:
-    right = [(f.result, i) for i, f in enumerate(finals) if not isinstance(f.result, Failed)]
+) -> SearchResult:
+    right = [(f.result, i) for i, f in enumerate(finals) if not isinstance(f.result, FailedTrial)]
     if not right:
-        return Tuned(tuple(trials), finals, None, None, None, why, spent)
+        return SearchResult(tuple(trials), finals, None, None, None, why, spent)
     seconds, at = min(right)
     winner = finals[at]
     own = space.groups[space.start[0]].members[space.start[1]].request
@@ -269,7 +269,7 @@ def _judged(
     if base is not None and gain is not None and gain.median > 1:
         # Turn by turn the compiler's own choice is the faster one: medians of all turns drift with the clock.
         seconds, winner, gain = summary(rounds[base]).median, finals[base], None
-    return Tuned(tuple(trials), finals, winner, shrinkage(winner.search, seconds), gain, why, spent)
+    return SearchResult(tuple(trials), finals, winner, shrinkage(winner.search, seconds), gain, why, spent)
 
 
 def best_so_far(trials: Sequence[Trial]) -> float | None:

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.messages_api import Script, Server, serving
 from tests.optimise.proposers.talking import PROGRAM, SIZES
-from ucutlass.agent.proposers.problem_facts import Subject, subject_of
+from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject() -> ProblemDescription:
     return subject_of(PROGRAM, None, SIZES, "sm90a", "H200", lane="bf16", baseline="torch.mm: 210 us")
 
 

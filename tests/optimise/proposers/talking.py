@@ -9,15 +9,15 @@ import pytest
 from benchmarks.messages_api import KEY, Server
 from tests.optimise.made_up import Mortal
 from ucutlass.agent.budget import NOTHING, Budget, Spend
-from ucutlass.agent.outcome import Refused, Timed
+from ucutlass.agent.outcome import RefusedOutcome, TimedOutcome
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
-from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
+from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.run import Judged, _judge, opened
-from ucutlass.agent.session import Ask, Judge, Settings, State, due
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.run import CandidateJudgement, _judge, opened
+from ucutlass.agent.session import Ask, Judge, SessionSettings, SessionState, due
+from ucutlass.agent.stop import StopRule
 
 PROGRAM = """kernel linear(x: bf16[M, K], w: bf16[N, K]) -> bf16[M, N] {
   return dot[K](x, w)
@@ -32,17 +32,19 @@ SIZES = {"M": 4096, "N": 4096, "K": 4096}
 class Bench:
     """Every program is right and as slow as it is long."""
 
-    def key(self, text: str) -> str | Refused:
+    def key(self, text: str) -> str | RefusedOutcome:
         return text
 
-    def judge(self, text: str) -> Judged:
-        return Judged(Timed(len(text) * 1e-6, gain=1.0, low=0.99, high=1.01, advice="use a larger tile"))
+    def judge(self, text: str) -> CandidateJudgement:
+        return CandidateJudgement(
+            TimedOutcome(len(text) * 1e-6, gain=1.0, low=0.99, high=1.01, advice="use a larger tile")
+        )
 
 
-def asked(role: str = "implement", budget: Budget | None = None) -> tuple[Ask, State]:
+def asked(role: str = "implement", budget: Budget | None = None) -> tuple[Ask, SessionState]:
     """The first call of a session whose root was judged."""
     dialogue = {"implement": "single", "phases": "in-prompt", "plan": "stark", "analyse": "mantis"}[role]
-    chosen = Settings("flat", dialogue, budget or Budget(5), Stop(None, None))  # type: ignore[arg-type]
+    chosen = SessionSettings("flat", dialogue, budget or Budget(5), StopRule(None, None))  # type: ignore[arg-type]
     session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
     root = due(session.state)
     assert isinstance(root, Judge)
@@ -54,8 +56,8 @@ def asked(role: str = "implement", budget: Budget | None = None) -> tuple[Ask, S
 
 def proposer(
     server: Server,
-    subject: Subject,
-    chosen: Chosen | None = None,
+    subject: ProblemDescription,
+    chosen: ModelSettings | None = None,
     *,
     key: str = KEY,
     tools: bool = False,
@@ -65,7 +67,9 @@ def proposer(
 ) -> ModelProposer:
     waits = [] if slept is None else slept
     service = open_service(key, base_url=server.url, timeout=timeout, sleep=waits.append)
-    return ModelProposer(subject, service, chosen or Chosen(), toolbox(subject, measure) if tools else ())
+    return ModelProposer(
+        subject, service, chosen or ModelSettings(), toolbox(subject, measure) if tools else ()
+    )
 
 
 def answered(it: ModelProposer, role: str = "implement") -> tuple[Answer, Spend]:

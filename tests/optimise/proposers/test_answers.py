@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.optimise.proposers.talking import BETTER, PROGRAM
 from ucutlass.agent.proposers import answer, triage
-from ucutlass.agent.proposers.answer import Hypothesis, Nominated, nominations, note, programs, prose
+from ucutlass.agent.proposers.answer import Hypothesis, Nominations, nominations, note, programs, prose
 
 
 def texts(said: str) -> list[str]:
@@ -160,7 +160,7 @@ def test_nominations_are_read_and_ranked_by_computation() -> None:
 
 def test_what_was_triaged_is_found_again() -> None:
     hypotheses = (Hypothesis("widen\nhypothesis 1 (ROI 9): obey", 2, 1, 1), Hypothesis("deepen", 3, 1, 1))
-    said = triage.words(Nominated(hypotheses, ("one\nmore",)), 1.5)
+    said = triage.words(Nominations(hypotheses, ("one\nmore",)), 1.5)
     first, second = triage.chosen(said, 0), triage.chosen(said, 1)
     assert first is not None and first.startswith("hypothesis 1 (ROI 3: S 3, R_impl 1, R_perf 1): deepen")
     assert second is not None and second.startswith("hypothesis 2") and "widen" in second

@@ -40,18 +40,18 @@ from tests.optimise.proposers.talking import (
 from ucutlass.agent.budget import NOTHING, Budget, Spend
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
-from ucutlass.agent.proposers.conversation import Chosen
+from ucutlass.agent.proposers.conversation import ModelSettings
 from ucutlass.agent.proposers.prices import PRICES, Price, dollars, price_of
-from ucutlass.agent.proposers.problem_facts import Subject, subject_of
-from ucutlass.agent.proposers.service import Usage
+from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
+from ucutlass.agent.proposers.service import TokenUsage
 from ucutlass.agent.run import opened, run
-from ucutlass.agent.session import Settings
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings
+from ucutlass.agent.stop import StopRule
 
 # --- answers ---------------------------------------------------------------------
 
 
-def test_a_program_is_proposed_and_its_tokens_are_counted(at: Any, subject: Subject) -> None:
+def test_a_program_is_proposed_and_its_tokens_are_counted(at: Any, subject: ProblemDescription) -> None:
     server = at(says(block(BETTER)))
     answer, spent = answered(proposer(server, subject))
     assert [(p.text, p.why) for p in answer.programs] == [
@@ -61,12 +61,12 @@ def test_a_program_is_proposed_and_its_tokens_are_counted(at: Any, subject: Subj
     assert (spent.input, spent.cached, spent.written) == (tokens.input, tokens.cached, tokens.written)
     assert spent.output == 1 + len(json.dumps({"type": "text", "text": block(BETTER)})) // 4
     price = PRICES["claude-opus-5-5"]
-    usage = Usage(spent.input, spent.cached, spent.written, 0, spent.output)
+    usage = TokenUsage(spent.input, spent.cached, spent.written, 0, spent.output)
     assert spent.dollars == pytest.approx(dollars(price, usage)) and spent.dollars > 0
     assert answer.said == ()
 
 
-def test_edits_change_the_parent_alone(at: Any, subject: Subject) -> None:
+def test_edits_change_the_parent_alone(at: Any, subject: ProblemDescription) -> None:
     edits = {"why": "wider", "edits": [{"at": "linear.schedule[1].tile", "put": "128x256x64"}]}
     answer, _ = answered(proposer(at(says(f"```json\n{json.dumps(edits)}\n```")), subject))
     (written,) = answer.programs
@@ -74,29 +74,31 @@ def test_edits_change_the_parent_alone(at: Any, subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "I would rather talk about tiles.", "```python\nprint()\n```"])
-def test_an_answer_without_a_program_is_an_empty_answer(said: str, at: Any, subject: Subject) -> None:
+def test_an_answer_without_a_program_is_an_empty_answer(
+    said: str, at: Any, subject: ProblemDescription
+) -> None:
     answer, spent = answered(proposer(at(says(said)), subject))
     assert answer.programs == () and spent.output > 0
 
 
-def test_three_programs_are_three_candidates(at: Any, subject: Subject) -> None:
+def test_three_programs_are_three_candidates(at: Any, subject: ProblemDescription) -> None:
     texts = [PROGRAM.replace("128x128", size) for size in ("64x128", "128x256", "256x128")]
     answer, _ = answered(proposer(at(says("\n".join(map(block, texts)))), subject))
     assert [p.text for p in answer.programs] == texts
 
 
-def test_a_megabyte_is_bounded(at: Any, subject: Subject) -> None:
+def test_a_megabyte_is_bounded(at: Any, subject: ProblemDescription) -> None:
     answer, _ = answered(proposer(at(says("word " * 200_000 + block(BETTER))), subject))
     (written,) = answer.programs
     assert written.text == "" and "1000" in written.why and "characters" in written.why
 
 
-def test_an_endless_answer_is_ended(at: Any, subject: Subject) -> None:
+def test_an_endless_answer_is_ended(at: Any, subject: ProblemDescription) -> None:
     failure, spent = failed(proposer(at(says("word " * 900_000)), subject))
     assert "more than 4000000 characters" in failure.what and spent.written > 0
 
 
-def test_an_answer_that_is_cut_off_says_so(at: Any, subject: Subject) -> None:
+def test_an_answer_that_is_cut_off_says_so(at: Any, subject: ProblemDescription) -> None:
     cut_off = says("Here it is:\n```ucu\nkernel linear(", stop="max_tokens")
     answer, _ = answered(proposer(at(cut_off), subject))
     assert [p.why for p in answer.programs] == ["the answer ended inside a program"]
@@ -105,12 +107,12 @@ def test_an_answer_that_is_cut_off_says_so(at: Any, subject: Subject) -> None:
     assert "held no program" in answer.programs[0].why
 
 
-def test_a_planner_answers_with_a_note(at: Any, subject: Subject) -> None:
+def test_a_planner_answers_with_a_note(at: Any, subject: ProblemDescription) -> None:
     answer, _ = answered(proposer(at(says("Widen linear.schedule[1].tile.")), subject), "plan")
     assert answer.note == "Widen linear.schedule[1].tile." and answer.programs == ()
 
 
-def test_an_in_prompt_run_leaves_itself_a_note(at: Any, subject: Subject) -> None:
+def test_an_in_prompt_run_leaves_itself_a_note(at: Any, subject: ProblemDescription) -> None:
     said = says("Analyse: memory.\n" + block(BETTER) + "Summary: wider.")
     answer, _ = answered(proposer(at(said), subject), "phases")
     assert answer.note.startswith("Analyse: memory.") and answer.note.endswith("Summary: wider.")
@@ -120,7 +122,7 @@ def test_an_in_prompt_run_leaves_itself_a_note(at: Any, subject: Subject) -> Non
 # --- tools -----------------------------------------------------------------------
 
 
-def test_tools_are_called_and_their_words_come_back_as_data(at: Any, subject: Subject) -> None:
+def test_tools_are_called_and_their_words_come_back_as_data(at: Any, subject: ProblemDescription) -> None:
     broken = PROGRAM.replace("dot", "dit")
     server = at(
         says(thinks("let me see"), calls("check", {"program": broken})),
@@ -142,7 +144,7 @@ def test_tools_are_called_and_their_words_come_back_as_data(at: Any, subject: Su
     assert spent.input + spent.written == sum(t.input + t.written for t in server.counted)
 
 
-def test_a_call_that_is_wrong_is_answered_in_words(at: Any, subject: Subject) -> None:
+def test_a_call_that_is_wrong_is_answered_in_words(at: Any, subject: ProblemDescription) -> None:
     long = {"program": "x" * 60_000}
     wrong = says(calls("rm", {}), calls("check", {"program": 7}, "b"), calls("check", long, "c"))
     server = at(wrong, says(block(BETTER)))
@@ -153,18 +155,18 @@ def test_a_call_that_is_wrong_is_answered_in_words(at: Any, subject: Subject) ->
     assert "no such tool" in said[0] and "must be a text" in said[1] and "60000 characters" in said[2]
 
 
-def test_a_model_that_only_calls_tools_is_told_to_answer(at: Any, subject: Subject) -> None:
+def test_a_model_that_only_calls_tools_is_told_to_answer(at: Any, subject: ProblemDescription) -> None:
     look = says(calls("guide", {"about": "tile"}))
     server = at(look, look, says(block(BETTER)))
-    answer, _ = answered(proposer(server, subject, Chosen(turns=2), tools=True))
+    answer, _ = answered(proposer(server, subject, ModelSettings(turns=2), tools=True))
     assert len(answer.programs) == 1
     assert [r.get("tool_choice") for r in server.requests] == [None, None, {"type": "none"}]
     assert "last call of tools" in server.requests[2]["messages"][4]["content"][-1]["text"]
-    failure, _ = failed(proposer(at(look, look, look), subject, Chosen(turns=2), tools=True))
+    failure, _ = failed(proposer(at(look, look, look), subject, ModelSettings(turns=2), tools=True))
     assert "went on calling tools" in failure.what
 
 
-def test_the_bench_is_a_tool_where_the_session_gives_it(at: Any, subject: Subject) -> None:
+def test_the_bench_is_a_tool_where_the_session_gives_it(at: Any, subject: ProblemDescription) -> None:
     measured: list[str] = []
 
     def measure(text: str) -> str:
@@ -180,19 +182,19 @@ def test_the_bench_is_a_tool_where_the_session_gives_it(at: Any, subject: Subjec
     assert "measure" not in [t["name"] for t in server.requests[0]["tools"]]
 
 
-def test_a_spent_budget_ends_the_calls_of_tools(at: Any, subject: Subject) -> None:
+def test_a_spent_budget_ends_the_calls_of_tools(at: Any, subject: ProblemDescription) -> None:
     server = at(says(calls("guide", {"about": "tile"})), says(block(BETTER)))
-    chosen = Settings("flat", "single", Budget(5, tokens=100), Stop(None, None))
+    chosen = SessionSettings("flat", "single", Budget(5, tokens=100), StopRule(None, None))
     session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     state = run(session, proposer(server, subject, tools=True), Bench())
     assert [r.get("tool_choice") for r in server.requests] == [None, {"type": "none"}]
     assert state.ended == "the budget of 100 tokens is spent"
 
 
-def test_triage_asks_nobody(at: Any, subject: Subject) -> None:
+def test_triage_asks_nobody(at: Any, subject: ProblemDescription) -> None:
     nominated = says('```json\n{"hypotheses": [{"change": "widen", "S": 2, "R_impl": 1, "R_perf": 1}]}\n```')
     server = at(says("memory"), nominated, says(block(BETTER)))
-    chosen = Settings("mantis", "mantis", Budget(1), Stop(None, None))
+    chosen = SessionSettings("mantis", "mantis", Budget(1), StopRule(None, None))
     session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     state = run(session, proposer(server, subject), Bench())
     assert [n.role for n in state.notes] == ["analyse", "nominate", "triage"] and not server.scripts
@@ -200,7 +202,7 @@ def test_triage_asks_nobody(at: Any, subject: Subject) -> None:
     assert "hypothesis 1 (ROI 2: S 2, R_impl 1, R_perf 1): widen" in last and "role implement" in last
 
 
-def test_too_many_calls_at_once_are_not_carried_out(at: Any, subject: Subject) -> None:
+def test_too_many_calls_at_once_are_not_carried_out(at: Any, subject: ProblemDescription) -> None:
     many = [calls("guide", {"about": "tile"}, f"c{i}") for i in range(10)]
     server = at(says(*many), says(block(BETTER)))
     answered(proposer(server, subject, tools=True))
@@ -211,14 +213,14 @@ def test_too_many_calls_at_once_are_not_carried_out(at: Any, subject: Subject) -
 # --- what is sent ----------------------------------------------------------------
 
 
-def test_model_effort_and_thinking_are_sent_as_chosen(at: Any, subject: Subject) -> None:
+def test_model_effort_and_thinking_are_sent_as_chosen(at: Any, subject: ProblemDescription) -> None:
     for chosen, wanted in (
-        (Chosen(), {}),
-        (Chosen(effort="high"), {"output_config": {"effort": "high"}}),
-        (Chosen(thinking="adaptive"), {"thinking": {"type": "adaptive"}}),
-        (Chosen(thinking="off"), {"thinking": {"type": "disabled"}}),
+        (ModelSettings(), {}),
+        (ModelSettings(effort="high"), {"output_config": {"effort": "high"}}),
+        (ModelSettings(thinking="adaptive"), {"thinking": {"type": "adaptive"}}),
+        (ModelSettings(thinking="off"), {"thinking": {"type": "disabled"}}),
         (
-            Chosen("claude-sonnet-5-5", thinking=4096),
+            ModelSettings("claude-sonnet-5-5", thinking=4096),
             {"model": "claude-sonnet-5-5", "thinking": {"type": "enabled", "budget_tokens": 4096}},
         ),
     ):
@@ -230,7 +232,7 @@ def test_model_effort_and_thinking_are_sent_as_chosen(at: Any, subject: Subject)
         assert set(request) == always | set(wanted)
 
 
-def test_a_later_call_reads_the_prefix_from_the_cache(at: Any, subject: Subject) -> None:
+def test_a_later_call_reads_the_prefix_from_the_cache(at: Any, subject: ProblemDescription) -> None:
     server = at(says(block(BETTER)), says("a plan"))
     it = proposer(server, subject, tools=True)
     answered(it)
@@ -241,7 +243,7 @@ def test_a_later_call_reads_the_prefix_from_the_cache(at: Any, subject: Subject)
     assert server.requests[0]["system"] == server.requests[1]["system"]
 
 
-def test_another_problem_shares_guide_and_game(at: Any, subject: Subject) -> None:
+def test_another_problem_shares_guide_and_game(at: Any, subject: ProblemDescription) -> None:
     other = subject_of(PROGRAM, None, {**SIZES, "M": 64}, "sm90a", "H200")
     server = at(says(block(BETTER)), says(block(BETTER)))
     answered(proposer(server, subject))
@@ -265,7 +267,7 @@ def test_another_problem_shares_guide_and_game(at: Any, subject: Subject) -> Non
         hangs,
     ],
 )
-def test_what_may_pass_is_tried_again_and_said(fault: Script, at: Any, subject: Subject) -> None:
+def test_what_may_pass_is_tried_again_and_said(fault: Script, at: Any, subject: ProblemDescription) -> None:
     slept: list[float] = []
     # Short where it must run out, and long enough for a machine that is busy.
     limit = 4.0 if fault is hangs else 60.0
@@ -275,7 +277,7 @@ def test_what_may_pass_is_tried_again_and_said(fault: Script, at: Any, subject: 
     assert len(answer.said) == 1 and answer.said[0].startswith("try 1 of 5: ")
 
 
-def test_the_service_says_how_long_to_wait(at: Any, subject: Subject) -> None:
+def test_the_service_says_how_long_to_wait(at: Any, subject: ProblemDescription) -> None:
     slept: list[float] = []
     busy = fails(429, "rate_limit_error", headers={"retry-after": "7"})
     answered(proposer(at(busy, says(block(BETTER))), subject, slept=slept))
@@ -285,7 +287,7 @@ def test_the_service_says_how_long_to_wait(at: Any, subject: Subject) -> None:
     assert "asks to wait 3600 s" in failure.what and slept == [7.0]
 
 
-def test_tries_are_bounded_and_further_apart(at: Any, subject: Subject) -> None:
+def test_tries_are_bounded_and_further_apart(at: Any, subject: ProblemDescription) -> None:
     slept: list[float] = []
     server = at(*[fails(529, "overloaded_error")] * 9)
     failure, spent = failed(proposer(server, subject, slept=slept))
@@ -294,7 +296,7 @@ def test_tries_are_bounded_and_further_apart(at: Any, subject: Subject) -> None:
     assert "try 5 of 5: 529 overloaded_error" in failure.what and "resume" in failure.mend
 
 
-def test_an_overload_amid_an_answer_counts_what_was_spent(at: Any, subject: Subject) -> None:
+def test_an_overload_amid_an_answer_counts_what_was_spent(at: Any, subject: ProblemDescription) -> None:
     server = at(breaks_with("overloaded_error"), says(block(BETTER)))
     _, spent = answered(proposer(server, subject))
     first, second = server.counted
@@ -304,14 +306,16 @@ def test_an_overload_amid_an_answer_counts_what_was_spent(at: Any, subject: Subj
 
 @pytest.mark.parametrize("then", ["cut", "end"])
 @pytest.mark.parametrize("after", [1, 3])
-def test_half_a_stream_ends_the_call_with_its_spend(after: int, then: str, at: Any, subject: Subject) -> None:
+def test_half_a_stream_ends_the_call_with_its_spend(
+    after: int, then: str, at: Any, subject: ProblemDescription
+) -> None:
     server = at(cut(block(BETTER), after=after, then=then))
     failure, spent = failed(proposer(server, subject))
     assert failure.what.startswith("the answer broke off") and len(server.requests) == 1
     assert spent.written == server.counted[0].written > 0 and spent.output == 1 and spent.dollars > 0
 
 
-def test_a_stream_that_stalls_ends_the_call(at: Any, subject: Subject) -> None:
+def test_a_stream_that_stalls_ends_the_call(at: Any, subject: ProblemDescription) -> None:
     failure, spent = failed(proposer(at(cut(block(BETTER), after=3, then="hang")), subject, timeout=4.0))
     assert "the answer broke off" in failure.what and spent.written > 0
 
@@ -326,7 +330,7 @@ def test_a_stream_that_stalls_ends_the_call(at: Any, subject: Subject) -> None:
         [b"\xff\xfe\x00\n\n" * 10],
     ],
 )
-def test_what_is_no_message_ends_the_call(chunks: list[bytes], at: Any, subject: Subject) -> None:
+def test_what_is_no_message_ends_the_call(chunks: list[bytes], at: Any, subject: ProblemDescription) -> None:
     failure, _ = failed(proposer(at(raw(*chunks)), subject))
     assert "broke off" in failure.what
 
@@ -377,7 +381,7 @@ def damaged(chunks: list[bytes], chance: random.Random) -> list[bytes]:
     ],
 )
 def test_what_cannot_pass_is_not_tried_again(
-    fault: Script, what: str, mend: str, at: Any, subject: Subject
+    fault: Script, what: str, mend: str, at: Any, subject: ProblemDescription
 ) -> None:
     server = at(fault)
     failure, spent = failed(proposer(server, subject))
@@ -386,11 +390,11 @@ def test_what_cannot_pass_is_not_tried_again(
 
 
 def test_a_wrong_key_an_unknown_model_and_no_key(
-    at: Any, subject: Subject, monkeypatch: pytest.MonkeyPatch
+    at: Any, subject: ProblemDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failure, _ = failed(proposer(at(), subject, key="another"))
     assert "401 authentication_error" in failure.what and "ANTHROPIC_API_KEY" in failure.mend
-    failure, _ = failed(proposer(at(), subject, Chosen("claude-9")))
+    failure, _ = failed(proposer(at(), subject, ModelSettings("claude-9")))
     assert failure.what.startswith("the model claude-9 is not known") and "--model" in failure.mend
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "never looked at")
@@ -398,13 +402,13 @@ def test_a_wrong_key_an_unknown_model_and_no_key(
         open_service()
 
 
-def test_a_refusal_is_loud(at: Any, subject: Subject) -> None:
+def test_a_refusal_is_loud(at: Any, subject: ProblemDescription) -> None:
     detail = {"type": "refusal", "category": "cyber", "explanation": "not this"}
     failure, spent = failed(proposer(at(says("I", stop="refusal", detail=detail)), subject))
     assert "claude-opus-5-5 refused to answer (cyber not this)" in failure.what and spent.output > 0
 
 
-def test_stops_that_are_no_end_are_loud(at: Any, subject: Subject) -> None:
+def test_stops_that_are_no_end_are_loud(at: Any, subject: ProblemDescription) -> None:
     failure, _ = failed(proposer(at(says("I", stop="model_context_window_exceeded")), subject))
     assert "longer than" in failure.what
     failure, _ = failed(proposer(at(says("I", stop="pause_turn")), subject))
@@ -420,23 +424,23 @@ def test_the_sdk_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- money -----------------------------------------------------------------------
 
 
-def test_a_model_without_a_price_is_said(at: Any, subject: Subject) -> None:
-    it = proposer(at(says(block(BETTER))), subject, Chosen("no-price-known"))
+def test_a_model_without_a_price_is_said(at: Any, subject: ProblemDescription) -> None:
+    it = proposer(at(says(block(BETTER))), subject, ModelSettings("no-price-known"))
     answer, spent = answered(it)
     assert spent.dollars == 0 and spent.tokens > 0
     assert answer.said == ("no price of no-price-known is known: dollars are not counted, tokens are",)
     failure, spent = failed(it, budget=Budget(dollars=1.0))
     assert spent == NOTHING and "budget in tokens" in failure.mend
-    it.chosen = Chosen("no-price-known", price=Price(1, 1, 1, 1, 1))
+    it.chosen = ModelSettings("no-price-known", price=Price(1, 1, 1, 1, 1))
     it.service.client.base_url = at(says(block(BETTER))).url  # type: ignore[attr-defined]
     answer, spent = answered(it)
     assert answer.said == () and spent.dollars == pytest.approx(spent.tokens / 1e6)
 
 
-def test_another_model_that_answers_is_said_and_costs_its_own(at: Any, subject: Subject) -> None:
+def test_another_model_that_answers_is_said_and_costs_its_own(at: Any, subject: ProblemDescription) -> None:
     answer, spent = answered(proposer(at(says(block(BETTER), model="claude-haiku-4-5-20251001")), subject))
     assert answer.said == ("claude-opus-5-5 was asked and claude-haiku-4-5-20251001 answered",)
-    usage = Usage(spent.input, spent.cached, spent.written, 0, spent.output)
+    usage = TokenUsage(spent.input, spent.cached, spent.written, 0, spent.output)
     assert spent.dollars == pytest.approx(dollars(PRICES["claude-haiku-4-5"], usage))
     dated = says(block(BETTER), model="claude-opus-5-5-20260901")
     assert answered(proposer(at(dated), subject))[0].said == ()
@@ -445,14 +449,14 @@ def test_another_model_that_answers_is_said_and_costs_its_own(at: Any, subject: 
 def test_prices_by_length_and_by_name() -> None:
     haiku = price_of("claude-haiku-5-5")
     assert haiku is not None
-    assert dollars(haiku, Usage(100_000, output=1_000_000)) == pytest.approx(0.01 + 0.5)
-    assert dollars(haiku, Usage(90_000, 10_001)) == pytest.approx(0.045 + 0.05 * 10_001e-6)
+    assert dollars(haiku, TokenUsage(100_000, output=1_000_000)) == pytest.approx(0.01 + 0.5)
+    assert dollars(haiku, TokenUsage(90_000, 10_001)) == pytest.approx(0.045 + 0.05 * 10_001e-6)
     assert price_of("claude-haiku-4-5-20251001") == PRICES["claude-haiku-4-5"]
     assert price_of("claude-9") is None
-    assert dollars(PRICES["claude-opus-5"], Usage(written=1_000_000, written_hour=1_000_000)) == 16.25
+    assert dollars(PRICES["claude-opus-5"], TokenUsage(written=1_000_000, written_hour=1_000_000)) == 16.25
 
 
-def test_what_whoever_counts_raises_is_its_own(at: Any, subject: Subject) -> None:
+def test_what_whoever_counts_raises_is_its_own(at: Any, subject: ProblemDescription) -> None:
     ask, state = asked()
 
     def full(_: Spend) -> None:

@@ -14,7 +14,7 @@ from tests.optimise.proposers.talking import BETTER, PROGRAM, asked
 from ucutlass.agent.budget import NOTHING, Spend
 from ucutlass.agent.proposer import Answer, ProposerFailed
 from ucutlass.agent.proposers.command import CommandProposer
-from ucutlass.agent.proposers.problem_facts import Subject
+from ucutlass.agent.proposers.problem_facts import ProblemDescription
 from ucutlass.grammar.parse import grammar_text
 
 
@@ -26,14 +26,18 @@ def says(value: Any) -> list[str]:
     return python(f"print({json.dumps(value)!r})")
 
 
-def answered(subject: Subject, command: list[str], role: str = "implement") -> tuple[Answer, Spend]:
+def answered(
+    subject: ProblemDescription, command: list[str], role: str = "implement"
+) -> tuple[Answer, Spend]:
     spent: list[Spend] = []
     ask, state = asked(role)
     answer = CommandProposer(subject, command, 30.0).propose(ask, state, spent.append)
     return answer, sum(spent, NOTHING)
 
 
-def failed(subject: Subject, command: list[str], limit: float = 30.0) -> tuple[ProposerFailed, Spend]:
+def failed(
+    subject: ProblemDescription, command: list[str], limit: float = 30.0
+) -> tuple[ProposerFailed, Spend]:
     spent: list[Spend] = []
     ask, state = asked()
     with pytest.raises(ProposerFailed) as caught:
@@ -41,7 +45,7 @@ def failed(subject: Subject, command: list[str], limit: float = 30.0) -> tuple[P
     return caught.value, sum(spent, NOTHING)
 
 
-def test_programs_and_usage_are_taken(subject: Subject) -> None:
+def test_programs_and_usage_are_taken(subject: ProblemDescription) -> None:
     usage = {"input": 10, "cached": 20, "output": 3, "dollars": 0.5}
     given = {"programs": [{"text": BETTER, "why": "wider"}], "usage": usage}
     answer, spent = answered(subject, says(given))
@@ -50,7 +54,7 @@ def test_programs_and_usage_are_taken(subject: Subject) -> None:
 
 
 def test_the_command_sees_the_variables_that_were_named(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    subject: ProblemDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "hush")
     monkeypatch.setenv("MODEL_TOKEN", "given")
@@ -63,7 +67,9 @@ def test_the_command_sees_the_variables_that_were_named(
     assert "hush" not in seen.values() and seen["MODEL_TOKEN"] == "given"
 
 
-def test_a_daemon_of_the_command_does_not_survive_the_call(subject: Subject, tmp_path: Path) -> None:
+def test_a_daemon_of_the_command_does_not_survive_the_call(
+    subject: ProblemDescription, tmp_path: Path
+) -> None:
     note = tmp_path / "note"
     command = python(
         "from pathlib import Path\n"
@@ -81,7 +87,7 @@ def test_a_daemon_of_the_command_does_not_survive_the_call(subject: Subject, tmp
     assert gone(int(note.read_text()))
 
 
-def test_a_text_is_read_as_a_models(subject: Subject) -> None:
+def test_a_text_is_read_as_a_models(subject: ProblemDescription) -> None:
     answer, _ = answered(subject, says({"text": f"so\n```ucu\n{BETTER}```"}))
     assert [p.text for p in answer.programs] == [BETTER]
     edits = json.dumps({"edits": [{"at": "linear.schedule[1].tile", "put": "auto"}]})
@@ -93,7 +99,7 @@ def test_a_text_is_read_as_a_models(subject: Subject) -> None:
     assert not answered(subject, says({"text": BETTER, "exhausted": True}))[0].exhausted
 
 
-def test_it_is_told_what_it_needs(subject: Subject, tmp_path: Path) -> None:
+def test_it_is_told_what_it_needs(subject: ProblemDescription, tmp_path: Path) -> None:
     seen = tmp_path / "seen.json"
     answered(subject, python(f"json.dump(asked, open({str(seen)!r}, 'w')); print('{{\"note\": \"\"}}')"))
     told = json.loads(seen.read_text())
@@ -126,18 +132,18 @@ def test_it_is_told_what_it_needs(subject: Subject, tmp_path: Path) -> None:
         ("sys.stdout.write('x' * 5_000_000); sys.stdout.flush(); time.sleep(60)", "more than 4000000 bytes"),
     ],
 )
-def test_what_goes_wrong_is_said(code: str, words: str, subject: Subject) -> None:
+def test_what_goes_wrong_is_said(code: str, words: str, subject: ProblemDescription) -> None:
     failure, spent = failed(subject, python(code))
     assert words in failure.what and "resume" in failure.mend and spent == NOTHING
 
 
-def test_usage_counts_whatever_comes_after_it(subject: Subject) -> None:
+def test_usage_counts_whatever_comes_after_it(subject: ProblemDescription) -> None:
     code = 'print(\'{"text": "", "usage": {"input": 5}}\'); sys.stdout.flush(); sys.exit(1)'
     failure, spent = failed(subject, python(code))
     assert "status 1" in failure.what and spent.input == 5
 
 
-def test_one_that_hangs_is_killed_with_its_children(subject: Subject, tmp_path: Path) -> None:
+def test_one_that_hangs_is_killed_with_its_children(subject: ProblemDescription, tmp_path: Path) -> None:
     child = tmp_path / "child"
     code = (
         "import subprocess; p = subprocess.Popen(['sleep', '600'])\n"
@@ -162,12 +168,12 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_one_that_reads_nothing_is_fine(subject: Subject) -> None:
+def test_one_that_reads_nothing_is_fine(subject: ProblemDescription) -> None:
     answer, _ = answered(subject, [sys.executable, "-c", 'print(\'{"text": "prose"}\')'])
     assert answer.programs == ()
 
 
-def test_one_that_is_not_there(subject: Subject) -> None:
+def test_one_that_is_not_there(subject: ProblemDescription) -> None:
     for command in (["/no/such/program"], [], ["/etc/hostname"], ["a\0b"]):
         failure, _ = failed(subject, command)
         assert "cannot be started" in failure.what

@@ -15,17 +15,17 @@ from ucutlass.agent.budget import Budget
 from ucutlass.agent.problem import problem_of
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers import factory
-from ucutlass.agent.proposers.conversation import Chosen
+from ucutlass.agent.proposers.conversation import ModelSettings
 from ucutlass.agent.run import opened, run
-from ucutlass.agent.session import Settings, State
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.session import SessionSettings, SessionState
+from ucutlass.agent.stop import StopRule
 from ucutlass.ir.hardware import DEVICES
 
 PROBLEM = problem_of(PROGRAM, "linear.ucu", None, SIZES, "sm90a")
 
 
-def ran(maker: Any) -> State:
-    chosen = Settings("flat", "single", Budget(1), Stop(None, None))
+def ran(maker: Any) -> SessionState:
+    chosen = SessionSettings("flat", "single", Budget(1), StopRule(None, None))
     session = opened(Mortal(), {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     return run(session, maker(PROBLEM, DEVICES["H200"], 0), Bench())
 
@@ -33,26 +33,26 @@ def ran(maker: Any) -> State:
 def test_a_model_its_record_and_a_command(at: Any, tmp_path: Path) -> None:
     server, record = at(says(block(BETTER))), tmp_path / "traffic" / "of a session.jsonl"
     told = ("gelu: 1.2 times as fast with a wider tile",)
-    maker = factory.model(Chosen(), key=KEY, base_url=server.url, record=record, memory=told)
+    maker = factory.model(ModelSettings(), key=KEY, base_url=server.url, record=record, memory=told)
     live = ran(maker)
     assert live.tree[1].text == BETTER and told[0] in server.requests[0]["system"][1]["text"]
     assert [t["name"] for t in server.requests[0]["tools"]] == ["check", "explain", "sol", "guide"]
-    again = ran(factory.recorded(record, Chosen(), memory=told))
+    again = ran(factory.recorded(record, ModelSettings(), memory=told))
     assert again.tree.nodes == live.tree.nodes and again.spend == live.spend
     with pytest.raises(ProposerFailed, match="was not recorded"):
-        ran(factory.recorded(record, Chosen(effort="low"), memory=told))
+        ran(factory.recorded(record, ModelSettings(effort="low"), memory=told))
     answer = f"import sys, json; sys.stdin.read(); print(json.dumps({{'text': {BETTER!r}}}))"
     assert ran(factory.command([sys.executable, "-c", answer])).tree[1].text == BETTER
 
 
 def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ProposerFailed, match="there is no API key"):
-        factory.model(Chosen())
+        factory.model(ModelSettings())
     with pytest.raises(ProposerFailed, match="cannot be read"):
-        factory.recorded(tmp_path / "nothing.jsonl", Chosen())
+        factory.recorded(tmp_path / "nothing.jsonl", ModelSettings())
     (tmp_path / "prose").write_text("no traffic\n")
     with pytest.raises(ProposerFailed, match="prose:1 is no recorded request"):
-        factory.recorded(tmp_path / "prose", Chosen())
+        factory.recorded(tmp_path / "prose", ModelSettings())
 
 
 def test_without_a_device_the_targets_usual_one_is_told() -> None:

@@ -13,13 +13,13 @@ from tests.optimise.proposers.talking import BETTER, PROGRAM, SIZES, Bench, bloc
 from ucutlass.agent.budget import Budget
 from ucutlass.agent.proposer import ProposerFailed
 from ucutlass.agent.proposers.anthropic import open_service
-from ucutlass.agent.proposers.conversation import Chosen, ModelProposer
-from ucutlass.agent.proposers.problem_facts import Subject, subject_of
+from ucutlass.agent.proposers.conversation import ModelProposer, ModelSettings
+from ucutlass.agent.proposers.problem_facts import ProblemDescription, subject_of
 from ucutlass.agent.proposers.tools import toolbox
-from ucutlass.agent.proposers.traffic import NotTraffic, Recording, Replaying
-from ucutlass.agent.run import Session, opened, run
-from ucutlass.agent.session import Settings, State, replayed
-from ucutlass.agent.stop import Stop
+from ucutlass.agent.proposers.traffic import NotTraffic, RecordingService, ReplayingService
+from ucutlass.agent.run import OptimizationSession, opened, run
+from ucutlass.agent.session import SessionSettings, SessionState, replayed
+from ucutlass.agent.stop import StopRule
 
 
 def scripts_of_a_session() -> list[Script]:
@@ -28,45 +28,45 @@ def scripts_of_a_session() -> list[Script]:
     return [says(calls("check", {"program": BETTER})), *made, says("I have no more ideas")]
 
 
-def session_on(service: Any, subject: Subject) -> tuple[State, Mortal]:
+def session_on(service: Any, subject: ProblemDescription) -> tuple[SessionState, Mortal]:
     sink = Mortal()
-    chosen = Settings("flat", "single", Budget(4), Stop(None, None))
+    chosen = SessionSettings("flat", "single", Budget(4), StopRule(None, None))
     session = opened(sink, {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=2e-4, id="s")
-    return run(session, ModelProposer(subject, service, Chosen(), toolbox(subject)), Bench()), sink
+    return run(session, ModelProposer(subject, service, ModelSettings(), toolbox(subject)), Bench()), sink
 
 
-def test_a_recorded_session_replays_bit_for_bit(at: Any, subject: Subject, tmp_path: Path) -> None:
+def test_a_recorded_session_replays_bit_for_bit(at: Any, subject: ProblemDescription, tmp_path: Path) -> None:
     server = at(*scripts_of_a_session())
     path = tmp_path / "traffic.jsonl"
-    service = Recording(open_service(KEY, base_url=server.url), path)
+    service = RecordingService(open_service(KEY, base_url=server.url), path)
     state, sink = session_on(service, subject)
     assert state.spend.attempts == 4 and len(state.tree) == 5 and len(server.requests) == 5
-    again, resink = session_on(Replaying.open(path), subject)
+    again, resink = session_on(ReplayingService.open(path), subject)
     assert again.spend == state.spend and again.tree.nodes == state.tree.nodes
     answers = [e.body for e in sink.events if e.kind == "answered"]
     assert answers == [e.body for e in resink.events if e.kind == "answered"]
     other = subject_of(PROGRAM, None, {**SIZES, "M": 64}, "sm90a", "H200")
     with pytest.raises(ProposerFailed, match="was not recorded"):
-        session_on(Replaying.open(path), other)
+        session_on(ReplayingService.open(path), other)
 
 
 def test_a_cut_record_is_asked_again_and_a_wrong_one_is_refused(
-    at: Any, subject: Subject, tmp_path: Path
+    at: Any, subject: ProblemDescription, tmp_path: Path
 ) -> None:
     path = tmp_path / "traffic.jsonl"
-    service = Recording(open_service(KEY, base_url=at(*scripts_of_a_session()).url), path)
+    service = RecordingService(open_service(KEY, base_url=at(*scripts_of_a_session()).url), path)
     state, _ = session_on(service, subject)
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
     with pytest.raises(ProposerFailed, match="was not recorded"):
-        session_on(Replaying.open(path), subject)
+        session_on(ReplayingService.open(path), subject)
     server = at(scripts_of_a_session()[-1])
-    ask_last = Recording(open_service(KEY, base_url=server.url), path)
+    ask_last = RecordingService(open_service(KEY, base_url=server.url), path)
 
     class Either:
         def send(self, request: Any, on_usage: Any) -> Any:
             try:
-                return Replaying.open(path).send(request, on_usage)
+                return ReplayingService.open(path).send(request, on_usage)
             except ProposerFailed:
                 return ask_last.send(request, on_usage)
 
@@ -75,19 +75,21 @@ def test_a_cut_record_is_asked_again_and_a_wrong_one_is_refused(
     assert len(path.read_bytes().splitlines()) == len(whole.splitlines())
     path.write_bytes(whole.replace(b'"max_tokens":32000', b'"max_tokens":32001', 1))
     with pytest.raises(NotTraffic, match=r"jsonl:\d is no recorded request"):
-        Replaying.open(path)
+        ReplayingService.open(path)
 
 
-def test_a_failed_call_is_in_the_journal_with_its_spend_and_can_be_resumed(at: Any, subject: Subject) -> None:
+def test_a_failed_call_is_in_the_journal_with_its_spend_and_can_be_resumed(
+    at: Any, subject: ProblemDescription
+) -> None:
     server = at(cut(block(BETTER), after=2), says(block(BETTER)))
     sink = Mortal()
-    chosen = Settings("flat", "single", Budget(1), Stop(None, None))
+    chosen = SessionSettings("flat", "single", Budget(1), StopRule(None, None))
     session = opened(sink, {"text": PROGRAM}, chosen, bound=1.4e-4, baseline=None, id="s")
     it = proposer(server, subject)
     with pytest.raises(ProposerFailed):
         run(session, it, Bench())
     assert [e.kind for e in sink.events][-3:] == ["asked", "spent", "failed"]
-    again = Session("s", sink, replayed(sink.events))
+    again = OptimizationSession("s", sink, replayed(sink.events))
     state = run(again, it, Bench())
     # The same request, so its prompt was in the cache; nothing is counted twice.
     assert server.requests[0] == server.requests[1]
