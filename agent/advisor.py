@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, Counters, Timing
-from ucutlass.advice.family import advise_any
-from ucutlass.advice.known import facts_about
+from ucutlass.advice import Advice, Counters, TimingFacts
+from ucutlass.advice.family import advise_kernel
+from ucutlass.advice.static_facts import static_facts
 from ucutlass.agent.evidence import BuiltCandidate, artifacts_of
 from ucutlass.agent.gpu_calls import GpuCalls, value
 from ucutlass.agent.outcome import TimedOutcome
@@ -32,7 +32,7 @@ from ucutlass.runtime.profile import cuda_tools, sass
 from ucutlass.runtime.profile.ledger import hit_rates
 from ucutlass.runtime.store import Store
 from ucutlass.shapes import ShapeError, complete
-from ucutlass.sol.bounds import bounds, micro
+from ucutlass.sol.bounds import bounds, microseconds
 from ucutlass.tasks.profile import timing_of
 
 NOT_LOOKED = "not looked at: "
@@ -107,12 +107,12 @@ class Advisor:
             "seed": seed,
             "request": planned.request.given(),
         }
-        timing = self._timed(trial, built, lanes) or Timing(seconds)
-        known = facts_about(subject.checked, kernel, planned, arch)
+        timing = self._timed(trial, built, lanes) or TimingFacts(seconds)
+        known = static_facts(subject.checked, kernel, planned, arch)
         facts = replace(known, build=self._build(built), timing=timing)
         facts = replace(facts, counters=self._counters(trial, built, lanes))
         rates = hit_rates(Store.open().find(kind="advice"), planned.device)
-        return lines(advise_any(facts, rates))
+        return lines(advise_kernel(facts, rates))
 
     def _build(self, built: Built) -> Any:
         tool = cuda_tools.find("cuobjdump", os.environ)
@@ -121,7 +121,7 @@ class Advisor:
             self._missing["disassembly"] = codes.reason
         return sass.build_facts(built.artifact.report, codes)
 
-    def _timed(self, trial: Mapping[str, Any], built: Built, lanes: GpuCalls) -> Timing | None:
+    def _timed(self, trial: Mapping[str, Any], built: Built, lanes: GpuCalls) -> TimingFacts | None:
         asked = dict(trial) | {"energy": False, "versions": dict(built.artifact.versions)}
         outcome = lanes.call("profiled", asked, limit=self.limit, artifacts=artifacts_of(built))
         found = value(outcome, "the profile")
@@ -180,14 +180,14 @@ def _of_kernel(
     planned = frontend.plan_kernel(checked, kernel, extents, arch, device).planned
     named = dict(zip(kernel.dims, extents, strict=True))
     bound = bounds(kernel, named, planned.device).fused.seconds
-    facts = replace(facts_about(checked, kernel, planned, arch), timing=Timing(seconds))
-    told = lines(advise_any(facts))
+    facts = replace(static_facts(checked, kernel, planned, arch), timing=TimingFacts(seconds))
+    told = lines(advise_kernel(facts))
     return [told[0], _standing(planned, seconds, bound), *told[1:]]
 
 
 def _standing(planned: Planned, seconds: float, bound: float) -> str:
     return (
-        f"took {micro(seconds)}, estimated {micro(planned.seconds)}, bound {micro(bound)}: "
+        f"took {microseconds(seconds)}, estimated {microseconds(planned.seconds)}, bound {microseconds(bound)}: "
         f"{bound / seconds:.0%} of the bound's speed"
     )
 
@@ -208,11 +208,11 @@ def _of_pipeline(
         if s.chosen is not None and s.step.kernel is not None
     ]
     others = [s.step.name for s in made.stages if s.chosen is None]
-    parts = [f"{name} {micro(planned.seconds)}" for name, _, planned in known]
+    parts = [f"{name} {microseconds(planned.seconds)}" for name, _, planned in known]
     parts += [f"{name} by torch, not known" for name in others]
-    found = [f"took {micro(seconds)}; estimated by stage: {', '.join(parts)}"]
+    found = [f"took {microseconds(seconds)}; estimated by stage: {', '.join(parts)}"]
     if not known:
         return found
     name, kernel, longest = max(known, key=lambda one: one[2].seconds)
-    told = lines(advise_any(facts_about(checked, kernel, longest, arch)))
+    told = lines(advise_kernel(static_facts(checked, kernel, longest, arch)))
     return [*found, f"stage {name}, {show(longest.request)}: {told[0]}", *told[1:]]

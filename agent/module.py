@@ -19,14 +19,14 @@ from ucutlass.reference.errors import CallError
 from ucutlass.runtime import isolation, system
 from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.module.signature import (
-    Facts,
     Mode,
-    Number,
+    ModuleSignature,
+    NumberSpec,
     Precision,
-    Tensor,
+    TensorSpec,
     Unusable,
-    facts_of_json,
     names,
+    signature_of_json,
 )
 
 LIMIT_SECONDS = 300.0
@@ -42,7 +42,7 @@ class TorchModule:
     source: str
     mode: Mode
     precision: Precision
-    facts: Facts
+    facts: ModuleSignature
 
     def told(self) -> dict[str, Any]:
         """What a process that runs it is given."""
@@ -51,7 +51,7 @@ class TorchModule:
 
 def module_of_json(value: Mapping[str, Any]) -> TorchModule:
     """Raises KeyError, TypeError, ValueError for another's fields."""
-    facts = facts_of_json(value["facts"])
+    facts = signature_of_json(value["facts"])
     return TorchModule(value["file"], value["source"], value["mode"], value["precision"], facts)
 
 
@@ -80,7 +80,7 @@ def read(
     )
     found = answer(outcome, file)
     try:
-        return TorchModule(file, source, mode, precision, facts_of_json(found["facts"]))
+        return TorchModule(file, source, mode, precision, signature_of_json(found["facts"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unusable(file, "unreadable", f"its process sent no facts: {error!r}"[:300]) from error
 
@@ -139,7 +139,7 @@ def meet(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
         said = _unlike(decl, one)
         if said:
             return said
-        shapes.append(one.shape if isinstance(one, Tensor) else None)
+        shapes.append(one.shape if isinstance(one, TensorSpec) else None)
     try:
         sizes = bind(program, shapes)
     except CallError as error:
@@ -150,21 +150,21 @@ def meet(program: ir.Program, module: TorchModule) -> ModuleMatch | str:
     return ModuleMatch(sizes, {decl.name: _key(module.facts, known[decl.name]) for decl in program.params})
 
 
-def listed(known: Mapping[str, Tensor | Number]) -> str:
+def listed(known: Mapping[str, TensorSpec | NumberSpec]) -> str:
     return "; ".join(f"{name}: {one}" for name, one in known.items())
 
 
-def _unlike(decl: ir.ParamDecl, one: Tensor | Number) -> str:
+def _unlike(decl: ir.ParamDecl, one: TensorSpec | NumberSpec) -> str:
     match decl.type, one:
-        case ir.ScalarType(elem), Number(value=value):
+        case ir.ScalarType(elem), NumberSpec(value=value):
             kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
             fits = elem.kind == kind or (elem.kind, kind) == ("float", "int")
             return "" if fits else f"{decl.name} is {one} in the module and a number of type {elem.name} here"
-        case ir.TensorType(elem), Tensor(dtype=dtype):
+        case ir.TensorType(elem), TensorSpec(dtype=dtype):
             if elem.torch == dtype and elem.packed == 1:
                 return ""
             return f"{decl.name} is {one} in the module and {elem.name} here; memory holds {_elem(dtype)}"
-        case ir.ScalarType(), Tensor(dtype=dtype):
+        case ir.ScalarType(), TensorSpec(dtype=dtype):
             return f"{decl.name} is {one} in the module and a number here; write {_elem(dtype)}[..]"
         case _:
             return f"{decl.name} is {one} in the module and a tensor here"
@@ -174,7 +174,7 @@ def _elem(dtype: str) -> str:
     return next((e.name for e in ELEMENTS.values() if e.torch == dtype and e.storable), dtype)
 
 
-def _results(program: ir.Program, facts: Facts, sizes: Mapping[str, int]) -> str:
+def _results(program: ir.Program, facts: ModuleSignature, sizes: Mapping[str, int]) -> str:
     ours = result_types(program)
     if len(ours) != len(facts.results):
         return f"it has {len(ours)} results and the module {len(facts.results)}"
@@ -186,15 +186,15 @@ def _results(program: ir.Program, facts: Facts, sizes: Mapping[str, int]) -> str
     return ""
 
 
-def _key(facts: Facts, one: Tensor | Number) -> str:
+def _key(facts: ModuleSignature, one: TensorSpec | NumberSpec) -> str:
     for at, given in enumerate(facts.inputs):
         if given is one:
             return f"input {at}"
     return f"state {one.name}"
 
 
-def widest(facts: Facts) -> Element | None:
+def widest(facts: ModuleSignature) -> Element | None:
     """The widest floating element among inputs and state that a lane multiplies."""
-    dtypes = {one.dtype for one in (*facts.inputs, *facts.state) if isinstance(one, Tensor)}
+    dtypes = {one.dtype for one in (*facts.inputs, *facts.state) if isinstance(one, TensorSpec)}
     found = [lane.elem for lane in LANES.values() if lane.elem.storable and lane.elem.torch in dtypes]
     return max((e for e in found if e.kind == "float"), key=lambda e: (e.bits, e.mantissa), default=None)

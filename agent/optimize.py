@@ -22,7 +22,7 @@ from ucutlass.agent.session import SessionSettings, SessionState
 from ucutlass.engine.work import Engine
 from ucutlass.ir.hardware import Device
 from ucutlass.shapes import complete
-from ucutlass.sol.bounds import Bounds, bounds
+from ucutlass.sol.bounds import TimeBounds, bounds
 from ucutlass.sol.report import row
 
 ProposerOf = Callable[[OptimizationProblem, Device | None, int], Proposer]
@@ -51,7 +51,7 @@ class Machinery:
     confirms: bool = True
 
 
-def bounds_of_problem(problem: OptimizationProblem, device: Device) -> Bounds:
+def bounds_of_problem(problem: OptimizationProblem, device: Device) -> TimeBounds:
     """What no program can beat; `realistic` has the launch floor."""
     program = frontend.program(frontend.read_text(problem.text, problem.file), problem.program)
     sizes = dict(zip(program.dims, complete(program, problem.sizes), strict=True))

@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.misscheduled import TABLE, Bad
 from ucutlass import frontend, ir
-from ucutlass.advice import RULES, Advice, Edit, Finding, advise, facts_of, finding
+from ucutlass.advice import RULES, Advice, Finding, ScheduleEdit, advise, facts_of, finding
 from ucutlass.backend import source_of, toolchain
 from ucutlass.files import write
 from ucutlass.ir.schedule import Request, request_of_json, scheduled, show
@@ -67,7 +67,7 @@ class Case:
     first: Finding | None
 
     @property
-    def edit(self) -> Edit | None:
+    def edit(self) -> ScheduleEdit | None:
         return self.first.edits[0] if self.first else None
 
     def spoke(self) -> bool:
@@ -126,7 +126,7 @@ def data() -> int:
     """Each rule's first edit against the recorded time of the schedule that it leads to."""
     rows = recorded()
     times = index(rows)
-    ratios: defaultdict[int, list[tuple[float, Edit]]] = defaultdict(list)
+    ratios: defaultdict[int, list[tuple[float, ScheduleEdit]]] = defaultdict(list)
     first: list[float] = []
     silent: list[float] = []
     best: dict[tuple[Any, ...], float] = {}

@@ -10,9 +10,9 @@ import torch
 from ucutlass import ir
 from ucutlass.ir import TensorType
 from ucutlass.pipeline import workspace
-from ucutlass.pipeline.lanes import Lanes
-from ucutlass.pipeline.layout import Layout, Step, layout
-from ucutlass.pipeline.memory import Memory
+from ucutlass.pipeline.memory import WorkspaceLayout
+from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
+from ucutlass.pipeline.streams import StreamAssignment
 from ucutlass.reference.interpreter import TORCH_FUNCTIONS
 from ucutlass.runtime.direct_launch import exposed, rebound
 from ucutlass.runtime.launch import Bound, alone
@@ -32,9 +32,9 @@ from ucutlass.runtime.launch_spec import dtype_of, spec_of
 from ucutlass.runtime.verify.stages import Staged
 
 
-def series_of(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Series:
+def series_of(found: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[Bound | None]) -> Series:
     """What a call launches; `bounds` by step, for the step's extents, None for a torch function."""
-    memory = workspace.memory(found, lanes, [b.workspace if b is not None else 0 for b in bounds])
+    memory = workspace.workspace_layout(found, lanes, [b.workspace if b is not None else 0 for b in bounds])
     events = _events(lanes)
     maker = _Maker(found, lanes, memory, events)
     forked = any(turn.forks for turn in lanes.turns)
@@ -52,7 +52,7 @@ def series_of(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Se
     )
 
 
-def staged(found: Layout, lanes: Lanes, bounds: Sequence[Bound | None]) -> Staged:
+def staged(found: SizedPipeline, lanes: StreamAssignment, bounds: Sequence[Bound | None]) -> Staged:
     """The pipeline's launch on its one workspace, and each step's alone, for the judge."""
     apart = [
         None
@@ -69,17 +69,17 @@ def rebound_all(
 ) -> Staged:
     """The same kernels for other extents of the pipeline, in the order of its `dims`. Raises ShapeError as
     `layout`, and LaunchError where a kernel does not serve them; some kernels only say so at launch."""
-    found = layout(pipeline, extents)
+    found = sized_pipeline(pipeline, extents)
     again = [
         None
         if bound is None or step.kernel is None
         else rebound(spec_of(step.kernel), bound, step.sizes, device)
         for step, bound in zip(found.steps, bounds, strict=True)
     ]
-    return staged(found, workspace.lanes_of(found), again)
+    return staged(found, workspace.streams_of(found), again)
 
 
-def _events(lanes: Lanes) -> Mapping[int, int]:
+def _events(lanes: StreamAssignment) -> Mapping[int, int]:
     """The event of each step that another lane waits for. Behind them come that of the start, then
     those of the joins."""
     recorded = [i for i, turn in enumerate(lanes.turns) if turn.records]
@@ -88,9 +88,9 @@ def _events(lanes: Lanes) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Maker:
-    found: Layout
-    lanes: Lanes
-    memory: Memory
+    found: SizedPipeline
+    lanes: StreamAssignment
+    memory: WorkspaceLayout
     events: Mapping[int, int]
 
     def launch(self, number: int, step: Step, bound: Bound) -> Launch:

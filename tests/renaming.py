@@ -21,7 +21,7 @@ from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS, show
 from ucutlass.ordinary import typical_sizes
-from ucutlass.pipeline.fusion import cuts
+from ucutlass.pipeline.fusion import fusion_candidates
 from ucutlass.pipeline.planning import plan_pipeline
 from ucutlass.shapes import complete
 
@@ -89,7 +89,7 @@ def decided(text: str, name: str, sizes: Mapping[str, int] | None, arch: str) ->
     else:
         plan = plan_pipeline(checked, program, whole, arch)
         kernels = [(s.step.kernel, s.chosen) for s in plan.stages if s.step.kernel and s.chosen]
-        order = [plan.lanes, *((c.bytes, c.possible, c.saves) for c in cuts(plan, arch))]
+        order = [plan.lanes, *((c.bytes, c.possible, c.saves) for c in fusion_candidates(plan, arch))]
     return [*order, *(_launched(checked, kernel, chosen.planned) for kernel, chosen in kernels)]
 
 

@@ -17,7 +17,7 @@ from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import FIELDS
 from ucutlass.kernels.gemm.rules import RULES
 from ucutlass.ordinary import typical_sizes
-from ucutlass.pipeline.layout import kernels
+from ucutlass.pipeline.sized import kernels
 
 BLOCKS = re.findall(r"^```[a-z]*\n(.*?)^```", guide(), re.DOTALL | re.MULTILINE)
 PROGRAMS = [b for b in BLOCKS if re.match(r"(#.*\n)*(kernel|pipeline|fn)\b", b)]

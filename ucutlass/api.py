@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ucutlass import ir
 from ucutlass.frontend import Checked, program, read, read_text
 from ucutlass.ir.hardware import ARCHES, Device, arch_for, device_named
-from ucutlass.pipeline.layout import layout
 from ucutlass.pipeline.planning import Draw, as_written
+from ucutlass.pipeline.sized import sized_pipeline
 from ucutlass.shapes import ShapeError, holds
 
 if TYPE_CHECKING:
@@ -240,13 +240,13 @@ class LoadedPipeline(Loaded):
     def stage_times(self, *arguments: Tensor | float | int, repeats: int = 20) -> Sequence[StageTime]:
         """The time of each stage on the device, one after the other. Raises as a call does."""
         from ucutlass.assembly import bind_pipeline
-        from ucutlass.pipeline.workspace import lanes_of
+        from ucutlass.pipeline.workspace import streams_of
         from ucutlass.runtime.stage_times import stage_times
 
         self(*arguments)  # plans and builds where no call did
         request, tensors, scalars = self._request_of(*arguments)
         made = self.built[request]
-        in_line = bind_pipeline(made, lanes_of(made.plan.layout, 1))
+        in_line = bind_pipeline(made, streams_of(made.plan.layout, 1))
         return stage_times(self.spec, in_line, request, tensors, scalars, repeats)
 
     def __repr__(self) -> str:
@@ -258,7 +258,7 @@ def _fits(program: ir.Pipeline, sizes: Mapping[str, int]) -> bool:
     from ucutlass.runtime.arguments import RequirementFailed
 
     try:
-        layout(program, tuple(sizes[d] for d in program.dims))
+        sized_pipeline(program, tuple(sizes[d] for d in program.dims))
     except ShapeError as problem:
         raise RequirementFailed(f"{program.name}: {problem}") from problem
     return True

@@ -11,8 +11,8 @@ from ucutlass.backend import Built, bind, build_kernel, build_sources, place, so
 from ucutlass.frontend import Checked
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show
-from ucutlass.pipeline.lanes import MOST_LANES, Lanes
 from ucutlass.pipeline.planning import Draw, PipelinePlan, as_written, plan_pipeline
+from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
 from ucutlass.runtime.build import Artifact
 from ucutlass.runtime.errors import BuildError
 from ucutlass.runtime.parallel import Failure
@@ -90,7 +90,7 @@ def build_pipeline(
     aligned: Sequence[bool] | None = None,
     on_progress: OnProgress = ignore,
     stage: HowBuilt | None = None,
-    most_lanes: int = MOST_LANES,
+    most_lanes: int = MOST_STREAMS,
     draw: Draw = as_written,
 ) -> BuiltPipeline:
     """Plans all stages, then builds the kernels that the cache lacks, as many at once as the machine takes.
@@ -128,7 +128,7 @@ def build_stages(
     return tuple(found.get(i) for i in range(len(plan.stages)))
 
 
-def bind_pipeline(made: BuiltPipeline, lanes: Lanes | None = None) -> Series:
+def bind_pipeline(made: BuiltPipeline, lanes: StreamAssignment | None = None) -> Series:
     """Loads every kernel, asks what workspace each needs, and lays all of it out, on the plan's lanes or on
     these. Raises as `bind`."""
     from ucutlass.runtime.pipeline import series_of  # here: builds need no torch, which takes a second

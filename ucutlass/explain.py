@@ -9,7 +9,7 @@ from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
 from ucutlass.kernels.gemm.smem import SharedMemory, memory_of
 from ucutlass.kernels.planned import Note, Planned
-from ucutlass.sol.bounds import Bounds
+from ucutlass.sol.bounds import TimeBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Explanation:
     routes: tuple[str, ...]
     dram_bytes: int
     seconds: float
-    bound: Bounds
+    bound: TimeBounds
     bound_share: float
     notes: tuple[Note, ...]
 
 
-def explain(planned: Planned, bound: Bounds) -> Explanation:
+def explain(planned: Planned, bound: TimeBounds) -> Explanation:
     """The numbers and reasons of a plan, for the extents it was made for. `bound` is the program's on the
     plan's device (`ucutlass.sol.bounds`)."""
     c, e = candidate_of(planned), planned.estimate

@@ -10,7 +10,7 @@ from ucutlass.ir.hardware import Device
 from ucutlass.reference.binding import bind
 from ucutlass.sol.bounds import Rates, Regime, calibrated, data_sheet, fused_bound
 from ucutlass.sol.ceilings import Ceilings
-from ucutlass.sol.graph import Graph, Opaque, axis_length, graph_of
+from ucutlass.sol.graph import TorchBuffer, ValueGraph, axis_length, graph_of
 from ucutlass.sol.program import compulsory, torch_stage
 from ucutlass.sol.work import Work
 
@@ -74,7 +74,7 @@ def _stages(
                 yield _stage(kernel.name, False, compulsory(kernel, own), device, rates)
             case ir.TorchCall(function=function):
                 buffer = graph.buffers[stage.outputs[0]]
-                assert isinstance(buffer, Opaque)
+                assert isinstance(buffer, TorchBuffer)
                 work = torch_stage(stage.outputs[0], buffer, graph)
                 yield _stage(f"torch.{function}", True, work, device, rates)
 
@@ -83,7 +83,7 @@ def _stage(name: str, library: bool, work: Work, device: Device, rates: Rates) -
     return StageWork(name, library, fused_bound(work, device, rates).seconds)
 
 
-def _shape(graph: Graph, buffer: str) -> tuple[int, ...] | None:
+def _shape(graph: ValueGraph, buffer: str) -> tuple[int, ...] | None:
     kind = graph.types[buffer]
     if isinstance(kind, ir.ScalarType):
         return None

@@ -28,7 +28,7 @@ from ucutlass.agent.report.sanitize import LINES, Excerpt, difference, excerpt, 
 from ucutlass.agent.session import OUTCOMES, NotASession, SessionState, advance, replayed
 from ucutlass.agent.tree import CandidateNode, Objective, leading
 from ucutlass.ir.hardware import device_named
-from ucutlass.sol.bounds import data_sheet, lane_rate
+from ucutlass.sol.bounds import compute_rate, data_sheet
 
 Kind: TypeAlias = Literal["confirmed", "read", "wrong", "failed", "refused", "repeated", "rejected"]
 """What became of a candidate: `confirmed` was timed in turns with the baseline and audited, `read` timed
@@ -401,7 +401,7 @@ def _roofline(opened: Mapping[str, Any]) -> Roofline | None:
     if device is None or not (0 < operations < math.inf and 0 < moved < math.inf):
         return None
     rates = data_sheet(device)
-    name, rate = lane_rate(lane, rates.flops)
+    name, rate = compute_rate(lane, rates.flops)
     roofs = (RooflineCeiling("DRAM", rates.memory, True), RooflineCeiling(name, rate, False))
     return Roofline(device.name, lane, operations, moved, roofs)
 

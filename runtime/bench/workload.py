@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ucutlass import ir
-from ucutlass.reference import evaluate, wanted
+from ucutlass.reference import evaluate, expected_results
 from ucutlass.reference.interpreter import Argument
 from ucutlass.runtime.bench.bench_device import Outputs
 from ucutlass.runtime.bench.regimes import fresh
@@ -65,7 +65,7 @@ class Buffers:
     def strict(self) -> Callable[[int, Outputs], str]:
         """A check within the derived bound of every element, for kernels of ours; where bounds say nothing,
         as after many stages of a pipeline, within LOOSE too."""
-        references = [wanted(self.program, c) for c in self._contents]
+        references = [expected_results(self.program, c) for c in self._contents]
 
         def check(at: int, outputs: Outputs) -> str:
             known = references[self.content(at)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ucutlass.runtime.module.count import Counted
-from ucutlass.runtime.module.graph import Graph, Node, Ref, Tensor
+from ucutlass.runtime.module.count import OperationCount
+from ucutlass.runtime.module.graph import ModuleGraph, OperatorNode, Ref, TensorMeta
 from ucutlass.runtime.module.operators import VIEWS, is_in
 from ucutlass.runtime.module.regions import Region, reads, union
 
@@ -29,15 +29,15 @@ _MASKS = frozenset(f"aten.{n}" for n in ("masked_fill", "where", "triu", "tril")
 
 
 def conditions(
-    graph: Graph,
-    nodes: list[Node],
-    tensors: Mapping[Ref, Tensor],
+    graph: ModuleGraph,
+    nodes: list[OperatorNode],
+    tensors: Mapping[Ref, TensorMeta],
     shown: Mapping[Ref, Region],
-    counted: Mapping[str, Counted | None],
+    counted: Mapping[str, OperationCount | None],
 ) -> tuple[str, ...]:
     """In words, each once: direct convolutions, products that are summed or masked at once, and values
     of which a part is used."""
-    users: dict[Ref, list[Node]] = {}
+    users: dict[Ref, list[OperatorNode]] = {}
     for node in nodes:
         for base in {shown[ref].base for ref in node.refs}:
             users.setdefault(base, []).append(node)
@@ -55,10 +55,10 @@ def conditions(
 
 
 def _of_a_product(
-    node: Node,
-    count: Counted,
-    users: Mapping[Ref, list[Node]],
-    tensors: Mapping[Ref, Tensor],
+    node: OperatorNode,
+    count: OperationCount,
+    users: Mapping[Ref, list[OperatorNode]],
+    tensors: Mapping[Ref, TensorMeta],
     shown: Mapping[Ref, Region],
     given: frozenset[Ref],
 ) -> Iterable[str]:
@@ -72,16 +72,19 @@ def _of_a_product(
         yield f"{what} is masked: what the mask replaces need not be computed"
 
 
-def _filter(node: Node, tensors: Mapping[Ref, Tensor]) -> tuple[int, ...]:
+def _filter(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> tuple[int, ...]:
     weight = node.arguments.get("weight")
     return tensors[weight].shape[2:] if isinstance(weight, Ref) else ()
 
 
 def _ends(
-    node: Node, users: Mapping[Ref, list[Node]], shown: Mapping[Ref, Region], given: frozenset[Ref]
-) -> list[Node]:
+    node: OperatorNode,
+    users: Mapping[Ref, list[OperatorNode]],
+    shown: Mapping[Ref, Region],
+    given: frozenset[Ref],
+) -> list[OperatorNode]:
     """The first operators after a product that are not linear in it, or that sum. `given`: the sources."""
-    ends: list[Node] = []
+    ends: list[OperatorNode] = []
     seen: set[str] = set()
     front = [node]
     while front:
@@ -99,7 +102,7 @@ def _ends(
     return ends
 
 
-def _of_one(node: Node, through: Ref, shown: Mapping[Ref, Region], given: frozenset[Ref]) -> bool:
+def _of_one(node: OperatorNode, through: Ref, shown: Mapping[Ref, Region], given: frozenset[Ref]) -> bool:
     """Linear in one operand: a product with a number or a weight is, with another computed value not."""
     if is_in(node.op, ("aten.add", "aten.sub", "aten.rsub")):
         return True
@@ -108,10 +111,10 @@ def _of_one(node: Node, through: Ref, shown: Mapping[Ref, Region], given: frozen
 
 
 def _of_a_part(
-    node: Node,
-    graph: Graph,
-    users: Mapping[Ref, list[Node]],
-    tensors: Mapping[Ref, Tensor],
+    node: OperatorNode,
+    graph: ModuleGraph,
+    users: Mapping[Ref, list[OperatorNode]],
+    tensors: Mapping[Ref, TensorMeta],
     shown: Mapping[Ref, Region],
 ) -> Iterable[str]:
     ref = Ref(node.name)

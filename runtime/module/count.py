@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from ucutlass.runtime.module.graph import Ref, Tensor
+from ucutlass.runtime.module.graph import Ref, TensorMeta
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class OperationCount:
     """`products`: multiply-adds counted as two, of a matrix product or a convolution, which a
     tensor core could do; `arithmetic`: other additions and multiplications; `special`: functions
     such as exp, log, tanh, rsqrt, erf and the reciprocal, each one."""
@@ -29,29 +29,29 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """An operator's call: arguments by name, a tensor in place of each reference."""
 
     arguments: Mapping[str, Any]
-    outputs: tuple[Tensor | None, ...]
+    outputs: tuple[TensorMeta | None, ...]
 
     @property
-    def out(self) -> Tensor:
+    def out(self) -> TensorMeta:
         """The first result."""
         first = self.outputs[0]
         assert first is not None
         return first
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> TensorMeta:
         value = self.arguments[name]
-        assert isinstance(value, Tensor)
+        assert isinstance(value, TensorMeta)
         return value
 
 
-Count: TypeAlias = Callable[[Call], Counted]
+Count: TypeAlias = Callable[[OperatorCall], OperationCount]
 
 
-def resolve(value: Any, tensors: Mapping[Ref, Tensor]) -> Any:
+def resolve(value: Any, tensors: Mapping[Ref, TensorMeta]) -> Any:
     """An argument with its references replaced by the tensors that they name."""
     match value:
         case Ref():
@@ -68,26 +68,26 @@ def resolve(value: Any, tensors: Mapping[Ref, Tensor]) -> Any:
 def mm(left: str, right: str, last: bool = False) -> Count:
     """`[.., M, K]` by `[.., K, N]`, or with `last` by `[N, K]`; what is added may start the sum."""
 
-    def count(call: Call) -> Counted:
+    def count(call: OperatorCall) -> OperationCount:
         assert call.tensor(left).shape[-1] == call.tensor(right).shape[-1 if last else -2]
-        return Counted(2 * call.out.elements * call.tensor(left).shape[-1])
+        return OperationCount(2 * call.out.elements * call.tensor(left).shape[-1])
 
     return count
 
 
-def dot(call: Call) -> Counted:
-    return Counted(2 * call.tensor("self").elements)
+def dot(call: OperatorCall) -> OperationCount:
+    return OperationCount(2 * call.tensor("self").elements)
 
 
 def mv(vector: str) -> Count:
-    return lambda call: Counted(2 * call.out.elements * call.tensor(vector).elements)
+    return lambda call: OperationCount(2 * call.out.elements * call.tensor(vector).elements)
 
 
-def cdist(call: Call) -> Counted:
+def cdist(call: OperatorCall) -> OperationCount:
     """Squared distances as norms less twice a product: the cheapest known; other norms cost at
     least an addition for each coordinate of each pair."""
     each = call.out.elements * call.tensor("x1").shape[-1]
-    return Counted(2 * each) if call.arguments.get("p") == 2 else Counted(arithmetic=each)
+    return OperationCount(2 * each) if call.arguments.get("p") == 2 else OperationCount(arithmetic=each)
 
 
 def inside(extent: int, count: int, stride: int, offset: int) -> int:
@@ -118,7 +118,7 @@ def _each(value: Any, dimensions: int) -> list[int]:
     return values * dimensions if len(values) == 1 else values
 
 
-def convolution_windows(call: Call) -> list[tuple[int, int, int, int, int, int]]:
+def convolution_windows(call: OperatorCall) -> list[tuple[int, int, int, int, int, int]]:
     """For each spatial dimension of a convolution the arguments of `window_pairs`; for a transposed
     one with input and output exchanged, whose relation it is."""
     x, w, out = call.tensor("input").shape[2:], call.tensor("weight").shape[2:], call.out.shape[2:]
@@ -129,12 +129,14 @@ def convolution_windows(call: Call) -> list[tuple[int, int, int, int, int, int]]
     return list(zip(large, small, w, stride, padding, dilation, strict=True))
 
 
-def convolution(call: Call) -> Counted:
+def convolution(call: OperatorCall) -> OperationCount:
     """PyTorch's weight is [out, in / groups, ..], transposed [in, out / groups, ..]: either way
     its first two extents give the channel pairs."""
     pairs = math.prod(window_pairs(*window) for window in convolution_windows(call))
     weight = call.tensor("weight").shape
-    return Counted(2 * call.tensor("input").shape[0] * weight[0] * weight[1] * pairs, kind="convolution")
+    return OperationCount(
+        2 * call.tensor("input").shape[0] * weight[0] * weight[1] * pairs, kind="convolution"
+    )
 
 
 def attention_pairs(queries: int, keys: int, causal: bool) -> int:
@@ -146,11 +148,11 @@ def attention_pairs(queries: int, keys: int, causal: bool) -> int:
     return full * keys + short * (short + 1) // 2
 
 
-def attention(call: Call) -> Counted:
+def attention(call: OperatorCall) -> OperationCount:
     """Two products a score, and for the softmax an exponential and an addition."""
     q, k, v = (call.tensor(n).shape for n in ("query", "key", "value"))
     scores = math.prod(q[:-2]) * attention_pairs(q[-2], k[-2], bool(call.arguments.get("is_causal")))
-    return Counted(2 * scores * (q[-1] + v[-1]), scores, scores)
+    return OperationCount(2 * scores * (q[-1] + v[-1]), scores, scores)
 
 
 # --- one value at a time ----------------------------------------------------------
@@ -158,32 +160,32 @@ def attention(call: Call) -> Counted:
 
 def each_element(arithmetic: int, special: int = 0) -> Count:
     """Per element of the first result."""
-    return lambda call: Counted(
+    return lambda call: OperationCount(
         arithmetic=arithmetic * call.out.elements, special=special * call.out.elements
     )
 
 
-def arithmetic(call: Call) -> Counted:
+def arithmetic(call: OperatorCall) -> OperationCount:
     """An addition or multiplication of two tensors as large as the result; with a number, a row or a
     channel it may fold into its neighbours (a scale into weights, a bias into a sum)."""
-    operands = [v for v in call.arguments.values() if isinstance(v, Tensor)]
+    operands = [v for v in call.arguments.values() if isinstance(v, TensorMeta)]
     large = [t for t in operands if t.elements == call.out.elements]
-    return Counted(arithmetic=call.out.elements if len(large) > 1 else 0)
+    return OperationCount(arithmetic=call.out.elements if len(large) > 1 else 0)
 
 
-def quotient(call: Call) -> Counted:
+def quotient(call: OperatorCall) -> OperationCount:
     """A reciprocal of each divisor that is a tensor, then as a multiplication."""
     other = call.arguments.get("other")
-    special = other.elements if isinstance(other, Tensor) else 0
-    return Counted(arithmetic=arithmetic(call).arithmetic, special=special)
+    special = other.elements if isinstance(other, TensorMeta) else 0
+    return OperationCount(arithmetic=arithmetic(call).arithmetic, special=special)
 
 
-def power(call: Call) -> Counted:
+def power(call: OperatorCall) -> OperationCount:
     """A whole power is multiplications, one at least; any other one special function at least."""
     n, exponent = call.out.elements, call.arguments.get("exponent")
     if isinstance(exponent, int | float) and float(exponent).is_integer() and exponent >= 0:
-        return Counted(arithmetic=n if exponent > 1 else 0)
-    return Counted(special=n)
+        return OperationCount(arithmetic=n if exponent > 1 else 0)
+    return OperationCount(special=n)
 
 
 # --- many values to one -----------------------------------------------------------
@@ -192,27 +194,27 @@ def power(call: Call) -> Counted:
 def reduction(arithmetic: int, special: int = 0) -> Count:
     """Per element of `self`; the operation that joins them, one less for each result, is counted so."""
 
-    def count(call: Call) -> Counted:
+    def count(call: OperatorCall) -> OperationCount:
         n = call.tensor("self").elements
-        return Counted(arithmetic=max(0, arithmetic * n - call.out.elements), special=special * n)
+        return OperationCount(arithmetic=max(0, arithmetic * n - call.out.elements), special=special * n)
 
     return count
 
 
 def per_input(name: str, arithmetic: int, special: int = 0) -> Count:
-    def count(call: Call) -> Counted:
+    def count(call: OperatorCall) -> OperationCount:
         n = call.tensor(name).elements
-        return Counted(arithmetic=arithmetic * n, special=special * n)
+        return OperationCount(arithmetic=arithmetic * n, special=special * n)
 
     return count
 
 
-def pool(call: Call) -> Counted:
+def pool(call: OperatorCall) -> OperationCount:
     """Every input that a window meets is looked at once: overlapping windows can share the rest."""
-    return Counted(arithmetic=pooled(call))
+    return OperationCount(arithmetic=pooled(call))
 
 
-def pooled(call: Call) -> int:
+def pooled(call: OperatorCall) -> int:
     """Inputs that the windows of a pooling meet."""
     x, kernel = call.tensor("self"), call.arguments["kernel_size"]
     n = len(call.out.shape) - 1 if isinstance(kernel, int) else len(kernel)
@@ -224,6 +226,6 @@ def pooled(call: Call) -> int:
     return math.prod(x.shape[:-n]) * math.prod(touched(*window) for window in windows)
 
 
-def free(_: Call) -> Counted:
+def free(_: OperatorCall) -> OperationCount:
     """Moves or makes values; computes none."""
-    return Counted()
+    return OperationCount()

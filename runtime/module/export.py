@@ -23,7 +23,16 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves
 
-from ucutlass.runtime.module.graph import ITEM_BYTES, Graph, Node, Origin, Ref, Result, Source, Tensor
+from ucutlass.runtime.module.graph import (
+    ITEM_BYTES,
+    GraphInput,
+    GraphOutput,
+    ModuleGraph,
+    OperatorNode,
+    Origin,
+    Ref,
+    TensorMeta,
+)
 
 NAMES = ("Model", "get_inputs", "get_init_inputs")
 """What a problem file in KernelBench's format defines; ScalingIntelligence/KernelBench, README."""
@@ -98,7 +107,7 @@ class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return self
 
 
-def graph_of(file: str, keep: Callable[[str], bool]) -> Graph:
+def graph_of(file: str, keep: Callable[[str], bool]) -> ModuleGraph:
     """The graph of a problem file's module on its inputs.
 
     An operator for which `keep` (of `aten.NAME.OVERLOAD`) is true stays whole; every other that
@@ -149,7 +158,9 @@ def _words(error: BaseException) -> str:
 # --- exporters --------------------------------------------------------------------
 
 
-def _export(file: str, model: torch.nn.Module, inputs: tuple[Any, ...], keep: Callable[[str], bool]) -> Graph:
+def _export(
+    file: str, model: torch.nn.Module, inputs: tuple[Any, ...], keep: Callable[[str], bool]
+) -> ModuleGraph:
     # What eager execution itself refuses is the file's fault, and is told in its own words.
     _call(file, "Model.forward", lambda: _leaves(_forward(model, inputs)))
     attempts: list[str] = []
@@ -187,7 +198,7 @@ def _fresh(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _by_export(
     model: torch.nn.Module, inputs: tuple[Any, ...], keep: Callable[[str], bool], attempts: tuple[str, ...]
-) -> Graph:
+) -> ModuleGraph:
     table: Any = torch.export.default_decompositions()
     for op in [op for op in table if keep(str(op))]:
         table.pop(op)
@@ -195,7 +206,7 @@ def _by_export(
     signature, nodes = program.graph_signature, program.graph.nodes
     values = {n.name: n.meta.get("val") for n in nodes if n.op == "placeholder"}
     sources = [
-        Source(spec.arg.name, _ORIGINS[spec.kind.name], _tensor(values[spec.arg.name]))
+        GraphInput(spec.arg.name, _ORIGINS[spec.kind.name], _tensor(values[spec.arg.name]))
         for spec in signature.input_specs
         if isinstance(values.get(spec.arg.name), torch.Tensor)
     ]
@@ -205,7 +216,7 @@ def _by_export(
 
 def _by_make_fx(
     model: torch.nn.Module, inputs: tuple[Any, ...], keep: Callable[[str], bool], attempts: tuple[str, ...]
-) -> Graph:
+) -> ModuleGraph:
     from torch._decomp import core_aten_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -225,14 +236,14 @@ def _by_make_fx(
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     origins += ["input"] * (len(holders) - len(origins))
     sources = [
-        Source(n.name, origin, _tensor(n.meta["val"]))
+        GraphInput(n.name, origin, _tensor(n.meta["val"]))
         for n, origin in zip(holders, origins, strict=True)
         if isinstance(n.meta.get("val"), torch.Tensor)
     ]
     return _graph(traced.graph.nodes, sources, None, "make_fx of the functionalised module", attempts)
 
 
-_EXPORTERS: Mapping[str, Callable[..., Graph]] = MappingProxyType(
+_EXPORTERS: Mapping[str, Callable[..., ModuleGraph]] = MappingProxyType(
     {"torch.export": _by_export, "make_fx": _by_make_fx}
 )
 
@@ -242,21 +253,21 @@ _EXPORTERS: Mapping[str, Callable[..., Graph]] = MappingProxyType(
 
 def _graph(
     nodes: Iterable[Any],
-    sources: list[Source],
+    sources: list[GraphInput],
     fates: Sequence[str] | None,
     method: str,
     attempts: tuple[str, ...],
-) -> Graph:
+) -> ModuleGraph:
     """`fates`: OutputKind names of the results in order; None where all of them are returned."""
     refs: dict[str, Ref] = {s.name: Ref(s.name) for s in sources}
-    made: list[Node] = []
-    results: list[Result] = []
+    made: list[OperatorNode] = []
+    results: list[GraphOutput] = []
     for node in nodes:
         match node.op:
             case "get_attr":
                 value = _attribute(node)
                 if isinstance(value, torch.Tensor):
-                    sources.append(Source(node.name, "constant", _tensor(value)))
+                    sources.append(GraphInput(node.name, "constant", _tensor(value)))
                     refs[node.name] = Ref(node.name)
             case "call_function" if getattr(node.target, "__name__", "") == "getitem":
                 source, index = node.args
@@ -270,8 +281,8 @@ def _graph(
                 for leaf, kind in zip(leaves, kinds, strict=True):
                     if isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor):
                         fate = "mutation" if kind.endswith("MUTATION") else "result"
-                        results.append(Result(refs[leaf.name], fate))  # type: ignore[arg-type]
-    return Graph(tuple(sources), tuple(made), tuple(results), method, attempts)
+                        results.append(GraphOutput(refs[leaf.name], fate))  # type: ignore[arg-type]
+    return ModuleGraph(tuple(sources), tuple(made), tuple(results), method, attempts)
 
 
 def _attribute(node: Any) -> Any:
@@ -281,14 +292,14 @@ def _attribute(node: Any) -> Any:
     return value
 
 
-def _node(node: Any, refs: Mapping[str, Ref]) -> Node:
+def _node(node: Any, refs: Mapping[str, Ref]) -> OperatorNode:
     schema = getattr(node.target, "_schema", None)
     named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()} if schema else {}
     names = [a.name for a in schema.arguments] if schema else [f"argument {i}" for i in range(len(node.args))]
     named |= dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     value = node.meta.get("val")
     outputs = list(value) if isinstance(value, tuple | list) else [value]
-    return Node(
+    return OperatorNode(
         node.name,
         str(node.target),
         {name: _plain(v, refs) for name, v in named.items()},
@@ -310,11 +321,11 @@ def _plain(value: Any, refs: Mapping[str, Ref]) -> Any:
             return str(value)
 
 
-def _tensor(value: torch.Tensor) -> Tensor:
+def _tensor(value: torch.Tensor) -> TensorMeta:
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
         raise TypeError(f"element type {dtype} is not known here; known are {', '.join(ITEM_BYTES)}")
     extents = tuple(value.shape)
     if not all(isinstance(extent, int) for extent in extents):
         raise _Unbounded(f"a tensor of shape {extents}")
-    return Tensor(extents, dtype)
+    return TensorMeta(extents, dtype)

@@ -48,7 +48,7 @@ class GraphUnreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorMeta:
     """A dense tensor's shape and element type, the latter by torch's name without `torch.`."""
 
     shape: tuple[int, ...]
@@ -75,7 +75,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OperatorNode:
     """A call of an operator. `op` is torch's name with its overload (`aten.mm.default`), `arguments`
     has every argument of its schema by name, defaults filled in; a tensor is a `Ref`, a dtype
     its name. An output that is no tensor is None."""
@@ -83,7 +83,7 @@ class Node:
     name: str
     op: str
     arguments: Mapping[str, Any]
-    outputs: tuple[Tensor | None, ...]
+    outputs: tuple[TensorMeta | None, ...]
 
     @property
     def packet(self) -> str:
@@ -96,16 +96,16 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GraphInput:
     """A tensor that is there before the first operator."""
 
     name: str
     origin: Origin
-    tensor: Tensor
+    tensor: TensorMeta
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GraphOutput:
     """What the module leaves behind: a returned tensor, or the new content of one it writes over."""
 
     ref: Ref
@@ -113,17 +113,17 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class ModuleGraph:
     """Nodes stand in an order in which every operand comes first. `method` names how the graph was
     exported, `attempts` what was tried before it and why that failed."""
 
-    sources: tuple[Source, ...]
-    nodes: tuple[Node, ...]
-    results: tuple[Result, ...]
+    sources: tuple[GraphInput, ...]
+    nodes: tuple[OperatorNode, ...]
+    results: tuple[GraphOutput, ...]
     method: str
     attempts: tuple[str, ...] = ()
 
-    def tensors(self) -> dict[Ref, Tensor]:
+    def tensors(self) -> dict[Ref, TensorMeta]:
         """Every tensor of the graph."""
         found = {Ref(s.name): s.tensor for s in self.sources}
         found |= {Ref(n.name, i): t for n in self.nodes for i, t in enumerate(n.outputs) if t is not None}
@@ -145,7 +145,7 @@ def _refs(value: Any) -> Iterator[Ref]:
 # --- JSON -------------------------------------------------------------------------
 
 
-def to_json(graph: Graph) -> dict[str, Any]:
+def to_json(graph: ModuleGraph) -> dict[str, Any]:
     """The graph as a JSON value; `from_json` gives back an equal one."""
     return {
         "sources": [
@@ -166,7 +166,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
     }
 
 
-def from_json(value: Any) -> Graph:
+def from_json(value: Any) -> ModuleGraph:
     """The graph of a JSON value. Raises GraphUnreadable for anything else."""
     match value:
         case {
@@ -176,7 +176,7 @@ def from_json(value: Any) -> Graph:
             "method": str(method),
             "attempts": list(attempts),
         }:
-            graph = Graph(
+            graph = ModuleGraph(
                 tuple(map(_source, sources)),
                 tuple(map(_node, nodes)),
                 tuple(map(_result, results)),
@@ -189,7 +189,7 @@ def from_json(value: Any) -> Graph:
     return graph
 
 
-def _check(graph: Graph) -> None:
+def _check(graph: ModuleGraph) -> None:
     """Raises GraphUnreadable where a reference points at nothing, or forwards."""
     known = {Ref(s.name) for s in graph.sources}
     for node in graph.nodes:
@@ -202,7 +202,7 @@ def _check(graph: Graph) -> None:
         raise GraphUnreadable(f"{missing[0].name}[{missing[0].index}] is returned, but no tensor")
 
 
-def _tensor_out(tensor: Tensor) -> dict[str, Any]:
+def _tensor_out(tensor: TensorMeta) -> dict[str, Any]:
     return {"shape": list(tensor.shape), "dtype": tensor.dtype}
 
 
@@ -228,40 +228,40 @@ def _value_in(value: Any) -> Any:
             raise GraphUnreadable(f"an argument is a {type(value).__name__}")
 
 
-def _tensor_in(value: Any) -> Tensor:
+def _tensor_in(value: Any) -> TensorMeta:
     match value:
         case {"shape": list(shape), "dtype": str(dtype)} if dtype in ITEM_BYTES and all(
             type(extent) is int and extent >= 0 for extent in shape
         ):
-            return Tensor(tuple(shape), dtype)
+            return TensorMeta(tuple(shape), dtype)
         case _:
             raise GraphUnreadable("a tensor has an unreadable shape or an unknown dtype")
 
 
-def _source(value: Any) -> Source:
+def _source(value: Any) -> GraphInput:
     match value:
         case {
             "name": str(name),
             "origin": ("parameter" | "buffer" | "constant" | "input") as origin,
             "tensor": tensor,
         }:
-            return Source(name, origin, _tensor_in(tensor))
+            return GraphInput(name, origin, _tensor_in(tensor))
         case _:
             raise GraphUnreadable("a source is malformed")
 
 
-def _node(value: Any) -> Node:
+def _node(value: Any) -> OperatorNode:
     match value:
         case {"name": str(name), "op": str(op), "arguments": dict(arguments), "outputs": list(outputs)}:
             given = {str(k): _value_in(v) for k, v in arguments.items()}
-            return Node(name, op, given, tuple(None if t is None else _tensor_in(t) for t in outputs))
+            return OperatorNode(name, op, given, tuple(None if t is None else _tensor_in(t) for t in outputs))
         case _:
             raise GraphUnreadable("a node is malformed")
 
 
-def _result(value: Any) -> Result:
+def _result(value: Any) -> GraphOutput:
     match value:
         case {"ref": {"ref": [str(name), int(index)]}, "fate": ("result" | "mutation") as fate}:
-            return Result(Ref(name, index), fate)
+            return GraphOutput(Ref(name, index), fate)
         case _:
             raise GraphUnreadable("a result is malformed")

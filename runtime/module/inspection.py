@@ -19,7 +19,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ucutlass.ir.elements import ELEMENTS
-from ucutlass.runtime.module.signature import Facts, Mode, Number, Precision, Tensor, Unusable
+from ucutlass.runtime.module.signature import (
+    Mode,
+    ModuleSignature,
+    NumberSpec,
+    Precision,
+    TensorSpec,
+    Unusable,
+)
 
 NAMES = ("Model", "get_inputs", "get_init_inputs")
 
@@ -36,7 +43,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModule:
     """A problem file at work. `model` is on the CPU, in its mode and precision, weights by the seed."""
 
     file: str
@@ -59,7 +66,7 @@ class Loaded:
         return results(self.file, out)
 
 
-def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> Loaded:
+def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> LoadedModule:
     """Imports the file and makes its module. Raises Unusable."""
     spec = importlib.util.spec_from_file_location("ucutlass_problem", file)
     if spec is None or spec.loader is None:
@@ -84,22 +91,22 @@ def load(file: str, mode: Mode, precision: Precision, seed: int = 0) -> Loaded:
             model.train()
     if precision != "own":
         model = model.to(_CAST[precision])
-    return Loaded(file, module, model, precision)
+    return LoadedModule(file, module, model, precision)
 
 
-def look(file: str, mode: Mode, precision: Precision) -> Facts:
+def inspect_file(file: str, mode: Mode, precision: Precision) -> ModuleSignature:
     """Everything that a problem needs of a file, after running its module a few times. Raises Unusable."""
     loaded = load(file, mode, precision)
     inputs = loaded.inputs(1)
     found = loaded.forward(inputs)
-    if not _alike(found, loaded.forward(inputs)):
+    if not _all_close(found, loaded.forward(inputs)):
         raise Unusable(file, "stateful", "two calls on equal inputs, from equal seeds, differ")
-    if not _alike(found, loaded.forward(inputs, seed=1)):
+    if not _all_close(found, loaded.forward(inputs, seed=1)):
         raise Unusable(file, "random", f"two seeds give two results{_hint(loaded.model, mode)}")
     statistics = mode == "constructed" and _by_statistics(loaded, inputs, found)
     arguments = _arguments(loaded.model, len(inputs))
-    return Facts(
-        tuple(_told(file, n, x) for n, x in zip(arguments, inputs, strict=True)),
+    return ModuleSignature(
+        tuple(_input_spec(file, n, x) for n, x in zip(arguments, inputs, strict=True)),
         _state(file, loaded.model.named_parameters()),
         _state(file, loaded.model.named_buffers()),
         tuple(_tensor(file, f"result {i}", r) for i, r in enumerate(found)),
@@ -124,8 +131,8 @@ def called(file: str, code: str, where: str, function: Callable[[], T]) -> T:
     except Unusable:
         raise
     except Exception as error:
-        words = f"{where}: {_words(error)}"
-        raise Unusable(file, "memory" if _memory(error) else code, words) from error
+        words = f"{where}: {_error_text(error)}"
+        raise Unusable(file, "memory" if _out_of_memory(error) else code, words) from error
 
 
 def results(file: str, out: object) -> list[torch.Tensor]:
@@ -143,12 +150,12 @@ def results(file: str, out: object) -> list[torch.Tensor]:
 # --- what is wrong with it -------------------------------------------------------
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}"[:400] if first else type(error).__name__
 
 
-def _memory(error: BaseException) -> bool:
+def _out_of_memory(error: BaseException) -> bool:
     said = str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in said
 
@@ -158,11 +165,11 @@ def _hint(model: torch.nn.Module, mode: Mode) -> str:
     return "; it has dropout: --mode eval leaves that out" if drops and mode != "eval" else ""
 
 
-def _alike(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(_near(x, y) for x, y in zip(a, b, strict=True))
+def _all_close(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _near(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _close(x: torch.Tensor, y: torch.Tensor) -> bool:
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     if not x.dtype.is_floating_point:
@@ -172,19 +179,19 @@ def _near(x: torch.Tensor, y: torch.Tensor) -> bool:
     return bool(torch.allclose(x, y, rtol=0.0, atol=_NEAR * most, equal_nan=True))
 
 
-def _by_statistics(loaded: Loaded, inputs: Sequence[Any], found: Sequence[torch.Tensor]) -> bool:
+def _by_statistics(loaded: LoadedModule, inputs: Sequence[Any], found: Sequence[torch.Tensor]) -> bool:
     """Whether eval() gives something else, for batch statistics alone. Raises Unusable where it is for
     anything more."""
     with _modes(loaded.model):
         loaded.model.eval()
-        if _alike(found, loaded.forward(inputs)):
+        if _all_close(found, loaded.forward(inputs)):
             return False
     with _modes(loaded.model) as before:
         loaded.model.eval()
         for module, training in before:
             if isinstance(module, torch.nn.modules.batchnorm._NormBase):
                 module.training = training
-        if _alike(found, loaded.forward(inputs)):
+        if _all_close(found, loaded.forward(inputs)):
             return True
     raise Unusable(loaded.file, "mode", "say which is meant: --mode train or --mode eval")
 
@@ -224,17 +231,17 @@ def _input(file: str, at: int, one: Any, precision: Precision) -> Any:
             raise Unusable(file, "inputs", f"get_inputs()[{at}] is a {type(one).__name__}")
 
 
-def _told(file: str, name: str, one: Any) -> Tensor | Number | None:
+def _input_spec(file: str, name: str, one: Any) -> TensorSpec | NumberSpec | None:
     match one:
         case torch.Tensor():
             return _tensor(file, name, one)
         case bool() | int() | float():
-            return Number(name, one)
+            return NumberSpec(name, one)
         case _:
             return None
 
 
-def _state(file: str, named: Iterable[tuple[str, torch.Tensor]]) -> tuple[Tensor, ...]:
+def _state(file: str, named: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
     """Those that a program can be given; the others are constants of the module."""
     return tuple(_tensor(file, n, t) for n, t in named if _dtype(t) in DTYPES)
 
@@ -243,8 +250,8 @@ def _dtype(one: torch.Tensor) -> str:
     return str(one.dtype).removeprefix("torch.")
 
 
-def _tensor(file: str, name: str, one: torch.Tensor) -> Tensor:
+def _tensor(file: str, name: str, one: torch.Tensor) -> TensorSpec:
     dtype = _dtype(one)
     if dtype not in DTYPES or one.layout is not torch.strided:
         raise Unusable(file, "dtype", f"{name} is {dtype}, {one.layout}")
-    return Tensor(name, tuple(one.shape), dtype)
+    return TensorSpec(name, tuple(one.shape), dtype)

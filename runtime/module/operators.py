@@ -132,7 +132,7 @@ def _packet(op: str) -> str:
     return ".".join(op.split(".")[:2])
 
 
-def whole(op: str) -> bool:
+def counted_whole(op: str) -> bool:
     """Whether an operator is counted as it stands and need not be taken apart into smaller ones;
     PyTorch's exporter does not let views stay whole."""
     return counter(op) is not None and not is_in(op, VIEWS)

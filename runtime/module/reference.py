@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ucutlass.ir.elements import F32
 from ucutlass.runtime.distributions import Distribution, floats, whole
-from ucutlass.runtime.module.inspection import Loaded
+from ucutlass.runtime.module.inspection import LoadedModule
 from ucutlass.runtime.module.signature import Unusable
 
 Draw: TypeAlias = Literal["own", "normal", "integer", "again", "positive", "wide"]
@@ -35,7 +35,7 @@ LARGE = 2**27
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class OracleCase:
     """One question: inputs and state by name in float64 (integers and truth values as they are), the results
     in float64, and by how much a right float64 result may differ, one number a result."""
 
@@ -46,25 +46,27 @@ class Case:
     tolerances: Sequence[float]
 
 
-def cases(loaded: Loaded, bound: frozenset[str], seed: int, device: str = "cpu") -> Iterator[Case]:
+def cases(
+    loaded: LoadedModule, bound: frozenset[str], seed: int, device: str = "cpu"
+) -> Iterator[OracleCase]:
     """Questions to a program, whose tensors lie on the device. `bound` are the state's names that the program
     takes: buffers that it does not take keep their values, as constants of the module. Raises Unusable."""
-    own = [_there(x, device) for x in loaded.inputs(1)]
+    own = [_on_device(x, device) for x in loaded.inputs(1)]
     first = {n: t.detach().to(device, copy=True) for n, t in _state(loaded.model)}
     size = sum(t.numel() for t in (*own, *first.values()) if isinstance(t, torch.Tensor))
     for number, draw in enumerate(DRAWS[:FEW] if size > LARGE else DRAWS):
         chance = torch.Generator(device).manual_seed(seed + number)
         given = own
         if draw == "again":
-            given = [_there(x, device) for x in loaded.inputs(2 + seed + number)]
+            given = [_on_device(x, device) for x in loaded.inputs(2 + seed + number)]
         inputs = [_input(x, draw, chance) for x in given]
         state = {n: t if draw == "own" else _weights(n, t, bound, loaded, chance) for n, t in first.items()}
         yield _case(loaded, draw, inputs, state, device)
 
 
 def _case(
-    loaded: Loaded, draw: Draw, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], device: str
-) -> Case:
+    loaded: LoadedModule, draw: Draw, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], device: str
+) -> OracleCase:
     exact = _run(loaded, inputs, state, torch.float64, device)
     twin = _run(loaded, inputs, state, torch.float32, device)
     for i, (result, rough) in enumerate(zip(exact, twin, strict=True)):
@@ -73,8 +75,10 @@ def _case(
             told = f"result {i} is {result.dtype} of {tuple(result.shape)} there"
             raise Unusable(loaded.file, "widened", told)
     tolerances = [tolerance(x, y) for x, y in zip(exact, twin, strict=True)]
-    wide = [_as(x, torch.float64) for x in inputs]
-    return Case(draw, wide, {n: _as(t, torch.float64) for n, t in state.items()}, exact, tolerances)
+    wide = [_in_dtype(x, torch.float64) for x in inputs]
+    return OracleCase(
+        draw, wide, {n: _in_dtype(t, torch.float64) for n, t in state.items()}, exact, tolerances
+    )
 
 
 CONDITION = 2.0**-19
@@ -145,7 +149,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def _weights(
-    name: str, own: torch.Tensor, bound: frozenset[str], loaded: Loaded, chance: torch.Generator
+    name: str, own: torch.Tensor, bound: frozenset[str], loaded: LoadedModule, chance: torch.Generator
 ) -> torch.Tensor:
     """Other weights of the same scale, so that what a fresh module has by accident, a bias of 0 or a gain
     of 1, is no constant; a buffer only where the program takes it or a norm keeps its statistics there."""
@@ -173,13 +177,17 @@ def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _run(
-    loaded: Loaded, inputs: Sequence[Any], state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: str
+    loaded: LoadedModule,
+    inputs: Sequence[Any],
+    state: Mapping[str, torch.Tensor],
+    dtype: torch.dtype,
+    device: str,
 ) -> list[torch.Tensor]:
     """The results, with the model and everything that it makes in `dtype`. Raises Unusable."""
     model = loaded.model.to(device)
     for name, tensor in _state(model):
-        tensor.data = _as(state[name], dtype).clone()
-    given = [_as(x, dtype) for x in inputs]
+        tensor.data = _in_dtype(state[name], dtype).clone()
+    given = [_in_dtype(x, dtype) for x in inputs]
     try:
         with _default(dtype), _Widened(dtype):
             return replace(loaded, model=model).forward(given)
@@ -188,11 +196,11 @@ def _run(
         raise Unusable(loaded.file, code, f"in {dtype}: {error.why}") from error
 
 
-def _there(x: Any, device: str) -> Any:
+def _on_device(x: Any, device: str) -> Any:
     return x.to(device) if isinstance(x, torch.Tensor) else x
 
 
-def _as(x: Any, dtype: torch.dtype) -> Any:
+def _in_dtype(x: Any, dtype: torch.dtype) -> Any:
     return x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else x
 
 

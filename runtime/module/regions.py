@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ucutlass.runtime.module.count import Call, convolution_windows, pooled, resolve, touched
-from ucutlass.runtime.module.graph import Graph, Node, Ref, Tensor
+from ucutlass.runtime.module.count import OperatorCall, convolution_windows, pooled, resolve, touched
+from ucutlass.runtime.module.graph import ModuleGraph, OperatorNode, Ref, TensorMeta
 from ucutlass.runtime.module.operators import CREATES, VIEWS, is_in
 
 
@@ -28,15 +28,15 @@ class Region:
     dims: tuple[int | None, ...]
 
 
-def whole(ref: Ref, tensor: Tensor) -> Region:
+def whole_region(ref: Ref, tensor: TensorMeta) -> Region:
     box = tuple((0, extent) for extent in tensor.shape)
     return Region(ref, tensor.elements, box, tuple(range(len(box))))
 
 
-def regions(graph: Graph) -> dict[Ref, Region]:
+def regions(graph: ModuleGraph) -> dict[Ref, Region]:
     """For every tensor of the graph, what it shows of the source or result of an operator behind it."""
     tensors = graph.tensors()
-    found = {Ref(s.name): whole(Ref(s.name), s.tensor) for s in graph.sources}
+    found = {Ref(s.name): whole_region(Ref(s.name), s.tensor) for s in graph.sources}
     for node in graph.nodes:
         refs = [Ref(node.name, i) for i, t in enumerate(node.outputs) if t is not None]
         if is_in(node.op, VIEWS) and node.refs:
@@ -44,7 +44,7 @@ def regions(graph: Graph) -> dict[Ref, Region]:
                 first = node.refs[0]
                 found[ref] = _view(node, ref.index, found[first], tensors[first], tensors[ref])
         else:
-            found |= {ref: whole(ref, tensors[ref]) for ref in refs}
+            found |= {ref: whole_region(ref, tensors[ref]) for ref in refs}
     return found
 
 
@@ -52,26 +52,26 @@ def union(parts: Iterable[Region]) -> int:
     """Elements that the parts of one tensor cover, at least: parts that may overlap count as the largest."""
     taken: list[Region] = []
     for part in sorted(parts, key=lambda part: -part.elements):
-        if all(_apart(part, other) for other in taken):
+        if all(_disjoint(part, other) for other in taken):
             taken.append(part)
     return sum(part.elements for part in taken)
 
 
-def _apart(a: Region, b: Region) -> bool:
+def _disjoint(a: Region, b: Region) -> bool:
     return any(ah <= bl or bh <= al for (al, ah), (bl, bh) in zip(a.box, b.box, strict=True))
 
 
 # --- views ------------------------------------------------------------------------
 
 
-def _view(node: Node, index: int, source: Region, given: Tensor, out: Tensor) -> Region:
+def _view(node: OperatorNode, index: int, source: Region, given: TensorMeta, out: TensorMeta) -> Region:
     """Of a view's result `index`, whose operand is `given`."""
     moved = _moved(node, index, source, given, out)
     size = math.prod(high - low for low, high in moved.box)
     return replace(moved, elements=min(source.elements, out.elements, size))
 
 
-def _moved(node: Node, index: int, source: Region, given: Tensor, out: Tensor) -> Region:
+def _moved(node: OperatorNode, index: int, source: Region, given: TensorMeta, out: TensorMeta) -> Region:
     a = node.arguments
     dims, rank = list(source.dims), len(source.dims)
     match node.packet.removeprefix("aten."):
@@ -139,7 +139,7 @@ def _select(source: Region, dim: int, index: int) -> Region:
     return replace(narrowed, dims=(*source.dims[:dim], *source.dims[dim + 1 :]))
 
 
-def _slice(source: Region, dim: int, start: int | None, step: int, out: Tensor) -> Region:
+def _slice(source: Region, dim: int, start: int | None, step: int, out: TensorMeta) -> Region:
     extent = _extent(source, dim)
     at = start or 0
     if at < 0 and extent is not None:
@@ -170,7 +170,7 @@ def _narrow(source: Region, dim: int, start: int, stop: int) -> Region:
 _SCATTERED = ("src", "values", "value")
 
 
-def scattered(node: Node, tensors: Mapping[Ref, Tensor]) -> int:
+def scattered(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
     """Elements that an operator of SCATTERS writes over, at most all."""
     whole_of = tensors[Ref(node.name)].elements
     if is_in(node.op, ("aten.fill", "aten.copy")):
@@ -185,11 +185,11 @@ def scattered(node: Node, tensors: Mapping[Ref, Tensor]) -> int:
     return whole_of if values is None else min(whole_of, tensors[values].elements)
 
 
-def reads(node: Node, tensors: Mapping[Ref, Tensor], shown: Mapping[Ref, Region]) -> list[Region]:
+def reads(node: OperatorNode, tensors: Mapping[Ref, TensorMeta], shown: Mapping[Ref, Region]) -> list[Region]:
     """The regions that an operator must read, one for each tensor argument; none for a view."""
     if is_in(node.op, VIEWS) or is_in(node.op, CREATES):
         return []
-    call = Call({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs)
+    call = OperatorCall({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs)
     found: list[Region] = []
     for name, value in node.arguments.items():
         for ref in [value] if isinstance(value, Ref) else _inner(value):
@@ -202,7 +202,9 @@ def _inner(value: Any) -> list[Ref]:
     return [item for item in value if isinstance(item, Ref)] if isinstance(value, list | tuple) else []
 
 
-def _needed(node: Node, name: str, call: Call, tensors: Mapping[Ref, Tensor], ref: Ref) -> int:
+def _needed(
+    node: OperatorNode, name: str, call: OperatorCall, tensors: Mapping[Ref, TensorMeta], ref: Ref
+) -> int:
     """Elements of one argument that any kernel must read: rows that are gathered may all be one."""
     everything = tensors[ref].elements
     a = node.arguments
@@ -237,13 +239,13 @@ def _needed(node: Node, name: str, call: Call, tensors: Mapping[Ref, Tensor], re
             return everything
 
 
-def _row(ref: Ref, indices: Any, tensors: Mapping[Ref, Tensor]) -> int:
+def _row(ref: Ref, indices: Any, tensors: Mapping[Ref, TensorMeta]) -> int:
     """Elements under one choice of the indexed dimensions."""
     taken = [i for i, index in enumerate(indices) if index is not None]
     return math.prod(extent for i, extent in enumerate(tensors[ref].shape) if i not in taken)
 
 
-def _broadcast(indices: Any, tensors: Mapping[Ref, Tensor]) -> tuple[int, ...]:
+def _broadcast(indices: Any, tensors: Mapping[Ref, TensorMeta]) -> tuple[int, ...]:
     shapes = [tensors[index].shape for index in indices if isinstance(index, Ref)]
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]

@@ -53,7 +53,7 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorSpec:
     """A tensor of the module by its own name, such as `layers.0.weight`; `dtype` is torch's, without
     `torch.`."""
 
@@ -66,7 +66,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberSpec:
     """An input that is a number, and stays that number whatever else is drawn."""
 
     name: str
@@ -77,44 +77,44 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModuleSignature:
     """`inputs` are forward's arguments in order, None for one that a program cannot be given (None or a
     string). `training`: the module runs in train() mode; `batch_statistics`: it would give something else
     in eval() mode, for its batch statistics alone."""
 
-    inputs: tuple[Tensor | Number | None, ...]
-    parameters: tuple[Tensor, ...]
-    buffers: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec | NumberSpec | None, ...]
+    parameters: tuple[TensorSpec, ...]
+    buffers: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
     training: bool
     batch_statistics: bool
 
     @property
-    def state(self) -> tuple[Tensor, ...]:
+    def state(self) -> tuple[TensorSpec, ...]:
         return (*self.parameters, *self.buffers)
 
 
-def facts_to_json(facts: Facts) -> dict[str, Any]:
+def signature_to_json(facts: ModuleSignature) -> dict[str, Any]:
     return asdict(facts)
 
 
-def facts_of_json(value: Mapping[str, Any]) -> Facts:
+def signature_of_json(value: Mapping[str, Any]) -> ModuleSignature:
     """Raises KeyError, TypeError, ValueError for what are no facts."""
 
-    def tensor(one: Mapping[str, Any]) -> Tensor:
-        return Tensor(str(one["name"]), tuple(int(n) for n in one["shape"]), str(one["dtype"]))
+    def tensor(one: Mapping[str, Any]) -> TensorSpec:
+        return TensorSpec(str(one["name"]), tuple(int(n) for n in one["shape"]), str(one["dtype"]))
 
-    def tensors(many: Sequence[Mapping[str, Any]]) -> tuple[Tensor, ...]:
+    def tensors(many: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
         return tuple(map(tensor, many))
 
-    def given(one: Mapping[str, Any] | None) -> Tensor | Number | None:
+    def given(one: Mapping[str, Any] | None) -> TensorSpec | NumberSpec | None:
         if one is None or "shape" in one:
             return None if one is None else tensor(one)
         if not isinstance(one["value"], (bool, int, float)):
             raise ValueError(f"{one['value']!r} is no number")
-        return Number(str(one["name"]), one["value"])
+        return NumberSpec(str(one["name"]), one["value"])
 
-    return Facts(
+    return ModuleSignature(
         tuple(map(given, value["inputs"])),
         tensors(value["parameters"]),
         tensors(value["buffers"]),
@@ -146,14 +146,14 @@ KEYWORDS = frozenset(
 )
 
 
-def names(facts: Facts) -> dict[str, Tensor | Number]:
+def names(facts: ModuleSignature) -> dict[str, TensorSpec | NumberSpec]:
     """What a program's parameters may be called, and what each then is.
 
     An input goes by its name in forward, a parameter or buffer by its dotted name with `_` for `.`. A name
     that is taken already, that the language reserves or that is no identifier goes by the same with one
     more `_` at its end. Inputs come first, then parameters, then buffers.
     """
-    found: dict[str, Tensor | Number] = {}
+    found: dict[str, TensorSpec | NumberSpec] = {}
     for one in (*facts.inputs, *facts.state):
         if one is None:
             continue

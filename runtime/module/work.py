@@ -14,19 +14,19 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 from ucutlass.runtime.module.conditions import conditions
-from ucutlass.runtime.module.count import Call, Counted, resolve
-from ucutlass.runtime.module.graph import Graph, Node, Ref, Tensor
+from ucutlass.runtime.module.count import OperationCount, OperatorCall, resolve
+from ucutlass.runtime.module.graph import ModuleGraph, OperatorNode, Ref, TensorMeta
 from ucutlass.runtime.module.operators import SCATTERS, VIEWS, counter, is_in
 from ucutlass.runtime.module.regions import Region, reads, regions, scattered, union
 from ucutlass.sol.costs import SPECIAL
 from ucutlass.sol.work import Work, total
 
-LanePolicy: TypeAlias = Literal["pytorch", "f32", "tf32", "f16", "bf16"]
+ComputePolicy: TypeAlias = Literal["pytorch", "f32", "tf32", "f16", "bf16"]
 """In which lane float32 products count. `pytorch`: as its defaults compute them, matrix products in f32
 and convolutions in tf32 (torch.backends.cuda.matmul.allow_tf32 False, cudnn.allow_tf32 True). In
 lane f32 they count as `tf32x3`, three tf32 passes or f32, whichever a device does faster."""
 
-POLICIES: tuple[str, ...] = get_args(LanePolicy)
+POLICIES: tuple[str, ...] = get_args(ComputePolicy)
 
 _LANES: Mapping[str, str] = MappingProxyType(
     {
@@ -60,7 +60,7 @@ class ModuleWork:
     products: int
     conditions: tuple[str, ...]
     not_counted: Mapping[str, int]
-    policy: LanePolicy
+    policy: ComputePolicy
     method: str
     attempts: tuple[str, ...]
 
@@ -69,10 +69,10 @@ class ModuleWork:
         return total("unfused", self.operators)
 
 
-def count(graph: Graph, policy: LanePolicy = "pytorch", label: str = "module") -> ModuleWork:
+def count(graph: ModuleGraph, policy: ComputePolicy = "pytorch", label: str = "module") -> ModuleWork:
     """The work of a module's graph."""
     tensors, shown = graph.tensors(), regions(graph)
-    nodes = _live(graph)
+    nodes = _live_nodes(graph)
     used = {shown[ref] for node in nodes for ref in node.refs} | {shown[r.ref] for r in graph.results}
     wanted = {region.base for region in used}
     counts = [_counted(node, tensors) for node in nodes]
@@ -106,10 +106,10 @@ def count(graph: Graph, policy: LanePolicy = "pytorch", label: str = "module") -
     )
 
 
-def _live(graph: Graph) -> list[Node]:
+def _live_nodes(graph: ModuleGraph) -> list[OperatorNode]:
     """The nodes on which a result depends, in order: what the module computes and drops is not work."""
     wanted = {r.ref.name for r in graph.results}
-    kept: list[Node] = []
+    kept: list[OperatorNode] = []
     for node in reversed(graph.nodes):
         if node.name in wanted:
             kept.append(node)
@@ -120,17 +120,17 @@ def _live(graph: Graph) -> list[Node]:
 # --- operations -------------------------------------------------------------------
 
 
-def _counted(node: Node, tensors: Mapping[Ref, Tensor]) -> Counted | None:
+def _counted(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> OperationCount | None:
     function = counter(node.op)
     if function is None:
         return None
-    return function(Call({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs))
+    return function(OperatorCall({k: resolve(v, tensors) for k, v in node.arguments.items()}, node.outputs))
 
 
 _OPERANDS = ("input", "mat1", "batch1", "query", "x1", "self")
 
 
-def operand_dtype(node: Node, tensors: Mapping[Ref, Tensor]) -> str | None:
+def operand_dtype(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> str | None:
     """Element type of the first operand that is multiplied, or of the first tensor; None without one."""
     named = (node.arguments.get(name) for name in _OPERANDS)
     ref = next((value for value in named if isinstance(value, Ref)), next(iter(node.refs), None))
@@ -138,7 +138,7 @@ def operand_dtype(node: Node, tensors: Mapping[Ref, Tensor]) -> str | None:
 
 
 def _operations(
-    node: Node, counted: Counted, tensors: Mapping[Ref, Tensor], policy: LanePolicy
+    node: OperatorNode, counted: OperationCount, tensors: Mapping[Ref, TensorMeta], policy: ComputePolicy
 ) -> dict[str, int] | None:
     """Operations by lane; None where the element type has no lane. Whole numbers and truth values
     cost none: an index or a comparison is not what a kernel waits for, and none is safe to say."""
@@ -147,7 +147,7 @@ def _operations(
     dtype = operand_dtype(node, tensors)
     found: dict[str, int] = {}
     if counted.products:
-        lane = _product_lane(dtype or "", counted.kind, policy)
+        lane = _product_compute_type(dtype or "", counted.kind, policy)
         if lane is None:
             return None
         found[lane] = counted.products
@@ -160,37 +160,39 @@ def _operations(
     return {lane: n for lane, n in found.items() if n}
 
 
-def _product_lane(dtype: str, kind: str, policy: LanePolicy) -> str | None:
+def _product_compute_type(dtype: str, kind: str, policy: ComputePolicy) -> str | None:
     if dtype != "float32":
         return _LANES.get(dtype)
     lane = {"matmul": "f32", "convolution": "tf32"}[kind] if policy == "pytorch" else policy
     return "tf32x3" if lane == "f32" else lane
 
 
-def _missing_name(node: Node, counted: Counted | None, tensors: Mapping[Ref, Tensor]) -> str:
+def _missing_name(
+    node: OperatorNode, counted: OperationCount | None, tensors: Mapping[Ref, TensorMeta]
+) -> str:
     return node.op if counted is None else f"{node.op} of {operand_dtype(node, tensors)}"
 
 
-def _label(node: Node, tensors: Mapping[Ref, Tensor]) -> str:
+def _label(node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> str:
     return " ".join([node.op, *(str(tensors[ref]) for ref in node.refs)])
 
 
 # --- bytes ------------------------------------------------------------------------
 
 
-def _bytes(parts: Iterable[Region], tensors: Mapping[Ref, Tensor]) -> int:
+def _bytes(parts: Iterable[Region], tensors: Mapping[Ref, TensorMeta]) -> int:
     by_base: dict[Ref, list[Region]] = {}
     for part in parts:
         by_base.setdefault(part.base, []).append(part)
     return sum(union(found) * tensors[base].item for base, found in by_base.items())
 
 
-def _read(parts: list[Region], node: Node, tensors: Mapping[Ref, Tensor]) -> int:
+def _read(parts: list[Region], node: OperatorNode, tensors: Mapping[Ref, TensorMeta]) -> int:
     """One operator's reads; what it writes over in place it need not read."""
     return _bytes(parts[1:] if is_in(node.op, SCATTERS) else parts, tensors)
 
 
-def _written(node: Node, wanted: set[Ref], tensors: Mapping[Ref, Tensor]) -> int:
+def _written(node: OperatorNode, wanted: set[Ref], tensors: Mapping[Ref, TensorMeta]) -> int:
     if is_in(node.op, SCATTERS):
         return scattered(node, tensors) * tensors[Ref(node.name)].item
     refs = [Ref(node.name, i) for i, t in enumerate(node.outputs) if t is not None]
@@ -198,7 +200,10 @@ def _written(node: Node, wanted: set[Ref], tensors: Mapping[Ref, Tensor]) -> int
 
 
 def _compulsory_reads(
-    graph: Graph, nodes: list[Node], tensors: Mapping[Ref, Tensor], shown: Mapping[Ref, Region]
+    graph: ModuleGraph,
+    nodes: list[OperatorNode],
+    tensors: Mapping[Ref, TensorMeta],
+    shown: Mapping[Ref, Region],
 ) -> int:
     """What is used of every source, once. What a mutation writes over in place is not read."""
     in_place = {r.ref.name for r in graph.results if r.fate == "mutation"}
@@ -211,7 +216,10 @@ def _compulsory_reads(
 
 
 def _results(
-    graph: Graph, nodes: list[Node], tensors: Mapping[Ref, Tensor], shown: Mapping[Ref, Region]
+    graph: ModuleGraph,
+    nodes: list[OperatorNode],
+    tensors: Mapping[Ref, TensorMeta],
+    shown: Mapping[Ref, Region],
 ) -> int:
     """Every element that the module leaves behind, once; a view of a source costs nothing."""
     by_name = {node.name: node for node in nodes}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ucutlass.advice import Build
+from ucutlass.advice import BuildFacts
 from ucutlass.runtime import process
 from ucutlass.runtime.ptxas import Report
 
@@ -115,10 +115,10 @@ def read(library: Path, cuobjdump: Path) -> tuple[Code, ...] | NoCode:
     return codes
 
 
-def build_facts(report: Report, codes: tuple[Code, ...] | NoCode) -> Build:
+def build_facts(report: Report, codes: tuple[Code, ...] | NoCode) -> BuildFacts:
     """What ptxas and the disassembly say, as plain numbers; the disassembly's are unknown without one."""
     said = tuple(f.message for f in report.findings if f.code == "wgmma-serialised")
-    known = Build(
+    known = BuildFacts(
         registers=max((u.registers for u in report.usage), default=None),
         spill_bytes=max((u.spill_stores + u.spill_loads for u in report.usage), default=None),
         serialised=said if report.usage else None,

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ucutlass.ir import Program, TensorType
-from ucutlass.reference import Expected, Wanted, known, wanted
+from ucutlass.reference import Expected, ExpectedResults, expected_results, whole_results
 from ucutlass.reference.interpreter import Argument, device_of
-from ucutlass.reference.parts import NOTHING, Result
 from ucutlass.reference.rounding import outer_dtype
+from ucutlass.reference.slices import NOTHING, ResultShape
 from ucutlass.runtime.inputs import result_types
 from ucutlass.runtime.verify.comparison import Comparison, compare, extremes, merged, unravel
 from ucutlass.runtime.verify.guards import POISONS, Guarded, guarded, words
@@ -68,14 +68,16 @@ def judged(
     `tile` locates the worst error: extents along a result's last two axes, or by dimension's name.
     `offset` bytes is how far results begin past a multiple of 256.
     `expected` saves computing the reference again for the same arguments; without it a large one is made in
-    slices (`ucutlass.reference.parts`). `around` as in `binding.bind`. Errors of the launch and of the
+    slices (`ucutlass.reference.slices`). `around` as in `binding.bind`. Errors of the launch and of the
     reference (`ucutlass.reference.errors`) are raised; ValueError for fewer than 2 repeats.
     """
     if repeats < 2:
         raise ValueError(f"{repeats} runs cannot show an unwritten element: at least 2 are needed")
     snapshot = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
     # Of the copies: parts are made after launches, which may have changed what they were given.
-    reference = known(expected) if expected is not None else wanted(program, snapshot, around)
+    reference = (
+        whole_results(expected) if expected is not None else expected_results(program, snapshot, around)
+    )
     scale = max((_size(a) for a in arguments), default=0.0)
     tiles = [_tile_of(kind, tile) for kind in result_types(program)]
     runs: list[list[Guarded]] = []
@@ -103,7 +105,10 @@ def judged(
 
 
 def against(
-    reference: Wanted, outputs: Sequence[Tensor], tiles: Sequence[tuple[int, int] | None], scale: float = 0.0
+    reference: ExpectedResults,
+    outputs: Sequence[Tensor],
+    tiles: Sequence[tuple[int, int] | None],
+    scale: float = 0.0,
 ) -> list[Comparison]:
     """Every result against its reference, slice by slice; `tiles` and `scale` as in `compare`."""
     slices: list[list[Comparison]] = [[] for _ in outputs]
@@ -152,7 +157,7 @@ def _tile_of(kind: TensorType, tile: tuple[int, int] | Mapping[str, int] | None)
 def _run(
     launch: Launch | Exposed,
     arguments: Sequence[Argument],
-    results: Sequence[Result],
+    results: Sequence[ResultShape],
     pattern: tuple[int, int],
     offset: int,
 ) -> tuple[list[Guarded], list[Problem]]:
@@ -190,7 +195,7 @@ def _changed(program: Program, arguments: Sequence[Argument], snapshot: Sequence
     return found
 
 
-def _unwritten(result: Result, first: Guarded, second: Guarded) -> list[Problem]:
+def _unwritten(result: ResultShape, first: Guarded, second: Guarded) -> list[Problem]:
     """Elements that hold the poison after both runs: no one value is both patterns."""
     untouched = first.holds(POISONS[0]) & second.holds(POISONS[1])
     count = int(untouched.sum())
@@ -207,7 +212,10 @@ def _differ(first: Guarded, second: Guarded) -> bool:
 
 
 def _unsteady(
-    results: Sequence[Result], runs: Sequence[Sequence[Guarded]], differs: Sequence[bool], workspace: bool
+    results: Sequence[ResultShape],
+    runs: Sequence[Sequence[Guarded]],
+    differs: Sequence[bool],
+    workspace: bool,
 ) -> list[Problem]:
     """Why runs differ: what memory held before, or nothing that the judge did."""
     culprit = None
@@ -225,7 +233,7 @@ def _unsteady(
     return found or [Problem("not repeatable", f"run {number + 1} of {len(differs)} differs from the first")]
 
 
-def _unrepeatable(result: Result, first: Guarded, second: Guarded) -> list[Problem]:
+def _unrepeatable(result: ResultShape, first: Guarded, second: Guarded) -> list[Problem]:
     differs = words(first.result) != words(second.result)
     count = int(differs.sum())
     if not count:

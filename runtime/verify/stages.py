@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from ucutlass.ir import Program
-from ucutlass.pipeline.layout import Layout, Step
 from ucutlass.pipeline.names import outer_names
-from ucutlass.reference import Expected, exactly, expect
+from ucutlass.pipeline.sized import SizedPipeline, Step
+from ucutlass.reference import Expected, exact_result, expect
 from ucutlass.reference.errors import CallError, UnsupportedError
 from ucutlass.reference.interpreter import Argument, run_stage, stage_arguments
-from ucutlass.reference.parts import VALUES, values
+from ucutlass.reference.slices import VALUES, values
 from ucutlass.runtime.verify.comparison import unravel
 from ucutlass.runtime.verify.guards import words
 from ucutlass.runtime.verify.judge import Exposed, Jitter, Launch, judged
@@ -38,7 +38,7 @@ class Staged:
     a torch function."""
 
     whole: Launch | Exposed
-    layout: Layout
+    layout: SizedPipeline
     steps: tuple[Launch | Exposed | None, ...]
 
 
@@ -80,7 +80,7 @@ def check(
         wanted = tuple(expected) if expected is not None else _whole(program, launch.layout, arguments)
     except (UnsupportedError, TooLarge, torch.OutOfMemoryError) as problem:
         missing = f"{type(problem).__name__}: {problem}"[:200]
-        wanted = tuple(exactly(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
+        wanted = tuple(exact_result(name, kind, t) for (name, kind), t in zip(kinds, stored, strict=True))
     found, results = judged(
         program,
         launch.whole,
@@ -107,7 +107,7 @@ MOST = 4 * VALUES
 """Values of all stages together: a pipeline's reference is made whole, and keeps what stages store."""
 
 
-def _whole(program: Program, found: Layout, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
+def _whole(program: Program, found: SizedPipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
     count = sum(
         values(step.kernel, dict(zip(step.kernel.dims, step.sizes, strict=True)))
         for step in found.steps
@@ -143,7 +143,7 @@ def _each(
 
 
 def _one(
-    found: Layout,
+    found: SizedPipeline,
     step: Step,
     launch: Launch | Exposed | None,
     given: Sequence[Argument],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ucutlass import frontend
-from ucutlass.advice import Facts, facts_of
+from ucutlass.advice import KernelFacts, facts_of
 from ucutlass.ir.hardware import Device
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
@@ -33,5 +33,5 @@ def planned(
     return frontend.plan_kernel(checked, program, extents, arch, device).planned
 
 
-def facts(text: str, m: int, n: int, k: int, schedule: str = "") -> Facts:
+def facts(text: str, m: int, n: int, k: int, schedule: str = "") -> KernelFacts:
     return facts_of(planned(text, m, n, k, schedule))

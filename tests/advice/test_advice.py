@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from benchmarks.advice import case_of, data, recorded
 from benchmarks.misscheduled import TABLE, Bad
 from ucutlass import frontend
-from ucutlass.advice import Counters, Facts, HitRate, Timing, advise, classify, facts_of, finding, select
+from ucutlass.advice import (
+    Counters,
+    HitRate,
+    KernelFacts,
+    TimingFacts,
+    advise,
+    classify,
+    facts_of,
+    finding,
+    select,
+)
 from ucutlass.advice.edits import MODEL_HIGH, MODEL_LOW, PAYS
 from ucutlass.advice.finding import GROUPS
 from ucutlass.advice.rules import BY_NUMBER, RULES
@@ -29,7 +39,7 @@ SMALL_TILE = "warps pingpong tile 64x64x64 cluster 1x1 stages 2"
 # --- edits -----------------------------------------------------------------------
 
 
-def check_edits(f: Facts) -> None:
+def check_edits(f: KernelFacts) -> None:
     """Every edit of every rule is legal, says what it changes, and is the schedule that its text says."""
     p = f.planned
     for rule in RULES:
@@ -45,7 +55,7 @@ def check_edits(f: Facts) -> None:
         assert len(found.edits if found else ()) <= 2
 
 
-def _mnk(f: Facts) -> tuple[int, int, int]:
+def _mnk(f: KernelFacts) -> tuple[int, int, int]:
     c = candidate_of(f.planned)
     m, n = (c.shape.n, c.shape.m) if c.swapped else (c.shape.m, c.shape.n)
     return m, n, c.shape.k
@@ -130,7 +140,7 @@ def test_theory_wins_over_counters_and_says_so() -> None:
 
 def test_a_measured_time_counts_before_the_estimate() -> None:
     f = facts(PLAIN, 512, 512, 512)
-    slow = replace(f, timing=Timing(seconds=1e-3))
+    slow = replace(f, timing=TimingFacts(seconds=1e-3))
     assert "measured" in classify(slow, f.bound).reason
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 from advice_cases import FP8, GELU, PLAIN, RELU, RESIDUAL, facts
 
-from ucutlass.advice import Build, Counters, Facts, Finding, Rival, Timing, finding
+from ucutlass.advice import BuildFacts, Counters, Finding, KernelFacts, Rival, TimingFacts, finding
 from ucutlass.advice.rules import BY_NUMBER, RULES
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.gemm.rules import BY_CODE
@@ -15,11 +15,11 @@ from ucutlass.kernels.gemm.rules import BY_CODE
 GOOD = "warps cooperative tile 128x256x64 cluster 2x1"
 
 
-def said(number: int, f: Facts) -> Finding | None:
+def said(number: int, f: KernelFacts) -> Finding | None:
     return finding(BY_NUMBER[number], f)
 
 
-def spoken(number: int, f: Facts) -> Finding:
+def spoken(number: int, f: KernelFacts) -> Finding:
     found = said(number, f)
     assert found is not None, f"rule {number} is silent"
     assert found.evidence and found.diagnosis and (found.edits or found.act)
@@ -94,47 +94,47 @@ def test_fp8_is_said_and_not_tuned() -> None:
 # --- build, timing, counters -----------------------------------------------------
 
 
-def good(**tiers: object) -> Facts:
+def good(**tiers: object) -> KernelFacts:
     return replace(facts(PLAIN, 4096, 4096, 4096, GOOD), **tiers)  # type: ignore[arg-type]
 
 
 def test_spills() -> None:
-    found = spoken(3, good(build=Build(spill_bytes=64)))
+    found = spoken(3, good(build=BuildFacts(spill_bytes=64)))
     assert found.tier == "build" and found.edits[0].request.tile != (128, 256, 64)
-    assert said(3, good(build=Build(spill_bytes=0, local_accesses=0))) is None
+    assert said(3, good(build=BuildFacts(spill_bytes=0, local_accesses=0))) is None
     assert spoken(3, good(counters=Counters(local_accesses=9.0))).tier == "counters"
 
 
 def test_serialised_wgmma() -> None:
-    found = spoken(2, good(build=Build(serialised=("C7510: Potential Performance Loss",))))
+    found = spoken(2, good(build=BuildFacts(serialised=("C7510: Potential Performance Loss",))))
     assert "C7510" in found.diagnosis
-    assert said(2, good(build=Build(serialised=()))) is None
+    assert said(2, good(build=BuildFacts(serialised=()))) is None
 
 
 def test_no_tensor_instruction() -> None:
-    assert spoken(16, good(build=Build(tensor_instructions=0))).tier == "build"
-    assert said(16, good(build=Build(tensor_instructions=8))) is None
+    assert spoken(16, good(build=BuildFacts(tensor_instructions=0))).tier == "build"
+    assert said(16, good(build=BuildFacts(tensor_instructions=8))) is None
     resting = Counters(tensor=0.01, fma=0.7)
     assert spoken(16, good(counters=resting)).tier == "counters"
 
 
 def test_the_memory_roof() -> None:
     f = good()
-    timing = Timing(seconds=f.bound.bytes / 4.0e12, copy_bandwidth=4.2e12)
+    timing = TimingFacts(seconds=f.bound.bytes / 4.0e12, copy_bandwidth=4.2e12)
     assert "stop" in spoken(18, replace(f, timing=timing)).act
     assert said(18, replace(f, timing=replace(timing, seconds=2 * timing.seconds))) is None
-    assert said(18, replace(f, timing=Timing(seconds=1e-4))) is None, "no roof was measured"
+    assert said(18, replace(f, timing=TimingFacts(seconds=1e-4))) is None, "no roof was measured"
 
 
 def test_the_launch() -> None:
-    assert spoken(21, good(timing=Timing(seconds=1e-5, wall_seconds=2e-5))).tier == "timing"
-    assert said(21, good(timing=Timing(seconds=1e-5, wall_seconds=1.1e-5))) is None
+    assert spoken(21, good(timing=TimingFacts(seconds=1e-5, wall_seconds=2e-5))).tier == "timing"
+    assert said(21, good(timing=TimingFacts(seconds=1e-5, wall_seconds=1.1e-5))) is None
 
 
 def test_an_epilogue_that_was_timed() -> None:
     f = facts(RELU, 8192, 8192, 256, "warps cooperative tile 128x128x64 cluster 1x1")
-    assert spoken(10, replace(f, timing=Timing(seconds=1e-4, bare_seconds=6e-5))).tier == "timing"
-    assert said(10, replace(f, timing=Timing(seconds=1e-4, bare_seconds=9.9e-5))) is None
+    assert spoken(10, replace(f, timing=TimingFacts(seconds=1e-4, bare_seconds=6e-5))).tier == "timing"
+    assert said(10, replace(f, timing=TimingFacts(seconds=1e-4, bare_seconds=9.9e-5))) is None
 
 
 def test_pingpong_is_not_proposed_where_one_warp_group_would_work_long_alone() -> None:
@@ -144,7 +144,7 @@ def test_pingpong_is_not_proposed_where_one_warp_group_would_work_long_alone() -
 
 def test_power() -> None:
     f = good()
-    hot = Timing(seconds=f.bound.compute_seconds / 0.9, clock=1.5e9, start_clock=1.98e9)
+    hot = TimingFacts(seconds=f.bound.compute_seconds / 0.9, clock=1.5e9, start_clock=1.98e9)
     assert "1500 MHz" in spoken(28, replace(f, timing=hot)).diagnosis
     assert said(28, replace(f, timing=replace(hot, clock=1.95e9))) is None
     assert said(28, replace(f, timing=replace(hot, clock=None))) is None
@@ -152,7 +152,7 @@ def test_power() -> None:
 
 def test_energy_breaks_a_tie() -> None:
     other = Request(warps="cooperative", tile=(256, 128, 64), cluster=(2, 1))
-    timing = Timing(seconds=1e-4, joules=0.05, rivals=(Rival(other, 1.005e-4, 0.045),))
+    timing = TimingFacts(seconds=1e-4, joules=0.05, rivals=(Rival(other, 1.005e-4, 0.045),))
     found = spoken(29, good(timing=timing))
     assert found.edits[0].request.tile == (256, 128, 64)
     slower = replace(timing, rivals=(Rival(other, 1.02e-4, 0.03),))
@@ -204,7 +204,7 @@ def test_empty_tiers_say_nothing_new(rule: object) -> None:
     assert isinstance(rule, type(RULES[0]))
     for _, text, shape, schedule in SPEAK[:8]:
         f = facts(text, *shape, schedule)
-        empty = replace(f, build=Build(), counters=Counters())
+        empty = replace(f, build=BuildFacts(), counters=Counters())
         before, after = finding(rule, f), finding(rule, empty)
         assert (before is None) == (after is None)
 

@@ -20,7 +20,7 @@ from ucutlass.agent.problem import (
     problem_of_module,
 )
 from ucutlass.runtime.module import reference
-from ucutlass.runtime.module.inspection import look
+from ucutlass.runtime.module.inspection import inspect_file
 from ucutlass.runtime.module.reference import CEILING, tolerance
 from ucutlass.runtime.module.signature import Mode
 from ucutlass.tasks.problem_file import same
@@ -30,7 +30,7 @@ def made(folder: Path, text: str, mode: Mode = "constructed") -> TorchModule:
     """Read in this process, for speed."""
     file = folder / "3_Some_problem_.py"
     file.write_text(text)
-    return TorchModule(str(file), text, mode, "own", look(str(file), mode, "own"))
+    return TorchModule(str(file), text, mode, "own", inspect_file(str(file), mode, "own"))
 
 
 def met(program: str, of: TorchModule) -> ModuleMatch | str:

@@ -8,8 +8,17 @@ import pytest
 from kernelbench_files import linear, module
 
 from ucutlass.agent.module import read
-from ucutlass.runtime.module.inspection import look
-from ucutlass.runtime.module.signature import CODES, Facts, Mode, Number, Precision, Tensor, Unusable, names
+from ucutlass.runtime.module.inspection import inspect_file
+from ucutlass.runtime.module.signature import (
+    CODES,
+    Mode,
+    ModuleSignature,
+    NumberSpec,
+    Precision,
+    TensorSpec,
+    Unusable,
+    names,
+)
 
 MIB = 2**20
 COUNTER = """
@@ -18,11 +27,13 @@ return x * self.calls
 """
 
 
-def seen(folder: Path, text: str, mode: Mode = "constructed", precision: Precision = "own") -> Facts:
+def seen(
+    folder: Path, text: str, mode: Mode = "constructed", precision: Precision = "own"
+) -> ModuleSignature:
     """In this process, for speed: these files are the tests' own."""
     file = folder / "problem.py"
     file.write_text(text)
-    return look(str(file), mode, precision)
+    return inspect_file(str(file), mode, precision)
 
 
 def refused(folder: Path, text: str, **more: object) -> Unusable:
@@ -43,10 +54,10 @@ def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:
         alpha="0.5",
     )
     facts = seen(tmp_path, text)
-    assert facts.inputs == (Tensor("x", (4, 8), "float32"), Number("alpha", 0.5))
+    assert facts.inputs == (TensorSpec("x", (4, 8), "float32"), NumberSpec("alpha", 0.5))
     assert [p.name for p in facts.parameters] == ["fc.weight", "fc.bias", "norm.weight", "norm.bias"]
     assert [b.dtype for b in facts.buffers] == ["float32", "float32", "int64"]
-    assert facts.results == (Tensor("result 0", (4, 6), "float32"),)
+    assert facts.results == (TensorSpec("result 0", (4, 6), "float32"),)
     assert facts.training and facts.batch_statistics
     assert list(names(facts))[:4] == ["x", "alpha", "fc_weight", "fc_bias"]
 
@@ -54,7 +65,7 @@ def test_what_a_module_takes_holds_and_gives(tmp_path: Path) -> None:
 def test_precision_casts_floats_alone(tmp_path: Path) -> None:
     text = module("self.e(ids) + x", "self.e = nn.Embedding(9, 4)", ids="torch.randint(0, 9, (5,))", x="5, 4")
     facts = seen(tmp_path, text, precision="bf16")
-    assert [one.dtype for one in facts.inputs if isinstance(one, Tensor)] == ["int64", "bfloat16"]
+    assert [one.dtype for one in facts.inputs if isinstance(one, TensorSpec)] == ["int64", "bfloat16"]
     assert facts.parameters[0].dtype == facts.results[0].dtype == "bfloat16"
 
 

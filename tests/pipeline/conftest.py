@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from ucutlass import frontend, ir
-from ucutlass.pipeline.layout import layout
-from ucutlass.pipeline.workspace import lanes_of
+from ucutlass.pipeline.sized import sized_pipeline
+from ucutlass.pipeline.workspace import streams_of
 from ucutlass.runtime import launch
 from ucutlass.runtime import side_streams as beside
 from ucutlass.runtime.direct_launch import rebound
@@ -99,7 +99,7 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
         assert isinstance(pipeline, ir.Pipeline)
 
         def choose(request: Request) -> Series:
-            found = layout(pipeline, request.extents)
+            found = sized_pipeline(pipeline, request.extents)
             bounds: list[Bound | None] = []
             for i, step in enumerate(found.steps):
                 if step.kernel is None:
@@ -110,7 +110,7 @@ def load(stages: Path, route: Native | NoNative, monkeypatch: pytest.MonkeyPatch
                 knobs = (i, workspaces.get(i, 0), codes.get(i, 0))
                 bound = Bound(entry.address, knobs, 0, entry)
                 bounds.append(rebound(spec_of(step.kernel, device="cpu"), bound, step.sizes, request.device))
-            made.series[request] = series_of(found, lanes_of(found, most_lanes), bounds)
+            made.series[request] = series_of(found, streams_of(found, most_lanes), bounds)
             return made.series[request]
 
         made = Loaded(Launcher(spec_of(pipeline, device="cpu"), choose, route), library)

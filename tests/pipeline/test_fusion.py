@@ -7,10 +7,10 @@ import torch
 
 from tests.pipeline.test_layout import laid
 from ucutlass import frontend, ir
-from ucutlass.pipeline.fusion import Cut, cuts, operators, runs
-from ucutlass.pipeline.joining import Joined, NotJoined, joined
-from ucutlass.pipeline.layout import Layout
+from ucutlass.pipeline.fused_kernel import FusedKernel, NotFusible, fuse
+from ucutlass.pipeline.fusion import FusionCandidate, fusion_candidates, fusion_chains, operators
 from ucutlass.pipeline.planning import plan_pipeline
+from ucutlass.pipeline.sized import SizedPipeline
 from ucutlass.reference import evaluate
 from ucutlass.reference.interpreter import run_stage, stage_arguments
 from ucutlass.runtime.inputs import generate
@@ -47,7 +47,7 @@ JOINABLE = {
 }
 
 
-def evaluated(found: Layout, one: Joined, arguments: list[object]) -> tuple[torch.Tensor, ...]:
+def evaluated(found: SizedPipeline, one: FusedKernel, arguments: list[object]) -> tuple[torch.Tensor, ...]:
     known = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
     return evaluate(one.kernel, [known[a] if isinstance(a, str) else a for a in one.arguments])  # type: ignore[misc]
 
@@ -57,7 +57,7 @@ def test_a_joined_kernel_computes_what_its_stages_do(what: str) -> None:
     text, sizes = JOINABLE[what]
     found = laid(text, **sizes)
     arguments = list(generate(found.pipeline, sizes, "normal", seed=4))
-    one = joined(*found.steps[:2])
+    one = fuse(*found.steps[:2])
     (wanted,) = evaluate(found.pipeline, arguments)
     (got,) = evaluated(found, one, arguments)
     # What was stored in bf16 is rounded as it was; f32 is the arithmetic's own.
@@ -68,7 +68,7 @@ def test_a_joined_kernel_computes_what_its_stages_do(what: str) -> None:
 def test_what_others_read_is_stored_as_well() -> None:
     text, sizes = JOINABLE["an epilogue"]
     found = laid(text, **sizes)
-    one = joined(*found.steps, keep=("h",))
+    one = fuse(*found.steps, keep=("h",))
     assert one.outputs == ("return", "h")
     arguments = list(generate(found.pipeline, sizes, "normal", seed=4))
     buffers = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
@@ -84,15 +84,15 @@ def test_axes_that_are_split_differently_are_not_joined() -> None:
         A=3,
         B=8,
     )
-    with pytest.raises(NotJoined, match="differently"):
-        joined(*found.steps)
+    with pytest.raises(NotFusible, match="differently"):
+        fuse(*found.steps)
 
 
-def cut(text: str, **sizes: int) -> tuple[Cut, ...]:
+def cut(text: str, **sizes: int) -> tuple[FusionCandidate, ...]:
     checked = frontend.read_text(text)
     pipeline = frontend.program(checked)
     assert isinstance(pipeline, ir.Pipeline)
-    return cuts(plan_pipeline(checked, pipeline, complete(pipeline, sizes), "sm90a"), "sm90a")
+    return fusion_candidates(plan_pipeline(checked, pipeline, complete(pipeline, sizes), "sm90a"), "sm90a")
 
 
 def test_a_buffer_with_another_reader_costs_one_reading() -> None:
@@ -138,9 +138,9 @@ def test_three_stages_are_one_where_no_two_are() -> None:
     assert isinstance(pipeline, ir.Pipeline)
     sizes = {"B": 8, "T": 512, "S": 512, "D": 64, "E": 64}
     plan = plan_pipeline(checked, pipeline, complete(pipeline, sizes), "sm90a")
-    pairs = cuts(plan, "sm90a")
+    pairs = fusion_candidates(plan, "sm90a")
     assert [c.possible for c in pairs] == [False, False]
-    (run,) = runs(plan, pairs, "sm90a")
+    (run,) = fusion_chains(plan, pairs, "sm90a")
     assert run.stages == (0, 1, 2) and run.buffers == ("s", "p")
     assert run.bytes == 4 * 8 * 512 * 512 * 2 and run.saves > 0
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ucutlass import frontend, ir
-from ucutlass.pipeline.layout import Layout, layout
 from ucutlass.pipeline.names import outer_names
+from ucutlass.pipeline.sized import SizedPipeline, sized_pipeline
 from ucutlass.shapes import ShapeError, complete
 
 
-def laid(text: str, **sizes: int) -> Layout:
+def laid(text: str, **sizes: int) -> SizedPipeline:
     pipeline = frontend.program(frontend.read_text(text))
     assert isinstance(pipeline, ir.Pipeline)
-    return layout(pipeline, complete(pipeline, sizes))
+    return sized_pipeline(pipeline, complete(pipeline, sizes))
 
 
 MLP = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ucutlass.pipeline.lanes import Lanes, lanes
-from ucutlass.pipeline.memory import ALIGNMENT, Block, Memory, place, rounded
+from ucutlass.pipeline.memory import ALIGNMENT, Allocation, WorkspaceLayout, aligned, assign_offsets
+from ucutlass.pipeline.streams import StreamAssignment, assign_streams
 
 
 @st.composite
@@ -25,7 +25,7 @@ def test_every_need_is_met_by_stream_order_and_events(
     graph: tuple[list[frozenset[int]], list[bool]], most: int
 ) -> None:
     after, home = graph
-    made = lanes(after, home, most)
+    made = assign_streams(after, home, most)
     assert made.count <= most
     ended = _executed(made)
     for step, needs in enumerate(after):
@@ -34,7 +34,7 @@ def test_every_need_is_met_by_stream_order_and_events(
     assert all(made.turns[i].lane == 0 for i, at_home in enumerate(home) if at_home)
 
 
-def _executed(made: Lanes) -> list[frozenset[int]]:
+def _executed(made: StreamAssignment) -> list[frozenset[int]]:
     """What has ended when each step begins, by stream order and recorded events alone."""
     ended: list[frozenset[int]] = []
     tail: dict[int, frozenset[int]] = {}
@@ -57,14 +57,14 @@ def test_no_two_live_blocks_share_a_byte(
     graph: tuple[list[frozenset[int]], list[bool]], most: int, data: st.DataObject
 ) -> None:
     after, home = graph
-    turns = lanes(after, home, most)
+    turns = assign_streams(after, home, most)
     blocks = []
     for step in range(len(after)):
         readers = {i for i, needs in enumerate(after) if step in needs}
         size = data.draw(st.integers(0, 2000))
-        blocks.append(Block(f"h{step}", size, step, frozenset({step, *readers})))
-        blocks.append(Block(f"w{step}", data.draw(st.integers(0, 600)), step, frozenset({step})))
-    made = place(blocks, turns.before)
+        blocks.append(Allocation(f"h{step}", size, step, frozenset({step, *readers})))
+        blocks.append(Allocation(f"w{step}", data.draw(st.integers(0, 600)), step, frozenset({step})))
+    made = assign_offsets(blocks, turns.before)
     ended = _executed(turns)
     for block in blocks:
         if not block.bytes:
@@ -80,38 +80,38 @@ def test_no_two_live_blocks_share_a_byte(
     assert made.bytes <= made.apart
 
 
-def _disjoint(made: Memory, a: Block, b: Block) -> bool:
+def _disjoint(made: WorkspaceLayout, a: Allocation, b: Allocation) -> bool:
     x, y = made.offsets[a.name], made.offsets[b.name]
     return x + a.bytes <= y or y + b.bytes <= x
 
 
 def test_a_chain_takes_two_of_its_blocks() -> None:
     after = [frozenset[int](), *(frozenset({i}) for i in range(9))]
-    turns = lanes(after, [False] * 10)
+    turns = assign_streams(after, [False] * 10)
     assert turns.count == 1
-    blocks = [Block(f"h{i}", 1000, i, frozenset({i, i + 1})) for i in range(9)]
-    assert place(blocks, turns.before).bytes == 2 * rounded(1000)
+    blocks = [Allocation(f"h{i}", 1000, i, frozenset({i, i + 1})) for i in range(9)]
+    assert assign_offsets(blocks, turns.before).bytes == 2 * aligned(1000)
 
 
 def test_branches_may_not_share_what_a_chain_may() -> None:
     """Two chains of two stages: in one lane the second reuses what the first left, in two it must not."""
     after = [frozenset[int](), frozenset({0}), frozenset[int](), frozenset({2})]
-    blocks = [Block("a", 512, 0, frozenset({0, 1})), Block("b", 512, 2, frozenset({2, 3}))]
-    assert place(blocks, lanes(after, [False] * 4, 1).before).bytes == 512
-    assert place(blocks, lanes(after, [False] * 4, 2).before).bytes == 1024
+    blocks = [Allocation("a", 512, 0, frozenset({0, 1})), Allocation("b", 512, 2, frozenset({2, 3}))]
+    assert assign_offsets(blocks, assign_streams(after, [False] * 4, 1).before).bytes == 512
+    assert assign_offsets(blocks, assign_streams(after, [False] * 4, 2).before).bytes == 1024
 
 
 def test_blocks_take_the_tightest_gap() -> None:
     """A block of 256 goes into the gap of 256, not into the one of 512 before it."""
     before = [frozenset[int](), frozenset({0}), frozenset({0, 1}), frozenset({0, 1, 2})]
     blocks = [
-        Block("big", 2048, 0, frozenset({0, 3})),
-        Block("first", 512, 0, frozenset({0})),
-        Block("second", 512, 0, frozenset({0, 3})),
-        Block("third", 256, 0, frozenset({0, 1})),
-        Block("fourth", 256, 0, frozenset({0, 3})),
-        Block("late", 256, 2, frozenset({2, 3})),
+        Allocation("big", 2048, 0, frozenset({0, 3})),
+        Allocation("first", 512, 0, frozenset({0})),
+        Allocation("second", 512, 0, frozenset({0, 3})),
+        Allocation("third", 256, 0, frozenset({0, 1})),
+        Allocation("fourth", 256, 0, frozenset({0, 3})),
+        Allocation("late", 256, 2, frozenset({2, 3})),
     ]
-    made = place(blocks, before)
+    made = assign_offsets(blocks, before)
     assert made.offsets["late"] in (made.offsets["third"], made.offsets["first"])
     assert made.bytes == 2048 + 512 + 512 + 256 + 256

@@ -12,9 +12,16 @@ from ucutlass import frontend, ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.grammar.format import format_file
 from ucutlass.grammar.parse import parse
-from ucutlass.pipeline.layout import Step, layout
-from ucutlass.pipeline.orders import MOST_ESTIMATES, better, ordered, permuted, some_orders, type_words
+from ucutlass.pipeline.orders import (
+    MOST_ESTIMATES,
+    better_orders,
+    choose_orders,
+    permuted,
+    some_orders,
+    type_text,
+)
 from ucutlass.pipeline.planning import PipelinePlan, estimator, plan_pipeline
+from ucutlass.pipeline.sized import Step, sized_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.runtime.inputs import generate
 from ucutlass.shapes import complete
@@ -49,7 +56,7 @@ def planned(text: str, **sizes: int) -> PipelinePlan:
 
 
 def chosen(plan: PipelinePlan) -> dict[str, str]:
-    return {name: type_words(plan.layout.buffers[name].type) for name in plan.orders}
+    return {name: type_text(plan.layout.buffers[name].type) for name in plan.orders}
 
 
 IMAGES = {"N": 32, "C": 64, "H": 56, "W": 56, "K": 128, "L": 64}
@@ -69,8 +76,8 @@ def test_a_written_order_stands_and_a_better_one_is_named() -> None:
     sizes = complete(program, IMAGES)
     plan = plan_pipeline(found, program, sizes, "sm90a")
     assert not plan.orders and plan.layout.buffers["h"].shape == (32, 128, 56, 56)
-    (one,) = better(program, sizes, estimator(found, "sm90a"))
-    assert (one.buffer, type_words(one.type)) == ("h", "bf16[N, P, Q, K]") and one.saves > 1e-6
+    (one,) = better_orders(program, sizes, estimator(found, "sm90a"))
+    assert (one.buffer, type_text(one.type)) == ("h", "bf16[N, P, Q, K]") and one.saves > 1e-6
 
 
 @pytest.mark.parametrize("sizes", [(128, 512, 768, 96), (16, 4096, 4096, 128)])
@@ -94,8 +101,8 @@ def test_one_order_that_no_reader_takes_is_not_chosen() -> None:
         return 1.0 if last == ("D",) else 0.5
 
     sizes = complete(program, {"B": 4, "T": 256, "C": 256, "D": 64})
-    orders = ordered(program, sizes, seconds)
-    (attention,) = [s for s in layout(permuted(program, orders), sizes).steps if s.name == "return"]
+    orders = choose_orders(program, sizes, seconds)
+    (attention,) = [s for s in sized_pipeline(permuted(program, orders), sizes).steps if s.name == "return"]
     assert real(attention) > 0
 
 
@@ -149,7 +156,9 @@ def test_a_kernel_that_is_called_turns_with_its_buffer() -> None:
     program = frontend.program(frontend.read_text(text))
     assert isinstance(program, ir.Pipeline)
     turned = permuted(program, {"h": (1, 0)})
-    assert {n: b.shape for n, b in layout(turned, (3, 4, 5)).buffers.items() if n == "h"} == {"h": (5, 3)}
+    assert {n: b.shape for n, b in sized_pipeline(turned, (3, 4, 5)).buffers.items() if n == "h"} == {
+        "h": (5, 3)
+    }
     given = list(generate(program, {"M": 3, "K": 4, "N": 5}, "normal", seed=1))
     assert torch.equal(evaluate(turned, given)[0], evaluate(program, given)[0])
 
@@ -202,5 +211,5 @@ def test_a_pipeline_of_many_buffers_takes_a_bounded_number_of_estimates() -> Non
         return 1.0
 
     assert isinstance(program, ir.Pipeline)
-    assert ordered(program, (2,) * 6, seconds) == {f"h{i}": tuple(range(6)) for i in range(30)}
+    assert choose_orders(program, (2,) * 6, seconds) == {f"h{i}": tuple(range(6)) for i in range(30)}
     assert len(asked) <= 3 * MOST_ESTIMATES

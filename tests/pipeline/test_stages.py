@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ucutlass import frontend, ir
-from ucutlass.pipeline.layout import Layout, layout
+from ucutlass.pipeline.sized import SizedPipeline, sized_pipeline
 from ucutlass.reference import evaluate
 from ucutlass.reference.interpreter import run_stage, stage_arguments
 from ucutlass.runtime.inputs import generate
@@ -62,7 +62,7 @@ def staged(text: str, sizes: Mapping[str, int], spoil: Spoil = NONE, whole: Spoi
     """Stages as the interpreter has them; `spoil` those of the judge, `whole` those of the pipeline."""
     program = frontend.program(frontend.read_text(text))
     assert isinstance(program, ir.Pipeline)
-    found = layout(program, complete(program, sizes))
+    found = sized_pipeline(program, complete(program, sizes))
 
     def one(number: int, spoil: Spoil) -> Callable[..., None] | None:
         step = found.steps[number]
@@ -84,7 +84,7 @@ def staged(text: str, sizes: Mapping[str, int], spoil: Spoil = NONE, whole: Spoi
     return Staged(series, found, tuple(one(i, spoil) for i in range(len(found.steps))))
 
 
-def _series(found: Layout, arguments: Sequence[Any], spoil: Spoil) -> Mapping[str, Tensor]:
+def _series(found: SizedPipeline, arguments: Sequence[Any], spoil: Spoil) -> Mapping[str, Tensor]:
     stored = dict(zip((p.name for p in found.pipeline.params), arguments, strict=True))
     for number, step in enumerate(found.steps):
         made = run_stage(step.stage, stage_arguments(step.stage, stored), found.sizes)

@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.test_series import ADD, CHAIN, TWO
 from ucutlass import frontend
 from ucutlass.pipeline import workspace
-from ucutlass.pipeline.memory import Block, Memory
+from ucutlass.pipeline.memory import Allocation, WorkspaceLayout
 from ucutlass.runtime.verify.batch import judge_case
 from ucutlass.runtime.verify.suite import suite
 from ucutlass.runtime.verify.verdict import Verdict
@@ -74,12 +74,12 @@ def test_buffers_that_share_bytes_too_early_are_no_stages_fault(
 ) -> None:
     """Every stage is right alone, on memory of its own; the pipeline, on its one workspace, is not."""
 
-    def heaped(blocks: Sequence[Block], before: object) -> Memory:
-        return Memory({b.name: 0 for b in blocks}, max(b.bytes for b in blocks), 0)
+    def heaped(blocks: Sequence[Allocation], before: object) -> WorkspaceLayout:
+        return WorkspaceLayout({b.name: 0 for b in blocks}, max(b.bytes for b in blocks), 0)
 
     entries = [(str(stages), name, (i, 0, 0)) for i, name in enumerate(("add", "add", "add", "two"))]
     assert all(verdict.ok for _, verdict in judged(LATER, entries))
-    monkeypatch.setattr(workspace, "place", heaped)
+    monkeypatch.setattr(workspace, "assign_offsets", heaped)
     for name, verdict in judged(LATER, entries):
         assert verdict.state == "wrong", name
         assert all(stage.state == "right" for stage in verdict.stages)

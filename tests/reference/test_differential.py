@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.differential import judge, program, report, undrawn
 from benchmarks.differential_terms import ELEMENTS, LEAVES, TABLE
-from ucutlass.reference import errors, reading
+from ucutlass.reference import errors, indexing
 
 COUNT = 400
 
@@ -35,7 +35,7 @@ def test_every_feature_is_drawn_in_the_end() -> None:
 
 def test_a_wrong_neutral_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the reference had it: an infinity cast to an integer."""
-    monkeypatch.setattr(reading, "in_element", lambda fill, elem: _cast(fill, elem.kind))
+    monkeypatch.setattr(indexing, "in_element", lambda fill, elem: _cast(fill, elem.kind))
     assert any(judge(program(seed)).status == "different" for seed in range(1500))
 
 

@@ -27,7 +27,7 @@ from ucutlass.ir import (
     extents,
 )
 from ucutlass.sol.demand import NEUTRAL
-from ucutlass.sol.graph import Graph, Made
+from ucutlass.sol.graph import KernelBuffer, ValueGraph
 
 Point = Mapping[str, int]
 
@@ -53,7 +53,7 @@ KEEPS_ZERO = ("divide", "relu", "abs", "silu", "gelu", "tanh")
 class Brute:
     """`elements` of every node that are needed, `products` of dots, `taken` by reductions."""
 
-    def __init__(self, graph: Graph, may: bool) -> None:
+    def __init__(self, graph: ValueGraph, may: bool) -> None:
         self.graph, self.may = graph, may
         self.elements: dict[int, set[tuple[int, ...]]] = defaultdict(set)
         self.products: dict[int, set[tuple[int, ...]]] = defaultdict(set)
@@ -61,7 +61,7 @@ class Brute:
         self.read: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         for name in graph.results:
             made = graph.buffers[name]
-            assert isinstance(made, Made)
+            assert isinstance(made, KernelBuffer)
             for point in self.points(made.value.dims):
                 self.need(made.value, point)
 
@@ -147,7 +147,7 @@ class Brute:
     def stored(self, index: int, at: Point) -> None:
         source = self.graph.sources[index]
         made = self.graph.buffers.get(source.buffer)
-        if isinstance(made, Made):
+        if isinstance(made, KernelBuffer):
             assert isinstance(source.type, TensorType)
             self.need(made.value, self.moved(source.type, made.type, at))
         elif source.buffer:
@@ -192,7 +192,7 @@ class Brute:
             case ParamValue(index=index):
                 source = self.graph.sources[index]
                 made = self.graph.buffers.get(source.buffer)
-                if isinstance(made, Made) and isinstance(source.type, TensorType):
+                if isinstance(made, KernelBuffer) and isinstance(source.type, TensorType):
                     return self.sure(made.value, self.moved(source.type, made.type, at), neutral)
         return True
 
@@ -227,7 +227,7 @@ class Brute:
             case ParamValue(index=index):
                 source = self.graph.sources[index]
                 made = self.graph.buffers.get(source.buffer)
-                if isinstance(made, Made) and isinstance(source.type, TensorType):
+                if isinstance(made, KernelBuffer) and isinstance(source.type, TensorType):
                     return self.known(made.value, self.moved(source.type, made.type, at))
         return None
 

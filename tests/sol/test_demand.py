@@ -13,7 +13,7 @@ from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import Dot, Module, Program, Reduce, Scan, Softmax
 from ucutlass.shapes import complete
 from ucutlass.sol.demand import demand
-from ucutlass.sol.graph import graph_of, ordered
+from ucutlass.sol.graph import graph_of, topological_order
 
 
 def sizes_of(program: Program, **given: int) -> dict[str, int]:
@@ -24,7 +24,7 @@ def agree(program: Program, sizes: dict[str, int], exactly: bool = True) -> None
     graph = graph_of(program, sizes)
     for may in (False, True):
         regions, elements = demand(graph, may), Brute(graph, may)
-        for node in ordered(graph):
+        for node in topological_order(graph):
             pairs = [(regions.count(node), len(elements.elements[id(node)]))]
             if isinstance(node, Dot):
                 pairs.append((regions.terms(node), len(elements.products[id(node)])))

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ucutlass.ir.hardware import DEVICES
-from ucutlass.sol.bounds import Bounds, bounds_of
+from ucutlass.sol.bounds import TimeBounds, bounds_of
 from ucutlass.sol.roofline import RooflineError, points, roofs, scales, svg
 from ucutlass.sol.work import Work
 
@@ -16,7 +16,7 @@ H200 = DEVICES["H200"]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def made(operations: dict[str, int], moved: int, regime: str = "cold") -> Bounds:
+def made(operations: dict[str, int], moved: int, regime: str = "cold") -> TimeBounds:
     work = Work("program", operations, moved, 0)
     return bounds_of(work, (work, Work("more", {}, moved, 0)), H200, regime=regime)  # type: ignore[arg-type]
 

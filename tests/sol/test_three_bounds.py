@@ -10,7 +10,15 @@ from ucutlass import frontend
 from ucutlass.ir.hardware import DEVICES
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete
-from ucutlass.sol.bounds import Bounds, bounds, bounds_of, data_sheet, fused_bound, lane_rate, unfused_bound
+from ucutlass.sol.bounds import (
+    TimeBounds,
+    bounds,
+    bounds_of,
+    compute_rate,
+    data_sheet,
+    fused_bound,
+    unfused_bound,
+)
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.report import lines, row
 from ucutlass.sol.work import Work, total
@@ -22,7 +30,7 @@ LINEAR = """kernel linear_gelu(x: bf16[M, K], w: bf16[N, K], b: bf16[N]) -> bf16
 MEASURED = Ceilings("NVIDIA H200", "GPU-0", {"bf16": 75e13, "tf32": 4e14}, 4.2e12, 4.4e12, 7e12, 2e-6, 1.7e9)
 
 
-def found(m: int = 4096, n: int = 4096, k: int = 4096, plan: bool = True, **more: object) -> Bounds:
+def found(m: int = 4096, n: int = 4096, k: int = 4096, plan: bool = True, **more: object) -> TimeBounds:
     checked = frontend.read_text(LINEAR)
     program = frontend.kernel(checked)
     extents = complete(program, {"M": m, "N": n, "K": k})
@@ -118,11 +126,11 @@ def test_calibrated_bounds_stand_beside_the_data_sheet() -> None:
 
 
 def test_lanes_that_a_device_lacks_or_does_better() -> None:
-    assert lane_rate("e4m3", DEVICES["A100-SXM4-80GB"].peaks) == ("f16", 312e12)
-    assert lane_rate("tf32x3", H200.peaks)[0] == "tf32x3"
-    assert lane_rate("tf32x3", DEVICES["RTX-5090"].peaks) == ("f32", 104.8e12)
-    assert lane_rate("f16_f16", H200.peaks) == ("f16", 989.4e12)
-    assert lane_rate("f16_f16", DEVICES["RTX-5090"].peaks) == ("f16_f16", 419e12)
+    assert compute_rate("e4m3", DEVICES["A100-SXM4-80GB"].peaks) == ("f16", 312e12)
+    assert compute_rate("tf32x3", H200.peaks)[0] == "tf32x3"
+    assert compute_rate("tf32x3", DEVICES["RTX-5090"].peaks) == ("f32", 104.8e12)
+    assert compute_rate("f16_f16", H200.peaks) == ("f16", 989.4e12)
+    assert compute_rate("f16_f16", DEVICES["RTX-5090"].peaks) == ("f16_f16", 419e12)
 
 
 def test_special_functions_may_run_beside_their_units() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ucutlass.runtime.module.count import attention_pairs, touched, window_pairs
-from ucutlass.runtime.module.operators import counter, whole
+from ucutlass.runtime.module.operators import counted_whole, counter
 from ucutlass.runtime.module.regions import triangle
 
 windows = st.tuples(
@@ -53,8 +53,8 @@ def test_the_more_exact_name_counts() -> None:
     """max of one tensor is a reduction, of two a selection."""
     assert counter("aten.max.other") is not None
     assert counter("aten.no_such_operator.default") is None
-    assert whole("aten.mish.default")
-    assert not whole("aten.view.default")
+    assert counted_whole("aten.mish.default")
+    assert not counted_whole("aten.view.default")
 
 
 def test_every_name_is_an_operator_of_torch() -> None:

@@ -11,11 +11,11 @@ import pytest
 from module_files import exported
 
 from tests.kernelbench.kernelbench_files import module as problem
-from ucutlass.runtime.module.graph import Graph, GraphUnreadable, from_json, to_json
+from ucutlass.runtime.module.graph import GraphUnreadable, ModuleGraph, from_json, to_json
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+def graph(tmp_path_factory: pytest.TempPathFactory) -> ModuleGraph:
     text = problem(
         'a, b = x.split(4, 1)\nreturn {"y": F.relu(self.l(a)) * k, "z": [b, None, 3.0]}',
         "self.l = nn.Linear(4, 5)",
@@ -25,7 +25,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return exported(tmp_path_factory.mktemp("graph"), text)
 
 
-def test_round_trip(graph: Graph) -> None:
+def test_round_trip(graph: ModuleGraph) -> None:
     assert from_json(json.loads(json.dumps(to_json(graph)))) == graph
 
 
@@ -53,12 +53,12 @@ def _change(value: Any, path: tuple[Any, ...], new: Any) -> Any:
         (("results", 0, "fate"), "lost"),
     ],
 )
-def test_what_is_no_graph_is_refused(graph: Graph, path: tuple[Any, ...], new: Any) -> None:
+def test_what_is_no_graph_is_refused(graph: ModuleGraph, path: tuple[Any, ...], new: Any) -> None:
     with pytest.raises(GraphUnreadable):
         from_json(_change(to_json(graph), path, new))
 
 
-def test_a_node_cannot_use_what_comes_later(graph: Graph) -> None:
+def test_a_node_cannot_use_what_comes_later(graph: ModuleGraph) -> None:
     value = to_json(graph)
     with pytest.raises(GraphUnreadable, match="not there"):
         from_json(value | {"nodes": value["nodes"][::-1]})
@@ -70,7 +70,7 @@ def test_anything_else_is_refused() -> None:
             from_json(value)
 
 
-def test_scalars_stay_arguments_and_results_are_found(graph: Graph, tmp_path: Path) -> None:
+def test_scalars_stay_arguments_and_results_are_found(graph: ModuleGraph, tmp_path: Path) -> None:
     assert [s.origin for s in graph.sources].count("input") == 1
     assert {s.origin for s in graph.sources} == {"input", "parameter"}
     assert len(graph.results) == 2

@@ -8,7 +8,7 @@ import pytest
 from module_files import worked
 
 from tests.kernelbench.kernelbench_files import module as problem
-from ucutlass.runtime.module.work import LanePolicy, ModuleWork
+from ucutlass.runtime.module.work import ComputePolicy, ModuleWork
 from ucutlass.sol.costs import SPECIAL
 
 GEMM = 2 * 64 * 32 * 16
@@ -29,7 +29,9 @@ def test_a_gemm_with_an_epilogue(tmp_path: Path) -> None:
     ("policy", "lane"),
     [("pytorch", "tf32x3"), ("f32", "tf32x3"), ("tf32", "tf32"), ("f16", "f16"), ("bf16", "bf16")],
 )
-def test_float32_products_count_in_the_declared_lane(tmp_path: Path, policy: LanePolicy, lane: str) -> None:
+def test_float32_products_count_in_the_declared_lane(
+    tmp_path: Path, policy: ComputePolicy, lane: str
+) -> None:
     assert worked(tmp_path, problem("a @ b", a="8, 8", b="8, 8"), policy).fused.operations == {lane: 1024}
 
 

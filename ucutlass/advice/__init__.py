@@ -1,27 +1,27 @@
 """Advice: what decides a kernel's time, what is wrong with it, and which legal edit to try."""
 
-from ucutlass.advice.classify import Classified, classify
+from ucutlass.advice.classify import Classification, classify
 from ucutlass.advice.edits import neighbours
-from ucutlass.advice.facts import Build, Counters, Facts, Rival, Timing, facts_of
-from ucutlass.advice.finding import Edit, Evidence, Expected, Finding, Rule
+from ucutlass.advice.facts import BuildFacts, Counters, KernelFacts, Rival, TimingFacts, facts_of
+from ucutlass.advice.finding import AdviceRule, ExpectedRatio, Finding, Metric, ScheduleEdit
 from ucutlass.advice.rules import RULES
 from ucutlass.advice.select import Advice, HitRate, advise, finding
 
 __all__ = [
     "RULES",
     "Advice",
-    "Build",
-    "Classified",
+    "AdviceRule",
+    "BuildFacts",
+    "Classification",
     "Counters",
-    "Edit",
-    "Evidence",
-    "Expected",
-    "Facts",
+    "ExpectedRatio",
     "Finding",
     "HitRate",
+    "KernelFacts",
+    "Metric",
     "Rival",
-    "Rule",
-    "Timing",
+    "ScheduleEdit",
+    "TimingFacts",
     "advise",
     "classify",
     "facts_of",

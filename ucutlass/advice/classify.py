@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ucutlass.advice.facts import Facts
+from ucutlass.advice.facts import KernelFacts
 from ucutlass.advice.finding import Bottleneck
-from ucutlass.advice.whole import FLOOR
+from ucutlass.advice.launch import FLOOR
 from ucutlass.sol import SpeedOfLight
 
 LOW = 0.6
@@ -14,7 +14,7 @@ LOW = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Classified:
+class Classification:
     """`reason` says what decided, with numbers; `disagreement` what counters said instead, or ""."""
 
     bottleneck: Bottleneck
@@ -22,7 +22,7 @@ class Classified:
     disagreement: str = ""
 
 
-def classify(facts: Facts, bound: SpeedOfLight) -> Classified:
+def classify(facts: KernelFacts, bound: SpeedOfLight) -> Classification:
     """The class of a kernel. `bound` is the speed of light that it is judged against.
 
     The floor of a launch first; then, with fewer thread blocks than slots and both limits used below
@@ -34,18 +34,18 @@ def classify(facts: Facts, bound: SpeedOfLight) -> Classified:
     compute, memory = bound.compute_seconds / seconds, bound.memory_seconds / seconds
     if floor / seconds > FLOOR:
         words = f"starting takes about {floor * 1e6:.1f} of {seconds * 1e6:.1f} us {timed}"
-        return Classified("launch", words)
+        return Classification("launch", words)
     if max(compute, memory) < LOW and a.waves < 1:
         words = (
             f"multipliers {compute:.0%} and memory {memory:.0%} used of {seconds * 1e6:.1f} us {timed}, and "
             f"{a.tiles} thread blocks for {a.slots} slots"
         )
-        return _against(facts, Classified("latency", words))
+        return _with_counters(facts, Classification("latency", words))
     words = f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}"
-    return _against(facts, Classified(bound.limit, words))
+    return _with_counters(facts, Classification(bound.limit, words))
 
 
-def _against(facts: Facts, theory: Classified) -> Classified:
+def _with_counters(facts: KernelFacts, theory: Classification) -> Classification:
     """Theory stands; what the counters would have said is kept."""
     c = facts.counters
     if c is None or c.tensor is None or c.dram is None:
@@ -59,4 +59,4 @@ def _against(facts: Facts, theory: Classified) -> Classified:
         f"the counters (tensor pipe {c.tensor:.0%}, memory {c.dram:.0%}) look like {seen}; the roofline's "
         "theory is taken"
     )
-    return Classified(theory.bottleneck, theory.reason, words)
+    return Classification(theory.bottleneck, theory.reason, words)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ucutlass.advice.facts import Facts
-from ucutlass.advice.finding import Edit, Expected
+from ucutlass.advice.facts import KernelFacts
+from ucutlass.advice.finding import ExpectedRatio, ScheduleEdit
 from ucutlass.ir.schedule import Request, differing, show, without
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.planner import candidates, plan
@@ -30,40 +30,40 @@ MOST_EDITS = 2
 
 Keep = Callable[[Planned], bool]
 
-_TIED = {"tile": ("tile", "stages", "swizzle", "warp_tile"), "warps": ("warps", "stages")}
+_DEPENDENT_FIELDS = {"tile": ("tile", "stages", "swizzle", "warp_tile"), "warps": ("warps", "stages")}
 """Fields whose values only made sense beside another's: freed with it."""
 
 
-def anything(_: Planned) -> bool:
+def accept_all(_: Planned) -> bool:
     return True
 
 
 def neighbours(
-    facts: Facts,
+    facts: KernelFacts,
     *free: str,
-    keep: Keep = anything,
+    keep: Keep = accept_all,
     pays: float | None = PAYS,
-    expected: Expected | None = None,
+    expected: ExpectedRatio | None = None,
     **fixed: Any,
-) -> tuple[Edit, ...]:
+) -> tuple[ScheduleEdit, ...]:
     """The best legal kernels with these fields freed (and others fixed), at most two, best first.
 
     `keep` judges a candidate by its plan. `pays` bounds the cost model's ratio; None where the model
     does not price what the rule is about, and then `expected` must say what to hope for.
     """
-    freed = {tied for name in free for tied in _TIED.get(name, (name,))}
-    return of_request(facts, replace(without(facts.planned.request, *freed), **fixed), keep, pays, expected)
+    freed = {tied for name in free for tied in _DEPENDENT_FIELDS.get(name, (name,))}
+    return legal_edits(facts, replace(without(facts.planned.request, *freed), **fixed), keep, pays, expected)
 
 
-def of_request(
-    facts: Facts,
+def legal_edits(
+    facts: KernelFacts,
     asked: Request,
-    keep: Keep = anything,
+    keep: Keep = accept_all,
     pays: float | None = PAYS,
-    expected: Expected | None = None,
-) -> tuple[Edit, ...]:
+    expected: ExpectedRatio | None = None,
+) -> tuple[ScheduleEdit, ...]:
     """As `neighbours`, for a request written out."""
-    found: list[Edit] = []
+    found: list[ScheduleEdit] = []
     for planned in _legal(facts, asked):
         ratio = planned.estimate.seconds / facts.analytic.seconds
         if pays is not None and ratio > pays:
@@ -76,18 +76,20 @@ def of_request(
     return tuple(found)
 
 
-def _legal(facts: Facts, asked: Request) -> Iterator[Planned]:
+def _legal(facts: KernelFacts, asked: Request) -> Iterator[Planned]:
     p = facts.planned
     yield from candidates(facts.problem, p.sizes, candidate_of(p).arch, p.device, asked)
 
 
-def _differ(one: Edit, other: Edit) -> bool:
+def _differ(one: ScheduleEdit, other: ScheduleEdit) -> bool:
     """Two edits are worth showing together where they change the kernel differently, beyond knobs."""
     names = ("warps", "tile", "cluster", "swap", "split_k", "math")
     return any(getattr(one.request, n) != getattr(other.request, n) for n in names)
 
 
-def exactly(facts: Facts, expected: Expected | None = None, **fixed: Any) -> tuple[Edit, ...]:
+def single_change(
+    facts: KernelFacts, expected: ExpectedRatio | None = None, **fixed: Any
+) -> tuple[ScheduleEdit, ...]:
     """The plan with these fields changed and nothing else, where that is legal."""
     p = facts.planned
     made = plan(facts.problem, p.sizes, candidate_of(p).arch, p.device, replace(p.request, **fixed))
@@ -96,10 +98,10 @@ def exactly(facts: Facts, expected: Expected | None = None, **fixed: Any) -> tup
     return (edit_to(facts, made, expected),)
 
 
-def edit_to(facts: Facts, planned: Planned, expected: Expected | None = None) -> Edit:
+def edit_to(facts: KernelFacts, planned: Planned, expected: ExpectedRatio | None = None) -> ScheduleEdit:
     """The edit that leads to a plan."""
     ratio = planned.estimate.seconds / facts.analytic.seconds
-    return Edit(
+    return ScheduleEdit(
         planned.request,
         show(planned.request),
         differing(facts.planned.request, planned.request),
@@ -108,14 +110,14 @@ def edit_to(facts: Facts, planned: Planned, expected: Expected | None = None) ->
     )
 
 
-def from_model(ratio: float) -> Expected:
+def from_model(ratio: float) -> ExpectedRatio:
     """The cost model's ratio with the band in which 80 % of recorded pairs lay."""
-    return Expected(ratio * MODEL_LOW, ratio * MODEL_HIGH, f"from the cost model's {ratio:.2f}")
+    return ExpectedRatio(ratio * MODEL_LOW, ratio * MODEL_HIGH, f"from the cost model's {ratio:.2f}")
 
 
-def best(*groups: tuple[Edit, ...]) -> tuple[Edit, ...]:
+def best(*groups: tuple[ScheduleEdit, ...]) -> tuple[ScheduleEdit, ...]:
     """The two best of several proposals that differ, by the cost model."""
-    chosen: list[Edit] = []
+    chosen: list[ScheduleEdit] = []
     for edit in sorted((e for group in groups for e in group), key=lambda e: e.ratio):
         if len(chosen) < MOST_EDITS and all(_differ(edit, c) for c in chosen):
             chosen.append(edit)

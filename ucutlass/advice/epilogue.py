@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ucutlass.advice.edits import best, neighbours
-from ucutlass.advice.facts import Facts
-from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.advice.facts import KernelFacts
+from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm90Schedule
 
@@ -25,7 +25,7 @@ SHORT_STALL = 0.10
 """Of the stalls, short scoreboard's part from which shared memory is felt."""
 
 
-def _pingpong(f: Facts) -> tuple[Edit, ...]:
+def _pingpong(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
     if f.planned.request.warps != "cooperative":
         return ()
     return best(
@@ -34,7 +34,7 @@ def _pingpong(f: Facts) -> tuple[Edit, ...]:
     )
 
 
-def exposed(f: Facts) -> Verdict | None:
+def exposed(f: KernelFacts) -> Diagnosis | None:
     """Rule 10. Measured against the same kernel without an epilogue where that was timed."""
     t = f.timing
     bare = t.bare_seconds if t else None
@@ -44,29 +44,29 @@ def exposed(f: Facts) -> Verdict | None:
     edits = _pingpong(f)
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "analytic" if bare is None else "timing",
-        (Evidence("epilogue's share of a tile", share, "%", ">", EXPOSED),),
+        (Metric("epilogue's share of a tile", share, "%", ">", EXPOSED),),
         f"the multipliers rest while the epilogue of a tile runs, {share:.0%} of the time; pingpong runs it "
         "under the other warp group's multiplications",
         edits,
     )
 
 
-def special_functions(f: Facts) -> Verdict | None:
+def special_functions(f: KernelFacts) -> Diagnosis | None:
     """Rule 23."""
     a, c = f.analytic, f.counters
     xu, tensor = (c.xu, c.tensor) if c else (None, None)
     if xu is not None and tensor is not None:
         if xu < XU_BUSY or not TENSOR_LEAST <= tensor <= TENSOR_MOST:
             return None
-        evidence = Evidence("special-function unit", xu, "%", ">", XU_BUSY)
+        evidence = Metric("special-function unit", xu, "%", ">", XU_BUSY)
     elif a.function_share > EXPOSED:
-        evidence = Evidence("functions' share of a tile", a.function_share, "%", ">", EXPOSED)
+        evidence = Metric("functions' share of a tile", a.function_share, "%", ">", EXPOSED)
     else:
         return None
     edits = _pingpong(f)
-    return Verdict(
+    return Diagnosis(
         "counters" if xu is not None else "analytic",
         (evidence,),
         "the functions of the epilogue take as long as a good part of the multiplications",
@@ -76,7 +76,7 @@ def special_functions(f: Facts) -> Verdict | None:
     )
 
 
-def side_path(f: Facts) -> Verdict | None:
+def side_path(f: KernelFacts) -> Diagnosis | None:
     """Rule 24: whole tensors of the epilogue that threads move, or move narrowly."""
     a, b, c = f.analytic, f.build, f.counters
     if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
@@ -84,18 +84,18 @@ def side_path(f: Facts) -> Verdict | None:
     share = a.direct_bytes / f.bound.bytes
     if share <= SIDE_PATH:
         return None
-    evidence = [Evidence("bytes beside TMA", share, "%", ">", SIDE_PATH)]
+    evidence = [Metric("bytes beside TMA", share, "%", ">", SIDE_PATH)]
     tier = "analytic"
     if b is not None and b.narrow_accesses and b.global_accesses:
         tier = "build"
         narrow = b.narrow_accesses / b.global_accesses
-        evidence.append(Evidence("global accesses of at most 8 bytes", narrow, "%", ">", 0.5))
+        evidence.append(Metric("global accesses of at most 8 bytes", narrow, "%", ">", 0.5))
     if c is not None and c.load_sectors and c.load_requests:
         ratio = c.load_sectors / c.load_requests / 4
         if ratio > SECTORS:
             tier = "counters"
-            evidence.append(Evidence("sectors a request over the ideal 4", ratio, "", ">", SECTORS))
-    return Verdict(
+            evidence.append(Metric("sectors a request over the ideal 4", ratio, "", ">", SECTORS))
+    return Diagnosis(
         "counters" if tier == "counters" else "build" if tier == "build" else "analytic",
         tuple(evidence),
         f"{a.direct_bytes / 1e6:.3g} MB of the epilogue's tensors are moved by threads, not by TMA",
@@ -104,7 +104,7 @@ def side_path(f: Facts) -> Verdict | None:
     )
 
 
-def bank_conflicts(f: Facts) -> Verdict | None:
+def bank_conflicts(f: KernelFacts) -> Diagnosis | None:
     """Rule 25. wgmma's own reads do not pass the counted path."""
     c = f.counters
     if c is None or c.shared_conflicts is None or not c.shared_wavefronts:
@@ -118,11 +118,11 @@ def bank_conflicts(f: Facts) -> Verdict | None:
     if share <= CONFLICTS or not felt:
         return None
     swapped = {"pingpong": "cooperative", "cooperative": "pingpong"}.get(f.planned.request.warps or "")
-    hope = Expected(1 - share, 1.0, "at most the conflicts' own share of shared memory's time")
+    hope = ExpectedRatio(1 - share, 1.0, "at most the conflicts' own share of shared memory's time")
     edits = neighbours(f, "stages", warps=swapped, pays=1.05, expected=hope) if swapped else ()
-    return Verdict(
+    return Diagnosis(
         "counters",
-        (Evidence("conflicts over wavefronts", share, "%", ">", CONFLICTS),),
+        (Metric("conflicts over wavefronts", share, "%", ">", CONFLICTS),),
         "threads of a warp meet in shared memory's banks; the epilogue's subtile decides how",
         edits,
         "" if edits else "another tile N changes the epilogue's subtile",

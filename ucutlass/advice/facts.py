@@ -64,7 +64,7 @@ class Analytic:
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class BuildFacts:
     """From ptxas and the disassembly of the built library. Bytes a thread; instruction counts are
     static. `serialised`: what ptxas said of wgmma that waits for the last one (C7509 to C7518).
     `narrow_accesses`: global loads and stores of at most 8 bytes, of all `global_accesses`."""
@@ -89,7 +89,7 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class TimingFacts:
     """Measured. `seconds` a launch on the device, `wall_seconds` a call from the host, `spread` its
     interquartile range over the median. `bare_seconds`: the same kernel with its epilogue's
     arithmetic and operands left out. `clock` and `start_clock` in Hz, inside the window and before
@@ -142,14 +142,14 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class KernelFacts:
     """A plan and what is known of it. `bound` is the problem's speed of light on the device."""
 
     planned: Planned
     bound: SpeedOfLight
     analytic: Analytic
-    build: Build | None = None
-    timing: Timing | None = None
+    build: BuildFacts | None = None
+    timing: TimingFacts | None = None
     counters: Counters | None = None
 
     @property
@@ -172,15 +172,15 @@ class Facts:
 def facts_of(
     planned: Planned,
     *,
-    build: Build | None = None,
-    timing: Timing | None = None,
+    build: BuildFacts | None = None,
+    timing: TimingFacts | None = None,
     counters: Counters | None = None,
     constants: Constants = DEFAULT,
-) -> Facts:
+) -> KernelFacts:
     """The facts of a plan: the analytic ones counted here, the others as given."""
     c = candidate_of(planned)
     bound = speed_of_light(c.problem, c.sizes, planned.device)
-    return Facts(planned, bound, analytic(planned, constants), build, timing, counters)
+    return KernelFacts(planned, bound, analytic(planned, constants), build, timing, counters)
 
 
 def analytic(planned: Planned, k: Constants = DEFAULT) -> Analytic:

@@ -11,23 +11,23 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ucutlass.advice.classify import LOW, Classified
-from ucutlass.advice.facts import TIERS, Build, Counters, Facts, Tier, Timing
-from ucutlass.advice.finding import Bottleneck, Edit, Evidence, Expected, Finding
+from ucutlass.advice.classify import LOW, Classification
+from ucutlass.advice.facts import TIERS, BuildFacts, Counters, KernelFacts, Tier, TimingFacts
+from ucutlass.advice.finding import Bottleneck, ExpectedRatio, Finding, Metric, ScheduleEdit
+from ucutlass.advice.launch import FLOOR
 from ucutlass.advice.rules import NEAR
 from ucutlass.advice.select import NO_RECORD, Advice, HitRate, advise
-from ucutlass.advice.whole import FLOOR
 from ucutlass.ir.schedule import differing, show
 from ucutlass.kernels.planned import Planned
 from ucutlass.sol import SpeedOfLight
-from ucutlass.sol.bounds import Bounds
+from ucutlass.sol.bounds import TimeBounds
 
 MOST_EDITS = 3
 
 ENOUGH = 0.9
 """Of the bound's speed: a kernel that has it is left alone."""
 
-HOPED = Expected(0.8, 1.25, "no model prices this field: measure it")
+HOPED = ExpectedRatio(0.8, 1.25, "no model prices this field: measure it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class FamilyFacts:
     planned: Planned
     bound: SpeedOfLight
     near: Callable[[], Iterable[Planned]]
-    build: Build | None = None
-    timing: Timing | None = None
+    build: BuildFacts | None = None
+    timing: TimingFacts | None = None
     counters: Counters | None = None
 
     @property
@@ -52,7 +52,7 @@ class FamilyFacts:
         return tuple(t for t, k in zip(TIERS, known, strict=True) if k is not None)
 
 
-def speed_of(bounds: Bounds) -> SpeedOfLight:
+def speed_of(bounds: TimeBounds) -> SpeedOfLight:
     """A program's fused bound as advice reads it."""
     memory = max((t.seconds for t in bounds.fused.limits if t.name == "memory"), default=0.0)
     other = max((t.seconds for t in bounds.fused.limits if t.name != "memory"), default=0.0)
@@ -70,37 +70,37 @@ def speed_of(bounds: Bounds) -> SpeedOfLight:
     )
 
 
-def advise_any(facts: Facts | FamilyFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
+def advise_kernel(facts: KernelFacts | FamilyFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
     """The advice of a kernel of any family; `rates` is the ledger's, by rule."""
-    if isinstance(facts, Facts):
+    if isinstance(facts, KernelFacts):
         return advise(facts, rates)
     found, past = _classified(facts), (rates or {}).get(NEAR.number, NO_RECORD)
     share = facts.bound.seconds / facts.seconds if facts.seconds else 0.0
-    edits = _near(facts) if share < ENOUGH else ()
+    edits = _neighbour_edits(facts) if share < ENOUGH else ()
     shown = (_finding(facts, share, edits),) if edits else ()
     return Advice(found, facts.bound, facts.seconds, shown, facts.tiers(), {NEAR.number: past})
 
 
-def _classified(f: FamilyFacts) -> Classified:
+def _classified(f: FamilyFacts) -> Classification:
     timed = "measured" if f.timing else "estimated"
     floor, bound = f.planned.device.launch_floor, f.bound
     if floor / f.seconds > FLOOR:
         words = f"starting takes about {floor * 1e6:.1f} of {f.seconds * 1e6:.1f} us {timed}"
-        return Classified("launch", words)
+        return Classification("launch", words)
     used = max(bound.compute_seconds, bound.memory_seconds) / f.seconds
     if f.timing is not None and used < LOW:
         words = f"the busier of multipliers and memory is used {used:.0%} of {f.seconds * 1e6:.1f} us {timed}"
-        return Classified("latency", words)
+        return Classification("latency", words)
     limit: Bottleneck = bound.limit
-    return Classified(limit, f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}")
+    return Classification(limit, f"{bound.intensity:.0f} FLOP per byte, the ridge is {bound.ridge:.0f}")
 
 
-def _near(f: FamilyFacts) -> tuple[Edit, ...]:
+def _neighbour_edits(f: FamilyFacts) -> tuple[ScheduleEdit, ...]:
     """The first neighbours that are another build, best estimate first where the family has one."""
     others = itertools.islice((k for k in f.near() if k.plan != f.planned.plan), 4 * MOST_EDITS)
     ranked = sorted(others, key=lambda k: k.seconds)[:MOST_EDITS]
     return tuple(
-        Edit(
+        ScheduleEdit(
             k.request,
             show(k.request),
             differing(f.planned.request, k.request),
@@ -111,9 +111,9 @@ def _near(f: FamilyFacts) -> tuple[Edit, ...]:
     )
 
 
-def _finding(f: FamilyFacts, share: float, edits: tuple[Edit, ...]) -> Finding:
+def _finding(f: FamilyFacts, share: float, edits: tuple[ScheduleEdit, ...]) -> Finding:
     tier: Tier = "timing" if f.timing else "analytic"
-    evidence = Evidence("of the bound's speed", share, "%", "<", ENOUGH)
+    evidence = Metric("of the bound's speed", share, "%", "<", ENOUGH)
     said = "the bound leaves room, and no rule knows where it went: these schedules are one field away"
     act = "`ucc tune` times many of them and keeps the fastest that is right"
     return Finding(NEAR.number, NEAR.name, tier, (evidence,), said, edits, act)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ucutlass.advice.facts import Facts, Tier
+from ucutlass.advice.facts import KernelFacts, Tier
 from ucutlass.ir.schedule import Request, Value
 
 Bottleneck: TypeAlias = Literal["multiplications", "memory", "latency", "launch"]
@@ -20,7 +20,7 @@ GROUPS: tuple[Group, ...] = ("legality", "quantisation", "class", "specific", "t
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Metric:
     """One number beside the threshold it is held against. `relation` reads value RELATION threshold,
     as `<` or `>`; a fraction has the unit `%` and is shown as such."""
 
@@ -47,7 +47,7 @@ def _number(value: float, unit: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedRatio:
     """The range of the new time over the old. `basis` says where it is from."""
 
     low: float
@@ -59,7 +59,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class ScheduleEdit:
     """A legal change of the schedule. `request` fixes every field, `schedule` is its text, ready to
     paste into a block; `changes` are the fields that differ, with their new values (None: the new
     kernel has no such field). `ratio` is what the cost model says of the times."""
@@ -68,7 +68,7 @@ class Edit:
     schedule: str
     changes: Mapping[str, Value | None]
     ratio: float
-    expected: Expected
+    expected: ExpectedRatio
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +79,28 @@ class Finding:
     rule: int
     name: str
     tier: Tier
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Metric, ...]
     diagnosis: str
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[ScheduleEdit, ...] = ()
     act: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Diagnosis:
     """What a rule's function returns: a finding that does not know its rule's number and name yet."""
 
     tier: Tier
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Metric, ...]
     diagnosis: str
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[ScheduleEdit, ...] = ()
     act: str = ""
 
 
-Check: TypeAlias = Callable[[Facts], Verdict | None]
+Check: TypeAlias = Callable[[KernelFacts], Diagnosis | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AdviceRule:
     """An advice rule. `classes` are the bottlenecks it belongs to; all four make it universal.
     `tiers` are those that can trigger it. A rule without a `check` is decided before any advice, by
     the legality rules whose codes `legality` lists. `source` says where trigger and range come

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ucutlass.advice.edits import best, edit_to, exactly, neighbours, of_request
-from ucutlass.advice.facts import Analytic, Facts, analytic
-from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.advice.edits import best, edit_to, legal_edits, neighbours, single_change
+from ucutlass.advice.facts import Analytic, KernelFacts, analytic
+from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.gemm.candidate import candidate_of, ceil_div
 from ucutlass.kernels.gemm.plan import GemvSchedule, Sm80Schedule, Sm90Schedule
@@ -36,32 +36,32 @@ LATENCY = 479.0
 """Cycles from a load to its data in DRAM on an idle H100 (arXiv 2402.13499, table of memory
 latencies). A loaded memory system answers later; the range below takes once and twice this."""
 
-HELD = 2
+UNAVAILABLE_STAGES = 2
 """Stages that no load can be on its way into: the one being multiplied, and the one before, which CUTLASS
 releases once the next wgmma was issued (K_PIPE_MMAS is 1). With two stages every step waits for a whole load:
 an H200 took 0.38 to 0.63 of the time with all stages that fit (benchmarks/data/h200_advice.json)."""
 
-_NONE: tuple[Edit, ...] = ()
+_NONE: tuple[ScheduleEdit, ...] = ()
 
-_SPILL = Expected(0.67, 1.0, "from KernelPro: 18 % of this rule's uses gained more than 1.5 times")
-_SERIAL = Expected(0.08, 1.0, "from CUTLASS issue 3372: 532 to 898 TFLOP/s fell to 43 to 90")
+_SPILL = ExpectedRatio(0.67, 1.0, "from KernelPro: 18 % of this rule's uses gained more than 1.5 times")
+_SERIAL = ExpectedRatio(0.08, 1.0, "from CUTLASS issue 3372: 532 to 898 TFLOP/s fell to 43 to 90")
 
 
-def serialised(f: Facts) -> Verdict | None:
+def serialised(f: KernelFacts) -> Diagnosis | None:
     """Rule 2."""
     if f.build is None or not f.build.serialised:
         return None
     said = f.build.serialised
-    return Verdict(
+    return Diagnosis(
         "build",
-        (Evidence("serialisation messages of ptxas", len(said), "", ">", 0),),
+        (Metric("serialisation messages of ptxas", len(said), "", ">", 0),),
         f"ptxas makes each wgmma wait for the last one: {said[0]}",
         _fewer_registers(f, _SERIAL),
         "fewer operands in the epilogue also lower the pressure that causes it",
     )
 
 
-def spills(f: Facts) -> Verdict | None:
+def spills(f: KernelFacts) -> Diagnosis | None:
     """Rule 3. Sources: ptxas, then the disassembly, then the counter."""
     b, c = f.build, f.counters
     seen = [
@@ -76,16 +76,16 @@ def spills(f: Facts) -> Verdict | None:
     if not seen:
         return None
     tier, name, value, unit = seen[0]
-    return Verdict(
+    return Diagnosis(
         "counters" if tier == "counters" else "build",
-        (Evidence(name, float(value or 0), unit, ">", 0),),
+        (Metric(name, float(value or 0), unit, ">", 0),),
         f"registers run out at {f.analytic.accumulators} accumulators a thread, and values go through memory",
         _fewer_registers(f, _SPILL),
         "fewer operands in the epilogue also need fewer registers",
     )
 
 
-def _fewer_registers(f: Facts, expected: Expected) -> tuple[Edit, ...]:
+def _fewer_registers(f: KernelFacts, expected: ExpectedRatio) -> tuple[ScheduleEdit, ...]:
     def keep(p: Planned) -> bool:
         return accumulators_per_thread(candidate_of(p)) < f.analytic.accumulators
 
@@ -95,7 +95,7 @@ def _fewer_registers(f: Facts, expected: Expected) -> tuple[Edit, ...]:
     )
 
 
-def multicast(f: Facts) -> Verdict | None:
+def multicast(f: KernelFacts) -> Diagnosis | None:
     """Rule 6: neighbours in a cluster load a shared operand once."""
     a, c = f.analytic, f.counters
     if isinstance(candidate_of(f.planned).schedule, GemvSchedule):
@@ -112,11 +112,11 @@ def multicast(f: Facts) -> Verdict | None:
     edits = best(neighbours(f, "cluster", keep=keep), neighbours(f, "cluster", "tile", keep=keep))
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "counters" if counted else "timing" if f.timing else "analytic",
         (
-            Evidence("L2 used", min(l2, 1.0), "%", ">", L2_BUSY),
-            Evidence("multipliers used", tensor, "%", "<", TENSOR_BUSY),
+            Metric("L2 used", min(l2, 1.0), "%", ">", L2_BUSY),
+            Metric("multipliers used", tensor, "%", "<", TENSOR_BUSY),
         ),
         f"tiles read {a.l2_bytes / 1e6:,.0f} MB from L2, {a.l2_bytes / f.bound.bytes:.0f} times the "
         "problem's own bytes; larger tiles, and clusters, read an operand less often",
@@ -124,7 +124,7 @@ def multicast(f: Facts) -> Verdict | None:
     )
 
 
-def few_stages(f: Facts) -> Verdict | None:
+def few_stages(f: KernelFacts) -> Diagnosis | None:
     """Rule 7. The aggregate stall counters include the producer warp, which waits by design, so
     on a warp-specialised kernel they speak only where stages are left to take."""
     a, c = f.analytic, f.counters
@@ -135,40 +135,40 @@ def few_stages(f: Facts) -> Verdict | None:
     starved = stall is not None and stall > RING_STALL and dram is not None and dram < DRAM_BUSY
     if (a.stages >= LEAST_STAGES and not starved) or a.most_stages < LEAST_STAGES:
         return None
-    evidence = [Evidence("stages", a.stages, "", "<", LEAST_STAGES)] if a.stages < LEAST_STAGES else []
+    evidence = [Metric("stages", a.stages, "", "<", LEAST_STAGES)] if a.stages < LEAST_STAGES else []
     if starved and stall is not None and dram is not None:
         evidence += [
-            Evidence("warps waiting for the ring", stall, "%", ">", RING_STALL),
-            Evidence("memory used", dram, "%", "<", DRAM_BUSY),
+            Metric("warps waiting for the ring", stall, "%", ">", RING_STALL),
+            Metric("memory used", dram, "%", "<", DRAM_BUSY),
         ]
     made = _planned(f, replace(f.planned.request, stages=None))
     if made is None or analytic(made).stages == a.stages:
         return None
     edit = edit_to(f, made, _latency_range(f, made))
-    return Verdict(
+    return Diagnosis(
         "counters" if starved else "analytic",
         tuple(evidence),
-        f"with {a.stages} stages a load has {max(0, a.stages - HELD) * a.step_cycles:.0f} cycles to arrive "
+        f"with {a.stages} stages a load has {max(0, a.stages - UNAVAILABLE_STAGES) * a.step_cycles:.0f} cycles to arrive "
         f"before the multipliers wait; "
         f"{a.most_stages} stages fit",
         (edit,),
     )
 
 
-def _ring_stall(f: Facts) -> float | None:
+def _ring_stall(f: KernelFacts) -> float | None:
     c = f.counters
     if c is None or c.stall_barrier is None or c.stall_long_scoreboard is None or not c.stall_total:
         return None
     return (c.stall_barrier + c.stall_long_scoreboard) / c.stall_total
 
 
-def capped_stages(f: Facts) -> Verdict | None:
+def capped_stages(f: KernelFacts) -> Diagnosis | None:
     """Rule 8: shared memory beside the epilogue holds fewer than three stages."""
     a, s = f.analytic, candidate_of(f.planned).schedule
     if a.most_stages is None or a.most_stages >= LEAST_STAGES or isinstance(s, GemvSchedule):
         return None
     m, n, k = s.tile
-    edits: list[Edit] = []
+    edits: list[ScheduleEdit] = []
     for request in (
         replace(f.planned.request, tile=(m, n, k // 2), stages=None),
         replace(f.planned.request, tile=(m, n // 2, k), stages=None),
@@ -181,16 +181,16 @@ def capped_stages(f: Facts) -> Verdict | None:
     chosen = best(other, tuple(sorted(edits, key=lambda e: e.expected.low)[:1]))
     if not chosen:
         return None
-    return Verdict(
+    return Diagnosis(
         "analytic",
-        (Evidence("stages that fit", a.most_stages, "", "<", LEAST_STAGES),),
+        (Metric("stages that fit", a.most_stages, "", "<", LEAST_STAGES),),
         f"a {m}x{n}x{k} tile and its epilogue leave room for {a.most_stages} stages: a load has one step "
         "of K to arrive",
         chosen,
     )
 
 
-def _planned(f: Facts, request: Request) -> Planned | None:
+def _planned(f: KernelFacts, request: Request) -> Planned | None:
     p = f.planned
     if request.tile is not None and min(request.tile) < 1:
         return None
@@ -198,24 +198,24 @@ def _planned(f: Facts, request: Request) -> Planned | None:
     return made if isinstance(made, Planned) else None
 
 
-def _latency_range(f: Facts, made: Planned) -> Expected:
+def _latency_range(f: KernelFacts, made: Planned) -> ExpectedRatio:
     """Little's law: a step cannot be shorter than the latency over the loads in flight. The range
     is for the latency of an idle and of a loaded memory system, times the model's own ratio."""
     ratio = made.estimate.seconds / f.analytic.seconds
     new = analytic(made)
-    low, high = (ratio * _stretch(new, t) / _stretch(f.analytic, t) for t in (2 * LATENCY, LATENCY))
+    low, high = (ratio * _stall_factor(new, t) / _stall_factor(f.analytic, t) for t in (2 * LATENCY, LATENCY))
     words = f"from Little's law at {LATENCY:.0f} to {2 * LATENCY:.0f} cycles of latency"
-    return Expected(min(low, high), max(low, high), words)
+    return ExpectedRatio(min(low, high), max(low, high), words)
 
 
-def _stretch(a: Analytic, latency: float) -> float:
+def _stall_factor(a: Analytic, latency: float) -> float:
     if a.step_cycles <= 0:
         return 1.0
-    flying = (a.stages or 1) - HELD
+    flying = (a.stages or 1) - UNAVAILABLE_STAGES
     return max(1.0, latency / flying / a.step_cycles) if flying > 0 else 1 + latency / a.step_cycles
 
 
-def short_loop(f: Facts) -> Verdict | None:
+def short_loop(f: KernelFacts) -> Diagnosis | None:
     """Rule 9."""
     a = f.analytic
     if a.stages is None or a.part_steps >= SHORT_K:
@@ -228,16 +228,16 @@ def short_loop(f: Facts) -> Verdict | None:
     if not edits:
         return None
     cause = f"; K was split into {candidate_of(f.planned).launch.splits} parts" if split else ""
-    return Verdict(
+    return Diagnosis(
         "analytic",
-        (Evidence("steps of K", a.part_steps, "", "<", SHORT_K),),
+        (Metric("steps of K", a.part_steps, "", "<", SHORT_K),),
         f"a part has {a.part_steps} steps of K: filling the ring and the epilogue weigh as much as the "
         f"multiplications{cause}",
         edits,
     )
 
 
-def big_tile(f: Facts) -> Verdict | None:
+def big_tile(f: KernelFacts) -> Diagnosis | None:
     """Rule 11."""
     s, c = candidate_of(f.planned).schedule, f.counters
     if isinstance(s, GemvSchedule) or f.bound.intensity <= 2 * f.bound.ridge:
@@ -249,14 +249,14 @@ def big_tile(f: Facts) -> Verdict | None:
         return None
     if c is not None and c.tensor is not None and c.tensor >= FULL_TENSOR:
         return None
-    edits, more = _larger(f, big), _loaded(s.tile[:2]) / _loaded(big)
+    edits, more = _larger(f, big), _relative_loads(s.tile[:2]) / _relative_loads(big)
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "counters" if c is not None and c.tensor is not None else "analytic",
         (
-            Evidence("FLOP per byte", f.bound.intensity, "", ">", 2 * f.bound.ridge),
-            Evidence("elements of a tile", math.prod(s.tile[:2]), "", "<", math.prod(big)),
+            Metric("FLOP per byte", f.bound.intensity, "", ">", 2 * f.bound.ridge),
+            Metric("elements of a tile", math.prod(s.tile[:2]), "", "<", math.prod(big)),
         ),
         f"the multipliers decide, and {s.tile[0]}x{s.tile[1]} tiles load {more:.1f} times what "
         f"{big[0]}x{big[1]} tiles load for the same work",
@@ -264,18 +264,18 @@ def big_tile(f: Facts) -> Verdict | None:
     )
 
 
-def _loaded(tile: tuple[int, int]) -> float:
+def _relative_loads(tile: tuple[int, int]) -> float:
     """What a tile loads for a multiplication, relatively."""
     return 1 / tile[0] + 1 / tile[1]
 
 
-def _larger(f: Facts, big: tuple[int, int]) -> tuple[Edit, ...]:
+def _larger(f: KernelFacts, big: tuple[int, int]) -> tuple[ScheduleEdit, ...]:
     """On Hopper the two big cooperative tiles with a cluster of two; else the best larger tile."""
     if not isinstance(candidate_of(f.planned).schedule, Sm90Schedule):
         return neighbours(f, "tile", keep=lambda p: _area(p) > _area(f.planned))
     depth = LINE // f.problem.lane.bytes
     asked = (Request(warps="cooperative", tile=(*t, depth), cluster=(2, 1)) for t in (big, big[::-1]))
-    return best(*(of_request(f, request) for request in asked))
+    return best(*(legal_edits(f, request) for request in asked))
 
 
 def _area(p: Planned) -> int:
@@ -283,7 +283,7 @@ def _area(p: Planned) -> int:
     return 0 if isinstance(s, GemvSchedule) else s.tile[0] * s.tile[1]
 
 
-def wrong_pipe(f: Facts) -> Verdict | None:
+def wrong_pipe(f: KernelFacts) -> Diagnosis | None:
     """Rule 16: a slower unit multiplies although a faster one may."""
     p, b, c = f.planned, f.build, f.counters
     s = candidate_of(p).schedule
@@ -292,27 +292,27 @@ def wrong_pipe(f: Facts) -> Verdict | None:
     unit, edits = "", _NONE
     if isinstance(s, Sm80Schedule) and s.math == "simt":
         unit = "FFMA multiplies, not the tensor cores"
-        edits = exactly(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
+        edits = single_change(f, math="tf32x3", tile=p.request.tile, warp_tile=None, stages=None)
     elif isinstance(s, Sm80Schedule) and candidate_of(p).arch.wgmma:
         unit = "mma.sync multiplies, which reaches a part of what Hopper's wgmma does"
-        edits = best(of_request(f, Request(warps="cooperative")), of_request(f, Request(warps="pingpong")))
-    evidence = [Evidence("wgmma kernel", 0, "", "<", 1)] if edits else []
+        edits = best(legal_edits(f, Request(warps="cooperative")), legal_edits(f, Request(warps="pingpong")))
+    evidence = [Metric("wgmma kernel", 0, "", "<", 1)] if edits else []
     tier = "analytic"
     ffma = isinstance(s, Sm80Schedule) and s.math == "simt"
     if b is not None and b.tensor_instructions == 0 and not ffma:
         unit, tier = "the built kernel holds no tensor instruction", "build"
-        evidence.append(Evidence("tensor instructions in SASS", 0, "", "<", 1))
+        evidence.append(Metric("tensor instructions in SASS", 0, "", "<", 1))
     if c is not None and c.tensor is not None and c.fma is not None and c.tensor < NO_TENSOR < c.fma:
         tier = "counters"
         evidence += [
-            Evidence("tensor pipe", c.tensor, "%", "<", NO_TENSOR),
-            Evidence("FMA pipe", c.fma, "%", ">", NO_TENSOR),
+            Metric("tensor pipe", c.tensor, "%", "<", NO_TENSOR),
+            Metric("FMA pipe", c.fma, "%", ">", NO_TENSOR),
         ]
         unit = unit or "the tensor cores rest while FFMA works"
     if not evidence:
         return None
     act = "" if edits else "check the compile target, and the lane: `dot` over bf16, f16 or tf32 casts"
-    return Verdict(
+    return Diagnosis(
         "counters" if tier == "counters" else "build" if tier == "build" else "analytic",
         tuple(evidence),
         unit,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ucutlass.advice import epilogue, mainloop, tiling, traffic, whole
-from ucutlass.advice.finding import Bottleneck, Rule
+from ucutlass.advice import epilogue, launch, mainloop, tiling, traffic
+from ucutlass.advice.finding import AdviceRule, Bottleneck
 
 _ALL: frozenset[Bottleneck] = frozenset({"multiplications", "memory", "latency", "launch"})
 _BUSY: frozenset[Bottleneck] = frozenset({"multiplications", "memory", "latency"})
@@ -19,8 +19,8 @@ _MEMORY: frozenset[Bottleneck] = frozenset({"memory", "latency"})
 
 _MODEL = " Ranges are the cost model's, with the band of the recorded pairs."
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[AdviceRule, ...] = (
+    AdviceRule(
         1,
         "accumulator registers",
         "legality",
@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
         None,
         ("UC0423", "UC0443"),
     ),
-    Rule(
+    AdviceRule(
         2,
         "wgmma serialised",
         "legality",
@@ -40,7 +40,7 @@ RULES: tuple[Rule, ...] = (
         "ptxas C7509 to C7518; NVIDIA/cutlass issues 1840 and 2452.",
         mainloop.serialised,
     ),
-    Rule(
+    AdviceRule(
         3,
         "spills",
         "legality",
@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
         "KernelPro, its best tool. Shown with legality, since a spill is a broken promise of the plan.",
         mainloop.spills,
     ),
-    Rule(
+    AdviceRule(
         4,
         "wave quantisation",
         "quantisation",
@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
         "than 8 steps)." + _MODEL,
         tiling.wave_quantisation,
     ),
-    Rule(
+    AdviceRule(
         5,
         "clusters leave SMs idle",
         "quantisation",
@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
         "issue 1921." + _MODEL,
         tiling.idle_clusters,
     ),
-    Rule(
+    AdviceRule(
         6,
         "operands re-read from L2",
         "specific",
@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
         "cycle and SM." + _MODEL,
         mainloop.multicast,
     ),
-    Rule(
+    AdviceRule(
         7,
         "too few stages",
         "specific",
@@ -90,7 +90,7 @@ RULES: tuple[Rule, ...] = (
         "prices no stages; the range is Little's law.",
         mainloop.few_stages,
     ),
-    Rule(
+    AdviceRule(
         8,
         "stages capped",
         "specific",
@@ -100,7 +100,7 @@ RULES: tuple[Rule, ...] = (
         "field, so the edits are smaller tiles.",
         mainloop.capped_stages,
     ),
-    Rule(
+    AdviceRule(
         9,
         "short main loop",
         "specific",
@@ -110,7 +110,7 @@ RULES: tuple[Rule, ...] = (
         "recorded schedules split a short K." + _MODEL,
         mainloop.short_loop,
     ),
-    Rule(
+    AdviceRule(
         10,
         "epilogue exposed",
         "specific",
@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
         "CUTLASS pingpong. Without a timing of the bare kernel the share is the cost model's." + _MODEL,
         epilogue.exposed,
     ),
-    Rule(
+    AdviceRule(
         11,
         "tile too small for the roof",
         "specific",
@@ -128,7 +128,7 @@ RULES: tuple[Rule, ...] = (
         "NVIDIA/cutlass pull request 950; pytorch issue 153335." + _MODEL,
         mainloop.big_tile,
     ),
-    Rule(
+    AdviceRule(
         12,
         "skinny problem",
         "specific",
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (
         "with fewer tiles than slots." + _MODEL,
         traffic.skinny,
     ),
-    Rule(
+    AdviceRule(
         13,
         "order of tiles",
         "specific",
@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         "not price the order, so without counters only a raster forced against CUTLASS's choice speaks.",
         traffic.order,
     ),
-    Rule(
+    AdviceRule(
         14,
         "alignment",
         "legality",
@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
         None,
         ("UC0418", "UC0431"),
     ),
-    Rule(
+    AdviceRule(
         15,
         "operand order",
         "legality",
@@ -172,7 +172,7 @@ RULES: tuple[Rule, ...] = (
         None,
         ("UC0415", "UC0416", "UC0417"),
     ),
-    Rule(
+    AdviceRule(
         16,
         "wrong unit multiplies",
         "class",
@@ -182,16 +182,16 @@ RULES: tuple[Rule, ...] = (
         "times the best Hopper kernel's time." + _MODEL,
         mainloop.wrong_pipe,
     ),
-    Rule(
+    AdviceRule(
         17,
         "fp8 accumulation",
         "specific",
         ("analytic",),
         frozenset({"multiplications"}),
         "CUTLASS GmmaFP8Accumulation; NVIDIA/cutlass issue 1329.",
-        whole.fp8_accumulation,
+        launch.fp8_accumulation,
     ),
-    Rule(
+    AdviceRule(
         18,
         "at the memory's roof",
         "class",
@@ -200,7 +200,7 @@ RULES: tuple[Rule, ...] = (
         "KernelPro (80 %), KernelAgent (95 %): taken as 90 % of what a copy reaches here.",
         traffic.at_the_roof,
     ),
-    Rule(
+    AdviceRule(
         19,
         "excess traffic",
         "specific",
@@ -210,7 +210,7 @@ RULES: tuple[Rule, ...] = (
         "time." + _MODEL,
         traffic.excess,
     ),
-    Rule(
+    AdviceRule(
         20,
         "too little at work",
         "class",
@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         "NVIDIA's rule constant of 60 % for both limits." + _MODEL,
         tiling.too_little_at_work,
     ),
-    Rule(
+    AdviceRule(
         21,
         "launch",
         "class",
@@ -227,9 +227,9 @@ RULES: tuple[Rule, ...] = (
         _ALL,
         "KernelPro (20 % of a call). Without a wall clock it speaks where the device table's launch "
         "floor is half of the estimate: below that the kernel still has time to win.",
-        whole.launch_bound,
+        launch.launch_bound,
     ),
-    Rule(
+    AdviceRule(
         22,
         "padding",
         "quantisation",
@@ -238,7 +238,7 @@ RULES: tuple[Rule, ...] = (
         "PTX ISA wgmma shapes; NVIDIA/cutlass issue 2219." + _MODEL,
         tiling.padding,
     ),
-    Rule(
+    AdviceRule(
         23,
         "special functions",
         "specific",
@@ -247,7 +247,7 @@ RULES: tuple[Rule, ...] = (
         "KernelAgent (60 %, tensor 20 to 80 %). Without counters the share is the cost model's.",
         epilogue.special_functions,
     ),
-    Rule(
+    AdviceRule(
         24,
         "narrow side path",
         "specific",
@@ -257,7 +257,7 @@ RULES: tuple[Rule, ...] = (
         "words.",
         epilogue.side_path,
     ),
-    Rule(
+    AdviceRule(
         25,
         "shared-memory conflicts",
         "specific",
@@ -266,7 +266,7 @@ RULES: tuple[Rule, ...] = (
         "Judgement (10 %); wgmma's operands do not pass the counted path.",
         epilogue.bank_conflicts,
     ),
-    Rule(
+    AdviceRule(
         26,
         "imbalance",
         "specific",
@@ -276,7 +276,7 @@ RULES: tuple[Rule, ...] = (
         "hardware sees of unequal SMs." + _MODEL,
         tiling.imbalance,
     ),
-    Rule(
+    AdviceRule(
         27,
         "schedule legality",
         "legality",
@@ -286,27 +286,27 @@ RULES: tuple[Rule, ...] = (
         None,
         ("UC0419", "UC0420", "UC0421", "UC0424", "UC0425", "UC0426", "UC0427", "UC0428"),
     ),
-    Rule(
+    AdviceRule(
         28,
         "power",
         "tie",
         ("timing",),
         frozenset({"multiplications"}),
         "CUTLASS methodology page; NVIDIA/cutlass pull request 3373.",
-        whole.power_limited,
+        launch.power_limited,
     ),
-    Rule(
+    AdviceRule(
         29,
         "energy",
         "tie",
         ("timing",),
         _ALL,
         "KernelPro; windows of 2 s, since the sensor samples only a part of the time.",
-        whole.less_energy,
+        launch.less_energy,
     ),
 )
 
-NEAR = Rule(
+NEAR = AdviceRule(
     30,
     "schedules next to it",
     "tie",
@@ -317,4 +317,4 @@ NEAR = Rule(
 )
 """What `ucutlass.advice.family` says; of no GEMM."""
 
-BY_NUMBER: Mapping[int, Rule] = MappingProxyType({rule.number: rule for rule in (*RULES, NEAR)})
+BY_NUMBER: Mapping[int, AdviceRule] = MappingProxyType({rule.number: rule for rule in (*RULES, NEAR)})

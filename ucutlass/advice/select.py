@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ucutlass.advice.classify import Classified, classify
-from ucutlass.advice.facts import Facts, Tier
-from ucutlass.advice.finding import GROUPS, Edit, Finding, Rule
+from ucutlass.advice.classify import Classification, classify
+from ucutlass.advice.facts import KernelFacts, Tier
+from ucutlass.advice.finding import GROUPS, AdviceRule, Finding, ScheduleEdit
 from ucutlass.advice.rules import BY_NUMBER, RULES
 from ucutlass.ir.schedule import Request
 from ucutlass.sol import SpeedOfLight
@@ -34,7 +34,7 @@ NO_RECORD = HitRate(0, 0)
 class Advice:
     """`findings` in the order to read them; `tiers` spoke. `rates` has the past of each shown rule."""
 
-    classified: Classified
+    classified: Classification
     bound: SpeedOfLight
     seconds: float
     findings: tuple[Finding, ...]
@@ -42,18 +42,18 @@ class Advice:
     rates: Mapping[int, HitRate]
 
 
-def advise(facts: Facts, rates: Mapping[int, HitRate] | None = None) -> Advice:
+def advise(facts: KernelFacts, rates: Mapping[int, HitRate] | None = None) -> Advice:
     """Runs every rule of the kernel's class; deterministic. `rates` is the ledger's, by rule."""
     found = classify(facts, facts.bound)
     past = rates or {}
     spoken = [(rule, f) for rule in RULES if found.bottleneck in rule.classes and (f := finding(rule, facts))]
-    ranked = sorted(spoken, key=lambda pair: _place(pair[0], pair[1], past))
+    ranked = sorted(spoken, key=lambda pair: _rank(pair[0], pair[1], past))
     shown = _distinct(f for _, f in ranked)[:MOST_FINDINGS]
     known = {f.rule: past.get(f.rule, NO_RECORD) for f in shown}
     return Advice(found, facts.bound, facts.seconds, shown, facts.tiers(), known)
 
 
-def finding(rule: Rule, facts: Facts) -> Finding | None:
+def finding(rule: AdviceRule, facts: KernelFacts) -> Finding | None:
     """What one rule says of a kernel, whatever its class."""
     verdict = rule.check(facts) if rule.check else None
     if verdict is None:
@@ -63,7 +63,7 @@ def finding(rule: Rule, facts: Facts) -> Finding | None:
     )
 
 
-def _place(rule: Rule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[int, float, int]:
+def _rank(rule: AdviceRule, f: Finding, rates: Mapping[int, HitRate]) -> tuple[int, float, int]:
     """By group; within it the largest promised gain first, weighed by how often the rule kept it."""
     rate = rates.get(rule.number, NO_RECORD)
     kept = (rate.faster + 1) / (rate.tried + 2)
@@ -77,7 +77,7 @@ def _distinct(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     shown: set[Request] = set()
     kept: list[Finding] = []
     for f in findings:
-        fresh: tuple[Edit, ...] = tuple(e for e in f.edits if e.request not in shown)
+        fresh: tuple[ScheduleEdit, ...] = tuple(e for e in f.edits if e.request not in shown)
         if f.edits and not fresh:
             continue
         shown |= {e.request for e in fresh}

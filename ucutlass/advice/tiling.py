@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ucutlass.advice.edits import best, exactly, neighbours
-from ucutlass.advice.facts import Facts
-from ucutlass.advice.finding import Edit, Evidence, Verdict
+from ucutlass.advice.edits import best, neighbours, single_change
+from ucutlass.advice.facts import KernelFacts
+from ucutlass.advice.finding import Diagnosis, Metric, ScheduleEdit
 from ucutlass.ir.hardware import cluster_slots
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.plan import Sm90Schedule
@@ -31,7 +31,7 @@ LOW = 0.6
 _BETTER = 0.05
 
 
-def wave_quantisation(f: Facts) -> Verdict | None:
+def wave_quantisation(f: KernelFacts) -> Diagnosis | None:
     """Rule 4."""
     a = f.analytic
     if a.stages is None or a.quantisation >= BUSY or a.waves >= FEW_WAVES:
@@ -40,18 +40,15 @@ def wave_quantisation(f: Facts) -> Verdict | None:
     if not edits:
         return None
     idle = f"the average one of {a.slots} slots works {a.quantisation:.0%} of the busiest one's time"
-    return Verdict(
+    return Diagnosis(
         "analytic",
-        (
-            Evidence("slots busy", a.quantisation, "%", "<", BUSY),
-            Evidence("waves", a.waves, "", "<", FEW_WAVES),
-        ),
+        (Metric("slots busy", a.quantisation, "%", "<", BUSY), Metric("waves", a.waves, "", "<", FEW_WAVES)),
         f"{a.tiles} tiles do not divide over {a.slots} slots: {idle}",
         edits,
     )
 
 
-def _fuller(f: Facts) -> tuple[Edit, ...]:
+def _fuller(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
     def keep(p: Planned) -> bool:
         return p.estimate.quantisation > f.analytic.quantisation + _BETTER
 
@@ -61,7 +58,7 @@ def _fuller(f: Facts) -> tuple[Edit, ...]:
     )
 
 
-def idle_clusters(f: Facts) -> Verdict | None:
+def idle_clusters(f: KernelFacts) -> Diagnosis | None:
     """Rule 5. The counter's `clusters_active` is the driver's own maximum for this kernel."""
     a, s = f.analytic, candidate_of(f.planned).schedule
     if not isinstance(s, Sm90Schedule) or s.cluster == (1, 1):
@@ -77,12 +74,12 @@ def idle_clusters(f: Facts) -> Verdict | None:
         other = candidate_of(p).schedule
         return isinstance(other, Sm90Schedule) and cluster_slots(device, _size(other)) > usable
 
-    edits = best(neighbours(f, "cluster", keep=keep), exactly(f, cluster=(2, 1)) if size > 2 else ())
+    edits = best(neighbours(f, "cluster", keep=keep), single_change(f, cluster=(2, 1)) if size > 2 else ())
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "analytic" if seen is None else "counters",
-        (Evidence("SMs that clusters can fill", usable / a.sms, "%", "<", USABLE),),
+        (Metric("SMs that clusters can fill", usable / a.sms, "%", "<", USABLE),),
         f"clusters of {size} fit only {usable:.0f} of {a.sms} SMs, because each lies within one GPC",
         edits,
     )
@@ -92,7 +89,7 @@ def _size(s: Sm90Schedule) -> int:
     return s.cluster[0] * s.cluster[1]
 
 
-def padding(f: Facts) -> Verdict | None:
+def padding(f: KernelFacts) -> Diagnosis | None:
     """Rule 22."""
     a = f.analytic
     if a.padding >= USEFUL:
@@ -111,15 +108,15 @@ def padding(f: Facts) -> Verdict | None:
     if not edits:
         return None
     shape = candidate_of(f.planned).shape
-    return Verdict(
+    return Diagnosis(
         "analytic",
-        (Evidence("useful multiplications", a.padding, "%", "<", USEFUL),),
+        (Metric("useful multiplications", a.padding, "%", "<", USEFUL),),
         f"{1 - a.padding:.0%} of the multiplications fall outside the {shape.m} x {shape.n} result",
         edits,
     )
 
 
-def too_little_at_work(f: Facts) -> Verdict | None:
+def too_little_at_work(f: KernelFacts) -> Diagnosis | None:
     """Rule 20: neither limit is near, and there are not enough thread blocks to go round."""
     a = f.analytic
     compute, memory = _shares(f)
@@ -139,19 +136,19 @@ def too_little_at_work(f: Facts) -> Verdict | None:
     if not edits:
         return None
     known = f.counters is not None and f.counters.sm is not None
-    return Verdict(
+    return Diagnosis(
         "counters" if known else "timing" if f.timing else "analytic",
         (
-            Evidence("multipliers used", compute, "%", "<", LOW),
-            Evidence("memory used", memory, "%", "<", LOW),
-            Evidence("waves", a.waves, "", "<", 1),
+            Metric("multipliers used", compute, "%", "<", LOW),
+            Metric("memory used", memory, "%", "<", LOW),
+            Metric("waves", a.waves, "", "<", 1),
         ),
         f"{a.tiles} thread blocks leave most of {a.slots} slots empty, and latency is not hidden",
         edits,
     )
 
 
-def _shares(f: Facts) -> tuple[float, float]:
+def _shares(f: KernelFacts) -> tuple[float, float]:
     """Of the peak rates, what multipliers and memory reach: counters, or the bound over the time."""
     c = f.counters
     compute = c.tensor if c and c.tensor is not None else f.bound.compute_seconds / f.seconds
@@ -159,7 +156,7 @@ def _shares(f: Facts) -> tuple[float, float]:
     return compute, memory
 
 
-def imbalance(f: Facts) -> Verdict | None:
+def imbalance(f: KernelFacts) -> Diagnosis | None:
     """Rule 26, as the hardware sees it. Groups of unequal size do not exist in any family yet."""
     c = f.counters
     if c is None or c.sm_cycles_most is None or not c.sm_cycles_mean:
@@ -170,9 +167,9 @@ def imbalance(f: Facts) -> Verdict | None:
     edits = _fuller(f)
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "counters",
-        (Evidence("busiest SM over the mean", ratio, "", ">", BALANCE),),
+        (Metric("busiest SM over the mean", ratio, "", ">", BALANCE),),
         "SMs work unequally long: some take more tiles than others",
         edits,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ucutlass.advice.edits import best, exactly, neighbours, of_request
-from ucutlass.advice.facts import Facts, Tier
-from ucutlass.advice.finding import Edit, Evidence, Expected, Verdict
+from ucutlass.advice.edits import best, legal_edits, neighbours, single_change
+from ucutlass.advice.facts import KernelFacts, Tier
+from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric, ScheduleEdit
 from ucutlass.ir.schedule import Request
 from ucutlass.kernels.gemm.candidate import candidate_of, ceil_div
 from ucutlass.kernels.gemm.plan import GemvSchedule
@@ -29,26 +29,26 @@ _LOST, _NOISE = 0.75, 1.02
 """Of the time: what the right order may leave (NVIDIA/cutlass pull request 3373: 8 to 10 % won by it, 25 %
 lost by the wrong one), and what it may cost where it does not matter."""
 
-_ORDER = Expected(_LOST, _NOISE, "from CUTLASS pull request 3373")
+_ORDER = ExpectedRatio(_LOST, _NOISE, "from CUTLASS pull request 3373")
 
 PANELS = 1.15
 """Bytes that a wave of tiles reads in the forced order over those in the other one."""
 
 
-def skinny(f: Facts) -> Verdict | None:
+def skinny(f: KernelFacts) -> Diagnosis | None:
     """Rule 12: few rows (or columns), so that reading the matrix is all the work."""
     a, shape = f.analytic, candidate_of(f.planned).shape
     few, used = min(shape.m, shape.n), f.bound.memory_seconds / f.seconds
     if few > SKINNY or f.bound.limit != "memory" or used >= BANDWIDTH:
         return None
-    edits = of_request(f, Request())
+    edits = legal_edits(f, Request())
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "timing" if f.timing else "analytic",
         (
-            Evidence("smaller side", few, "", "<", SKINNY + 1),
-            Evidence("bandwidth used", used, "%", "<", BANDWIDTH),
+            Metric("smaller side", few, "", "<", SKINNY + 1),
+            Metric("bandwidth used", used, "%", "<", BANDWIDTH),
         ),
         f"a side of {few}: reading the matrix is all the work, and {a.tiles} thread blocks on {a.slots} "
         "slots do not ask for it fast enough",
@@ -56,20 +56,20 @@ def skinny(f: Facts) -> Verdict | None:
     )
 
 
-def at_the_roof(f: Facts) -> Verdict | None:
+def at_the_roof(f: KernelFacts) -> Diagnosis | None:
     """Rule 18: nothing but fewer bytes helps."""
     t, c = f.timing, f.counters
     if t is not None and t.copy_bandwidth is not None:
         share = f.bound.bytes / t.seconds / t.copy_bandwidth
-        evidence = Evidence("of the bandwidth that a copy reaches", share, "%", ">", AT_ROOF)
+        evidence = Metric("of the bandwidth that a copy reaches", share, "%", ">", AT_ROOF)
     elif c is not None and c.dram is not None:
         share = c.dram
-        evidence = Evidence("of the memory's peak bandwidth", share, "%", ">", AT_ROOF)
+        evidence = Metric("of the memory's peak bandwidth", share, "%", ">", AT_ROOF)
     else:
         return None
     if share < AT_ROOF:
         return None
-    return Verdict(
+    return Diagnosis(
         "timing" if t is not None and t.copy_bandwidth is not None else "counters",
         (evidence,),
         "memory is at its roof: this kernel is done",
@@ -78,7 +78,7 @@ def at_the_roof(f: Facts) -> Verdict | None:
     )
 
 
-def excess(f: Facts) -> Verdict | None:
+def excess(f: KernelFacts) -> Diagnosis | None:
     """Rule 19."""
     a, c = f.analytic, f.counters
     counted = c.dram_bytes if c else None
@@ -93,16 +93,16 @@ def excess(f: Facts) -> Verdict | None:
     edits = best(neighbours(f, "tile", keep=keep), neighbours(f, "warps", "tile", "cluster", keep=keep))
     if not edits:
         return None
-    return Verdict(
+    return Diagnosis(
         "analytic" if counted is None else "counters",
-        (Evidence("bytes from memory over compulsory", ratio, "", ">", EXCESS),),
+        (Metric("bytes from memory over compulsory", ratio, "", ">", EXCESS),),
         f"{moved / 1e6:,.0f} MB cross the memory interface for {f.bound.bytes / 1e6:,.0f} MB of tensors: "
         "larger tiles read operands less often",
         edits,
     )
 
 
-def order(f: Facts) -> Verdict | None:
+def order(f: KernelFacts) -> Diagnosis | None:
     """Rule 13. Without counters only a raster that was forced against CUTLASS's own choice speaks."""
     a, c = f.analytic, f.counters
     shape = candidate_of(f.planned).shape
@@ -110,26 +110,26 @@ def order(f: Facts) -> Verdict | None:
     if a.stages is None or a.waves < 2 or not outgrown:
         return None
     counted = c.dram_bytes if c else None
-    forced = _forced(f)
+    forced = _forced_raster_ratio(f)
     ratio = a.dram_bytes / f.bound.bytes if counted is None else counted / f.bound.bytes
     if forced <= PANELS and (counted is None or ratio <= EXCESS_ORDER):
         return None
     if forced > PANELS:
         source = "from the bytes a wave reads and CUTLASS pull request 3373"
-        hope = Expected(max(_LOST, 1 / forced), _NOISE, source)
-        evidence = [Evidence("bytes a wave reads over the other order's", forced, "", ">", PANELS)]
-        edits = exactly(f, hope, raster="heuristic")
+        hope = ExpectedRatio(max(_LOST, 1 / forced), _NOISE, source)
+        evidence = [Metric("bytes a wave reads over the other order's", forced, "", ">", PANELS)]
+        edits = single_change(f, hope, raster="heuristic")
         why = "the raster runs along the longer side, so a wave of tiles reads more different operands"
     else:
-        evidence, edits = [], _wider(f)
+        evidence, edits = [], _wider_swizzles(f)
         why = "neighbouring tiles do not find each other's operands in L2"
     if counted is not None:
-        evidence.append(Evidence("bytes from memory over compulsory", ratio, "", ">", EXCESS_ORDER))
+        evidence.append(Metric("bytes from memory over compulsory", ratio, "", ">", EXCESS_ORDER))
     tier: Tier = "analytic" if counted is None else "counters"
-    return Verdict(tier, tuple(evidence), why, edits) if edits else None
+    return Diagnosis(tier, tuple(evidence), why, edits) if edits else None
 
 
-def _forced(f: Facts) -> float:
+def _forced_raster_ratio(f: KernelFacts) -> float:
     """Where the schedule forces a raster: bytes of operands that a wave of tiles reads in it, over those
     in the other. Along M the tiles of a wave fill columns of the grid, along N rows. 1 for none."""
     c, s, raster = candidate_of(f.planned), candidate_of(f.planned).schedule, f.planned.request.raster
@@ -142,9 +142,9 @@ def _forced(f: Facts) -> float:
     return along_m / along_n if raster == "along_m" else along_n / along_m
 
 
-def _wider(f: Facts) -> tuple[Edit, ...]:
+def _wider_swizzles(f: KernelFacts) -> tuple[ScheduleEdit, ...]:
     """The next wider swizzles that add no tiles, and the other raster."""
     now = f.planned.request.swizzle or 1
-    wider = [e for s in (2, 4, 8) if s > now for e in exactly(f, _ORDER, swizzle=s) if e.ratio <= 1.001]
+    wider = [e for s in (2, 4, 8) if s > now for e in single_change(f, _ORDER, swizzle=s) if e.ratio <= 1.001]
     other = "along_n" if f.planned.request.raster == "along_m" else "along_m"
-    return (*wider[:1], *exactly(f, replace(_ORDER, high=1.25), raster=other))[:2]
+    return (*wider[:1], *single_change(f, replace(_ORDER, high=1.25), raster=other))[:2]

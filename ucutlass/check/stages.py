@@ -11,7 +11,7 @@ from ucutlass.check.scope import Poisoned, Reject, Scope, did_you_mean
 from ucutlass.grammar import syntax
 from ucutlass.ir import Stage, TensorType
 from ucutlass.ir.extents import names as extent_names
-from ucutlass.pipeline.copies import copies
+from ucutlass.pipeline.copy_elision import elided_copies
 
 RejectTo = Callable[[Reject], None]
 
@@ -112,7 +112,7 @@ class Scheduling:
     def _copies(self) -> dict[str, str]:
         """Of a buffer without an order nobody knows yet whether its copy falls away."""
         ordered = [(name, type_) for name, type_ in self.buffers if name not in self.unordered]
-        return copies(self.stages, ordered, self.results)
+        return elided_copies(self.stages, ordered, self.results)
 
     def _with(self, stage: Stage, blocks: list[syntax.Schedule], reject: RejectTo) -> Stage:
         kernel = stage.call

@@ -23,7 +23,7 @@ from ucutlass.kernels.gemm.plan import GemmPlan
 from ucutlass.kernels.planned import Planned
 from ucutlass.shapes import complete, parse_sizes
 from ucutlass.sol import report
-from ucutlass.sol.bounds import Bounds, bounds, micro
+from ucutlass.sol.bounds import TimeBounds, bounds, microseconds
 from ucutlass.tune.database import TunedRow
 from ucutlass.tune.lookup import found_on
 
@@ -76,7 +76,7 @@ def command(
         show.table(("", ""), _lines(found) + _recorded(tuned) + rows(advice))
 
 
-def _family(planned: Planned, bound: Bounds, tuned: Mapping[str, TunedRow], as_json: bool) -> None:
+def _family(planned: Planned, bound: TimeBounds, tuned: Mapping[str, TunedRow], as_json: bool) -> None:
     """What there is to say of a kernel without a cost model of tiles: its choices and their reasons."""
     if as_json:
         row: dict[str, Any] = {
@@ -138,7 +138,10 @@ def _lines(e: Explanation) -> list[tuple[str, str]]:
         ("shared memory", f"{e.memory.total} of {e.memory_limit} bytes: {_memory(e)}"),
         ("epilogue", ", ".join(e.routes) or "no tensors"),
         ("work", report.work_words(b)),
-        ("bound", f"{micro(b.fused.seconds)} by {b.limit}; {micro(b.realistic.seconds)} for this plan"),
+        (
+            "bound",
+            f"{microseconds(b.fused.seconds)} by {b.limit}; {microseconds(b.realistic.seconds)} for this plan",
+        ),
         (
             "estimate",
             f"{e.seconds * 1e6:.2f} us, {e.bound_share:.0%} of the bound; about {e.dram_bytes / 1e6:.4g} MB "

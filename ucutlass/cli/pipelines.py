@@ -13,13 +13,13 @@ from ucutlass.cli import show
 from ucutlass.cli.build_files import Export
 from ucutlass.ir.hardware import Device
 from ucutlass.ir.schedule import show as show_schedule
-from ucutlass.pipeline.fusion import Cut, Run, cuts, operators, runs
-from ucutlass.pipeline.orders import Better, better, type_words
+from ucutlass.pipeline.fusion import FusionCandidate, FusionChain, fusion_candidates, fusion_chains, operators
+from ucutlass.pipeline.orders import BetterOrder, better_orders, type_text
 from ucutlass.pipeline.planning import PipelinePlan, StagePlan, estimator, plan_pipeline
-from ucutlass.pipeline.workspace import memory, pointers
+from ucutlass.pipeline.workspace import pointers, workspace_layout
 from ucutlass.runtime.switches import Stage
 from ucutlass.sol import report
-from ucutlass.sol.bounds import Bounds, bounds, micro, short
+from ucutlass.sol.bounds import TimeBounds, bounds, metric_prefixed, microseconds
 
 # --- explain -------------------------------------------------------------------------
 
@@ -35,9 +35,9 @@ def explain(
     """Every stage with its kernel, bytes and stream, the workspace, and what each cut costs. Raises
     ShapeError and ProgramError."""
     plan = plan_pipeline(checked, program, sizes, arch, device)
-    found = cuts(plan, arch, device)
-    rows = runs(plan, found, arch, device)
-    quicker = better(plan.layout.pipeline, plan.sizes, estimator(checked, arch, device))
+    found = fusion_candidates(plan, arch, device)
+    rows = fusion_chains(plan, found, arch, device)
+    quicker = better_orders(plan.layout.pipeline, plan.sizes, estimator(checked, arch, device))
     on = next((s.chosen.planned.device for s in plan.stages if s.chosen is not None), None)
     whole = None if on is None else bounds(program, plan.layout.sizes, on)
     row: dict[str, Any] = {
@@ -102,7 +102,7 @@ def _kernel(stage: StagePlan) -> dict[str, Any]:
 
 def _workspace(plan: PipelinePlan) -> dict[str, Any]:
     """Without what kernels take for themselves, which they say once they are built."""
-    made = memory(plan.layout, plan.lanes, [0] * len(plan.stages))
+    made = workspace_layout(plan.layout, plan.lanes, [0] * len(plan.stages))
     return {
         "bytes": made.bytes,
         "apart": made.apart,
@@ -112,7 +112,7 @@ def _workspace(plan: PipelinePlan) -> dict[str, Any]:
     }
 
 
-def _cut_row(plan: PipelinePlan, cut: Cut) -> dict[str, Any]:
+def _cut_row(plan: PipelinePlan, cut: FusionCandidate) -> dict[str, Any]:
     return {
         "buffer": cut.buffer,
         "between": [plan.stages[i].step.name for i in (cut.maker, cut.reader)],
@@ -128,7 +128,7 @@ def _seconds(plan: PipelinePlan) -> float:
     return sum(s.chosen.planned.seconds for s in plan.stages if s.chosen is not None)
 
 
-def _head(row: Mapping[str, Any], whole: Bounds | None, plan: PipelinePlan) -> list[tuple[str, str]]:
+def _head(row: Mapping[str, Any], whole: TimeBounds | None, plan: PipelinePlan) -> list[tuple[str, str]]:
     extents = " ".join(f"{n}={v}" for n, v in row["sizes"].items())
     torch = plan.torch_stages
     lines = [
@@ -138,7 +138,7 @@ def _head(row: Mapping[str, Any], whole: Bounds | None, plan: PipelinePlan) -> l
         ("torch functions", ", ".join(torch) if torch else "none"),
     ]
     if whole is not None:
-        lines.append(("bound", f"{micro(whole.fused.seconds)} by {whole.limit}, were it one kernel"))
+        lines.append(("bound", f"{microseconds(whole.fused.seconds)} by {whole.limit}, were it one kernel"))
     return [*lines, ("estimate", f"{row['seconds'] * 1e6:.2f} us for its kernels one after the other")]
 
 
@@ -148,8 +148,8 @@ def _stage_line(stage: Mapping[str, Any]) -> Sequence[str]:
         stage["name"],
         "torch: not looked into" if stage["torch"] else " ".join(stage["operators"]) or "copy",
         _schedule_words(stage),
-        short(sum(stage["reads"].values())),
-        short(sum(stage["writes"].values())),
+        metric_prefixed(sum(stage["reads"].values())),
+        metric_prefixed(sum(stage["writes"].values())),
         f"{stage['stream']}{waits}",
         "" if stage["seconds"] is None else f"{stage['seconds'] * 1e6:.2f} us",
     )
@@ -164,24 +164,26 @@ def _schedule_words(stage: Mapping[str, Any]) -> str:
 
 
 def _memory_lines(workspace: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    lines = [(name, short(one["bytes"]), str(one["at"])) for name, one in workspace["offsets"].items()]
-    whole = f"{short(workspace['apart'])} side by side; kernels' own workspaces come on top"
-    return [*lines, ("workspace", short(workspace["bytes"]), whole)]
+    lines = [
+        (name, metric_prefixed(one["bytes"]), str(one["at"])) for name, one in workspace["offsets"].items()
+    ]
+    whole = f"{metric_prefixed(workspace['apart'])} side by side; kernels' own workspaces come on top"
+    return [*lines, ("workspace", metric_prefixed(workspace["bytes"]), whole)]
 
 
-def _cut_line(plan: PipelinePlan, cut: Cut) -> Sequence[str]:
+def _cut_line(plan: PipelinePlan, cut: FusionCandidate) -> Sequence[str]:
     first, second = (plan.stages[i].step.name for i in (cut.maker, cut.reader))
     gain = "" if cut.saves is None else f"; about {cut.saves * 1e6:.2f} us"
     return (
         cut.buffer,
         f"{first} and {second}",
-        short(cut.bytes),
+        metric_prefixed(cut.bytes),
         "yes" if cut.possible else "no",
         cut.why + (gain if cut.possible else ""),
     )
 
 
-def _run_row(plan: PipelinePlan, run: Run) -> dict[str, Any]:
+def _run_row(plan: PipelinePlan, run: FusionChain) -> dict[str, Any]:
     return {
         "stages": [plan.stages[i].step.name for i in run.stages],
         "buffers": list(run.buffers),
@@ -190,19 +192,19 @@ def _run_row(plan: PipelinePlan, run: Run) -> dict[str, Any]:
     }
 
 
-def _run_line(plan: PipelinePlan, run: Run) -> Sequence[str]:
+def _run_line(plan: PipelinePlan, run: FusionChain) -> Sequence[str]:
     names = ", ".join(plan.stages[i].step.name for i in run.stages)
     gain = f"all three are one kernel where neither is stored; about {run.saves * 1e6:.2f} us"
-    return " and ".join(run.buffers), names, short(run.bytes), "yes", gain
+    return " and ".join(run.buffers), names, metric_prefixed(run.bytes), "yes", gain
 
 
-def _order_rows(plan: PipelinePlan, quicker: Sequence[Better]) -> list[dict[str, Any]]:
+def _order_rows(plan: PipelinePlan, quicker: Sequence[BetterOrder]) -> list[dict[str, Any]]:
     """Orders that the compiler chose, and ones that it would choose where the text has another."""
     buffers = plan.layout.buffers
     left_out = [name for name in plan.orders if name in buffers]
-    rows = [{"buffer": n, "order": type_words(buffers[n].type), "chosen": True} for n in left_out]
+    rows = [{"buffer": n, "order": type_text(buffers[n].type), "chosen": True} for n in left_out]
     rows += [
-        {"buffer": b.buffer, "order": type_words(b.type), "chosen": False, "saves_seconds": b.saves}
+        {"buffer": b.buffer, "order": type_text(b.type), "chosen": False, "saves_seconds": b.saves}
         for b in quicker
         if b.buffer not in plan.orders
     ]

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import click
 
 from ucutlass import frontend, ir
-from ucutlass.advice import Advice, Counters, Facts, select
-from ucutlass.advice.family import FamilyFacts, advise_any
-from ucutlass.advice.known import facts_about
+from ucutlass.advice import Advice, Counters, KernelFacts, select
+from ucutlass.advice.family import FamilyFacts, advise_kernel
+from ucutlass.advice.static_facts import static_facts
 from ucutlass.backend import Built, build_kernel
 from ucutlass.cli import gpu, inputs, show
 from ucutlass.cli.advice import ledger_rows, past, rows
@@ -40,12 +40,12 @@ from ucutlass.runtime.profile.ledger import Entry, to_result
 from ucutlass.runtime.statistics import paired_ratio
 from ucutlass.runtime.store import Store, record
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol.bounds import micro
+from ucutlass.sol.bounds import microseconds
 from ucutlass.tasks import hardware_counters
 from ucutlass.tasks.profile import AGREE, timing_of
 from ucutlass.tasks.record_subject import subject_of_built
 
-Known: TypeAlias = Facts | FamilyFacts
+Known: TypeAlias = KernelFacts | FamilyFacts
 """What is known of a kernel, of whatever family."""
 
 
@@ -124,7 +124,7 @@ def command(
             fail(Status.CALL, "a FILE is needed, or --ledger", as_json)
         job = _job(inputs.read(file), name, parse_sizes(sizes), arch, seed, limit, wait)
         found, row, missing = _look(job, counters, energy, cache)
-        advice = advise_any(found, past(job.built.planned.device))
+        advice = advise_kernel(found, past(job.built.planned.device))
         row |= {"advice": select.to_json(advice), "unavailable": missing}
         parent = _keep(job, row)
         if tried:
@@ -173,7 +173,7 @@ def _look(
         missing["disassembly"] = codes.reason
     build = sass.build_facts(job.built.artifact.report, codes)
     row["build"] = asdict(build)
-    known = facts_about(job.checked, job.program, planned, job.arch)
+    known = static_facts(job.checked, job.program, planned, job.arch)
     facts = replace(known, build=build)
     if job.gpu is None:
         absent = ("timing", "counters", "energy") if energy else ("timing", "counters")
@@ -326,7 +326,7 @@ def _report(job: ProfileJob, row: dict[str, Any], advice: Advice, as_json: bool)
         ("schedule", f"{row['arch']} {{ {row['schedule']} }}"),
         ("looked at", ", ".join(advice.tiers)),
         *((f"no {what}", why) for what, why in row["unavailable"].items()),
-        ("bound", f"{micro(advice.bound.seconds)} on {row['device']}, by {advice.bound.limit}"),
+        ("bound", f"{microseconds(advice.bound.seconds)} on {row['device']}, by {advice.bound.limit}"),
         _time(row, advice),
     ]
     if energy := row.get("timing", {}).get("energy"):

@@ -26,7 +26,7 @@ from ucutlass.cli.options import (
 from ucutlass.ir.hardware import ARCHES, default_device
 from ucutlass.runtime import isolation
 from ucutlass.shapes import complete, parse_sizes
-from ucutlass.sol.bounds import Bounds, bounds
+from ucutlass.sol.bounds import TimeBounds, bounds
 
 _INTERPRETED = 512
 """Extents are cut to this where no GPU is present: the interpreter is there to be right."""
@@ -120,7 +120,7 @@ def built_share(program: ir.Program, built: AnyBuilt, microseconds: float | None
     return _bounds(program, built).fused.seconds * 1e6 / microseconds
 
 
-def _bounds(program: ir.Program, built: AnyBuilt) -> Bounds:
+def _bounds(program: ir.Program, built: AnyBuilt) -> TimeBounds:
     sizes = dict(zip(program.dims, sizes_of(built), strict=True))
     planned = [one.planned for one in kernels_of(built)]
     alone = built.planned if isinstance(built, Built) else None

@@ -19,7 +19,7 @@ from ucutlass.ir.hardware import DEVICES, Device, arch_for, device_named
 from ucutlass.ir.schedule import show as show_schedule
 from ucutlass.kernels.planned import Planned
 from ucutlass.runtime import calibrate
-from ucutlass.runtime.module.work import POLICIES, LanePolicy
+from ucutlass.runtime.module.work import POLICIES, ComputePolicy
 from ucutlass.shapes import ShapeError, complete, parse_sizes
 from ucutlass.sol.bounds import Regime, bounds
 from ucutlass.sol.ceilings import Ceilings, CeilingsError, from_json
@@ -67,7 +67,7 @@ def command(
     microseconds: float | None,
     regime: Regime,
     ceilings: Path | None,
-    policy: LanePolicy | None,
+    policy: ComputePolicy | None,
     roofline: Path | None,
     as_json: bool,
 ) -> None:

@@ -10,7 +10,7 @@ from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.sol_show import SolRequest, present
 from ucutlass.runtime import isolation
 from ucutlass.runtime.module.graph import GraphUnreadable, from_json
-from ucutlass.runtime.module.work import LanePolicy, ModuleWork, count
+from ucutlass.runtime.module.work import ComputePolicy, ModuleWork, count
 from ucutlass.sol.bounds import bounds_of
 
 LIMIT_SECONDS = 300.0
@@ -28,7 +28,7 @@ class ModuleLost(Exception):
 
 
 def module_work(
-    file: Path, policy: LanePolicy = "pytorch", limit_seconds: float = LIMIT_SECONDS
+    file: Path, policy: ComputePolicy = "pytorch", limit_seconds: float = LIMIT_SECONDS
 ) -> ModuleWork:
     """The work of the module of a problem file in KernelBench's format, whose code runs in a
     process of its own, without the memory of its tensors. Raises ModuleLost."""

@@ -10,9 +10,9 @@ from ucutlass.cli import show
 from ucutlass.cli.errors import Status, fail
 from ucutlass.cli.outputs import write
 from ucutlass.ir.hardware import Device
-from ucutlass.runtime.module.work import LanePolicy
+from ucutlass.runtime.module.work import ComputePolicy
 from ucutlass.sol import roofline as picture
-from ucutlass.sol.bounds import Bounds, Regime
+from ucutlass.sol.bounds import Regime, TimeBounds
 from ucutlass.sol.ceilings import Ceilings
 from ucutlass.sol.report import lines, row
 
@@ -28,10 +28,10 @@ class SolRequest:
     regime: Regime
     roofline: Path | None
     as_json: bool
-    policy: LanePolicy = "pytorch"
+    policy: ComputePolicy = "pytorch"
 
 
-def present(title: str, found: Bounds, request: SolRequest, more: dict[str, Any]) -> None:
+def present(title: str, found: TimeBounds, request: SolRequest, more: dict[str, Any]) -> None:
     """Prints bounds, under the words of `more`, and writes the picture. `title` heads the picture."""
     if request.roofline is not None:
         try:

@@ -16,13 +16,13 @@ from ucutlass.ir.schedule import Request
 from ucutlass.kernels.families import match, plan_pattern
 from ucutlass.kernels.refused import Refused
 from ucutlass.limits import LimitPassed
-from ucutlass.pipeline.joining import Joined, NotJoined, joined
-from ucutlass.pipeline.layout import Layout, Step
+from ucutlass.pipeline.fused_kernel import FusedKernel, NotFusible, fuse
 from ucutlass.pipeline.planning import PipelinePlan
+from ucutlass.pipeline.sized import SizedPipeline, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class FusionCandidate:
     """A buffer between two stages, `maker` and `reader` by number. `bytes` is what moves because it is
     stored there: its writing, where nobody else reads it, and this reading. `possible`: one launch could do
     both. `why` says how or why not; `saves` is the difference of the estimates in seconds."""
@@ -36,52 +36,58 @@ class Cut:
     saves: float | None = None
 
 
-def cuts(plan: PipelinePlan, arch: str, device: Device | None = None) -> tuple[Cut, ...]:
+def fusion_candidates(
+    plan: PipelinePlan, arch: str, device: Device | None = None
+) -> tuple[FusionCandidate, ...]:
     """Every buffer that one stage fills and another reads, in order."""
     found = plan.layout
-    made: list[Cut] = []
+    made: list[FusionCandidate] = []
     for number, step in enumerate(found.steps):
         for name in step.stage.outputs:
             for reader in found.readers(name):
-                made.append(_cut(plan, name, number, reader, arch, device))
+                made.append(_candidate(plan, name, number, reader, arch, device))
     return tuple(made)
 
 
-def _cut(plan: PipelinePlan, name: str, maker: int, reader: int, arch: str, device: Device | None) -> Cut:
+def _candidate(
+    plan: PipelinePlan, name: str, maker: int, reader: int, arch: str, device: Device | None
+) -> FusionCandidate:
     found = plan.layout
     first, second = found.steps[maker], found.steps[reader]
-    keep = _kept(found, first, reader)
+    keep = _needed_elsewhere(found, first, reader)
     size = found.buffers[name].bytes
     moved = size * (1 if name in keep else 2)
-    if any(other != maker and _needs(found, other, maker) for other in second.after):
-        return Cut(name, maker, reader, moved, False, "a stage between the two needs what the first makes")
+    if any(other != maker and _depends_on(found, other, maker) for other in second.after):
+        return FusionCandidate(
+            name, maker, reader, moved, False, "a stage between the two needs what the first makes"
+        )
     try:
-        seconds = _one_launch(partial(joined, first, second, keep), arch, device)
-    except NotJoined as problem:
-        return Cut(name, maker, reader, moved, False, str(problem))
-    saves = _apart(plan, maker, reader) - seconds
-    return Cut(name, maker, reader, moved, True, _how(found, name, keep), saves)
+        seconds = _fused_seconds(partial(fuse, first, second, keep), arch, device)
+    except NotFusible as problem:
+        return FusionCandidate(name, maker, reader, moved, False, str(problem))
+    saves = _separate_seconds(plan, maker, reader) - seconds
+    return FusionCandidate(name, maker, reader, moved, True, _fusion_hint(found, name, keep), saves)
 
 
-def _three(a: Step, b: Step, c: Step) -> Joined:
-    return joined(joined(a, b).step(), c)
+def _fuse_three(a: Step, b: Step, c: Step) -> FusedKernel:
+    return fuse(fuse(a, b).step(), c)
 
 
-def _one_launch(join: Callable[[], Joined], arch: str, device: Device | None) -> float:
+def _fused_seconds(join: Callable[[], FusedKernel], arch: str, device: Device | None) -> float:
     """The estimate in seconds. Raises NotJoined, in the families' words, where none serves it."""
     try:
         one = join()
         planned = plan_pattern(match(one.kernel), one.sizes, ARCHES[arch], device, Request())
     except LimitPassed:
-        raise NotJoined("together they are too large a program") from None
+        raise NotFusible("together they are too large a program") from None
     except Refused as refused:
-        raise NotJoined(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
+        raise NotFusible(f"{refused.diagnostic.message} [{refused.diagnostic.code}]") from None
     if isinstance(planned, tuple):
-        raise NotJoined(f"{planned[0].message} [{planned[0].code}]")
+        raise NotFusible(f"{planned[0].message} [{planned[0].code}]")
     return planned.seconds
 
 
-def _apart(plan: PipelinePlan, *stages: int) -> float:
+def _separate_seconds(plan: PipelinePlan, *stages: int) -> float:
     return sum(s.chosen.planned.seconds for s in (plan.stages[i] for i in stages) if s.chosen is not None)
 
 
@@ -89,7 +95,7 @@ def _apart(plan: PipelinePlan, *stages: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FusionChain:
     """Three stages in a row of which no two could be one launch, but all three: attention cut at its scores.
     `buffers` between them would not be stored, `bytes` not move; `saves` as in `Cut`."""
 
@@ -99,34 +105,34 @@ class Run:
     saves: float
 
 
-def runs(
-    plan: PipelinePlan, found: Sequence[Cut], arch: str, device: Device | None = None
-) -> tuple[Run, ...]:
+def fusion_chains(
+    plan: PipelinePlan, found: Sequence[FusionCandidate], arch: str, device: Device | None = None
+) -> tuple[FusionChain, ...]:
     """Every such row; `found` are the plan's cuts."""
     only = {c.maker: c for c in found if _private(plan.layout, c)}
-    made: list[Run] = []
+    made: list[FusionChain] = []
     for first in only.values():
         second = only.get(first.reader)
         if second is None or first.possible or second.possible:
             continue
         a, b, c = (plan.layout.steps[i] for i in (first.maker, first.reader, second.reader))
         try:
-            seconds = _one_launch(partial(_three, a, b, c), arch, device)
-        except NotJoined:
+            seconds = _fused_seconds(partial(_fuse_three, a, b, c), arch, device)
+        except NotFusible:
             continue
         stages = first.maker, first.reader, second.reader
-        saves = _apart(plan, *stages) - seconds
-        made.append(Run(stages, (first.buffer, second.buffer), first.bytes + second.bytes, saves))
+        saves = _separate_seconds(plan, *stages) - seconds
+        made.append(FusionChain(stages, (first.buffer, second.buffer), first.bytes + second.bytes, saves))
     return tuple(made)
 
 
-def _private(found: Layout, cut: Cut) -> bool:
+def _private(found: SizedPipeline, cut: FusionCandidate) -> bool:
     """Whether the maker fills this buffer alone and the reader alone reads it."""
     outputs = found.steps[cut.maker].stage.outputs
-    return outputs == (cut.buffer,) and not _kept(found, found.steps[cut.maker], cut.reader)
+    return outputs == (cut.buffer,) and not _needed_elsewhere(found, found.steps[cut.maker], cut.reader)
 
 
-def _kept(found: Layout, first: Step, reader: int) -> tuple[str, ...]:
+def _needed_elsewhere(found: SizedPipeline, first: Step, reader: int) -> tuple[str, ...]:
     """What the first stage fills that somebody besides the reader needs."""
     return tuple(
         name
@@ -135,12 +141,12 @@ def _kept(found: Layout, first: Step, reader: int) -> tuple[str, ...]:
     )
 
 
-def _needs(found: Layout, step: int, on: int) -> bool:
+def _depends_on(found: SizedPipeline, step: int, on: int) -> bool:
     after = found.steps[step].after
-    return on in after or any(_needs(found, other, on) for other in after)
+    return on in after or any(_depends_on(found, other, on) for other in after)
 
 
-def _how(found: Layout, name: str, keep: tuple[str, ...]) -> str:
+def _fusion_hint(found: SizedPipeline, name: str, keep: tuple[str, ...]) -> str:
     elem = found.buffers[name].type.elem.name
     if name in keep:
         return f"a kernel with both results does it; {name} is still stored, but not read again"
@@ -166,10 +172,10 @@ def operators(kernel: ir.Kernel) -> tuple[str, ...]:
 
     for result in kernel.results:
         visit(result.value)
-    return tuple(dict.fromkeys(word for node in seen.values() if (word := _word(node))))
+    return tuple(dict.fromkeys(word for node in seen.values() if (word := _operator_name(node))))
 
 
-def _word(node: ir.Value) -> str:
+def _operator_name(node: ir.Value) -> str:
     match node:
         case ir.Dot(over=over):
             return f"dot[{', '.join(over)}]"

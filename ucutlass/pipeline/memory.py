@@ -15,7 +15,7 @@ ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Allocation:
     """Bytes that hold something from the step `made` on; `uses` are all steps that touch them, `made`
     too, none of them before it."""
 
@@ -26,7 +26,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WorkspaceLayout:
     """Where each block begins, by name, in `bytes` bytes; `apart` is what they would take side by side."""
 
     offsets: Mapping[str, int]
@@ -34,28 +34,32 @@ class Memory:
     apart: int
 
 
-def beside(a: Block, b: Block, before: Sequence[frozenset[int]]) -> bool:
-    """Whether two blocks may be alive at once; `before` as in `ucutlass.pipeline.lanes.Lanes`."""
+def live_together(a: Allocation, b: Allocation, before: Sequence[frozenset[int]]) -> bool:
+    """Whether two blocks may be alive at once; `before` as in `ucutlass.pipeline.streams.Lanes`."""
     return not (a.uses <= before[b.made] or b.uses <= before[a.made])
 
 
-def place(blocks: Sequence[Block], before: Sequence[frozenset[int]]) -> Memory:
+def assign_offsets(blocks: Sequence[Allocation], before: Sequence[frozenset[int]]) -> WorkspaceLayout:
     """Offsets for blocks, whose names differ. Blocks of no bytes are left out."""
     real = [b for b in blocks if b.bytes > 0]
     order = sorted(real, key=lambda b: (-b.bytes, b.made, b.name))
     offsets: dict[str, int] = {}
-    placed: list[Block] = []
+    placed: list[Allocation] = []
     for block in order:
         taken = sorted(
-            (offsets[p.name], offsets[p.name] + rounded(p.bytes)) for p in placed if beside(block, p, before)
+            (offsets[p.name], offsets[p.name] + aligned(p.bytes))
+            for p in placed
+            if live_together(block, p, before)
         )
-        offsets[block.name] = _tightest(rounded(block.bytes), taken)
+        offsets[block.name] = _best_fit(aligned(block.bytes), taken)
         placed.append(block)
-    total = max((offsets[b.name] + rounded(b.bytes) for b in real), default=0)
-    return Memory({b.name: offsets[b.name] for b in real}, total, sum(rounded(b.bytes) for b in real))
+    total = max((offsets[b.name] + aligned(b.bytes) for b in real), default=0)
+    return WorkspaceLayout(
+        {b.name: offsets[b.name] for b in real}, total, sum(aligned(b.bytes) for b in real)
+    )
 
 
-def _tightest(size: int, taken: Sequence[tuple[int, int]]) -> int:
+def _best_fit(size: int, taken: Sequence[tuple[int, int]]) -> int:
     """The start of the smallest gap between taken ranges (sorted by start) that holds `size`, else
     behind them all."""
     best: tuple[int, int] | None = None
@@ -68,5 +72,5 @@ def _tightest(size: int, taken: Sequence[tuple[int, int]]) -> int:
     return end if best is None else best[1]
 
 
-def rounded(size: int) -> int:
+def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT

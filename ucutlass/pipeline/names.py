@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
-from ucutlass.pipeline.copies import copies
-from ucutlass.pipeline.layout import Layout, Step
+from ucutlass.pipeline.copy_elision import elided_copies
 from ucutlass.pipeline.orders import Orders, permuted
+from ucutlass.pipeline.sized import SizedPipeline, Step
 
 
-def outer_names(found: Layout, step: Step) -> Mapping[str, str]:
+def outer_names(found: SizedPipeline, step: Step) -> Mapping[str, str]:
     """`stage_names` of a step."""
     return stage_names(found.pipeline, step.stage)
 
@@ -40,6 +40,8 @@ def written_stage(pipeline: Pipeline, orders: Orders, step: Step) -> Stage:
     """The stage of the text that a step of the pipeline's layout in these orders is: a step that fills a
     result may be the one that stores what is returned as it is."""
     whole = permuted(pipeline, orders)
-    stored = {result: name for name, result in copies(whole.stages, whole.buffers, whole.results).items()}
+    stored = {
+        result: name for name, result in elided_copies(whole.stages, whole.buffers, whole.results).items()
+    }
     wanted = {stored.get(output, output) for output in step.stage.outputs}
     return next(stage for stage in pipeline.stages if wanted & {*stage.outputs})

@@ -16,8 +16,8 @@ from ucutlass import ir
 from ucutlass.diagnostics import ProgramError
 from ucutlass.ir import Kernel, Pipeline, TensorType
 from ucutlass.ir.extents import show
-from ucutlass.pipeline.copies import copies
-from ucutlass.pipeline.layout import Layout, Step, as_written
+from ucutlass.pipeline.copy_elision import elided_copies
+from ucutlass.pipeline.sized import SizedPipeline, Step, with_copies
 
 Orders: TypeAlias = Mapping[str, tuple[int, ...]]
 """By buffer: which of its axes stands where, outermost first."""
@@ -45,7 +45,7 @@ Cost: TypeAlias = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Better:
+class BetterOrder:
     """An order that is estimated quicker than the one in the text: the buffer's type so, and the seconds."""
 
     buffer: str
@@ -58,36 +58,36 @@ def permuted(pipeline: Pipeline, orders: Orders) -> Pipeline:
     left to the compiler any more."""
     return replace(
         pipeline,
-        buffers=tuple((name, _turned(type_, name, orders)) for name, type_ in pipeline.buffers),
-        stages=tuple(_stage(stage, orders) for stage in pipeline.stages),
+        buffers=tuple((name, _permuted_type(type_, name, orders)) for name, type_ in pipeline.buffers),
+        stages=tuple(_permuted_stage(stage, orders) for stage in pipeline.stages),
         unordered=(),
     )
 
 
-def _turned(type_: TensorType, name: str, orders: Orders) -> TensorType:
+def _permuted_type(type_: TensorType, name: str, orders: Orders) -> TensorType:
     if name not in orders:
         return type_
     return TensorType(type_.elem, tuple(type_.axes[i] for i in orders[name]))
 
 
-def _stage(stage: ir.Stage, orders: Orders) -> ir.Stage:
+def _permuted_stage(stage: ir.Stage, orders: Orders) -> ir.Stage:
     kernel = stage.call
     if not isinstance(kernel, Kernel) or not orders.keys() & {*stage.outputs, *stage.arguments}:
         return stage
     params = tuple(
-        replace(decl, type=_turned(decl.type, argument, orders))
+        replace(decl, type=_permuted_type(decl.type, argument, orders))
         if isinstance(decl.type, TensorType) and isinstance(argument, str)
         else decl
         for decl, argument in zip(kernel.params, stage.arguments, strict=True)
     )
     results = tuple(
-        replace(decl, type=_turned(decl.type, name, orders))
+        replace(decl, type=_permuted_type(decl.type, name, orders))
         for decl, name in zip(kernel.results, stage.outputs, strict=True)
     )
     return replace(stage, call=replace(kernel, params=params, results=results))
 
 
-def type_words(type_: TensorType) -> str:
+def type_text(type_: TensorType) -> str:
     """The type as a text has it: `bf16[B, T, (H D)]`."""
     axes = [
         show(axis.extent)
@@ -103,13 +103,13 @@ def type_words(type_: TensorType) -> str:
 # --- the quickest ------------------------------------------------------------------
 
 
-def ordered(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Orders:
+def choose_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Orders:
     """An order for every buffer that has none: at first what suits the maker alone, then buffer by buffer the
     quickest with the others as they are. Where a stage has no kernel so, all that it touches are turned
     together, each to the maker's best of every innermost axis. Raises ShapeError as `layout`."""
     if not pipeline.unordered:
         return {}
-    search = _Search(pipeline, as_written(pipeline, sizes), seconds, len(pipeline.unordered))
+    search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(pipeline.unordered))
     chosen = search.settled({name: search.makers(name)[0] for name in pipeline.unordered})
     stuck = search.stuck(chosen)
     few = [{order[-1]: order for order in reversed(search.makers(name))}.values() for name in stuck]
@@ -122,12 +122,12 @@ def ordered(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> Ord
     return chosen
 
 
-def better(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tuple[Better, ...]:
+def better_orders(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tuple[BetterOrder, ...]:
     """Every buffer between stages, none of which a torch function touches, whose maker and readers another
     order would serve quicker, with the other buffers as they are. Raises ShapeError as `layout`."""
     ours = [name for name, _ in pipeline.buffers if not _by_torch(pipeline, name)]
-    search = _Search(pipeline, as_written(pipeline, sizes), seconds, len(ours))
-    made: list[Better] = []
+    search = _Search(pipeline, with_copies(pipeline, sizes), seconds, len(ours))
+    made: list[BetterOrder] = []
     for name, type_ in pipeline.buffers:
         if name not in ours:
             continue
@@ -135,7 +135,7 @@ def better(pipeline: Pipeline, sizes: tuple[int, ...], seconds: Seconds) -> tupl
         order = search.best(name, {})
         then = search.cost({name: order}, search.beside(name))
         if now[0] == then[0] and then[1] < now[1]:
-            made.append(Better(name, _turned(type_, name, {name: order}), now[1] - then[1]))
+            made.append(BetterOrder(name, _permuted_type(type_, name, {name: order}), now[1] - then[1]))
     return tuple(made)
 
 
@@ -170,7 +170,7 @@ class _Search:
     are looked for."""
 
     pipeline: Pipeline
-    whole: Layout
+    whole: SizedPipeline
     seconds: Seconds
     buffers: int
     known: dict[object, Cost] = field(default_factory=dict)
@@ -240,13 +240,13 @@ class _Search:
 
     def _launches(self, orders: Orders, beside: frozenset[str]) -> Iterator[Step]:
         """The steps with a kernel that fill any of these, their tensors turned."""
-        turned = [_stage(stage, orders) for stage in self.copying]
-        stored = [(n, _turned(t, n, orders)) for n, t in self.pipeline.buffers] if turned else []
-        gone = set(copies(turned, stored, self.pipeline.results).values())
+        turned = [_permuted_stage(stage, orders) for stage in self.copying]
+        stored = [(n, _permuted_type(t, n, orders)) for n, t in self.pipeline.buffers] if turned else []
+        gone = set(elided_copies(turned, stored, self.pipeline.results).values())
         for step in self.whole.steps:
             fills = {*step.stage.outputs}
             if step.kernel is not None and beside & fills and not gone & fills:
-                yield replace(step, stage=_stage(step.stage, orders))
+                yield replace(step, stage=_permuted_stage(step.stage, orders))
 
     @property
     def copying(self) -> list[ir.Stage]:

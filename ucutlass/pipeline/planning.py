@@ -9,10 +9,10 @@ from typing import TypeAlias
 from ucutlass import frontend, ir
 from ucutlass.frontend import Checked, Chosen
 from ucutlass.ir.hardware import Device
-from ucutlass.pipeline.lanes import MOST_LANES, Lanes
-from ucutlass.pipeline.layout import Layout, Step, layout
-from ucutlass.pipeline.orders import Orders, ordered, permuted
-from ucutlass.pipeline.workspace import lanes_of, pointers
+from ucutlass.pipeline.orders import Orders, choose_orders, permuted
+from ucutlass.pipeline.sized import SizedPipeline, Step, sized_pipeline
+from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment
+from ucutlass.pipeline.workspace import pointers, streams_of
 from ucutlass.spans import span
 
 Draw: TypeAlias = Callable[[ir.Kernel, tuple[int, ...]], ir.Kernel]
@@ -38,9 +38,9 @@ class PipelinePlan:
     have said how much they need (`ucutlass.pipeline.workspace.memory`). `orders` are of the buffers whose
     memory order the text leaves out; the layout's pipeline has them so."""
 
-    layout: Layout
+    layout: SizedPipeline
     stages: tuple[StagePlan, ...]
-    lanes: Lanes
+    lanes: StreamAssignment
     orders: Orders = field(default_factory=dict)
 
     @property
@@ -61,7 +61,7 @@ def plan_pipeline(
     arch: str,
     device: Device | None = None,
     aligned: Sequence[bool] | None = None,
-    most_lanes: int = MOST_LANES,
+    most_lanes: int = MOST_STREAMS,
     draw: Draw = as_written,
 ) -> PipelinePlan:
     """The plan for concrete extents, in the order of `pipeline.dims`. `aligned`: whether each pointer of
@@ -71,19 +71,19 @@ def plan_pipeline(
     Raises ShapeError as `layout`, and ProgramError where a stage has no legal kernel.
     """
     whole = tuple(sizes)
-    orders = ordered(pipeline, whole, estimator(checked, arch, device, draw))
-    found = layout(permuted(pipeline, orders), whole)
+    orders = choose_orders(pipeline, whole, estimator(checked, arch, device, draw))
+    found = sized_pipeline(permuted(pipeline, orders), whole)
     outside = (*found.params, *found.results)
     known = dict(zip(outside, aligned or [True] * len(outside), strict=True))
     stages = tuple(_stage(checked, step, arch, device, known, draw) for step in found.steps)
-    return PipelinePlan(found, stages, lanes_of(found, most_lanes), orders)
+    return PipelinePlan(found, stages, streams_of(found, most_lanes), orders)
 
 
 def in_order(checked: Checked, pipeline: ir.Pipeline, sizes: Sequence[int], arch: str) -> ir.Pipeline:
     """The pipeline with an order for every buffer. Raises ShapeError as `layout`."""
     if not pipeline.unordered:
         return pipeline
-    return permuted(pipeline, ordered(pipeline, tuple(sizes), estimator(checked, arch)))
+    return permuted(pipeline, choose_orders(pipeline, tuple(sizes), estimator(checked, arch)))
 
 
 def estimator(

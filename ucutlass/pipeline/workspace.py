@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from ucutlass import ir
 from ucutlass.ir import TensorType
-from ucutlass.pipeline.lanes import MOST_LANES, Lanes, lanes
-from ucutlass.pipeline.layout import Buffer, Layout, Step
-from ucutlass.pipeline.memory import Block, Memory, place
+from ucutlass.pipeline.memory import Allocation, WorkspaceLayout, assign_offsets
+from ucutlass.pipeline.sized import Buffer, SizedPipeline, Step
+from ucutlass.pipeline.streams import MOST_STREAMS, StreamAssignment, assign_streams
 
 
-def lanes_of(found: Layout, most: int = MOST_LANES) -> Lanes:
+def streams_of(found: SizedPipeline, most: int = MOST_STREAMS) -> StreamAssignment:
     """The lanes of a layout's steps; torch functions run on the caller's stream."""
-    return lanes([s.after for s in found.steps], [s.kernel is None for s in found.steps], most)
+    return assign_streams([s.after for s in found.steps], [s.kernel is None for s in found.steps], most)
 
 
 def pointers(step: Step) -> tuple[str, ...]:
@@ -34,21 +34,25 @@ def scratch(number: int) -> str:
     return f"workspace of stage {number + 1}"
 
 
-def held_by_torch(found: Layout) -> frozenset[str]:
+def held_by_torch(found: SizedPipeline) -> frozenset[str]:
     """Inner buffers that torch functions fill: these are torch's own tensors, not the workspace's."""
     filled = {name for step in found.steps if step.kernel is None for name in step.stage.outputs}
     return frozenset(filled & set(found.inner))
 
 
-def memory(found: Layout, turns: Lanes, workspaces: Sequence[int]) -> Memory:
+def workspace_layout(
+    found: SizedPipeline, turns: StreamAssignment, workspaces: Sequence[int]
+) -> WorkspaceLayout:
     """The workspace's layout; `workspaces` has the bytes that each step's kernel takes for itself."""
     by_torch = held_by_torch(found)
-    blocks = [_block(found, found.buffers[name]) for name in found.inner if name not in by_torch]
-    blocks += [Block(scratch(i), size, i, frozenset({i})) for i, size in enumerate(workspaces) if size > 0]
-    return place(blocks, turns.before)
+    blocks = [_allocation(found, found.buffers[name]) for name in found.inner if name not in by_torch]
+    blocks += [
+        Allocation(scratch(i), size, i, frozenset({i})) for i, size in enumerate(workspaces) if size > 0
+    ]
+    return assign_offsets(blocks, turns.before)
 
 
-def _block(found: Layout, buffer: Buffer) -> Block:
+def _allocation(found: SizedPipeline, buffer: Buffer) -> Allocation:
     made = found.maker(buffer.name)
     assert made is not None
-    return Block(buffer.name, buffer.bytes, made, frozenset({made, *found.readers(buffer.name)}))
+    return Allocation(buffer.name, buffer.bytes, made, frozenset({made, *found.readers(buffer.name)}))

@@ -1,20 +1,20 @@
 """The reference interpreter of typed programs, and the bound on a kernel's honest error."""
 
 from ucutlass.reference.binding import bind
-from ucutlass.reference.expect import Expected, exactly, expect, expect_in
+from ucutlass.reference.expect import Expected, exact_result, expect, expect_in
 from ucutlass.reference.interpreter import evaluate, sizes_of
-from ucutlass.reference.parts import Part, Wanted, known, wanted
+from ucutlass.reference.slices import ExpectedResults, ReferenceSlice, expected_results, whole_results
 
 __all__ = [
     "Expected",
-    "Part",
-    "Wanted",
+    "ExpectedResults",
+    "ReferenceSlice",
     "bind",
     "evaluate",
-    "exactly",
+    "exact_result",
     "expect",
     "expect_in",
-    "known",
+    "expected_results",
     "sizes_of",
-    "wanted",
+    "whole_results",
 ]

@@ -36,14 +36,14 @@ from torch import Tensor
 from ucutlass.ir import Dot
 from ucutlass.ir.elements import F16, F32, TF32
 from ucutlass.reference.contract import Operand, blocks, contract, extent, magnitude, realise
-from ucutlass.reference.named import Named
-from ucutlass.reference.radius import UNIT, deviation, exactly, extremes, finite, strange
-from ucutlass.reference.reading import Grouped, Window
+from ucutlass.reference.indexing import LazyGather, LazyRead
+from ucutlass.reference.named_tensor import Named
+from ucutlass.reference.radius import UNIT, deviation, exact_sums, extremes, finite, with_nonfinite
 from ucutlass.reference.rounding import FORMATS, overflow_of, round_float
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulator:
+class AccumulationModel:
     """How a lane adds.
 
     `unit`: relative error of one step; `products`: how many products enter a step;
@@ -61,13 +61,13 @@ class Accumulator:
     split: float = 0.0
 
 
-_TENSOR = Accumulator(2 * UNIT, 1, True, 2.0**24)
-_HALF = Accumulator(2.0**-11, 8, False, 2.0**11)
-_FAST = Accumulator(2.0**-13, 1, True, 2.0**13)
-_PROMOTED = Accumulator(2.0**-13, 1, True, 2.0**13, promoted=128)
-_SPLIT = Accumulator(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22)
+_TENSOR = AccumulationModel(2 * UNIT, 1, True, 2.0**24)
+_HALF = AccumulationModel(2.0**-11, 8, False, 2.0**11)
+_FAST = AccumulationModel(2.0**-13, 1, True, 2.0**13)
+_PROMOTED = AccumulationModel(2.0**-13, 1, True, 2.0**13, promoted=128)
+_SPLIT = AccumulationModel(2 * UNIT, 1, True, 2.0**24, passes=3, split=3 * 2.0**-22)
 
-ACCUMULATORS: Mapping[tuple[str, str], Accumulator] = MappingProxyType(
+ACCUMULATORS: Mapping[tuple[str, str], AccumulationModel] = MappingProxyType(
     {
         ("f16", "f32"): _TENSOR,
         ("f16", "f16"): _HALF,
@@ -103,18 +103,20 @@ def dot_radius(node: Dot, total: Tensor, left: Operand, right: Operand, radii: R
     """The radius of a float dot, shaped as its value; `total` is that before it overflows."""
     lane = ACCUMULATORS[node.lane.name, node.accumulate]
     steps = max(1, math.prod(extent((left, right), d) for d in node.over))
-    run = _run(node, left, right, steps, lane, total)
+    run = _blocked_sum(node, left, right, steps, lane, total)
     moved = from_operands(node, left, right, radii)
     rounding = run.rounding
     if moved is not None:
         rounding = rounding.add_(moved.mul_(1 + lane.passes * steps * lane.unit))
     elif not lane.split or (_is_tf32(left) and _is_tf32(right)):
-        exact = exactly(run.largest, lane.exact, _data(left), _data(right))
+        exact = exact_sums(run.largest, lane.exact, _data(left), _data(right))
         rounding = rounding if exact is None else rounding.masked_fill_(exact, 0.0)
-    return strange(total, rounding, _unknown(node, total, run.whole, rounding, left, right, radii))
+    return with_nonfinite(
+        total, rounding, _undetermined(node, total, run.whole, rounding, left, right, radii)
+    )
 
 
-def _unknown(
+def _undetermined(
     node: Dot, total: Tensor, whole: Tensor, radius: Tensor, left: Operand, right: Operand, radii: Radii
 ) -> Tensor | None:
     """Where a partial sum may overflow and the total not, and where an operand may be anything."""
@@ -139,12 +141,12 @@ def _mapped(operand: Operand, change: Callable[[Tensor], Tensor]) -> Operand:
     match operand:
         case Named():
             return operand.like(change(operand.data))
-        case Window() | Grouped():
+        case LazyRead() | LazyGather():
             return replace(operand, source=operand.source.like(change(operand.source.data)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _BlockedSum:
     """`rounding`: the radius; `largest`: the largest sum of magnitudes an accumulator holds; `whole`:
     |A| |B|."""
 
@@ -153,7 +155,9 @@ class _Run:
     whole: Tensor
 
 
-def _run(node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator, total: Tensor) -> _Run:
+def _blocked_sum(
+    node: Dot, left: Operand, right: Operand, steps: int, lane: AccumulationModel, total: Tensor
+) -> _BlockedSum:
     count = max(_BLOCK, min(-(-steps // _BLOCKS), math.isqrt(steps)))
     each = lane.passes * max(1.0, min(count, steps) / lane.products)
     prefix, peak, whole, squares, linear, largest = (
@@ -178,7 +182,7 @@ def _run(node: Dot, left: Operand, right: Operand, steps: int, lane: Accumulator
         rounding += whole * (math.ceil(steps / lane.promoted) * UNIT)
     if lane.split:
         rounding += whole * lane.split
-    return _Run(rounding.add_(2.0**-126), largest, whole)
+    return _BlockedSum(rounding.add_(2.0**-126), largest, whole)
 
 
 def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Tensor | None:
@@ -196,7 +200,7 @@ def from_operands(node: Dot, left: Operand, right: Operand, radii: Radii) -> Ten
 
 def _data(operand: Operand) -> Tensor:
     """The numbers an operand is made of, each at least once."""
-    return operand.source.data if isinstance(operand, (Window, Grouped)) else realise(operand).data
+    return operand.source.data if isinstance(operand, (LazyRead, LazyGather)) else realise(operand).data
 
 
 def _is_tf32(operand: Operand) -> bool:

@@ -65,35 +65,35 @@ def _error(program: Kernel | Pipeline, problem: inference.Problem) -> CallError:
         case DividesByZero(dim, known):
             extent = program.dims[dim]
             return ExtentRangeError(
-                f"the extent of {dim}, {extents.show(extent)}, divides by zero at {_given(extent, known)}"
+                f"the extent of {dim}, {extents.show(extent)}, divides by zero at {_extents_text(extent, known)}"
             )
         case TooSmall(dim, known):
             extent = program.dims[dim]
             return ExtentRangeError(
                 f"the extent of {dim}, {extents.show(extent)}, is {known.sizes[dim]} at "
-                f"{_given(extent, known)}; extents are at least 0"
+                f"{_extents_text(extent, known)}; extents are at least 0"
             )
         case NotDivisible(place, _, length, known) | Apart(place, length, known):
-            return ExtentMismatchError(_apart(place, length, known))
+            return ExtentMismatchError(_mismatch_text(place, length, known))
 
 
-def _apart(place: Place, length: int, known: Inferred) -> str:
+def _mismatch_text(place: Place, length: int, known: Inferred) -> str:
     axis = place.declared
     if not axis.dims and isinstance(axis.extent, Fixed):
-        return f"{_where(place)}, but the program says {length}"
+        return f"{_axis_text(place)}, but the program says {length}"
     taking_part = axis.dims or extents.names(axis.extent)
     sources = (
-        f"{d} = {known.sizes[d]} ({_where(known.origin[d]) if d in known.origin else 'from the program'})"
+        f"{d} = {known.sizes[d]} ({_axis_text(known.origin[d]) if d in known.origin else 'from the program'})"
         for d in taking_part
     )
-    return f"{_where(place)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
+    return f"{_axis_text(place)}, but {_show(axis)} there is {length}: {'; '.join(sources)}"
 
 
-def _where(place: Place) -> str:
+def _axis_text(place: Place) -> str:
     return f"axis {place.axis} of {place.argument} is {place.size}"
 
 
-def _given(extent: Extent, known: Inferred) -> str:
+def _extents_text(extent: Extent, known: Inferred) -> str:
     return ", ".join(f"{n} = {known.sizes[n]}" for n in extents.names(extent)) or "any size"
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ucutlass.ir import Dims
-from ucutlass.reference.named import Named
-from ucutlass.reference.reading import Grouped, Window, check_coordinates, read
+from ucutlass.reference.indexing import LazyGather, LazyRead, check_coordinates, read
+from ucutlass.reference.named_tensor import Named
 
-Operand: TypeAlias = Named | Window | Grouped
+Operand: TypeAlias = Named | LazyRead | LazyGather
 
 UNROLLED = 1 << 24
 """Elements of a window that are worth unrolling at once; larger ones are summed tap by tap."""
@@ -26,13 +26,13 @@ UNROLLED = 1 << 24
 def contract(left: Operand, right: Operand, over: Dims, dims: Dims) -> Tensor:
     """The sum over `over` of left * right, with one axis per name of `dims`, in float64."""
     match left, right:
-        case Grouped(), _:
+        case LazyGather(), _:
             return _by_group(left, right, over, dims)
-        case _, Grouped():
+        case _, LazyGather():
             return _by_group(right, left, over, dims)
-        case Window(), _ if (tap := _tap(left, over)) is not None:
+        case LazyRead(), _ if (tap := _tap(left, over)) is not None:
             return _by_tap(left, right, tap, over, dims)
-        case _, Window() if (tap := _tap(right, over)) is not None:
+        case _, LazyRead() if (tap := _tap(right, over)) is not None:
             return _by_tap(right, left, tap, over, dims)
     return _dense(realise(left), realise(right), over, dims)
 
@@ -42,9 +42,9 @@ def realise(operand: Operand) -> Named:
     match operand:
         case Named():
             return operand
-        case Window():
+        case LazyRead():
             return read(operand)
-        case Grouped(source, dim, ids, dims):
+        case LazyGather(source, dim, ids, dims):
             at = source.dims.index(dim)
             picked = source.data.index_select(at, ids.data)
             names = source.dims[:at] + ids.dims + source.dims[at + 1 :]
@@ -59,9 +59,9 @@ def extent(operands: Sequence[Operand], dim: str) -> int:
         match operand:
             case Named(data, dims) if dim in dims:
                 return data.shape[dims.index(dim)]
-            case Window() if dim in operand.dims:
+            case LazyRead() if dim in operand.dims:
                 return len(operand.along(dim))
-            case Grouped(source, _, ids, _):
+            case LazyGather(source, _, ids, _):
                 for part in (source, ids):
                     if dim in part.dims:
                         return part.data.shape[part.dims.index(dim)]
@@ -73,11 +73,11 @@ def narrow(operand: Operand, dim: str, start: int, length: int) -> Operand:
     match operand:
         case Named(data, dims):
             return Named(data.narrow(dims.index(dim), start, length), dims) if dim in dims else operand
-        case Window():
+        case LazyRead():
             if dim not in operand.dims:
                 return operand
             return replace(operand, kept={**operand.kept, dim: operand.along(dim)[start : start + length]})
-        case Grouped(source, _, ids, _):
+        case LazyGather(source, _, ids, _):
             inner = narrow(source, dim, start, length) if dim != operand.dim else source
             kept = narrow(ids, dim, start, length)
             assert isinstance(inner, Named) and isinstance(kept, Named)
@@ -89,7 +89,7 @@ def magnitude(operand: Operand) -> Operand:
     match operand:
         case Named(data, dims):
             return Named(data.abs(), dims)
-        case Window() | Grouped():
+        case LazyRead() | LazyGather():
             return replace(operand, source=operand.source.like(operand.source.data.abs()))
 
 
@@ -121,7 +121,7 @@ def _dense(left: Named, right: Named, over: Dims, dims: Dims) -> Tensor:
     return out
 
 
-def _tap(window: Window, over: Dims) -> str | None:
+def _tap(window: LazyRead, over: Dims) -> str | None:
     """A summed dimension that the window slides over, if unrolling it would take much memory."""
     if window.numel <= UNROLLED:
         return None
@@ -129,7 +129,7 @@ def _tap(window: Window, over: Dims) -> str | None:
     return next((d for d in over if d in slid and len(window.along(d)) > 1), None)
 
 
-def _by_tap(window: Window, other: Operand, dim: str, over: Dims, dims: Dims) -> Tensor:
+def _by_tap(window: LazyRead, other: Operand, dim: str, over: Dims, dims: Dims) -> Tensor:
     total: Tensor | None = None
     for start in range(len(window.along(dim))):
         part = contract(narrow(window, dim, start, 1), narrow(other, dim, start, 1), over, dims)
@@ -138,7 +138,7 @@ def _by_tap(window: Window, other: Operand, dim: str, over: Dims, dims: Dims) ->
     return total
 
 
-def _by_group(grouped: Grouped, other: Operand, over: Dims, dims: Dims) -> Tensor:
+def _by_group(grouped: LazyGather, other: Operand, over: Dims, dims: Dims) -> Tensor:
     """Each group's rows times that group's part of the source."""
     (row,) = grouped.ids.dims
     check_coordinates(grouped.source, grouped.dim, grouped.ids)

@@ -12,10 +12,10 @@ from torch import Tensor
 from ucutlass.ir import Dot, Kernel, Pipeline, Program, Stage, TensorType, TorchCall, Value
 from ucutlass.ir.elements import F64, Element
 from ucutlass.ir.traversal import walk
-from ucutlass.reference.bounds import Inputs, analyse, cast_radius
 from ucutlass.reference.contract import contract
+from ucutlass.reference.error_bounds import Inputs, analyse, cast_radius
 from ucutlass.reference.errors import UnsupportedError
-from ucutlass.reference.forms import early, lenient
+from ucutlass.reference.fast_math import early_rounded, lenient
 from ucutlass.reference.interpreter import (
     TORCH_FUNCTIONS,
     Argument,
@@ -25,9 +25,9 @@ from ucutlass.reference.interpreter import (
     sizes_of,
     stage_arguments,
 )
-from ucutlass.reference.interpreter import walk as values
-from ucutlass.reference.named import Named, from_memory, to_memory
-from ucutlass.reference.radius import Bounded, extremes, finite, settle
+from ucutlass.reference.interpreter import evaluate_values as values
+from ucutlass.reference.named_tensor import Named, from_memory, to_memory
+from ucutlass.reference.radius import Bounded, bounded, extremes, finite
 from ucutlass.reference.rounding import FORMATS, cast, outer_dtype
 
 
@@ -76,10 +76,10 @@ def _kernel(
     ]
     roots = [r.value for r in kernel.results]
     fast = lenient(roots, [r.type.elem for r in kernel.results])
-    weights = early(roots)
+    weights = early_rounded(roots)
     inputs = Inputs(call, placed, fast, weights)
     found = analyse(roots, inputs)
-    free = _met_by_zero(roots, weights, inputs)
+    free = _zero_times_nonfinite(roots, weights, inputs)
     out = []
     for part, result in zip(found, kernel.results, strict=True):
         stored = _store(part, result.type.elem)
@@ -106,7 +106,7 @@ def _kernel(
     return tuple(out)
 
 
-def _met_by_zero(roots: Sequence[Value], weights: frozenset[Value], inputs: Inputs) -> Named | None:
+def _zero_times_nonfinite(roots: Sequence[Value], weights: frozenset[Value], inputs: Inputs) -> Named | None:
     """Where attention's sum holds a NaN or an infinity times a weight that is 0, by the dot's names: a kernel
     that leaves out keys with a score of -inf does not see it, one that multiplies has NaN. None: nowhere."""
     for node in walk(*roots) if weights else ():
@@ -149,7 +149,7 @@ def _radius_in(radius: Tensor, kind: TensorType, sizes: Mapping[str, int]) -> Te
 def _store(part: Bounded, elem: Element) -> Bounded:
     """Rounding to memory, as a cast."""
     centre = cast(part.value.data, elem)
-    return settle(part.value.like(centre), cast_radius(part, centre, elem))
+    return bounded(part.value.like(centre), cast_radius(part, centre, elem))
 
 
 def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expected, ...]:
@@ -163,7 +163,7 @@ def _pipeline(pipeline: Pipeline, arguments: Sequence[Argument]) -> tuple[Expect
             known[name] = expected
     kinds = dict(pipeline.results)
     return tuple(
-        known[name] if name in known else exactly(name, kinds[name], buffers[name])
+        known[name] if name in known else exact_result(name, kinds[name], buffers[name])
         for name, _ in pipeline.results
     )
 
@@ -177,7 +177,7 @@ def _stage(
     if isinstance(stage.call, Kernel):
         return _kernel(stage.call, arguments, radii, sizes)
     (result,) = run_stage(stage, arguments, sizes)
-    given = exactly(stage.outputs[0], stage.call.result, result)
+    given = exact_result(stage.outputs[0], stage.call.result, result)
     if all(r is None for r in radii):
         return [given]
     made = inputs[0].elem if inputs and inputs[0] is not None else None
@@ -221,7 +221,7 @@ def _through_torch(call: TorchCall, radii: Sequence[Tensor | None], given: Expec
     return replace(given, bound=moved.to(torch.float64))
 
 
-def exactly(name: str, kind: TensorType, value: Argument) -> Expected:
+def exact_result(name: str, kind: TensorType, value: Argument) -> Expected:
     """A tensor of a type as what must be given, bit by bit."""
     assert isinstance(value, Tensor)
     exact = cast(value, kind.elem)

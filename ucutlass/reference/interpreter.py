@@ -35,11 +35,11 @@ from ucutlass.reference.errors import (
     ElementMismatchError,
     RequirementError,
 )
-from ucutlass.reference.named import Named, from_memory, to_memory
-from ucutlass.reference.nodes import Call, step
-from ucutlass.reference.order import steps, unrealised
+from ucutlass.reference.indexing import LazyGather, LazyRead
+from ucutlass.reference.liveness import steps, unrealised
+from ucutlass.reference.named_tensor import Named, from_memory, to_memory
+from ucutlass.reference.nodes import KernelCall, step
 from ucutlass.reference.packing import dtypes_of
-from ucutlass.reference.reading import Grouped, Window
 from ucutlass.reference.rounding import cast, inner_dtype, outer_dtype, store
 
 Argument: TypeAlias = Tensor | float | int
@@ -64,7 +64,7 @@ def _evaluate_kernel(
     kernel: Kernel, arguments: Sequence[Argument], rounded: bool, around: Mapping[str, int]
 ) -> tuple[Tensor, ...]:
     call = open_call(kernel, arguments, around)
-    values = walk([r.value for r in kernel.results], call)
+    values = evaluate_values([r.value for r in kernel.results], call)
     out = []
     for value, result in zip(values, kernel.results, strict=True):
         data = store(value.data, result.type.elem) if rounded else value.data
@@ -79,7 +79,7 @@ def sizes_of(
     return bind(program, [tuple(a.shape) if isinstance(a, Tensor) else None for a in arguments], around)
 
 
-def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]) -> Call:
+def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str, int]) -> KernelCall:
     """Arguments checked and bound to a kernel's parameters; `around` as in `binding.bind`.
 
     Raises RequirementError where a `require` does not hold.
@@ -88,9 +88,9 @@ def open_call(kernel: Kernel, arguments: Sequence[Argument], around: Mapping[str
     sizes = sizes_of(kernel, arguments, around)
     device = device_of(arguments)
     params = [_parameter(p, a, sizes, device) for p, a in zip(kernel.params, arguments, strict=True)]
-    call = Call(sizes, params, device)
+    call = KernelCall(sizes, params, device)
     for i, condition in enumerate(kernel.requires):
-        if not bool(walk([condition], call)[0].data):
+        if not bool(evaluate_values([condition], call)[0].data):
             known = ", ".join(f"{d} = {n}" for d, n in sizes.items())
             raise RequirementError(f"requirement {i + 1} of {kernel.name} does not hold for {known}")
     return call
@@ -112,25 +112,25 @@ def _parameter(
             return partial(Named, cast(number, elem), ())
 
 
-def walk(roots: Sequence[Value], call: Call) -> list[Named]:
+def evaluate_values(roots: Sequence[Value], call: KernelCall) -> list[Named]:
     """The values of the roots; a value used twice is computed once, and goes after its last use."""
     known: dict[Value, Named] = {}
     seen = known.__getitem__
     for node, ending in steps(roots):
-        get = partial(operand, call=call, known=seen) if isinstance(node, Dot) else seen
+        get = partial(dot_operand, call=call, known=seen) if isinstance(node, Dot) else seen
         known[node] = step(node, [get(c) for c in children(node)], call)
         for value in ending:
             del known[value]
     return [known[root] for root in roots]
 
 
-def operand(node: Value, call: Call, known: Callable[[Value], Named]) -> Operand:
+def dot_operand(node: Value, call: KernelCall, known: Callable[[Value], Named]) -> Operand:
     """A dot's operand, which is read where it can be (`order.unrealised`)."""
     match node:
         case Read(value=inner) if unrealised(node):
-            return Window(known(inner), node, call.sizes)
+            return LazyRead(known(inner), node, call.sizes)
         case Gather(value=inner, dim=dim, ids=ids) if unrealised(node):
-            return Grouped(known(inner), dim, known(ids), node.dims)
+            return LazyGather(known(inner), dim, known(ids), node.dims)
         case _:
             return known(node)
 

@@ -44,8 +44,8 @@ from ucutlass.ir.functions import FUNCTIONS, Function
 from ucutlass.ir.neutral import NEUTRAL
 from ucutlass.reference.contract import Operand, contract, realise
 from ucutlass.reference.errors import ExtentRangeError
-from ucutlass.reference.named import Named, coordinates
-from ucutlass.reference.reading import Window, gather, read, segment
+from ucutlass.reference.indexing import LazyRead, gather, read, segment
+from ucutlass.reference.named_tensor import Named, coordinates
 from ucutlass.reference.rounding import cast, in_range, inner_dtype, wrap
 
 _WITHIN = frozenset(
@@ -80,7 +80,7 @@ _WITHIN = frozenset(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class KernelCall:
     """One call of a kernel: extents, parameters as values, where to compute. A parameter's value, twice as
     large as its tensor and more, is made where it is asked for, so that it may go after its last use."""
 
@@ -89,7 +89,7 @@ class Call:
     device: torch.device
 
 
-def step(node: Value, operands: Sequence[Operand], call: Call) -> Named:
+def step(node: Value, operands: Sequence[Operand], call: KernelCall) -> Named:
     """The value of `node`, given those of `ucutlass.ir.children(node)`."""
     match node:
         case Dot():
@@ -116,7 +116,7 @@ def dot_in_range(node: Dot, total: Tensor) -> Tensor:
     return in_range(total, F16 if node.accumulate == F16.name else F32)
 
 
-def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
+def _step(node: Value, values: Sequence[Named], call: KernelCall) -> Named:
     match node:
         case ParamValue(index=index):
             return call.params[index]()
@@ -137,7 +137,7 @@ def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
         case Scan():
             return values[0].like(scan(node, values[0]))
         case Read():
-            return read(Window(values[0], node, call.sizes))
+            return read(LazyRead(values[0], node, call.sizes))
         case Gather():
             return gather(values[0], node.dim, values[1], node.dims)
         case Segment():
@@ -146,7 +146,7 @@ def _step(node: Value, values: Sequence[Named], call: Call) -> Named:
             raise AssertionError("step takes dots")
 
 
-def _scalar(value: float | int | bool, elem: Element, call: Call) -> Tensor:
+def _scalar(value: float | int | bool, elem: Element, call: KernelCall) -> Tensor:
     number = torch.tensor(value, dtype=inner_dtype(elem), device=call.device)
     return in_range(number, elem) if elem is F32 else number
 
@@ -192,7 +192,7 @@ def axes(value: Named, over: Dims) -> tuple[int, ...]:
     return tuple(value.dims.index(d) for d in over)
 
 
-def last(value: Named, over: Dims) -> Tensor:
+def flattened_last(value: Named, over: Dims) -> Tensor:
     """The data with the dimensions `over` flattened into one last axis, in the order written."""
     kept = [d for d in value.dims if d not in over]
     return value.data.permute([value.dims.index(d) for d in (*kept, *over)]).flatten(len(kept))
@@ -240,7 +240,7 @@ def reduce(node: Reduce, value: Named) -> Tensor:
             f"{node.op} runs over {', '.join(node.over)}, and the extent of {empty[0]} is 0: "
             f"there is no element to give; call it with at least one"
         )
-    kept = Named(_REDUCTIONS[node.op](last(value, node.over)), _without(value.dims, node.over))
+    kept = Named(_REDUCTIONS[node.op](flattened_last(value, node.over)), _without(value.dims, node.over))
     return kept.spread(node.dims).to(inner_dtype(node.elem))
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ucutlass.reference.named import Named
-from ucutlass.reference.pieces import PIECE
+from ucutlass.reference.chunks import CHUNK
+from ucutlass.reference.named_tensor import Named
 
 UNIT = 2.0**-24
 """Unit round-off of f32."""
@@ -47,7 +47,7 @@ def rounding(x: Tensor) -> Tensor:
     return (x.to(torch.float32) - x).abs_()
 
 
-def settle(value: Named, radius: Tensor | None) -> Bounded:
+def bounded(value: Named, radius: Tensor | None) -> Bounded:
     """An undefined radius of a finite value is infinite. A value that is not finite comes out as it is, so
     that its radius is 0, but where the rule that made the radius says that it is infinite."""
     if radius is None or not radius.numel():
@@ -64,7 +64,7 @@ def settle(value: Named, radius: Tensor | None) -> Bounded:
     return Bounded(value, wide, bool(wide.isinf().any()))
 
 
-def strange(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
+def with_nonfinite(value: Tensor, radius: Tensor, unknown: Tensor | None) -> Tensor:
     """The radius where rounding errors of infinities and NaN are none: infinite where `unknown`, else 0 where
     the value is not finite."""
     if finite(radius) and unknown is None:
@@ -86,7 +86,7 @@ def growth(additions: int, results: int) -> float:
     return min(float(additions), deviation(additions, results) * math.sqrt(additions))
 
 
-def exactly(total: Tensor, most: float, *terms: Tensor) -> Tensor | None:
+def exact_sums(total: Tensor, most: float, *terms: Tensor) -> Tensor | None:
     """Where sums of magnitudes `total` are so small, at most `most` times the product of the terms' granules,
     that nothing rounds; None: nowhere."""
     # A few terms tell mostly: their granule is no smaller than that of all.
@@ -102,7 +102,7 @@ _FEW = 4096
 
 def granule(x: Tensor) -> float:
     """The largest power of two that divides every element, 1 where all are 0; 0 where one is not finite."""
-    found = min(map(_granule, torch.split(x.reshape(-1), PIECE)))
+    found = min(map(_granule, torch.split(x.reshape(-1), CHUNK)))
     return found if math.isfinite(found) else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Radii of reductions, scans and softmax; see `ucutlass.reference.bounds` for the scheme.
+"""Radii of reductions, scans and softmax; see `ucutlass.reference.error_bounds` for the scheme.
 
 Sums may be taken in any order: `radius.growth`. exp and log err as `FUNCTIONS` says.
 
@@ -20,9 +20,18 @@ from torch import Tensor
 from ucutlass.ir import Dims, Reduce, Scan, Segment, Softmax, Value
 from ucutlass.ir.elements import F32, F64
 from ucutlass.ir.functions import FUNCTIONS
-from ucutlass.reference.named import Named
-from ucutlass.reference.nodes import axes, last, scan
-from ucutlass.reference.radius import UNIT, Bounded, exactly, extremes, finite, growth, rounding, strange
+from ucutlass.reference.named_tensor import Named
+from ucutlass.reference.nodes import axes, flattened_last, scan
+from ucutlass.reference.radius import (
+    UNIT,
+    Bounded,
+    exact_sums,
+    extremes,
+    finite,
+    growth,
+    rounding,
+    with_nonfinite,
+)
 from ucutlass.reference.rounding import FORMATS, overflow_of
 
 LARGEST = FORMATS[F32.name].largest
@@ -62,7 +71,7 @@ def _as_float(node: Reduce | Softmax, part: Bounded) -> Bounded:
 def _flat(part: Bounded, over: Dims) -> tuple[Tensor, Tensor]:
     """Data and radius with `over` flattened to one last axis."""
     x = part.value
-    return last(x, over), last(x.like(_spread(part)), over)
+    return flattened_last(x, over), flattened_last(x.like(_spread(part)), over)
 
 
 def _spread(part: Bounded) -> Tensor:
@@ -81,7 +90,7 @@ def _sum(x: Tensor, e: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
     own = growth(max(x.shape[-1] - 1, 0), size.numel()) * UNIT * size
     if not exact:
         return e.sum(dim=-1) + own, size
-    sure = exactly(size, 2.0**24, x)
+    sure = exact_sums(size, 2.0**24, x)
     return own if sure is None else own.masked_fill_(sure, 0.0), size
 
 
@@ -95,7 +104,7 @@ def _reduce(node: Reduce, part: Bounded, value: Named) -> Tensor | None:
     if node.elem.kind == "float":
         kept = value.like(value.data).spread([d for d in part.value.dims if d not in node.over])
         unknown = e.isinf().any(dim=-1) if part.unknown else None
-        out = strange(kept, out, _either(unknown, _overflowing(node, x, e, size)))
+        out = with_nonfinite(kept, out, _either(unknown, _overflowing(node, x, e, size)))
     kept_dims = tuple(d for d in part.value.dims if d not in node.over)
     return Named(out, kept_dims).spread(node.dims)
 
@@ -231,7 +240,7 @@ def _softmax(node: Softmax, part: Bounded, value: Named) -> Tensor:
     else:
         out = moved.expm1_().mul_(p).add_(2.0**-126).clamp_(max=1.0)  # a share of 1, whatever moves
     unknown = e.isinf().any(dim=-1, keepdim=True).expand(out.shape) if part.unknown else None
-    out = strange(last(value, node.over), out, unknown)
+    out = with_nonfinite(flattened_last(value, node.over), out, unknown)
     return _unflat(out, node.over, part.value)
 
 
@@ -255,7 +264,7 @@ def _scan(node: Scan, part: Bounded, value: Named) -> Tensor | None:
         return out
     sums = replace(node, op="cumsum")
     unknown = scan(sums, part.value.like(e.isinf().to(torch.float64))) > 0 if part.unknown else None
-    return strange(value.data, out, _either(unknown, _scan_overflows(node, part, x, e, x.shape[axis])))
+    return with_nonfinite(value.data, out, _either(unknown, _scan_overflows(node, part, x, e, x.shape[axis])))
 
 
 def _scan_overflows(node: Scan, part: Bounded, x: Tensor, e: Tensor, n: int) -> Tensor | None:
@@ -277,6 +286,6 @@ def _of_scan(node: Scan, part: Bounded, x: Tensor, e: Tensor, n: int) -> Tensor:
         below, above = (scan(node, part.value.like(t)) for t in factors)
         return (size * (1 + 2 * own) - scan(node, part.value.like(x.abs()))).add_(_flushed(below, above, n))
     if part.radius is None:
-        sure = exactly(size, 2.0**24, x)
+        sure = exact_sums(size, 2.0**24, x)
         return size.mul_(own) if sure is None else size.mul_(own).masked_fill_(sure, 0.0)
     return size.mul_(own).add_(scan(node, part.value.like(e)))

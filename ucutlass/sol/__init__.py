@@ -1,7 +1,15 @@
 """Speed of light: what no kernel can beat on a device."""
 
 from ucutlass.sol.ceilings import Ceilings, CeilingsError
-from ucutlass.sol.gemm import SpeedOfLight, fastest_lane, speed_of_light
+from ucutlass.sol.gemm import SpeedOfLight, fastest_compute_type, speed_of_light
 from ucutlass.sol.work import Work, total
 
-__all__ = ["Ceilings", "CeilingsError", "SpeedOfLight", "Work", "fastest_lane", "speed_of_light", "total"]
+__all__ = [
+    "Ceilings",
+    "CeilingsError",
+    "SpeedOfLight",
+    "Work",
+    "fastest_compute_type",
+    "speed_of_light",
+    "total",
+]

@@ -44,7 +44,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class TimeBound:
     """`seconds` is the largest of `limits` plus the sum of `added`; `binding` names the longest
     term. `basis` says whose rates were taken: `data sheet` or `calibrated`."""
 
@@ -64,7 +64,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TimeBounds:
     """Every bound of a program on a device. `least` is the compulsory work and `most` the same where
     data asks for as much as it can; `intensity` is operations of `lane`, the lane that needs
     longest, per byte, and above `ridge` operations decide; `unfused_bytes` is what the operators move.
@@ -79,12 +79,12 @@ class Bounds:
     lane: str
     intensity: float
     ridge: float
-    fused: Bound
-    fused_most: Bound
-    unfused: Bound
-    realistic: Bound
+    fused: TimeBound
+    fused_most: TimeBound
+    unfused: TimeBound
+    realistic: TimeBound
     unfused_bytes: int
-    calibrated: tuple[Bound, ...] = ()
+    calibrated: tuple[TimeBound, ...] = ()
 
     def gap(self, seconds: float) -> float:
         """g = t / t_SOL: how many times the fused bound a kernel took."""
@@ -135,7 +135,7 @@ def calibrated(device: Device, ceilings: Ceilings) -> Rates:
     )
 
 
-def lane_rate(lane: str, flops: Mapping[str, float]) -> tuple[str, float]:
+def compute_rate(lane: str, flops: Mapping[str, float]) -> tuple[str, float]:
     """The entry of `flops` at which a lane's operations run, and its rate.
 
     f32 products run in three tf32 passes or as f32, whichever is faster; f16 sums at f16's rate unless the
@@ -155,37 +155,39 @@ def lane_rate(lane: str, flops: Mapping[str, float]) -> tuple[str, float]:
 # --- the bounds --------------------------------------------------------------------
 
 
-def fused_bound(work: Work, device: Device, rates: Rates, regime: Regime = "cold") -> Bound:
+def fused_bound(work: Work, device: Device, rates: Rates, regime: Regime = "cold") -> TimeBound:
     """The speed of light of compulsory work."""
-    return Bound("fused", rates.basis, tuple(_limits(work, device, rates, regime)), ())
+    return TimeBound("fused", rates.basis, tuple(_limits(work, device, rates, regime)), ())
 
 
-def unfused_bound(parts: Sequence[Work], device: Device, rates: Rates, regime: Regime = "cold") -> Bound:
+def unfused_bound(parts: Sequence[Work], device: Device, rates: Rates, regime: Regime = "cold") -> TimeBound:
     """Operator after operator, each with its largest limit."""
     terms = []
     for part in parts:
         largest = max(_limits(part, device, rates, regime), key=lambda t: t.seconds)
         if largest.seconds:
             terms.append(Term(part.label, largest.seconds, f"{largest.name}: {largest.why}"))
-    return Bound("unfused", rates.basis, (), tuple(terms))
+    return TimeBound("unfused", rates.basis, (), tuple(terms))
 
 
 def _limits(work: Work, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
     by_lane: dict[str, int] = {}
     for lane, count in work.operations.items():
         if lane != SPECIAL and count:
-            found = lane_rate(lane, rates.flops)[0]
+            found = compute_rate(lane, rates.flops)[0]
             by_lane[found] = by_lane.get(found, 0) + count
     for lane, count in sorted(by_lane.items()):
         rate = rates.flops[lane]
-        yield Term(lane, count / rate, f"{short(count)} operations at {short(rate)} per second")
+        yield Term(
+            lane, count / rate, f"{metric_prefixed(count)} operations at {metric_prefixed(rate)} per second"
+        )
     special = work.operations.get(SPECIAL, 0)
     if special:
         rate = rates.special + rates.flops["f32"] / POLYNOMIAL
         yield Term(
             "special functions",
             special / rate,
-            f"{short(special)} special functions at {short(rates.special)} per second on their units and "
+            f"{metric_prefixed(special)} special functions at {metric_prefixed(rates.special)} per second on their units and "
             f"{POLYNOMIAL} f32 operations each beside them",
         )
     yield _memory(work.bytes, device, rates, regime)
@@ -193,12 +195,14 @@ def _limits(work: Work, device: Device, rates: Rates, regime: Regime) -> Iterato
 
 def _memory(moved: int, device: Device, rates: Rates, regime: Regime) -> Term:
     cold = Term(
-        "memory", moved / rates.memory, f"{short(moved)} bytes at {short(rates.memory)} bytes per second"
+        "memory",
+        moved / rates.memory,
+        f"{metric_prefixed(moved)} bytes at {metric_prefixed(rates.memory)} bytes per second",
     )
     if regime == "cold":
         return cold
     through = moved / rates.l2
-    at = f"{short(moved)} bytes at {short(rates.l2)} bytes per second of L2 ({rates.notes['l2']})"
+    at = f"{metric_prefixed(moved)} bytes at {metric_prefixed(rates.l2)} bytes per second of L2 ({rates.notes['l2']})"
     if moved <= device.l2:
         return Term("memory", through, at)
     rest = (moved - device.l2) / rates.memory
@@ -207,47 +211,47 @@ def _memory(moved: int, device: Device, rates: Rates, regime: Regime) -> Term:
     return Term(
         "memory",
         rest,
-        f"{short(moved)} bytes less the {short(device.l2)} that the L2 may hold, at "
-        f"{short(rates.memory)} bytes per second",
+        f"{metric_prefixed(moved)} bytes less the {metric_prefixed(device.l2)} that the L2 may hold, at "
+        f"{metric_prefixed(rates.memory)} bytes per second",
     )
 
 
 def realistic_bound(
-    fused: Bound, device: Device, rates: Rates, planned: Planned | None, regime: Regime = "cold"
-) -> Bound:
+    fused: TimeBound, device: Device, rates: Rates, planned: Planned | None, regime: Regime = "cold"
+) -> TimeBound:
     """The fused bound with a plan's tiles, waves and traffic, and with the launch floor. Without a
     plan, the fused bound and the floor, and `launch` says so."""
     note = rates.notes["launch"]
     if planned is None:
-        why = f"an empty kernel takes {micro(rates.launch_floor)} ({note}); no plan, so no tiles or waves"
-        return Bound("realistic", rates.basis, fused.limits, (Term("launch", rates.launch_floor, why),))
-    why = f"an empty kernel takes {micro(rates.launch_floor)} ({note})"
+        why = f"an empty kernel takes {microseconds(rates.launch_floor)} ({note}); no plan, so no tiles or waves"
+        return TimeBound("realistic", rates.basis, fused.limits, (Term("launch", rates.launch_floor, why),))
+    why = f"an empty kernel takes {microseconds(rates.launch_floor)} ({note})"
     terms = (*fused.limits, *_planned_limits(planned, device, rates, regime))
-    return Bound("realistic", rates.basis, terms, (Term("launch", rates.launch_floor, why),))
+    return TimeBound("realistic", rates.basis, terms, (Term("launch", rates.launch_floor, why),))
 
 
 def _planned_limits(planned: Planned, device: Device, rates: Rates, regime: Regime) -> Iterator[Term]:
     tiles, e = traffic(planned), planned.estimate
     if tiles is None:
         return
-    lane, rate = lane_rate(tiles.compute_type, rates.flops)
+    lane, rate = compute_rate(tiles.compute_type, rates.flops)
     yield Term(
         "tiles",
         tiles.operations / (rate * e.padding * e.quantisation),
-        f"{short(tiles.operations)} operations at {short(rate)} per second of {lane}, {e.padding:.0%} of them "
+        f"{metric_prefixed(tiles.operations)} operations at {metric_prefixed(rate)} per second of {lane}, {e.padding:.0%} of them "
         f"useful, {e.tiles} tiles on {e.slots} slots: {e.waves:.2f} waves, {e.quantisation:.0%} busy",
     )
     yield Term(
         "L2",
         tiles.l2_bytes / rates.l2,
-        f"tiles read {short(tiles.l2_bytes)} bytes of A and B at {short(rates.l2)} bytes per second "
+        f"tiles read {metric_prefixed(tiles.l2_bytes)} bytes of A and B at {metric_prefixed(rates.l2)} bytes per second "
         f"({rates.notes['l2']})",
     )
     if regime == "cold":
         yield Term(
             "DRAM",
             e.dram_bytes / rates.memory,
-            f"about {short(e.dram_bytes)} bytes with what waves read again, at {short(rates.memory)} bytes "
+            f"about {metric_prefixed(e.dram_bytes)} bytes with what waves read again, at {metric_prefixed(rates.memory)} bytes "
             "per second",
         )
 
@@ -260,7 +264,7 @@ def bounds(
     planned: Planned | None = None,
     ceilings: Ceilings | None = None,
     regime: Regime = "cold",
-) -> Bounds:
+) -> TimeBounds:
     """Every bound of a program for concrete extents; `sizes` has every dimension's extent by name.
 
     `planned` is a plan for the same extents, `ceilings` were measured on the device.
@@ -280,12 +284,12 @@ def bounds_of(
     planned: Planned | None = None,
     ceilings: Ceilings | None = None,
     regime: Regime = "cold",
-) -> Bounds:
+) -> TimeBounds:
     """The bounds of work that was counted already: compulsory, and operator by operator."""
     sheet = data_sheet(device)
     fused = fused_bound(least, device, sheet, regime)
-    lane, count = _main_lane(least, sheet)
-    measured: tuple[Bound, ...] = ()
+    lane, count = _slowest_compute_type(least, sheet)
+    measured: tuple[TimeBound, ...] = ()
     if ceilings is not None:
         rates = calibrated(device, ceilings)
         reached = fused_bound(least, device, rates, regime)
@@ -294,7 +298,7 @@ def bounds_of(
             unfused_bound(parts, device, rates, regime),
             realistic_bound(reached, device, rates, planned, regime),
         )
-    return Bounds(
+    return TimeBounds(
         device.name,
         regime,
         _limit(fused, least, sheet),
@@ -312,22 +316,22 @@ def bounds_of(
     )
 
 
-def _limit(fused: Bound, work: Work, rates: Rates) -> Limit:
+def _limit(fused: TimeBound, work: Work, rates: Rates) -> Limit:
     match fused.binding:
         case "memory" | "special functions" as name:
             return name
         case lane:
             products = (p for p in work.operations if p not in (SPECIAL, "f32"))
-            return "multiplications" if any(_is(p, lane, rates) for p in products) else "arithmetic"
+            return "multiplications" if any(_runs_at(p, lane, rates) for p in products) else "arithmetic"
 
 
-def _is(product: str, lane: str, rates: Rates) -> bool:
-    return lane_rate(product, rates.flops)[0] == lane
+def _runs_at(product: str, lane: str, rates: Rates) -> bool:
+    return compute_rate(product, rates.flops)[0] == lane
 
 
-def _main_lane(work: Work, rates: Rates) -> tuple[str, int]:
+def _slowest_compute_type(work: Work, rates: Rates) -> tuple[str, int]:
     """The lane whose operations take longest; f32 where there are none."""
-    found = [(lane_rate(lane, rates.flops), n) for lane, n in work.operations.items() if lane != SPECIAL]
+    found = [(compute_rate(lane, rates.flops), n) for lane, n in work.operations.items() if lane != SPECIAL]
     (lane, _), count = max(found, key=lambda pair: pair[1] / pair[0][1], default=(("f32", 1.0), 0))
     return lane, count
 
@@ -335,7 +339,7 @@ def _main_lane(work: Work, rates: Rates) -> tuple[str, int]:
 # --- words -------------------------------------------------------------------------
 
 
-def short(value: float) -> str:
+def metric_prefixed(value: float) -> str:
     """A number with a metric prefix: 137 G."""
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -343,7 +347,7 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
-def micro(seconds: float) -> str:
+def microseconds(seconds: float) -> str:
     """Microseconds, two decimals, or three digits where that would be little."""
     value = seconds * 1e6
     return f"{value:.2f} us" if value >= 0.1 else f"{value:.3g} us"

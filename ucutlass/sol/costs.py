@@ -75,7 +75,7 @@ def folds(node: Apply) -> bool:
     return cost_of(node).folds and any(len(a.dims) < len(node.dims) or not a.dims for a in node.args)
 
 
-def products_under(node: Reduce) -> bool:
+def sums_products(node: Reduce) -> bool:
     """Whether a sum's terms are products that `folds` left out, yet must be formed: both factors range
     over what is summed, so that neither can be taken out of the sum."""
     match node:
@@ -86,7 +86,7 @@ def products_under(node: Reduce) -> bool:
             return False
 
 
-def dot_lane(node: Dot) -> str:
+def dot_compute_type(node: Dot) -> str:
     """The key of `Work.operations` for a dot: an entry of `Device.peaks`.
 
     f32 dots count as `tf32x3`, whatever the device then does faster; `f16_f16` are f16 sums, which

@@ -9,7 +9,17 @@ from itertools import combinations, islice, product
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from ucutlass.sol.regions import Extents, Linear, Piece, Region, both, linear, simplify, tidied, too_far
+from ucutlass.sol.integer_sets import (
+    BasicSet,
+    Extents,
+    IntegerSet,
+    LinearExpr,
+    coalesced,
+    intersection,
+    linear,
+    overflows,
+    simplify,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +35,7 @@ REMAINDERS = 64
 """An equation is split by the remainders of its variables where there are at most so many combinations."""
 
 
-def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
+def count(region: IntegerSet, dims: Sequence[str], extents: Extents) -> int:
     """The points of a region over `dims`; never more than there are.
 
     Pieces that overlap are counted by inclusion and exclusion; where a piece is too large to be
@@ -35,10 +45,10 @@ def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
     # `dims`, whatever they are called.
     names = {dim: f"d{i:06}" for i, dim in enumerate(dims)}
     dims, extents = tuple(names.values()), {names[dim]: extents[dim] for dim in dims}
-    region = tidied(tuple(piece.renamed(names) for piece in region), extents)
+    region = coalesced(tuple(piece.renamed(names) for piece in region), extents)
     if not region:
         return 0
-    single = [_piece(p, dims, extents) for p in region]
+    single = [_count_basic_set(p, dims, extents) for p in region]
     if len(region) == 1:
         return single[0].points
     if not all(s.exact for s in single):
@@ -46,10 +56,10 @@ def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
     whole = sum(s.points for s in single)
     for size in range(2, len(region) + 1):
         for chosen in combinations(region, size):
-            meet: Region = (chosen[0],)
+            meet: IntegerSet = (chosen[0],)
             for piece in chosen[1:]:
-                meet = both(meet, (piece,), extents)
-            shared = [_piece(p, dims, extents) for p in meet]
+                meet = intersection(meet, (piece,), extents)
+            shared = [_count_basic_set(p, dims, extents) for p in meet]
             if not all(s.exact for s in shared):
                 return max(s.points for s in single)
             whole += (-1) ** (size + 1) * sum(s.points for s in shared)
@@ -57,20 +67,20 @@ def count(region: Region, dims: Sequence[str], extents: Extents) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _PointCount:
     points: int
     exact: bool
 
 
-def _piece(piece: Piece, dims: Sequence[str], extents: Extents) -> _Counted:
+def _count_basic_set(piece: BasicSet, dims: Sequence[str], extents: Extents) -> _PointCount:
     split = _by_remainders(piece, extents)
     if split is None:
-        return _whole(piece, dims, extents)
-    parts = [_piece(part, dims, lengths) for part, lengths in split]
-    return _Counted(sum(p.points for p in parts), all(p.exact for p in parts))
+        return _count_points(piece, dims, extents)
+    parts = [_count_basic_set(part, dims, lengths) for part, lengths in split]
+    return _PointCount(sum(p.points for p in parts), all(p.exact for p in parts))
 
 
-def _by_remainders(piece: Piece, extents: Extents) -> list[tuple[Piece, Extents]] | None:
+def _by_remainders(piece: BasicSet, extents: Extents) -> list[tuple[BasicSet, Extents]] | None:
     """The piece as several without points in common, where an equation gives an inner variable a factor: in
     `2*h = p + 1 - r` each of p and r is twice another variable plus 0 or 1, and then `h` has the factor 1.
     None where no equation can be split so."""
@@ -89,33 +99,35 @@ def _by_remainders(piece: Piece, extents: Extents) -> list[tuple[Piece, Extents]
     return None
 
 
-def _remainder(piece: Piece, rest: dict[str, int], by: int, extents: Extents) -> tuple[Piece, Extents] | None:
+def _remainder(
+    piece: BasicSet, rest: dict[str, int], by: int, extents: Extents
+) -> tuple[BasicSet, Extents] | None:
     """The points whose coordinates leave these remainders, over the quotients; None for none."""
     lengths = {**extents, **{v: (extents[v] - r + by - 1) // by for v, r in rest.items()}}
     if any(lengths[v] < 1 for v in rest):
         return None
     values = {v: linear([(v, by)], r) for v, r in rest.items()}
-    equal = [_divided(_put_all(c, values)) for c in piece.equal]
-    atleast = [_put_all(c, values) for c in piece.atleast]
-    simple = simplify(Piece(frozenset(atleast), frozenset(equal), piece.inner), lengths)
+    equal = [_divided(_substitute_all(c, values)) for c in piece.equal]
+    atleast = [_substitute_all(c, values) for c in piece.atleast]
+    simple = simplify(BasicSet(frozenset(atleast), frozenset(equal), piece.inner), lengths)
     return None if simple is None else (simple, lengths)
 
 
-def _put_all(condition: Linear, values: dict[str, Linear]) -> Linear:
+def _substitute_all(condition: LinearExpr, values: dict[str, LinearExpr]) -> LinearExpr:
     for name, value in values.items():
         condition = condition.put(name, value)
     return condition
 
 
-def _divided(equation: Linear) -> Linear:
+def _divided(equation: LinearExpr) -> LinearExpr:
     """Without a common factor; one that the constant does not have is left, and nothing meets it."""
     common = gcd(*(c for _, c in equation.terms)) if equation.terms else 1
     if common < 2 or equation.constant % common:
         return equation
-    return Linear(tuple((v, c // common) for v, c in equation.terms), equation.constant // common)
+    return LinearExpr(tuple((v, c // common) for v, c in equation.terms), equation.constant // common)
 
 
-def _whole(piece: Piece, dims: Sequence[str], extents: Extents) -> _Counted:
+def _count_points(piece: BasicSet, dims: Sequence[str], extents: Extents) -> _PointCount:
     known = piece.extents({d: extents[d] for d in dims})
     points, exact = 1, True
     bound: set[str] = set()
@@ -124,12 +136,12 @@ def _whole(piece: Piece, dims: Sequence[str], extents: Extents) -> _Counted:
         bound |= set(names)
         part = _component(piece, conditions, names, known)
         points, exact = points * part.points, exact and part.exact
-    return _Counted(points * prod(extents[d] for d in dims if d not in bound), exact)
+    return _PointCount(points * prod(extents[d] for d in dims if d not in bound), exact)
 
 
-def _components(piece: Piece) -> list[list[Linear]]:
+def _components(piece: BasicSet) -> list[list[LinearExpr]]:
     """The conditions in groups that share no variable."""
-    groups: list[tuple[set[str], list[Linear]]] = []
+    groups: list[tuple[set[str], list[LinearExpr]]] = []
     for condition in sorted(piece.conditions, key=repr):
         names, members = {v for v, _ in condition.terms}, [condition]
         apart = []
@@ -142,21 +154,23 @@ def _components(piece: Piece) -> list[list[Linear]]:
     return [members for _, members in groups]
 
 
-def _component(piece: Piece, conditions: Sequence[Linear], names: Sequence[str], known: Extents) -> _Counted:
+def _component(
+    piece: BasicSet, conditions: Sequence[LinearExpr], names: Sequence[str], known: Extents
+) -> _PointCount:
     """Points over the free ones of `names`: one variable's solutions are an interval, the
     others are enumerated, in blocks where there are too many."""
-    if too_far(conditions, known):
-        return _Counted(0, False)
+    if overflows(conditions, known):
+        return _PointCount(0, False)
     fixed = {v for c in conditions if c in piece.equal for v, _ in c.terms}
     inner = [v for v in names if v.startswith("?")]
     solved = max(inner or names, key=lambda v: (v not in fixed, known[v], v))
     free = [v for v in names if v != solved and v not in inner]
     axes = [_Axis(v, 0, known[v], 1) for v in (*free, *(v for v in inner if v != solved))]
     blocked = _blocked(axes, set(free) - fixed)
-    parts = list(islice(_parts(blocked), PARTS + 1))
+    parts = list(islice(_chunks(blocked), PARTS + 1))
     small = [part for part in parts[:PARTS] if prod(axis.cells for axis in part) <= CELLS]
     points = sum(_points(piece, conditions, solved, part, len(free), known) for part in small)
-    return _Counted(points, len(small) == len(parts) and all(axis.step == 1 for axis in blocked))
+    return _PointCount(points, len(small) == len(parts) and all(axis.step == 1 for axis in blocked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +197,7 @@ def _blocked(axes: list[_Axis], may: set[str]) -> list[_Axis]:
     return axes
 
 
-def _parts(axes: list[_Axis]) -> Iterator[list[_Axis]]:
+def _chunks(axes: list[_Axis]) -> Iterator[list[_Axis]]:
     """The axes with the longest cut into pieces of at most CELLS combinations."""
     if prod(a.cells for a in axes) <= CELLS:
         yield axes
@@ -197,7 +211,12 @@ def _parts(axes: list[_Axis]) -> Iterator[list[_Axis]]:
 
 
 def _points(
-    piece: Piece, conditions: Sequence[Linear], solved: str, axes: Sequence[_Axis], free: int, known: Extents
+    piece: BasicSet,
+    conditions: Sequence[LinearExpr],
+    solved: str,
+    axes: Sequence[_Axis],
+    free: int,
+    known: Extents,
 ) -> int:
     """Points over the first `free` axes; over `solved` too where that is no inner variable."""
     low, high, valid = _interval(piece, conditions, solved, axes, known[solved])
@@ -213,7 +232,7 @@ def _points(
 
 
 def _interval(
-    piece: Piece, conditions: Sequence[Linear], solved: str, axes: Sequence[_Axis], extent: int
+    piece: BasicSet, conditions: Sequence[LinearExpr], solved: str, axes: Sequence[_Axis], extent: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """For each cell the smallest and largest solution, and whether the conditions without the
     variable hold. Of a block, what holds at its every coordinate."""
@@ -243,7 +262,7 @@ def _interval(
     return low, high, valid
 
 
-def _least(condition: Linear, solved: str, axes: Sequence[_Axis]) -> Tensor:
+def _least(condition: LinearExpr, solved: str, axes: Sequence[_Axis]) -> Tensor:
     """The condition without the solved variable: its smallest value in each block."""
     import torch
 

@@ -22,9 +22,20 @@ from ucutlass.ir import (
     Value,
 )
 from ucutlass.sol.counting import count
-from ucutlass.sol.graph import Graph, Made, Opaque, ordered
+from ucutlass.sol.graph import KernelBuffer, TorchBuffer, ValueGraph, topological_order
+from ucutlass.sol.integer_sets import (
+    EMPTY,
+    FULL,
+    IntegerSet,
+    constrained,
+    intersection,
+    linear,
+    project,
+    rename,
+    union,
+    variable,
+)
 from ucutlass.sol.masks import Masks, image, through
-from ucutlass.sol.regions import EMPTY, FULL, Region, both, either, linear, project, rename, variable, where
 
 NEUTRAL: Mapping[str, float] = {
     "sum": 0.0,
@@ -40,7 +51,7 @@ NEUTRAL: Mapping[str, float] = {
 }
 """Elements of this value change nothing in a reduction or scan; `var` has none."""
 
-WHOLE = frozenset(
+GLOBAL_FUNCTIONS = frozenset(
     {"argsort", "cumprod", "cumsum", "flip", "inverse", "log_softmax", "matmul", "relu", "roll", "softmax"}
     | {"sort"}
 )
@@ -57,24 +68,24 @@ class Demand:
     what no data makes neutral: what a mask of data might spare is not counted, and not asked of the other
     factor of a product, but the masked value is needed, or nobody would know the mask."""
 
-    graph: Graph
+    graph: ValueGraph
     may: bool
     masks: Masks
     surely: Masks
-    nodes: dict[int, Region] = field(default_factory=dict)
-    sources: dict[int, Region] = field(default_factory=dict)
+    nodes: dict[int, IntegerSet] = field(default_factory=dict)
+    sources: dict[int, IntegerSet] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     """Buffers that a torch function reads."""
-    counted: dict[tuple[Region, tuple[str, ...]], int] = field(default_factory=dict)
+    counted: dict[tuple[IntegerSet, tuple[str, ...]], int] = field(default_factory=dict)
 
-    def of(self, node: Value) -> Region:
+    def of(self, node: Value) -> IntegerSet:
         return self.nodes.get(id(node), EMPTY)
 
     def count(self, node: Value) -> int:
         """Elements of a value that are needed."""
         return self.points(self.of(node), node.dims)
 
-    def points(self, region: Region, dims: Sequence[str]) -> int:
+    def points(self, region: IntegerSet, dims: Sequence[str]) -> int:
         """Points of a region over `dims`, each counted once. Raises ShapeError as `Graph.spend`."""
         if region == FULL:
             return self.graph.count(dims)
@@ -87,8 +98,10 @@ class Demand:
     def terms(self, node: Dot) -> int:
         """Products of a dot whose sums are needed and neither of whose factors is known to be 0."""
         extents = self.graph.extents
-        factors = both(self.surely.differs(node.left, 0.0), self.surely.differs(node.right, 0.0), extents)
-        return self.points(both(self.of(node), factors, extents), (*node.dims, *node.over))
+        factors = intersection(
+            self.surely.differs(node.left, 0.0), self.surely.differs(node.right, 0.0), extents
+        )
+        return self.points(intersection(self.of(node), factors, extents), (*node.dims, *node.over))
 
     def reduced(self, node: Reduce | Softmax | Scan) -> int:
         """Elements of its value that a reduction, softmax or scan takes in."""
@@ -96,21 +109,21 @@ class Demand:
 
     # --- from a node to its operands -------------------------------------------------
 
-    def _need(self, node: Value, region: Region) -> None:
+    def _need(self, node: Value, region: IntegerSet) -> None:
         extents = self.graph.extents
-        self.nodes[id(node)] = either(self.of(node), region, extents)
+        self.nodes[id(node)] = union(self.of(node), region, extents)
         self.graph.follow(self.nodes[id(node)])
 
-    def _project(self, region: Region, dims: Dims, keep: Dims) -> Region:
+    def _project(self, region: IntegerSet, dims: Dims, keep: Dims) -> IntegerSet:
         return project(region, (d for d in dims if d not in keep), self.graph.extents)
 
-    def _factor(self, node: Dot, one: Value, other: Value) -> Region:
+    def _factor(self, node: Dot, one: Value, other: Value) -> IntegerSet:
         """Where a factor of a product is needed: not where it is 0, nor where the other may be."""
         extents = self.graph.extents
-        both_ = both(self.masks.differs(one, 0.0), self.surely.differs(other, 0.0), extents)
-        return both(self.of(node), both_, extents)
+        both_ = intersection(self.masks.differs(one, 0.0), self.surely.differs(other, 0.0), extents)
+        return intersection(self.of(node), both_, extents)
 
-    def _taken(self, node: Reduce | Softmax | Scan, masks: Masks) -> Region:
+    def _taken(self, node: Reduce | Softmax | Scan, masks: Masks) -> IntegerSet:
         extents, needed = self.graph.extents, self.of(node)
         match node:
             case Reduce(op="var"):
@@ -121,15 +134,15 @@ class Demand:
                 needed, kept = project(needed, over, extents), -math.inf
             case Scan(op=op, along=along):
                 needed, kept = self._scanned(node, needed, along), NEUTRAL[op]
-        return both(needed, masks.differs(node.value, kept), extents)
+        return intersection(needed, masks.differs(node.value, kept), extents)
 
-    def _scanned(self, node: Scan, needed: Region, along: str) -> Region:
+    def _scanned(self, node: Scan, needed: IntegerSet, along: str) -> IntegerSet:
         """Every coordinate up to one that is needed (from there on, in reverse)."""
         last = f"{along}'"
         wide = {**self.graph.extents, last: self.graph.extents[along]}
         ahead = variable(last).plus(variable(along), -1).times(-1 if node.reverse else 1)
-        order = where([ahead.plus(linear((), 1), -1 if node.exclusive else 0)])
-        return project(both(rename(needed, {along: last}), order, wide), (last,), wide)
+        order = constrained([ahead.plus(linear((), 1), -1 if node.exclusive else 0)])
+        return project(intersection(rename(needed, {along: last}), order, wide), (last,), wide)
 
     def spread(self, node: Value) -> None:
         """What the needed part of a node needs of its operands."""
@@ -140,7 +153,7 @@ class Demand:
             case Apply(function="where", args=(condition, a, b)):
                 self._need(condition, self._project(needed, node.dims, condition.dims))
                 for wanted, arm in ((True, a), (False, b)):
-                    region = both(needed, self.masks.holds(condition, wanted, self.may), extents)
+                    region = intersection(needed, self.masks.holds(condition, wanted, self.may), extents)
                     self._need(arm, self._project(region, node.dims, arm.dims))
             case Apply(args=args):
                 for arg in args:
@@ -164,38 +177,38 @@ class Demand:
             case _:
                 pass
 
-    def _gathered(self, node: Gather, needed: Region) -> None:
+    def _gathered(self, node: Gather, needed: IntegerSet) -> None:
         """Of the gathered dimension, one coordinate at least; at most one for each index."""
         extents, value, ids = self.graph.extents, node.value, node.ids
         self._need(ids, self._project(needed, node.dims, ids.dims))
         kept = tuple(d for d in value.dims if d != node.dim)
         fresh = math.prod(extents[d] for d in ids.dims if d not in kept)
         most = min(extents[node.dim], fresh if self.may else 1)
-        first = where([linear([(node.dim, -1)], most - 1)])
-        self._need(value, both(self._project(needed, node.dims, kept), first, extents))
+        first = constrained([linear([(node.dim, -1)], most - 1)])
+        self._need(value, intersection(self._project(needed, node.dims, kept), first, extents))
 
-    def _from(self, index: int, needed: Region) -> None:
+    def _from(self, index: int, needed: IntegerSet) -> None:
         source = self.graph.sources[index]
-        self.sources[index] = either(self.sources.get(index, EMPTY), needed, self.graph.extents)
+        self.sources[index] = union(self.sources.get(index, EMPTY), needed, self.graph.extents)
         match self.graph.buffers.get(source.buffer):
-            case Made(value=value, type=kind):
+            case KernelBuffer(value=value, type=kind):
                 assert isinstance(source.type, TensorType)
                 self._need(value, through(needed, source.type, kind, self.graph.extents))
-            case Opaque() as opaque:
+            case TorchBuffer() as opaque:
                 self.torch(opaque)
             case None:
                 pass
 
-    def torch(self, opaque: Opaque) -> None:
+    def torch(self, opaque: TorchBuffer) -> None:
         """A torch function's arguments: all of them, or unknown."""
         for name in opaque.arguments:
-            if not isinstance(name, str) or not (self.may or opaque.call.function in WHOLE):
+            if not isinstance(name, str) or not (self.may or opaque.call.function in GLOBAL_FUNCTIONS):
                 continue
             self.whole.add(name)
             match self.graph.buffers.get(name):
-                case Made(value=value):
+                case KernelBuffer(value=value):
                     self._need(value, FULL)
-                case Opaque() as before:
+                case TorchBuffer() as before:
                     self.torch(before)
                 case None:
                     pass
@@ -220,7 +233,7 @@ class Demand:
                 found[name] = max(parts)
         return found
 
-    def _part(self, index: int, region: Region, kind: TensorType, whole: int) -> int:
+    def _part(self, index: int, region: IntegerSet, kind: TensorType, whole: int) -> int:
         """Of the whole, the share that a region through one set of names takes."""
         source = self.graph.sources[index].type
         assert isinstance(source, TensorType)
@@ -231,17 +244,17 @@ class Demand:
         return -(-points * kind.elem.bits // 8)
 
 
-def demand(graph: Graph, may: bool) -> Demand:
+def demand(graph: ValueGraph, may: bool) -> Demand:
     """What the program's results need; all of them are needed whole."""
     masks = Masks(graph)
     found = Demand(graph, may, masks, masks if may else Masks(graph, may=False))
     for name in graph.results:
         match graph.buffers[name]:
-            case Made(value=value):
+            case KernelBuffer(value=value):
                 found._need(value, FULL)
-            case Opaque() as opaque:
+            case TorchBuffer() as opaque:
                 found.torch(opaque)
-    nodes = ordered(graph)
+    nodes = topological_order(graph)
     found.masks.warm(reversed(nodes))
     found.surely.warm(reversed(nodes))
     for node in nodes:

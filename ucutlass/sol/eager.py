@@ -26,10 +26,10 @@ from ucutlass.ir.compute_types import LANES
 from ucutlass.ir.elements import BF16, F32, I32, Element
 from ucutlass.ir.extents import Fixed
 from ucutlass.sol.demand import Demand
-from ucutlass.sol.graph import Graph, Made, Opaque, graph_of, ordered
+from ucutlass.sol.graph import KernelBuffer, TorchBuffer, ValueGraph, graph_of, topological_order
+from ucutlass.sol.integer_sets import FULL
 from ucutlass.sol.masks import Masks
 from ucutlass.sol.program import fixed_values, operations_of, torch_stage, work_of
-from ucutlass.sol.regions import FULL
 from ucutlass.sol.work import Work
 
 
@@ -48,17 +48,17 @@ def stages(program: Program, sizes: Mapping[str, int]) -> tuple[Work, ...]:
 
 @dataclass(slots=True)
 class _Eager:
-    graph: Graph
+    graph: ValueGraph
     elems: dict[int, Element] = field(default_factory=dict)
 
     def stages(self) -> tuple[Work, ...]:
-        nodes = tuple(reversed(ordered(self.graph)))
+        nodes = tuple(reversed(topological_order(self.graph)))
         masks = Masks(self.graph, deep=False)
         whole = Demand(self.graph, True, masks, masks)
         whole.nodes |= {id(n): FULL for n in nodes}
         fixed, through = fixed_values(self.graph), self._through(nodes)
-        made: dict[int, tuple[str, Made]] = {
-            id(b.value): (name, b) for name, b in self.graph.buffers.items() if isinstance(b, Made)
+        made: dict[int, tuple[str, KernelBuffer]] = {
+            id(b.value): (name, b) for name, b in self.graph.buffers.items() if isinstance(b, KernelBuffer)
         }
         found: list[Work] = []
         for node in nodes:
@@ -68,9 +68,9 @@ class _Eager:
                 continue
             written = self.graph.bytes_of(root[1].type) if root else self._bytes(node)
             read = sum(self._bytes(o) for o in self._operands(node, fixed, through))
-            label = f"{_what(node)} ({', '.join(node.dims)})"
+            label = f"{_operator_label(node)} ({', '.join(node.dims)})"
             found.append(work_of(label, operations_of(node, whole, folded=False), read, written))
-        torch = ((n, b) for n, b in self.graph.buffers.items() if isinstance(b, Opaque))
+        torch = ((n, b) for n, b in self.graph.buffers.items() if isinstance(b, TorchBuffer))
         return (*found, *(torch_stage(name, b, self.graph) for name, b in torch))
 
     def _through(self, nodes: Sequence[Value]) -> set[int]:
@@ -145,7 +145,7 @@ def _renames(node: Read) -> bool:
     )
 
 
-def _what(node: Value) -> str:
+def _operator_label(node: Value) -> str:
     match node:
         case Apply(function=name):
             return name

@@ -34,7 +34,7 @@ def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device)
     a lane that the device's tensor cores lack counts as f16, to which it widens exactly.
     """
     shape = shape_of(problem, sizes)
-    lane = fastest_lane(problem.lane.name, device)
+    lane = fastest_compute_type(problem.lane.name, device)
     peak, bandwidth = device.peaks[lane], device.bandwidth
     moved = shape.operand_bytes + shape.epilogue_bytes
     compute, memory = shape.flops / peak, moved / bandwidth
@@ -51,7 +51,7 @@ def speed_of_light(problem: GemmProblem, sizes: tuple[int, ...], device: Device)
     )
 
 
-def fastest_lane(lane: str, device: Device) -> str:
+def fastest_compute_type(lane: str, device: Device) -> str:
     """The entry of `Device.peaks` that bounds a lane."""
     options = ("f32", "tf32x3") if lane == "f32" else (lane,)
     return max((o for o in options if o in device.peaks), key=lambda o: device.peaks[o], default="f16")

@@ -34,11 +34,11 @@ from ucutlass.ir.elements import I64
 from ucutlass.ir.extents import Fixed
 from ucutlass.limits import CONDITIONS, Effort, LimitPassed
 from ucutlass.shapes import ShapeError
-from ucutlass.sol.regions import Region
+from ucutlass.sol.integer_sets import IntegerSet
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BufferView:
     """What a ParamValue stands for: a buffer, read through the names of `type`."""
 
     buffer: str
@@ -46,7 +46,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class KernelBuffer:
     """A buffer that a kernel computes. `launch` is the stage's number."""
 
     value: Value
@@ -55,7 +55,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class TorchBuffer:
     """A buffer that a torch function computes from other buffers and numbers."""
 
     call: TorchCall
@@ -64,20 +64,20 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class ValueGraph:
     """`extents` by name, also of called kernels; `sources` by ParamValue.index; `inputs` are the
     program's parameters; `results` the buffers that it gives back, `types` those of all buffers.
     Equal values are one node."""
 
     extents: Mapping[str, int]
-    sources: tuple[Source, ...]
+    sources: tuple[BufferView, ...]
     inputs: tuple[str, ...]
-    buffers: Mapping[str, Made | Opaque]
+    buffers: Mapping[str, KernelBuffer | TorchBuffer]
     results: tuple[str, ...]
     types: Mapping[str, ParamType]
     effort: Effort = field(default_factory=Effort, compare=False)
 
-    def follow(self, region: Region) -> None:
+    def follow(self, region: IntegerSet) -> None:
         """Counts the conditions of a region that was derived. Raises ShapeError as `spend`."""
         self.spend(sum(len(piece.conditions) for piece in region))
 
@@ -105,9 +105,9 @@ def axis_length(axis: MemoryAxis, sizes: Mapping[str, int]) -> int:
     return prod(sizes[d] for d in axis.dims) if axis.dims else extents.evaluate(axis.extent, sizes)
 
 
-def graph_of(program: Program, sizes: Mapping[str, int]) -> Graph:
+def graph_of(program: Program, sizes: Mapping[str, int]) -> ValueGraph:
     """The program's graph; `sizes` has every dimension's extent by name."""
-    joiner = _Joiner(dict(sizes))
+    joiner = _GraphBuilder(dict(sizes))
     match program:
         case Kernel():
             params = {p.name: p.type for p in program.params}
@@ -125,10 +125,10 @@ def graph_of(program: Program, sizes: Mapping[str, int]) -> Graph:
                     case Kernel():
                         joiner.launch(stage.call, stage.arguments, stage.outputs, number)
                     case TorchCall():
-                        joiner.buffers[stage.outputs[0]] = Opaque(stage.call, stage.arguments, number)
+                        joiner.buffers[stage.outputs[0]] = TorchBuffer(stage.call, stage.arguments, number)
                         joiner.types[stage.outputs[0]] = stage.call.result
             results = [name for name, _ in program.results]
-    return Graph(
+    return ValueGraph(
         joiner.extents,
         tuple(joiner.sources),
         tuple(p.name for p in program.params),
@@ -139,10 +139,10 @@ def graph_of(program: Program, sizes: Mapping[str, int]) -> Graph:
 
 
 @dataclass(slots=True)
-class _Joiner:
+class _GraphBuilder:
     extents: dict[str, int]
-    sources: list[Source] = field(default_factory=list)
-    buffers: dict[str, Made | Opaque] = field(default_factory=dict)
+    sources: list[BufferView] = field(default_factory=list)
+    buffers: dict[str, KernelBuffer | TorchBuffer] = field(default_factory=dict)
     types: dict[str, ParamType] = field(default_factory=dict)
     nodes: dict[Any, Value] = field(default_factory=dict)
 
@@ -157,12 +157,12 @@ class _Joiner:
         places: list[int] = []
         for decl, argument in zip(kernel.params, arguments, strict=True):
             buffer = argument if isinstance(argument, str) else ""
-            places.append(self._source(Source(buffer, _renamed_type(decl.type, names, sizes))))
+            places.append(self._source(BufferView(buffer, _renamed_type(decl.type, names, sizes))))
         rewrite = _Rewrite(self.nodes, names, sizes, places)
         for result, output in zip(kernel.results, outputs, strict=True):
             kind = _renamed_type(result.type, names, sizes)
             assert isinstance(kind, TensorType)
-            self.buffers[output] = Made(rewrite.visit(result.value), kind, number)
+            self.buffers[output] = KernelBuffer(rewrite.visit(result.value), kind, number)
             self.types.setdefault(output, kind)
 
     def _sizes(self, kernel: Kernel, arguments: Sequence[str | float | int]) -> dict[str, int]:
@@ -180,7 +180,7 @@ class _Joiner:
             )
         return bind(kernel, shapes, self.extents)
 
-    def _source(self, source: Source) -> int:
+    def _source(self, source: BufferView) -> int:
         if source not in self.sources:
             self.sources.append(source)
         return self.sources.index(source)
@@ -272,10 +272,10 @@ def _identity(entry: Any) -> Any:
             return entry
 
 
-def ordered(graph: Graph) -> tuple[Value, ...]:
+def topological_order(graph: ValueGraph) -> tuple[Value, ...]:
     """Every node that the results need, each before what it is computed from."""
-    roots = [value for name in graph.results for value in _behind(name, graph)]
-    return tuple(reversed(bottom_up(roots, lambda node: below(node, graph))))
+    roots = [value for name in graph.results for value in _buffer_values(name, graph)]
+    return tuple(reversed(bottom_up(roots, lambda node: operands(node, graph))))
 
 
 def bottom_up(roots: Sequence[Value], operands: Callable[[Value], Sequence[Value]]) -> list[Value]:
@@ -295,25 +295,25 @@ def bottom_up(roots: Sequence[Value], operands: Callable[[Value], Sequence[Value
     return list(done.values())
 
 
-def below(node: Value, graph: Graph) -> tuple[Value, ...]:
+def operands(node: Value, graph: ValueGraph) -> tuple[Value, ...]:
     """The values a node is computed from, through buffers too."""
     match node:
         case ParamValue(index=index):
-            return _behind(graph.sources[index].buffer, graph)
+            return _buffer_values(graph.sources[index].buffer, graph)
         case _:
             return children(node)
 
 
-def _behind(buffer: str, graph: Graph) -> tuple[Value, ...]:
+def _buffer_values(buffer: str, graph: ValueGraph) -> tuple[Value, ...]:
     match graph.buffers.get(buffer):
         case None:
             return ()
-        case Made(value=value):
+        case KernelBuffer(value=value):
             return (value,)
-        case Opaque() as opaque:
-            return _through(opaque, graph)
+        case TorchBuffer() as opaque:
+            return _argument_values(opaque, graph)
 
 
-def _through(opaque: Opaque, graph: Graph) -> tuple[Value, ...]:
+def _argument_values(opaque: TorchBuffer, graph: ValueGraph) -> tuple[Value, ...]:
     named = (a for a in opaque.arguments if isinstance(a, str))
-    return tuple(value for a in named for value in _behind(a, graph))
+    return tuple(value for a in named for value in _buffer_values(a, graph))

@@ -19,19 +19,19 @@ from ucutlass.ir import (
     Value,
 )
 from ucutlass.ir.extents import Fixed
-from ucutlass.sol.graph import Graph, Made
-from ucutlass.sol.regions import (
+from ucutlass.sol.graph import KernelBuffer, ValueGraph
+from ucutlass.sol.integer_sets import (
     EMPTY,
     FULL,
-    Linear,
-    Region,
-    both,
-    either,
+    IntegerSet,
+    LinearExpr,
+    constrained,
+    intersection,
     linear,
     project,
     rename,
+    union,
     variable,
-    where,
 )
 
 _NEGATED: Mapping[str, str] = {
@@ -58,12 +58,12 @@ class Masks:
     through operators and buffers; else only windows that an operator reads through directly. `may`: a mask
     of data hides nothing; else it hides whatever it could."""
 
-    graph: Graph
+    graph: ValueGraph
     deep: bool = True
     may: bool = True
-    known: dict[tuple[int, float], Region] = field(default_factory=dict)
-    conditions: dict[tuple[int, bool, bool], Region] = field(default_factory=dict)
-    positions: dict[int, tuple[Linear, Region] | None] = field(default_factory=dict)
+    known: dict[tuple[int, float], IntegerSet] = field(default_factory=dict)
+    conditions: dict[tuple[int, bool, bool], IntegerSet] = field(default_factory=dict)
+    positions: dict[int, tuple[LinearExpr, IntegerSet] | None] = field(default_factory=dict)
 
     def warm(self, nodes: Iterable[Value]) -> None:
         """Looks at nodes that come after their operands, so that no later look goes deep."""
@@ -71,7 +71,7 @@ class Masks:
             for neutral in _NEUTRALS:
                 self.differs(node, neutral)
 
-    def holds(self, condition: Value, wanted: bool, may: bool) -> Region:
+    def holds(self, condition: Value, wanted: bool, may: bool) -> IntegerSet:
         """Where a condition is true (`wanted`) or false: with `may` wherever data could make it so,
         else only where the text does."""
         key = id(condition), wanted, may
@@ -80,7 +80,7 @@ class Masks:
             self.graph.follow(self.conditions[key])
         return self.conditions[key]
 
-    def _holds(self, condition: Value, wanted: bool, may: bool) -> Region:
+    def _holds(self, condition: Value, wanted: bool, may: bool) -> IntegerSet:
         unknown = FULL if may else EMPTY
         match condition:
             case Constant(value=value):
@@ -88,7 +88,7 @@ class Masks:
             case Apply(function="not", args=(inner,)):
                 return self.holds(inner, not wanted, may)
             case Apply(function="and" | "or" as word, args=(a, b)):
-                join = both if (word == "and") == wanted else either
+                join = intersection if (word == "and") == wanted else union
                 return join(self.holds(a, wanted, may), self.holds(b, wanted, may), self.graph.extents)
             case Apply(function=word, args=(a, b)) if word in _NEGATED:
                 compared = self._compared(word if wanted else _NEGATED[word], a, b)
@@ -96,32 +96,32 @@ class Masks:
             case _:
                 return unknown
 
-    def _compared(self, word: str, a: Value, b: Value) -> Region | None:
+    def _compared(self, word: str, a: Value, b: Value) -> IntegerSet | None:
         left, right = self.affine(a), self.affine(b)
         if left is None or right is None:
             return None
         (x, rx), (y, ry) = left, right
         above, below = y.plus(x, -1), x.plus(y, -1)
         one = linear((), 1)
-        less, greater = where([above.plus(one, -1)]), where([below.plus(one, -1)])
-        made: Mapping[str, Callable[[], Region]] = {
+        less, greater = constrained([above.plus(one, -1)]), constrained([below.plus(one, -1)])
+        made: Mapping[str, Callable[[], IntegerSet]] = {
             "less": lambda: less,
             "greater": lambda: greater,
-            "less_equal": lambda: where([above]),
-            "greater_equal": lambda: where([below]),
-            "equal": lambda: where(equal=[above]),
+            "less_equal": lambda: constrained([above]),
+            "greater_equal": lambda: constrained([below]),
+            "equal": lambda: constrained(equal=[above]),
             "not_equal": lambda: (*less, *greater),
         }
         # The quotients that `//` and `%` stand for are coordinates that exist: hidden again.
-        sides = both(rx, ry, self._with_quotients(rx, ry))
-        region = both(made[word](), sides, self._with_quotients(rx, ry))
+        sides = intersection(rx, ry, self._with_quotients(rx, ry))
+        region = intersection(made[word](), sides, self._with_quotients(rx, ry))
         return project(region, _quotients(region), self._with_quotients(region))
 
-    def _with_quotients(self, *regions: Region) -> Mapping[str, int]:
+    def _with_quotients(self, *regions: IntegerSet) -> Mapping[str, int]:
         names = {q for r in regions for q in _quotients(r)}
         return {**self.graph.extents, **{q: int(q.rpartition("/")[2]) for q in names}}
 
-    def affine(self, value: Value) -> tuple[Linear, Region] | None:
+    def affine(self, value: Value) -> tuple[LinearExpr, IntegerSet] | None:
         """An integer value as a linear function of coordinates, and the conditions that tie down the
         quotients in it; None where it is none or hangs on data."""
         if id(value) not in self.positions:
@@ -131,7 +131,7 @@ class Masks:
             self.positions[id(value)] = found
         return self.positions[id(value)]
 
-    def _affine(self, value: Value) -> tuple[Linear, Region] | None:
+    def _affine(self, value: Value) -> tuple[LinearExpr, IntegerSet] | None:
         match value:
             case Constant(value=number) if not isinstance(number, bool) and math.isfinite(number):
                 return (linear((), int(number)), FULL) if float(number).is_integer() else None
@@ -149,10 +149,10 @@ class Masks:
                 return None
 
     def _combined(
-        self, word: str, left: tuple[Linear, Region], right: tuple[Linear, Region]
-    ) -> tuple[Linear, Region] | None:
+        self, word: str, left: tuple[LinearExpr, IntegerSet], right: tuple[LinearExpr, IntegerSet]
+    ) -> tuple[LinearExpr, IntegerSet] | None:
         (x, rx), (y, ry) = left, right
-        ties = both(rx, ry, self._with_quotients(rx, ry))
+        ties = intersection(rx, ry, self._with_quotients(rx, ry))
         match word:
             case "add" | "subtract":
                 return x.plus(y, 1 if word == "add" else -1), ties
@@ -165,14 +165,14 @@ class Masks:
                 extent, by = high // y.constant + 1, y.constant
                 quotient = variable(f"{x.terms}+{x.constant}//{by}/{extent}")
                 rest = x.plus(quotient, -by)
-                tie = where([rest, linear((), by - 1).plus(rest, -1)])
+                tie = constrained([rest, linear((), by - 1).plus(rest, -1)])
                 return (quotient if word == "floor_divide" else rest), tie
             case _:
                 return None
 
     # --- neutral values --------------------------------------------------------------
 
-    def differs(self, value: Value, neutral: float) -> Region:
+    def differs(self, value: Value, neutral: float) -> IntegerSet:
         """Where a value may be other than `neutral`; elsewhere the text says that it is that, or without
         `may` data may."""
         key = id(value), neutral
@@ -181,14 +181,14 @@ class Masks:
             self.graph.follow(self.known[key])
         return self.known[key]
 
-    def _window(self, value: Value, neutral: float) -> Region:
+    def _window(self, value: Value, neutral: float) -> IntegerSet:
         match value:
             case Read(fill=fill) if fill == neutral:
                 return preimage(value, FULL, self.graph.extents)
             case _:
                 return FULL
 
-    def _differs(self, value: Value, neutral: float) -> Region:
+    def _differs(self, value: Value, neutral: float) -> IntegerSet:
         extents = self.graph.extents
         match value:
             case Constant(value=number):
@@ -197,15 +197,15 @@ class Masks:
                 return self.differs(inner, neutral)
             case Apply(function="where", args=(condition, a, b)):
                 arms = self.differs(a, neutral), self.differs(b, neutral)
-                first = both(self.holds(condition, True, self.may), arms[0], extents)
-                second = both(self.holds(condition, False, self.may), arms[1], extents)
+                first = intersection(self.holds(condition, True, self.may), arms[0], extents)
+                second = intersection(self.holds(condition, False, self.may), arms[1], extents)
                 # Where nobody knows which arm it is, both must differ.
-                known = either(first, second, extents)
-                return known if self.may else either(known, both(*arms, extents), extents)
+                known = union(first, second, extents)
+                return known if self.may else union(known, intersection(*arms, extents), extents)
             case Apply(function="multiply", args=(a, b)) if neutral == 0:
-                return both(self.differs(a, 0.0), self.differs(b, 0.0), extents)
+                return intersection(self.differs(a, 0.0), self.differs(b, 0.0), extents)
             case Apply(function="add", args=(a, b)) if neutral == -math.inf:
-                return both(self.differs(a, neutral), self.differs(b, neutral), extents)
+                return intersection(self.differs(a, neutral), self.differs(b, neutral), extents)
             case Apply(function="divide", args=(a, _)) if neutral == 0:
                 return self.differs(a, 0.0)
             case Apply(function=word, args=(a, *_)) if neutral == 0 and word in _KEEPS_ZERO:
@@ -221,70 +221,70 @@ class Masks:
             case _:
                 return FULL
 
-    def _stored(self, index: int, neutral: float) -> Region:
+    def _stored(self, index: int, neutral: float) -> IntegerSet:
         """Through a buffer: what one launch stored, another reads."""
         source = self.graph.sources[index]
         made = self.graph.buffers.get(source.buffer)
-        if not isinstance(made, Made) or not isinstance(source.type, TensorType):
+        if not isinstance(made, KernelBuffer) or not isinstance(source.type, TensorType):
             return FULL
         if neutral != 0 and made.type.elem.name not in ("f32", "f16", "bf16"):
             return FULL
         return through(self.differs(made.value, neutral), made.type, source.type, self.graph.extents)
 
 
-def _quotients(region: Region) -> list[str]:
+def _quotients(region: IntegerSet) -> list[str]:
     return sorted({v for p in region for c in p.conditions for v, _ in c.terms if "/" in v})
 
 
-def _apart(names: tuple[str, ...]) -> dict[str, str]:
+def _primed(names: tuple[str, ...]) -> dict[str, str]:
     """Other names for the same coordinates, so that old and new ones can stand beside each other."""
     return {n: f"{n}'" for n in names}
 
 
-def _tie(position: Position, scaled: Linear, at: Linear) -> Linear:
+def _tie(position: Position, scaled: LinearExpr, at: LinearExpr) -> LinearExpr:
     offset = position.at.offset
     assert isinstance(offset, Fixed)  # `graph_of` has evaluated it
     return scaled.times(position.scale).plus(at, -1).plus(linear((), offset.value), -1)
 
 
-def preimage(node: Read, inner: Region, extents: Mapping[str, int]) -> Region:
+def preimage(node: Read, inner: IntegerSet, extents: Mapping[str, int]) -> IntegerSet:
     """The points of a read whose position exists and lies in a region of the value that is read."""
-    apart = _apart(tuple(p.dim for p in node.positions))
+    apart = _primed(tuple(p.dim for p in node.positions))
     ties = [_tie(p, variable(apart[p.dim]), linear(p.at.terms)) for p in node.positions]
     wide = {**extents, **{new: extents[old] for old, new in apart.items()}}
-    region = both(where(equal=ties), rename(inner, apart), wide)
+    region = intersection(constrained(equal=ties), rename(inner, apart), wide)
     return project(region, apart.values(), wide)
 
 
-def image(node: Read, outer: Region, extents: Mapping[str, int]) -> Region:
+def image(node: Read, outer: IntegerSet, extents: Mapping[str, int]) -> IntegerSet:
     """The elements of the value that the points of a region read."""
     positioned = {p.dim for p in node.positions}
     kept = {d for d in node.value.dims if d not in positioned}
-    apart = _apart(tuple(d for d in node.dims if d not in kept))
+    apart = _primed(tuple(d for d in node.dims if d not in kept))
     ties = [
         _tie(p, variable(p.dim), linear((apart.get(d, d), c) for d, c in p.at.terms)) for p in node.positions
     ]
     wide = {**extents, **{new: extents[old] for old, new in apart.items()}}
-    region = both(where(equal=ties), rename(outer, apart), wide)
+    region = intersection(constrained(equal=ties), rename(outer, apart), wide)
     return project(region, apart.values(), wide)
 
 
-def through(region: Region, old: TensorType, new: TensorType, extents: Mapping[str, int]) -> Region:
+def through(region: IntegerSet, old: TensorType, new: TensorType, extents: Mapping[str, int]) -> IntegerSet:
     """A region under the names of one type, under those of another type of the same memory."""
     if region in (FULL, EMPTY):
         return region
     names = tuple(d for axis in old.axes for d in axis.dims)
-    apart = _apart(names)
+    apart = _primed(names)
     wide = {**extents, **{apart[n]: extents[n] for n in names}}
     ties = []
     for before, after in zip(old.axes, new.axes, strict=True):
-        place = _place(tuple(apart[d] for d in before.dims), wide)
-        ties.append(place.plus(_place(after.dims, wide), -1))
-    moved = both(where(equal=ties), rename(region, apart), wide)
+        place = _linearised(tuple(apart[d] for d in before.dims), wide)
+        ties.append(place.plus(_linearised(after.dims, wide), -1))
+    moved = intersection(constrained(equal=ties), rename(region, apart), wide)
     return project(moved, apart.values(), wide)
 
 
-def _place(dims: tuple[str, ...], extents: Mapping[str, int]) -> Linear:
+def _linearised(dims: tuple[str, ...], extents: Mapping[str, int]) -> LinearExpr:
     """The coordinate along a memory axis of several names, the first outermost."""
     place = linear(())
     for d in dims:

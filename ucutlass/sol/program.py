@@ -14,10 +14,10 @@ from typing import Literal
 
 from ucutlass.ir import Apply, Constant, Dot, Program, Reduce, Scan, Softmax, TensorType, Value
 from ucutlass.ir.elements import F32
-from ucutlass.sol.costs import SPECIAL, cost_of, dot_lane, folds, products_under
+from ucutlass.sol.costs import SPECIAL, cost_of, dot_compute_type, folds, sums_products
 from ucutlass.sol.demand import Demand, demand
-from ucutlass.sol.graph import Graph, Opaque, axis_length, graph_of, ordered
-from ucutlass.sol.regions import project
+from ucutlass.sol.graph import TorchBuffer, ValueGraph, axis_length, graph_of, topological_order
+from ucutlass.sol.integer_sets import project
 from ucutlass.sol.work import Work, total
 
 Data = Literal["least", "most"]
@@ -38,19 +38,19 @@ def compulsory(program: Program, sizes: Mapping[str, int], data: Data = "least")
     fixed = fixed_values(graph)
     parts = [
         work_of("", operations_of(node, needed, folded=True))
-        for node in ordered(graph)
+        for node in topological_order(graph)
         if id(node) not in fixed
     ]
-    parts += [torch_stage(name, b, graph) for name, b in graph.buffers.items() if isinstance(b, Opaque)]
+    parts += [torch_stage(name, b, graph) for name, b in graph.buffers.items() if isinstance(b, TorchBuffer)]
     written = sum(graph.bytes_of(graph.types[name]) for name in graph.results)
     operations = total("", parts).operations
     return Work(program.name, operations, sum(needed.read_bytes().values()), written)
 
 
-def fixed_values(graph: Graph) -> set[int]:
+def fixed_values(graph: ValueGraph) -> set[int]:
     """Values that the text and the extents alone decide: known before the launch."""
     found: set[int] = set()
-    for node in reversed(ordered(graph)):
+    for node in reversed(topological_order(graph)):
         match node:
             case Constant():
                 found.add(id(node))
@@ -76,7 +76,7 @@ def operations_of(node: Value, needed: Demand, folded: bool) -> Iterator[tuple[s
         return
     match node:
         case Dot():
-            yield dot_lane(node), 2 * needed.terms(node)
+            yield dot_compute_type(node), 2 * needed.terms(node)
         case Apply():
             cost = cost_of(node)
             if cost.special:
@@ -105,7 +105,7 @@ def _reduction(node: Reduce, taken: int, results: int, folded: bool) -> Iterator
     """n - 1 additions for n terms; a variance squares too, a logsumexp takes exponentials."""
     match node.op:
         case "sum" | "mean" | "prod":
-            yield "f32", taken - results + (taken if folded and products_under(node) else 0)
+            yield "f32", taken - results + (taken if folded and sums_products(node) else 0)
         case "var":
             yield "f32", 2 * taken - results
         case "logsumexp":
@@ -115,7 +115,7 @@ def _reduction(node: Reduce, taken: int, results: int, folded: bool) -> Iterator
             return
 
 
-def torch_stage(name: str, opaque: Opaque, graph: Graph) -> Work:
+def torch_stage(name: str, opaque: TorchBuffer, graph: ValueGraph) -> Work:
     """A torch function reads its arguments and writes its result. Its operations are known for a
     matrix product; of others none are counted."""
     arguments = [graph.types[a] for a in opaque.arguments if isinstance(a, str)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ucutlass.sol.bounds import Bound, Bounds, Term, micro, short
+from ucutlass.sol.bounds import Term, TimeBound, TimeBounds, metric_prefixed, microseconds
 from ucutlass.sol.work import Work
 
 _SHOWN = 4
 """Added terms of a bound that are shown, the longest first; the rest in one line."""
 
 
-def row(bounds: Bounds, seconds: float | None = None) -> dict[str, Any]:
+def row(bounds: TimeBounds, seconds: float | None = None) -> dict[str, Any]:
     """Everything in one JSON object; `seconds` is a measured time."""
     return {
         "device": bounds.device,
@@ -41,7 +41,7 @@ def _work(work: Work) -> dict[str, Any]:
     }
 
 
-def _bound(bound: Bound) -> dict[str, Any]:
+def _bound(bound: TimeBound) -> dict[str, Any]:
     return {
         "seconds": bound.seconds,
         "binding": bound.binding,
@@ -51,10 +51,13 @@ def _bound(bound: Bound) -> dict[str, Any]:
     }
 
 
-def lines(bounds: Bounds, seconds: float | None = None) -> list[tuple[str, str]]:
+def lines(bounds: TimeBounds, seconds: float | None = None) -> list[tuple[str, str]]:
     """The same for a person: what decides, the work, every bound with its terms, the gap."""
     found = [
-        ("limit", f"{bounds.limit}: {micro(bounds.fused.seconds)} on {bounds.device}, {bounds.regime}"),
+        (
+            "limit",
+            f"{bounds.limit}: {microseconds(bounds.fused.seconds)} on {bounds.device}, {bounds.regime}",
+        ),
         ("work", work_words(bounds)),
     ]
     if bounds.most != bounds.least:
@@ -64,43 +67,45 @@ def lines(bounds: Bounds, seconds: float | None = None) -> list[tuple[str, str]]
         found += _bound_lines(bound, known)
         known += bound.limits
     if seconds is not None:
-        found.append(("time", f"{micro(seconds)}: {bounds.gap(seconds):.3g} times the fused bound"))
+        found.append(("time", f"{microseconds(seconds)}: {bounds.gap(seconds):.3g} times the fused bound"))
         if seconds < bounds.fused.seconds:
             found.append(("below", "faster than the bound: measurement, program or clock are not as assumed"))
     return found
 
 
-def work_words(bounds: Bounds) -> str:
+def work_words(bounds: TimeBounds) -> str:
     """Operations by lane, bytes, and the intensity against the ridge."""
-    operations = ", ".join(f"{short(n)} {lane}" for lane, n in sorted(bounds.least.operations.items()))
+    operations = ", ".join(
+        f"{metric_prefixed(n)} {lane}" for lane, n in sorted(bounds.least.operations.items())
+    )
     return (
-        f"{operations or 'no operations'}; {short(bounds.least.read)} bytes read, "
-        f"{short(bounds.least.written)} written: {bounds.intensity:.1f} {bounds.lane} operations per byte, "
+        f"{operations or 'no operations'}; {metric_prefixed(bounds.least.read)} bytes read, "
+        f"{metric_prefixed(bounds.least.written)} written: {bounds.intensity:.1f} {bounds.lane} operations per byte, "
         f"ridge {bounds.ridge:.0f}"
     )
 
 
-def _by_data(bounds: Bounds) -> str:
+def _by_data(bounds: TimeBounds) -> str:
     most, least = bounds.most, bounds.least
-    words = [f"{short(most.read)} bytes read"] if most.read != least.read else []
+    words = [f"{metric_prefixed(most.read)} bytes read"] if most.read != least.read else []
     words += [
-        f"{short(n)} {lane}"
+        f"{metric_prefixed(n)} {lane}"
         for lane, n in sorted(most.operations.items())
         if n != least.operations.get(lane, 0)
     ]
     return (
-        f"at most {', '.join(words)}, {micro(bounds.fused_most.seconds)} fused: gathers and masks of "
+        f"at most {', '.join(words)}, {microseconds(bounds.fused_most.seconds)} fused: gathers and masks of "
         "data decide; the bounds take the least"
     )
 
 
-def _bound_lines(bound: Bound, known: tuple[Term, ...]) -> list[tuple[str, str]]:
+def _bound_lines(bound: TimeBound, known: tuple[Term, ...]) -> list[tuple[str, str]]:
     """`known` terms were shown already."""
     name = bound.name if bound.basis == "data sheet" else f"{bound.name}, {bound.basis}"
-    found = [(name, f"{micro(bound.seconds)}, most by {bound.binding}")]
-    found += [(f"  {t.name}", f"{micro(t.seconds)}: {t.why}") for t in bound.limits if t not in known]
+    found = [(name, f"{microseconds(bound.seconds)}, most by {bound.binding}")]
+    found += [(f"  {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in bound.limits if t not in known]
     added = sorted(bound.added, key=lambda t: -t.seconds)
-    found += [(f"  + {t.name}", f"{micro(t.seconds)}: {t.why}") for t in added[:_SHOWN]]
+    found += [(f"  + {t.name}", f"{microseconds(t.seconds)}: {t.why}") for t in added[:_SHOWN]]
     if rest := added[_SHOWN:]:
-        found.append((f"  + {len(rest)} more", f"{micro(sum(t.seconds for t in rest))} together"))
+        found.append((f"  + {len(rest)} more", f"{microseconds(sum(t.seconds for t in rest))} together"))
     return found

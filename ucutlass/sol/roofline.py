@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from ucutlass.ir.hardware import Device
-from ucutlass.sol.bounds import Bounds, data_sheet, lane_rate, micro, short
+from ucutlass.sol.bounds import TimeBounds, compute_rate, data_sheet, metric_prefixed, microseconds
 from ucutlass.sol.costs import SPECIAL
 
 WIDTH, HEIGHT = 760, 480
@@ -21,7 +21,7 @@ class RooflineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class LogAxis:
     """A logarithmic axis: values `low` to `high`, whole powers of ten, onto pixels `start` to `end`."""
 
     low: int
@@ -40,7 +40,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """A place in the picture: operations per byte, operations per second, and what it is."""
 
     mark: str
@@ -58,7 +58,7 @@ class Roof:
     slopes: bool
 
 
-def points(bounds: Bounds, seconds: float | None = None) -> tuple[Point, ...]:
+def points(bounds: TimeBounds, seconds: float | None = None) -> tuple[RooflinePoint, ...]:
     """The program under each bound, and as measured, by the operations of its main lane.
 
     Raises RooflineError where it has none.
@@ -78,23 +78,28 @@ def points(bounds: Bounds, seconds: float | None = None) -> tuple[Point, ...]:
     if seconds is not None:
         times.append(("measured", bounds.intensity, seconds, "measured"))
     return tuple(
-        Point(mark, at, count / t, f"{words} {micro(t)}, {short(count / t)} operations per second")
+        RooflinePoint(
+            mark,
+            at,
+            count / t,
+            f"{words} {microseconds(t)}, {metric_prefixed(count / t)} operations per second",
+        )
         for mark, at, t, words in times
     )
 
 
-def roofs(bounds: Bounds, device: Device) -> tuple[Roof, ...]:
+def roofs(bounds: TimeBounds, device: Device) -> tuple[Roof, ...]:
     """Memory's slope (the L2's too where it is warm) and one roof for each lane that the program uses."""
     rates = data_sheet(device)
-    found = [Roof(f"DRAM {short(rates.memory)} B/s", rates.memory, True)]
+    found = [Roof(f"DRAM {metric_prefixed(rates.memory)} B/s", rates.memory, True)]
     if bounds.regime == "warm":
-        found.append(Roof(f"L2 {short(rates.l2)} B/s ({rates.notes['l2']})", rates.l2, True))
-    lanes = {lane_rate(lane, rates.flops) for lane in bounds.least.operations if lane != SPECIAL}
-    flat = [Roof(f"{lane} {short(rate)} per second", rate, False) for lane, rate in lanes]
+        found.append(Roof(f"L2 {metric_prefixed(rates.l2)} B/s ({rates.notes['l2']})", rates.l2, True))
+    lanes = {compute_rate(lane, rates.flops) for lane in bounds.least.operations if lane != SPECIAL}
+    flat = [Roof(f"{lane} {metric_prefixed(rate)} per second", rate, False) for lane, rate in lanes]
     return (*found, *sorted(flat, key=lambda r: -r.flops))
 
 
-def svg(title: str, bounds: Bounds, device: Device, seconds: float | None = None) -> str:
+def svg(title: str, bounds: TimeBounds, device: Device, seconds: float | None = None) -> str:
     """The picture as an SVG document. `title` may be any text; it is escaped.
 
     Raises RooflineError as `points` does.
@@ -110,7 +115,7 @@ def svg(title: str, bounds: Bounds, device: Device, seconds: float | None = None
             f"<title>{escape(label)}</title>",
             f"<style>{_STYLE}</style>",
             f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>',
-            f'<text class="title" x="{_LEFT}" y="24">{escape(_cut(f"{title} on {device.name}"))}</text>',
+            f'<text class="title" x="{_LEFT}" y="24">{escape(_truncated(f"{title} on {device.name}"))}</text>',
             *body,
             "</svg>",
             "",
@@ -118,7 +123,7 @@ def svg(title: str, bounds: Bounds, device: Device, seconds: float | None = None
     )
 
 
-def scales(shown: Sequence[Point], above: Sequence[Roof]) -> tuple[Scale, Scale]:
+def scales(shown: Sequence[RooflinePoint], above: Sequence[Roof]) -> tuple[LogAxis, LogAxis]:
     """Axes in whole decades around every point, and every corner between a slope and a roof."""
     slopes = [r.flops for r in above if r.slopes]
     flats = [r.flops for r in above if not r.slopes]
@@ -126,7 +131,7 @@ def scales(shown: Sequence[Point], above: Sequence[Roof]) -> tuple[Scale, Scale]
     up = [p.rate for p in shown] + flats
     left, right = math.floor(math.log10(min(across)) - 0.3), math.ceil(math.log10(max(across)) + 0.3)
     low, high = math.floor(math.log10(min(up)) - 0.3), math.ceil(math.log10(max(up)) + 0.1)
-    return Scale(left, right, _LEFT, _RIGHT), Scale(low, high, _BOTTOM, _TOP)
+    return LogAxis(left, right, _LEFT, _RIGHT), LogAxis(low, high, _BOTTOM, _TOP)
 
 
 _STYLE = (
@@ -140,7 +145,7 @@ _STYLE = (
 )
 
 
-def _grid(x: Scale, y: Scale) -> list[str]:
+def _grid(x: LogAxis, y: LogAxis) -> list[str]:
     found = []
     for power in x.decades:
         at = x.at(10.0**power)
@@ -150,7 +155,7 @@ def _grid(x: Scale, y: Scale) -> list[str]:
     for power in y.decades:
         at = y.at(10.0**power)
         found.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        words = short(10.0**power)
+        words = metric_prefixed(10.0**power)
         found.append(f'<text class="dim" x="{_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{words}</text>')
     middle = (_LEFT + _RIGHT) / 2
     found.append(
@@ -160,7 +165,7 @@ def _grid(x: Scale, y: Scale) -> list[str]:
     return found
 
 
-def _roofs(above: Sequence[Roof], x: Scale, y: Scale) -> list[str]:
+def _roofs(above: Sequence[Roof], x: LogAxis, y: LogAxis) -> list[str]:
     """Roofs from where a slope meets them; slopes up to the highest roof; words beside each."""
     highest = max((r.flops for r in above if not r.slopes), default=10.0**y.high)
     steepest = max(r.flops for r in above if r.slopes)
@@ -182,7 +187,7 @@ def _roofs(above: Sequence[Roof], x: Scale, y: Scale) -> list[str]:
     return found
 
 
-def _line(kind: str, roof: Roof, ends: tuple[float, float, float, float], x: Scale, y: Scale) -> str:
+def _line(kind: str, roof: Roof, ends: tuple[float, float, float, float], x: LogAxis, y: LogAxis) -> str:
     x1, y1, x2, y2 = ends
     return (
         f'<line class="{kind}" x1="{x.at(x1):.1f}" y1="{y.at(y1):.1f}" x2="{x.at(x2):.1f}" '
@@ -190,7 +195,7 @@ def _line(kind: str, roof: Roof, ends: tuple[float, float, float, float], x: Sca
     )
 
 
-def _points(shown: Sequence[Point], x: Scale, y: Scale) -> list[str]:
+def _points(shown: Sequence[RooflinePoint], x: LogAxis, y: LogAxis) -> list[str]:
     """A mark each, and a line below the picture that says what it is."""
     found = []
     for i, point in enumerate(shown):
@@ -205,5 +210,5 @@ def _points(shown: Sequence[Point], x: Scale, y: Scale) -> list[str]:
     return found
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= 90 else text[:89] + "…"

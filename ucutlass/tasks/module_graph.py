@@ -12,6 +12,6 @@ def graph(file: str) -> dict[str, Any]:
     """
     from ucutlass.runtime.module.export import graph_of
     from ucutlass.runtime.module.graph import to_json
-    from ucutlass.runtime.module.operators import whole
+    from ucutlass.runtime.module.operators import counted_whole
 
-    return to_json(graph_of(file, whole))
+    return to_json(graph_of(file, counted_whole))

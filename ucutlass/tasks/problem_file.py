@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ucutlass.ir import Program
-    from ucutlass.runtime.module.reference import Case
+    from ucutlass.runtime.module.reference import OracleCase
 
 
 def look(source: str, file: str, mode: Any, precision: Any) -> dict[str, Any]:
     """`{"facts": ..}` as `ucutlass.runtime.module.signature` writes them, or `{"unusable": {code, why}}`."""
     from ucutlass.runtime.module import inspection as looking
-    from ucutlass.runtime.module.signature import Unusable, facts_to_json
+    from ucutlass.runtime.module.signature import Unusable, signature_to_json
 
     with _written(source) as path:
         try:
-            return {"facts": facts_to_json(looking.look(path, mode, precision))}
+            return {"facts": signature_to_json(looking.inspect_file(path, mode, precision))}
         except Unusable as error:
             return {"unusable": {"code": error.code, "why": error.why}}
 
@@ -92,7 +92,7 @@ def _written(source: str) -> Iterator[str]:
         yield str(path)
 
 
-def _apart(program: Program, names: Mapping[str, str], case: Case) -> str:
+def _apart(program: Program, names: Mapping[str, str], case: OracleCase) -> str:
     """Where the program's results differ from the module's; "" where they do not."""
     from ucutlass.reference import evaluate
     from ucutlass.reference.errors import CallError
@@ -109,7 +109,7 @@ def _apart(program: Program, names: Mapping[str, str], case: Case) -> str:
     return ""
 
 
-def _argument(decl: Any, key: str, case: Case) -> Any:
+def _argument(decl: Any, key: str, case: OracleCase) -> Any:
     from ucutlass.ir import ScalarType
     from ucutlass.reference.rounding import outer_dtype
 

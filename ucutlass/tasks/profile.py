@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ucutlass.advice.facts import Timing
+from ucutlass.advice.facts import TimingFacts
 
 if TYPE_CHECKING:
     from ucutlass.api import LoadedKernel
@@ -65,10 +65,10 @@ def timed(
     return found | (energy_of(launch, sets, timing.median, found["machine"]["uuid"]) if energy else {})
 
 
-def timing_of(answer: Mapping[str, Any]) -> Timing:
+def timing_of(answer: Mapping[str, Any]) -> TimingFacts:
     """The facts in what `timed` returned."""
     energy = answer.get("energy") or {}
-    return Timing(
+    return TimingFacts(
         seconds=answer["microseconds"] / 1e6,
         spread=answer["spread"],
         wall_seconds=answer["wall_microseconds"] / 1e6,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ucutlass.advice.edits import edit_to, neighbours
-from ucutlass.advice.facts import Facts, Tier, analytic
-from ucutlass.advice.finding import Evidence, Expected, Verdict
+from ucutlass.advice.facts import KernelFacts, Tier, analytic
+from ucutlass.advice.finding import Diagnosis, ExpectedRatio, Metric
 from ucutlass.kernels.gemm.candidate import candidate_of
 from ucutlass.kernels.gemm.planner import plan
 from ucutlass.kernels.gemm.rules.tiles import accumulators_per_thread
@@ -21,18 +21,18 @@ _ANALYTIC: Tier = "analytic"
 TIE, LESS_ENERGY = 0.01, 0.02
 
 
-def launch_bound(f: Facts) -> Verdict | None:
+def launch_bound(f: KernelFacts) -> Diagnosis | None:
     """Rule 21. No schedule mends it."""
     t = f.timing
     if t is not None and t.wall_seconds is not None:
         share = max(0.0, 1 - t.seconds / t.wall_seconds)
-        tier, evidence = _TIMING, Evidence("of the call outside the kernel", share, "%", ">", LAUNCH)
+        tier, evidence = _TIMING, Metric("of the call outside the kernel", share, "%", ">", LAUNCH)
     else:
         share = f.analytic.floor_share
-        tier, evidence = _ANALYTIC, Evidence("launch floor over the estimate", share, "%", ">", FLOOR)
+        tier, evidence = _ANALYTIC, Metric("launch floor over the estimate", share, "%", ">", FLOOR)
     if share <= evidence.threshold:
         return None
-    return Verdict(
+    return Diagnosis(
         tier,
         (evidence,),
         "starting the kernel costs as much as a good part of its work",
@@ -41,22 +41,22 @@ def launch_bound(f: Facts) -> Verdict | None:
     )
 
 
-def fp8_accumulation(f: Facts) -> Verdict | None:
+def fp8_accumulation(f: KernelFacts) -> Diagnosis | None:
     """Rule 17: said, never tuned."""
     problem = candidate_of(f.planned).problem
     if problem.lane.name not in ("e4m3", "e5m2") or candidate_of(f.planned).family != "sm90":
         return None
     held = accumulators_per_thread(candidate_of(f.planned))
-    return Verdict(
+    return Diagnosis(
         "analytic",
-        (Evidence("accumulators a thread, both sets", held, "", "=", held),),
+        (Metric("accumulators a thread, both sets", held, "", "=", held),),
         f"lane {problem.lane.name} adds partial sums into a second f32 set, which halves the largest tile",
         (),
         "how fp8 accumulates belongs to the algorithm: it is no tuning knob",
     )
 
 
-def power_limited(f: Facts) -> Verdict | None:
+def power_limited(f: KernelFacts) -> Diagnosis | None:
     """Rule 28: the clock fell, so the roof is lower than the data sheet's; fewer bytes leave more power."""
     t, c = f.timing, f.counters
     if t is None or t.clock is None or not t.start_clock or t.clock >= SLOWED * t.start_clock:
@@ -70,18 +70,18 @@ def power_limited(f: Facts) -> Verdict | None:
         new = analytic(p)
         return new.l2_bytes + new.dram_bytes < 0.9 * (a.l2_bytes + a.dram_bytes)
 
-    hope = Expected(t.clock / t.start_clock, 1.0, "at most the clock that was lost")
+    hope = ExpectedRatio(t.clock / t.start_clock, 1.0, "at most the clock that was lost")
     edits = neighbours(f, "tile", "cluster", keep=keep, pays=1.02, expected=hope)
-    return Verdict(
+    return Diagnosis(
         "timing",
-        (Evidence("clock over the start's", t.clock / t.start_clock, "%", "<", SLOWED),),
+        (Metric("clock over the start's", t.clock / t.start_clock, "%", "<", SLOWED),),
         f"power holds the clock at {t.clock / 1e6:.0f} MHz: the roof is that much lower",
         edits,
         "" if edits else "take the measured clock for the roof; no schedule here moves fewer bytes",
     )
 
 
-def less_energy(f: Facts) -> Verdict | None:
+def less_energy(f: KernelFacts) -> Diagnosis | None:
     """Rule 29: of two equally fast schedules, the one that takes fewer joules."""
     t = f.timing
     if t is None or t.joules is None:
@@ -100,10 +100,10 @@ def less_energy(f: Facts) -> Verdict | None:
     made = plan(f.problem, p.sizes, candidate_of(p).arch, p.device, rival.request)
     if not isinstance(made, Planned):
         return None
-    measured = Expected(1 - TIE, 1 + TIE, "measured beside this one")
-    return Verdict(
+    measured = ExpectedRatio(1 - TIE, 1 + TIE, "measured beside this one")
+    return Diagnosis(
         "timing",
-        (Evidence("energy of the other schedule", joules / t.joules, "%", "<", 1 - LESS_ENERGY),),
+        (Metric("energy of the other schedule", joules / t.joules, "%", "<", 1 - LESS_ENERGY),),
         f"another schedule takes the same time and {1 - joules / t.joules:.0%} less energy",
         (edit_to(f, made, measured),),
     )

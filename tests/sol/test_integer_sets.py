@@ -10,30 +10,30 @@ from hypothesis import strategies as st
 
 from ucutlass.sol import counting
 from ucutlass.sol.counting import count
-from ucutlass.sol.regions import (
+from ucutlass.sol.integer_sets import (
     EMPTY,
     FULL,
-    Linear,
-    Piece,
-    Region,
-    both,
-    either,
+    BasicSet,
+    IntegerSet,
+    LinearExpr,
+    constrained,
+    intersection,
     linear,
     project,
     rename,
+    union,
     variable,
-    where,
 )
 
 EXTENTS = {"A": 5, "B": 4, "C": 3, "D": 6}
 DIMS = tuple(EXTENTS)
 
 
-def value(condition: Linear, point: dict[str, int]) -> int:
+def value(condition: LinearExpr, point: dict[str, int]) -> int:
     return condition.constant + sum(c * point[v] for v, c in condition.terms)
 
 
-def holds(piece: Piece, point: dict[str, int]) -> bool:
+def holds(piece: BasicSet, point: dict[str, int]) -> bool:
     return any(
         all(value(c, full) >= 0 for c in piece.atleast) and all(value(c, full) == 0 for c in piece.equal)
         for inner in product(*(range(n) for n in piece.inner))
@@ -41,7 +41,7 @@ def holds(piece: Piece, point: dict[str, int]) -> bool:
     )
 
 
-def points(region: Region, dims: tuple[str, ...] = DIMS) -> set[tuple[int, ...]]:
+def points(region: IntegerSet, dims: tuple[str, ...] = DIMS) -> set[tuple[int, ...]]:
     """The points over `dims`, all other coordinates 0: regions here must not use others."""
     return {
         at
@@ -57,7 +57,7 @@ conditions = st.builds(
 )
 regions = st.lists(
     st.builds(
-        lambda a, e: where(a, e)[0], st.lists(conditions, max_size=3), st.lists(conditions, max_size=1)
+        lambda a, e: constrained(a, e)[0], st.lists(conditions, max_size=3), st.lists(conditions, max_size=1)
     ),
     min_size=1,
     max_size=2,
@@ -65,23 +65,23 @@ regions = st.lists(
 
 
 @given(regions)
-def test_counts_are_those_of_brute_force(region: Region) -> None:
+def test_counts_are_those_of_brute_force(region: IntegerSet) -> None:
     assert count(region, DIMS, EXTENTS) == len(points(region))
 
 
 @given(regions, regions)
-def test_intersections(left: Region, right: Region) -> None:
-    assert points(both(left, right, EXTENTS)) == points(left) & points(right)
+def test_intersections(left: IntegerSet, right: IntegerSet) -> None:
+    assert points(intersection(left, right, EXTENTS)) == points(left) & points(right)
 
 
 @given(regions, regions)
-def test_unions(left: Region, right: Region) -> None:
-    assert points(either(left, right, EXTENTS)) == points(left) | points(right)
+def test_unions(left: IntegerSet, right: IntegerSet) -> None:
+    assert points(union(left, right, EXTENTS)) == points(left) | points(right)
 
 
 @given(regions, st.sets(st.sampled_from(DIMS), min_size=1, max_size=3))
 @settings(max_examples=200)
-def test_projections(region: Region, away: set[str]) -> None:
+def test_projections(region: IntegerSet, away: set[str]) -> None:
     kept = tuple(d for d in DIMS if d not in away)
     wanted = {tuple(p[DIMS.index(d)] for d in kept) for p in points(region)}
     shadow = project(region, away, EXTENTS)
@@ -90,7 +90,7 @@ def test_projections(region: Region, away: set[str]) -> None:
 
 
 @given(regions, st.integers(1, 40))
-def test_blocks_count_never_too_much(region: Region, cells: int) -> None:
+def test_blocks_count_never_too_much(region: IntegerSet, cells: int) -> None:
     before, counting.CELLS = counting.CELLS, cells
     try:
         assert count(region, DIMS, EXTENTS) <= len(points(region))
@@ -99,26 +99,26 @@ def test_blocks_count_never_too_much(region: Region, cells: int) -> None:
 
 
 def test_names_change_all_at_once() -> None:
-    region = where([variable("A").plus(variable("B"), -2)])
-    assert rename(region, {"A": "B", "B": "A"}) == where([variable("B").plus(variable("A"), -2)])
+    region = constrained([variable("A").plus(variable("B"), -2)])
+    assert rename(region, {"A": "B", "B": "A"}) == constrained([variable("B").plus(variable("A"), -2)])
 
 
 def test_what_always_holds_is_everything_and_what_never_does_is_nothing() -> None:
-    assert both(FULL, where([variable("A")]), EXTENTS) in (FULL, where([variable("A")]))
-    assert project(where([variable("A").plus(variable("B"))]), ["A"], EXTENTS) == FULL
-    assert either(where([linear([("A", -1)], -1)]), EMPTY, EXTENTS) == EMPTY
+    assert intersection(FULL, constrained([variable("A")]), EXTENTS) in (FULL, constrained([variable("A")]))
+    assert project(constrained([variable("A").plus(variable("B"))]), ["A"], EXTENTS) == FULL
+    assert union(constrained([linear([("A", -1)], -1)]), EMPTY, EXTENTS) == EMPTY
 
 
 @pytest.mark.parametrize("n", [1, 7, 4096, 100_000])
 def test_a_triangle_is_counted_by_the_formula(n: int) -> None:
-    region = where([variable("L").plus(variable("S"), -1)])
+    region = constrained([variable("L").plus(variable("S"), -1)])
     assert count(region, ("L", "S"), {"L": n, "S": n}) == n * (n + 1) // 2
 
 
 def test_a_large_pyramid_comes_within_a_percent() -> None:
     """tril(a) @ tril(b) of 8192: n <= k <= m."""
     n = 8192
-    chain = where([variable("M").plus(variable("K"), -1), variable("K").plus(variable("N"), -1)])
+    chain = constrained([variable("M").plus(variable("K"), -1), variable("K").plus(variable("N"), -1)])
     exact = n * (n + 1) * (n + 2) // 6
     got = count(chain, ("M", "K", "N"), dict.fromkeys("MKN", n))
     assert 0.99 * exact < got <= exact
@@ -132,7 +132,7 @@ def test_what_cannot_be_taken_in_blocks_is_counted_in_parts(
     monkeypatch.setattr(counting, "CELLS", 64)
     monkeypatch.setattr(counting, "PARTS", parts)
     extents = {"L": 1000, "P": 600, "Q": 2}
-    region = project(where(equal=[linear([("L", 1), ("P", -2), ("Q", -4)])]), ["P", "Q"], extents)
+    region = project(constrained(equal=[linear([("L", 1), ("P", -2), ("Q", -4)])]), ["P", "Q"], extents)
     assert count(region, ("L",), extents) == wanted
 
 
@@ -150,7 +150,7 @@ def test_strided_windows_are_counted_as_one_by_one(
     """The points of `x[stride*H = step*P - R + offset]` that exist, without walking P."""
     extents = {"P": p, "R": r, "H": h}
     tie = linear([("H", -stride), ("P", step), ("R", -1)], offset)
-    region = project(where(equal=[tie]), ["H"], extents)
+    region = project(constrained(equal=[tie]), ["H"], extents)
     wanted = sum(
         (step * i - j + offset) % stride == 0 and 0 <= (step * i - j + offset) // stride < h
         for i in range(p)
@@ -162,6 +162,6 @@ def test_strided_windows_are_counted_as_one_by_one(
 def test_a_strided_window_over_a_long_axis_is_counted_exactly() -> None:
     n = 10**8
     extents = {"P": 2 * n, "R": 3, "H": n}
-    region = project(where(equal=[linear([("H", -2), ("P", 1), ("R", -1)], 1)]), ["H"], extents)
+    region = project(constrained(equal=[linear([("H", -2), ("P", 1), ("R", -1)], 1)]), ["H"], extents)
     # R = 0 and 2 meet every odd P; R = 0 with P = 2n - 1 is at H = n, outside; R = 1 every even one.
     assert count(region, ("P", "R"), extents) == 3 * n - 1

@@ -20,7 +20,7 @@ from ucutlass.reference.rounding import round_float
 _NEVER_NEGATIVE = frozenset({"abs", "relu", "exp", "sqrt", "rsqrt", "sigmoid", "softplus"})
 
 
-def lowest(node: Value) -> float:
+def lower_bound(node: Value) -> float:
     """What neither the node's reference nor an honest kernel's number for it lies below; -inf where nothing
     is known. NaN may always be."""
     known: dict[Value, float] = {}

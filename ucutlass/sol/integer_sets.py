@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 Extents: TypeAlias = Mapping[str, int]
 
-MOST_PIECES = 4
+MOST_BASIC_SETS = 4
 MOST_CONDITIONS = 24
 """Beyond these a region is cut down to a part of itself, so that counts stay lower bounds."""
 _MOST_KEPT = 2 * MOST_CONDITIONS
@@ -24,7 +24,7 @@ _MOST_KEPT = 2 * MOST_CONDITIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearExpr:
     """`sum(c * v for v, c in terms) + constant`; names in order, no zero coefficient."""
 
     terms: tuple[tuple[str, int], ...]
@@ -33,23 +33,23 @@ class Linear:
     def coefficient(self, name: str) -> int:
         return next((c for v, c in self.terms if v == name), 0)
 
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
+    def plus(self, other: LinearExpr, factor: int = 1) -> LinearExpr:
         """`self + factor * other`."""
         return linear(
             chain(self.terms, ((v, factor * c) for v, c in other.terms)),
             self.constant + factor * other.constant,
         )
 
-    def times(self, factor: int) -> Linear:
+    def times(self, factor: int) -> LinearExpr:
         return linear(((v, factor * c) for v, c in self.terms), factor * self.constant)
 
-    def renamed(self, names: Mapping[str, str]) -> Linear:
+    def renamed(self, names: Mapping[str, str]) -> LinearExpr:
         return linear(((names.get(v, v), c) for v, c in self.terms), self.constant)
 
-    def put(self, name: str, value: Linear) -> Linear:
+    def put(self, name: str, value: LinearExpr) -> LinearExpr:
         """`value` in the place of a variable."""
         factor = self.coefficient(name)
-        rest = Linear(tuple(t for t in self.terms if t[0] != name), self.constant)
+        rest = LinearExpr(tuple(t for t in self.terms if t[0] != name), self.constant)
         return rest.plus(value, factor) if factor else self
 
     def span(self, extents: Extents) -> tuple[int, int]:
@@ -61,129 +61,129 @@ class Linear:
         )
 
 
-def linear(terms: Iterable[tuple[str, int]], constant: int = 0) -> Linear:
+def linear(terms: Iterable[tuple[str, int]], constant: int = 0) -> LinearExpr:
     """The sum of these terms, in normal form."""
     total: dict[str, int] = {}
     for name, factor in terms:
         total[name] = total.get(name, 0) + factor
-    return Linear(tuple(sorted((v, c) for v, c in total.items() if c)), constant)
+    return LinearExpr(tuple(sorted((v, c) for v, c in total.items() if c)), constant)
 
 
-def variable(name: str) -> Linear:
-    return Linear(((name, 1),), 0)
+def variable(name: str) -> LinearExpr:
+    return LinearExpr(((name, 1),), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BasicSet:
     """The points for which inner variables exist such that every `atleast` is >= 0 and every
     `equal` is 0. Inner variable i is called `?i` and has extent `inner[i]`."""
 
-    atleast: frozenset[Linear] = frozenset()
-    equal: frozenset[Linear] = frozenset()
+    atleast: frozenset[LinearExpr] = frozenset()
+    equal: frozenset[LinearExpr] = frozenset()
     inner: tuple[int, ...] = ()
 
     @property
-    def conditions(self) -> tuple[Linear, ...]:
+    def conditions(self) -> tuple[LinearExpr, ...]:
         return (*self.atleast, *self.equal)
 
     def extents(self, outer: Extents) -> dict[str, int]:
-        return {**outer, **{_inner(i): n for i, n in enumerate(self.inner)}}
+        return {**outer, **{_inner_name(i): n for i, n in enumerate(self.inner)}}
 
-    def renamed(self, names: Mapping[str, str]) -> Piece:
-        return Piece(
+    def renamed(self, names: Mapping[str, str]) -> BasicSet:
+        return BasicSet(
             frozenset(c.renamed(names) for c in self.atleast),
             frozenset(c.renamed(names) for c in self.equal),
             self.inner,
         )
 
 
-Region: TypeAlias = tuple[Piece, ...]
+IntegerSet: TypeAlias = tuple[BasicSet, ...]
 
-FULL: Region = (Piece(),)
-EMPTY: Region = ()
+FULL: IntegerSet = (BasicSet(),)
+EMPTY: IntegerSet = ()
 
 
-def _inner(i: int) -> str:
+def _inner_name(i: int) -> str:
     return f"?{i}"
 
 
-def where(atleast: Iterable[Linear] = (), equal: Iterable[Linear] = ()) -> Region:
+def constrained(atleast: Iterable[LinearExpr] = (), equal: Iterable[LinearExpr] = ()) -> IntegerSet:
     """The points that meet these conditions."""
-    return (Piece(frozenset(atleast), frozenset(equal)),)
+    return (BasicSet(frozenset(atleast), frozenset(equal)),)
 
 
-def both(left: Region, right: Region, extents: Extents) -> Region:
+def intersection(left: IntegerSet, right: IntegerSet, extents: Extents) -> IntegerSet:
     """The intersection."""
     if left in (FULL, right):
         return right
     if right == FULL:
         return left
-    return _tidy((_conjoin(a, b) for a in left for b in right), extents)
+    return _coalesce((_conjoin(a, b) for a in left for b in right), extents)
 
 
-def either(left: Region, right: Region, extents: Extents) -> Region:
+def union(left: IntegerSet, right: IntegerSet, extents: Extents) -> IntegerSet:
     """The union."""
     if FULL in (left, right):
         return FULL
     if left == right:
         return left
-    return _tidy((*left, *right), extents)
+    return _coalesce((*left, *right), extents)
 
 
-def rename(region: Region, names: Mapping[str, str]) -> Region:
+def rename(region: IntegerSet, names: Mapping[str, str]) -> IntegerSet:
     """The region with other names for its variables, all changed at once."""
     return tuple(p.renamed(names) for p in region)
 
 
-def project(region: Region, away: Iterable[str], extents: Extents) -> Region:
+def project(region: IntegerSet, away: Iterable[str], extents: Extents) -> IntegerSet:
     """The points for which coordinates along `away` exist that lie in the region."""
     used = {v for piece in region for c in piece.conditions for v, _ in c.terms}
     gone = tuple(v for v in away if v in used)
-    return _tidy((_hide(p, gone, extents) for p in region), extents) if gone else region
+    return _coalesce((_existential(p, gone, extents) for p in region), extents) if gone else region
 
 
-def tidied(region: Region, extents: Extents) -> Region:
+def coalesced(region: IntegerSet, extents: Extents) -> IntegerSet:
     """The same points in as few pieces, conditions and inner variables as is seen to do."""
-    return _tidy(region, extents)
+    return _coalesce(region, extents)
 
 
-def _conjoin(a: Piece, b: Piece) -> Piece:
-    shift = {_inner(i): _inner(i + len(a.inner)) for i in range(len(b.inner))}
+def _conjoin(a: BasicSet, b: BasicSet) -> BasicSet:
+    shift = {_inner_name(i): _inner_name(i + len(a.inner)) for i in range(len(b.inner))}
     other = b.renamed(shift)
-    return Piece(a.atleast | other.atleast, a.equal | other.equal, a.inner + b.inner)
+    return BasicSet(a.atleast | other.atleast, a.equal | other.equal, a.inner + b.inner)
 
 
-def _hide(piece: Piece, away: tuple[str, ...], extents: Extents) -> Piece:
+def _existential(piece: BasicSet, away: tuple[str, ...], extents: Extents) -> BasicSet:
     used = {v for c in piece.conditions for v, _ in c.terms}
     hidden = [v for v in away if v in used]
-    names = {v: _inner(len(piece.inner) + i) for i, v in enumerate(hidden)}
+    names = {v: _inner_name(len(piece.inner) + i) for i, v in enumerate(hidden)}
     made = piece.renamed(names)
-    return Piece(made.atleast, made.equal, piece.inner + tuple(extents[v] for v in hidden))
+    return BasicSet(made.atleast, made.equal, piece.inner + tuple(extents[v] for v in hidden))
 
 
-def _tidy(pieces: Iterable[Piece], extents: Extents) -> Region:
+def _coalesce(pieces: Iterable[BasicSet], extents: Extents) -> IntegerSet:
     """Simplified pieces, each once and none inside another that is seen to hold it."""
-    found: list[Piece] = []
+    found: list[BasicSet] = []
     for piece in pieces:
         simple = simplify(piece, extents)
-        if simple == Piece():
+        if simple == BasicSet():
             return FULL
         if simple is None or len(simple.conditions) > _MOST_KEPT:
             continue
-        if any(_inside(simple, kept) for kept in found):
+        if any(_contains(simple, kept) for kept in found):
             continue
-        found = [kept for kept in found if not _inside(kept, simple)] + [simple]
-    return tuple(found[:MOST_PIECES])
+        found = [kept for kept in found if not _contains(kept, simple)] + [simple]
+    return tuple(found[:MOST_BASIC_SETS])
 
 
-def _inside(small: Piece, large: Piece) -> bool:
+def _contains(small: BasicSet, large: BasicSet) -> bool:
     return not large.inner and large.atleast <= small.atleast and large.equal <= small.equal
 
 
 # --- one piece ---------------------------------------------------------------------
 
 
-def simplify(piece: Piece, extents: Extents) -> Piece | None:
+def simplify(piece: BasicSet, extents: Extents) -> BasicSet | None:
     """The same points with fewer conditions and inner variables; None for no points at all."""
     while True:
         plain = _drop(piece, extents)
@@ -195,7 +195,7 @@ def simplify(piece: Piece, extents: Extents) -> Piece | None:
         piece = eliminated
 
 
-def _drop(piece: Piece, extents: Extents) -> Piece | None:
+def _drop(piece: BasicSet, extents: Extents) -> BasicSet | None:
     """Without conditions that always hold; None where one never does."""
     known = piece.extents(extents)
     atleast, equal = set(), set()
@@ -212,20 +212,20 @@ def _drop(piece: Piece, extents: Extents) -> Piece | None:
             return None
         if condition.terms:
             equal.add(condition)
-    return Piece(frozenset(atleast), frozenset(equal), piece.inner)
+    return BasicSet(frozenset(atleast), frozenset(equal), piece.inner)
 
 
-def _eliminate(piece: Piece, extents: Extents) -> Piece | None:
+def _eliminate(piece: BasicSet, extents: Extents) -> BasicSet | None:
     """One inner variable fewer, where that is exact over whole numbers; None where it is not."""
     for i, extent in enumerate(piece.inner):
-        name = _inner(i)
+        name = _inner_name(i)
         equal = sorted((c for c in piece.equal if c.coefficient(name)), key=repr)
         unit = next((c for c in equal if abs(c.coefficient(name)) == 1), None)
         if unit is not None:
             # c * v + rest = 0 with c = 1 or -1 says v = -c * rest.
             value = unit.plus(variable(name), -unit.coefficient(name)).times(-unit.coefficient(name))
             bounds = {value, linear((), extent - 1).plus(value, -1)}
-            return Piece(
+            return BasicSet(
                 frozenset(c.put(name, value) for c in piece.atleast | bounds),
                 frozenset(c.put(name, value) for c in piece.equal - {unit}),
                 piece.inner,
@@ -237,7 +237,7 @@ def _eliminate(piece: Piece, extents: Extents) -> Piece | None:
     return None
 
 
-def _fourier_motzkin(piece: Piece, name: str, extents: Extents) -> Piece | None:
+def _fourier_motzkin(piece: BasicSet, name: str, extents: Extents) -> BasicSet | None:
     """Every lower limit of a variable against every upper one; exact if one side's factors are all 1."""
     bounds = {variable(name), linear(((name, -1),), piece.extents(extents)[name] - 1)}
     lower = [c for c in piece.atleast | bounds if c.coefficient(name) > 0]
@@ -251,19 +251,19 @@ def _fourier_motzkin(piece: Piece, name: str, extents: Extents) -> Piece | None:
         for low in lower
         for high in upper
     )
-    made = Piece(rest | pairs, piece.equal, piece.inner)
-    return None if too_far(made.atleast, piece.extents(extents)) else made
+    made = BasicSet(rest | pairs, piece.equal, piece.inner)
+    return None if overflows(made.atleast, piece.extents(extents)) else made
 
 
-def too_far(conditions: Iterable[Linear], extents: Extents) -> bool:
+def overflows(conditions: Iterable[LinearExpr], extents: Extents) -> bool:
     """Whether a condition's value may leave what 64-bit arithmetic holds."""
     return any(max(map(abs, c.span(extents))) > 2**60 for c in conditions)
 
 
-def _renumbered(piece: Piece) -> Piece:
+def _renumbered(piece: BasicSet) -> BasicSet:
     """Inner variables that no condition uses are gone: each can be 0."""
     used = {v for c in piece.conditions for v, _ in c.terms}
-    kept = [i for i in range(len(piece.inner)) if _inner(i) in used]
-    names = {_inner(i): _inner(k) for k, i in enumerate(kept)}
+    kept = [i for i in range(len(piece.inner)) if _inner_name(i) in used]
+    names = {_inner_name(i): _inner_name(k) for k, i in enumerate(kept)}
     made = piece.renamed(names)
-    return Piece(made.atleast, made.equal, tuple(piece.inner[i] for i in kept))
+    return BasicSet(made.atleast, made.equal, tuple(piece.inner[i] for i in kept))

@@ -8,7 +8,7 @@ import torch
 from tests.reference.counting import counted
 from ucutlass import frontend, ir
 from ucutlass.reference import expect
-from ucutlass.reference.order import sources, steps
+from ucutlass.reference.liveness import sources, steps
 
 
 def kernel(text: str) -> ir.Kernel:

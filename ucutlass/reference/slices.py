@@ -23,7 +23,7 @@ from ucutlass.ir.traversal import walk
 from ucutlass.reference.binding import shape_of
 from ucutlass.reference.expect import Expected, expect, expect_in
 from ucutlass.reference.interpreter import Argument, open_call, sizes_of
-from ucutlass.reference.order import steps
+from ucutlass.reference.liveness import steps
 
 VALUES = 2**28
 """Values of a program's nodes together, of which a reference is made at once: less than 10 GiB with what lies
@@ -34,7 +34,7 @@ NOTHING: Sizes = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ResultShape:
     """What is stored; the name is "" for the single unnamed result."""
 
     name: str
@@ -43,7 +43,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ReferenceSlice:
     """A slice of each result from `start`, along that result's axis of `axes`; the whole where there are
     none."""
 
@@ -65,50 +65,54 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class ExpectedResults:
     """What a call must give: `parts` makes the slices anew each time, but holds a whole."""
 
-    results: tuple[Result, ...]
-    parts: Callable[[], Iterable[Part]]
+    results: tuple[ResultShape, ...]
+    parts: Callable[[], Iterable[ReferenceSlice]]
 
 
-def known(expected: Sequence[Expected]) -> Wanted:
+def whole_results(expected: Sequence[Expected]) -> ExpectedResults:
     """References that are there already."""
-    whole = (Part(tuple(expected)),)
-    return Wanted(tuple(Result(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: whole)
+    whole = (ReferenceSlice(tuple(expected)),)
+    return ExpectedResults(
+        tuple(ResultShape(e.name, e.elem, tuple(e.reference.shape)) for e in expected), lambda: whole
+    )
 
 
-def wanted(
+def expected_results(
     program: ir.Program, arguments: Sequence[Argument], around: Sizes = NOTHING, most: int = VALUES
-) -> Wanted:
+) -> ExpectedResults:
     """The references for a call, in slices where the values of all are more than `most` and a dimension can
     be sliced. The arguments must stay as they are. `around` as in `binding.bind`. Raises as `evaluate`
     does; a pipeline's is whole."""
     if not isinstance(program, ir.Kernel):
-        return known(expect(program, arguments))
+        return whole_results(expect(program, arguments))
     sizes = sizes_of(program, arguments, around)
     count = math.ceil(values(program, sizes) / most)
     found = _widest(program, sizes, count) if count > 1 else None
     if found is None:
-        return known(expect_in(program, arguments, around))
+        return whole_results(expect_in(program, arguments, around))
     open_call(program, arguments, around)  # whatever is wrong with the arguments is said now
-    results = tuple(Result(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
-    return Wanted(results, lambda: _slices(program, arguments, around, found, sizes[found], count))
+    results = tuple(ResultShape(r.name, r.type.elem, shape_of(r.type, sizes)) for r in program.results)
+    return ExpectedResults(results, lambda: _slices(program, arguments, around, found, sizes[found], count))
 
 
 def _slices(
     kernel: ir.Kernel, arguments: Sequence[Argument], around: Sizes, dim: str, extent: int, count: int
-) -> Iterator[Part]:
+) -> Iterator[ReferenceSlice]:
     step = math.ceil(extent / min(count, extent))
     axes = tuple(a for r in kernel.results if (a := _axis(r.type, dim)) is not None)
     for start in range(0, extent, step):
         length = min(step, extent - start)
-        given = [_cut(a, p.type, dim, start, length) for a, p in zip(arguments, kernel.params, strict=True)]
+        given = [
+            _sliced(a, p.type, dim, start, length) for a, p in zip(arguments, kernel.params, strict=True)
+        ]
         inner = {name: n for name, n in around.items() if name != dim}
-        yield Part(expect_in(kernel, given, inner), axes, start)
+        yield ReferenceSlice(expect_in(kernel, given, inner), axes, start)
 
 
-def _cut(argument: Argument, kind: ir.ParamType, dim: str, start: int, length: int) -> Argument:
+def _sliced(argument: Argument, kind: ir.ParamType, dim: str, start: int, length: int) -> Argument:
     axis = _axis(kind, dim)
     if axis is None or not isinstance(argument, Tensor):
         return argument
@@ -145,7 +149,7 @@ def separable(kernel: ir.Kernel) -> frozenset[str]:
     kinds = [p.type for p in kernel.params if isinstance(p.type, ir.TensorType)]
     stored = [r.type for r in kernel.results]
     nodes = walk(*(r.value for r in kernel.results), *kernel.requires)
-    touched = {d for node in nodes for d in _touched(node)}
+    touched = {d for node in nodes for d in _coupled_dims(node)}
     for name, extent in kernel.dims.items():
         touched |= set() if extent == extents.Free(name) else {name, *extents.names(extent)}
     for kind in (*kinds, *stored):
@@ -157,7 +161,7 @@ def separable(kernel: ir.Kernel) -> frozenset[str]:
     return common - touched
 
 
-def _touched(node: ir.Value) -> Iterable[str]:
+def _coupled_dims(node: ir.Value) -> Iterable[str]:
     """Dimensions of which a node's element looks at more than its own coordinate."""
     match node:
         case ir.Size(extent=extent):

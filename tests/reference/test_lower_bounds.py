@@ -10,7 +10,7 @@ import torch
 from ucutlass import frontend, ir
 from ucutlass.ir import Apply
 from ucutlass.reference import expect
-from ucutlass.reference.lowest import lowest
+from ucutlass.reference.lower_bounds import lower_bound
 
 NORM = """
 fn norm[N](x) {
@@ -51,11 +51,11 @@ def value(expression: str) -> ir.Value:
     ],
 )
 def test_signs_are_known(expression: str, least: float) -> None:
-    assert lowest(value(expression)) == least
+    assert lower_bound(value(expression)) == least
 
 
 def test_a_constant_is_the_lower_of_its_two_forms() -> None:
-    least = lowest(value("x * x + 1e-5"))
+    least = lower_bound(value("x * x + 1e-5"))
     assert least == min(1e-5, float(torch.tensor(1e-5, dtype=torch.float32)))
 
 
@@ -64,7 +64,7 @@ def test_shared_values_are_looked_at_once() -> None:
     node = value("exp(x)")
     for _ in range(60):
         node = Apply("add", (node, node), node.elem, node.dims)
-    assert lowest(node) == 0.0
+    assert lower_bound(node) == 0.0
 
 
 def test_a_norm_of_what_is_hardly_known_is_bounded_all_the_same() -> None:

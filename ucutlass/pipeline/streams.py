@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_LANES = 4
+MOST_STREAMS = 4
 """Streams that a call spreads over: each costs events, and few stages are small enough to share a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StreamSlot:
     """Where and when a step runs. `waits` are steps on other lanes; `forks`: it is the first of a side
     lane, which waits for what the caller's stream held before the call; `records`: another lane waits
     for it."""
@@ -27,35 +27,37 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class StreamAssignment:
     """`turns` by step; `count` lanes; `joins` are the side lanes that lane 0 must wait for at the end.
     `before[i]` holds every step that has ended when step i begins."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[StreamSlot, ...]
     count: int
     joins: tuple[int, ...]
     before: tuple[frozenset[int], ...]
 
 
-def lanes(after: Sequence[frozenset[int]], home: Sequence[bool], most: int = MOST_LANES) -> Lanes:
+def assign_streams(
+    after: Sequence[frozenset[int]], home: Sequence[bool], most: int = MOST_STREAMS
+) -> StreamAssignment:
     """Lanes for steps in their order. `after[i]`: the earlier steps that step i needs; `home[i]`: it
     must run on lane 0. With `most` 1 all run there, in order."""
-    needs = _closure(after)
+    needs = _transitive_closure(after)
     placed: list[int] = []
     for step, all_needed in enumerate(needs):
         alone = home[step] or most == 1
-        placed.append(0 if alone else _lane(placed, after[step], all_needed, most))
-    return _turns(after, placed)
+        placed.append(0 if alone else _stream(placed, after[step], all_needed, most))
+    return _slots(after, placed)
 
 
-def _closure(after: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+def _transitive_closure(after: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     found: list[frozenset[int]] = []
     for direct in after:
         found.append(direct.union(*(found[d] for d in direct)))
     return found
 
 
-def _lane(placed: Sequence[int], direct: frozenset[int], needs: frozenset[int], most: int) -> int:
+def _stream(placed: Sequence[int], direct: frozenset[int], needs: frozenset[int], most: int) -> int:
     """A lane on which this step waits for nothing that it does not need: of those whose last step it
     needs the one with the fewest events, else a new one."""
     last = {lane: step for step, lane in enumerate(placed)}
@@ -66,7 +68,7 @@ def _lane(placed: Sequence[int], direct: frozenset[int], needs: frozenset[int], 
     return unused if unused is not None else min(last, key=lambda lane: last[lane])
 
 
-def _turns(after: Sequence[frozenset[int]], placed: Sequence[int]) -> Lanes:
+def _slots(after: Sequence[frozenset[int]], placed: Sequence[int]) -> StreamAssignment:
     count = max(placed, default=0) + 1
     known: list[frozenset[int]] = [frozenset()] * count  # what has ended where each lane stands
     begun = [lane == 0 for lane in range(count)]
@@ -87,7 +89,7 @@ def _turns(after: Sequence[frozenset[int]], placed: Sequence[int]) -> Lanes:
         before.append(seen)
         known[lane] = seen | {step}
     recorded = {w for ws in waits for w in ws}
-    turns = tuple(Turn(lane, waits[i], forks[i], i in recorded) for i, lane in enumerate(placed))
+    turns = tuple(StreamSlot(lane, waits[i], forks[i], i in recorded) for i, lane in enumerate(placed))
     tails = {lane: step for step, lane in enumerate(placed)}
     joins = tuple(lane for lane in range(1, count) if tails[lane] not in known[0])
-    return Lanes(turns, count, joins, tuple(before))
+    return StreamAssignment(turns, count, joins, tuple(before))

@@ -36,16 +36,16 @@ from ucutlass.ir.elements import BOOL, E4M3, E5M2, F32, F64, I32, Element
 from ucutlass.ir.functions import FUNCTIONS
 from ucutlass.reference import reductions
 from ucutlass.reference.accumulation import dot_radius, from_operands
+from ucutlass.reference.chunks import in_chunks
 from ucutlass.reference.contract import Operand
-from ucutlass.reference.forms import FAST_UNITS
-from ucutlass.reference.interpreter import operand
-from ucutlass.reference.lowest import lowest
-from ucutlass.reference.named import Named
-from ucutlass.reference.nodes import Call, dot_in_range, dot_total, step, unwrapped
-from ucutlass.reference.order import steps, unrealised
-from ucutlass.reference.pieces import in_pieces
-from ucutlass.reference.radius import UNIT, Bounded, extremes, finite, rounding, settle
-from ucutlass.reference.reading import gather
+from ucutlass.reference.fast_math import FAST_UNITS
+from ucutlass.reference.indexing import gather
+from ucutlass.reference.interpreter import dot_operand
+from ucutlass.reference.liveness import steps, unrealised
+from ucutlass.reference.lower_bounds import lower_bound
+from ucutlass.reference.named_tensor import Named
+from ucutlass.reference.nodes import KernelCall, dot_in_range, dot_total, step, unwrapped
+from ucutlass.reference.radius import UNIT, Bounded, bounded, extremes, finite, rounding
 from ucutlass.reference.rounding import FORMATS, RANGES, cast, overflow_of
 
 EXACT: frozenset[str] = frozenset(
@@ -93,16 +93,16 @@ digit missing here moves the value there by its square only."""
 
 
 STEEP: frozenset[str] = frozenset({"divide", "log", "log1p", "pow", "power", "rsqrt", "sqrt"})
-"""Functions with an edge, at which an interval ends where its argument does (`ucutlass.reference.lowest`)."""
+"""Functions with an edge, at which an interval ends where its argument does (`ucutlass.reference.lower_bounds`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
     """A call whose parameters may be inexact: `radii[i]` over the value's data, None: exact.
     `lenient` holds the values that may use fast forms, `early` the casts of a softmax that may be rounded
-    before they are divided by their row's sum (`ucutlass.reference.forms`)."""
+    before they are divided by their row's sum (`ucutlass.reference.fast_math`)."""
 
-    call: Call
+    call: KernelCall
     radii: Sequence[Tensor | None]
     lenient: frozenset[Value] = frozenset()
     early: frozenset[Value] = frozenset()
@@ -113,13 +113,13 @@ def analyse(roots: Sequence[Value], inputs: Inputs) -> list[Bounded]:
     use."""
     known: dict[Value, Bounded] = {}
     for node, ending in steps(roots):
-        known[node] = _rule(node, inputs, known.__getitem__)
+        known[node] = _bounded(node, inputs, known.__getitem__)
         for value in ending:
             del known[value]
     return [known[root] for root in roots]
 
 
-def _rule(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bounded:
+def _bounded(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bounded:
     if isinstance(node, Dot):
         return _dot(node, inputs.call, known)
     parts = [known(c) for c in children(node)]
@@ -133,17 +133,17 @@ def _rule(node: Value, inputs: Inputs, known: Callable[[Value], Bounded]) -> Bou
         case Constant():
             if value.data.dtype != torch.float64:
                 return Bounded(value, None)
-            return settle(value, rounding(value.data))
+            return bounded(value, rounding(value.data))
         case Apply():
-            return settle(value, _apply(node, parts, value, node in inputs.lenient))
+            return bounded(value, _apply(node, parts, value, node in inputs.lenient))
         case Cast() if node in inputs.early:
-            return settle(value, _rounded_early(node, parts[0], value.data))
+            return bounded(value, _rounded_early(node, parts[0], value.data))
         case Cast():
-            return settle(value, cast_radius(parts[0], value.data, node.elem))
+            return bounded(value, cast_radius(parts[0], value.data, node.elem))
         case Read() | Gather():
-            return _moved(node, parts, value, inputs.call)
+            return _movement(node, parts, value, inputs.call)
         case _:
-            return settle(value, reductions.radius(node, parts, value))
+            return bounded(value, reductions.radius(node, parts, value))
 
 
 def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
@@ -160,7 +160,7 @@ def cast_radius(part: Bounded, centre: Tensor, elem: Element) -> Tensor | None:
         far = farthest([cast(end, elem) for end in ends], centre)
         return far.masked_fill_(radius.isinf(), torch.inf) if elem in (E4M3, E5M2) else far
 
-    return in_pieces(farther, centre.shape, part.value.data, part.radius, centre)
+    return in_chunks(farther, centre.shape, part.value.data, part.radius, centre)
 
 
 def _rounded_early(node: Cast, part: Bounded, centre: Tensor) -> Tensor:
@@ -199,17 +199,17 @@ def _apply(node: Apply, parts: Sequence[Bounded], value: Named, lenient: bool) -
     radii = _widened(node, args, radii)
     unknown = node.function != "where" and any(p.unknown for p in parts)
     if all(r is None for r in radii):
-        radius = _own(node, value.data, None, lenient)
+        radius = _own_error(node, value.data, None, lenient)
         narrow = radius is None or value.data.dtype != torch.float64 or finite(value.data)
         return radius if narrow else _at_the_end(node, args, radii, lenient, unknown)
 
     def moved_and_own(centre: Tensor, *given: Tensor | None) -> Tensor:
         here = [a for a in given[: len(args)] if a is not None]
-        moved = _moved_by(node, here, given[len(args) :], centre)
-        own = _own(node, centre, moved, lenient)
+        moved = _propagated(node, here, given[len(args) :], centre)
+        own = _own_error(node, centre, moved, lenient)
         return moved if own is None else own.add_(moved)
 
-    radius = in_pieces(moved_and_own, value.data.shape, value.data, *args, *radii)
+    radius = in_chunks(moved_and_own, value.data.shape, value.data, *args, *radii)
     if node.elem is not F32 or _within(value.data, radius):
         return radius
     return _at_the_end(node, args, radii, lenient, unknown)
@@ -229,8 +229,8 @@ def _at_the_end(
     centre = unwrapped(node, args)
     moved = None
     if any(r is not None for r in radii):
-        moved = _moved_by(node, args, radii, centre).expand(centre.shape)
-    own = _own(node, centre, moved, lenient)
+        moved = _propagated(node, args, radii, centre).expand(centre.shape)
+    own = _own_error(node, centre, moved, lenient)
     radius = torch.zeros_like(centre) if moved is None else moved.nan_to_num(nan=torch.inf, posinf=torch.inf)
     if own is not None:
         own = torch.where(centre.abs() < FORMATS[F32.name].largest, own, centre.abs() * UNIT)
@@ -262,7 +262,9 @@ def _widened(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
     return out
 
 
-def _moved_by(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor) -> Tensor:
+def _propagated(
+    node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None], centre: Tensor
+) -> Tensor:
     """How far the result moves when the arguments move within their radii."""
     match node.function:
         case "sin" | "cos":
@@ -272,7 +274,7 @@ def _moved_by(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None
             reach = torch.as_tensor(_zero(radii[0]) + _zero(radii[1]))
             return ((difference(args[0], args[1]) <= reach) & (reach > 0)).to(torch.float64)
         case "divide" | "floor_divide" | "modulo":
-            positive = lowest(node.args[1]) > 0
+            positive = lower_bound(node.args[1]) > 0
             crosses = args[1].abs() <= _zero(radii[1]) if radii[1] is not None and not positive else None
             modulo = node.function == "modulo"
             worst = _modulo(args, radii) if modulo else _corners(node, args, radii, centre)
@@ -303,7 +305,7 @@ def _corners(node: Apply, args: Sequence[Tensor], radii: Sequence[Tensor | None]
             continue
         ends = list(_ends(arg, radius))
         if node.function in STEEP and arg.dtype == torch.float64:
-            ends[0] = torch.minimum(arg, ends[0].clamp(min=lowest(node.args[i])))
+            ends[0] = torch.minimum(arg, ends[0].clamp(min=lower_bound(node.args[i])))
         if i == 0 and node.function in TURNS:
             ends.append(torch.full_like(arg, TURNS[node.function]).maximum(ends[0]).minimum(ends[1]))
         choices.append(tuple(ends))
@@ -350,7 +352,7 @@ def _ends(arg: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
             return arg - radius, arg + radius
 
 
-def _own(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Tensor | None:
+def _own_error(node: Apply, value: Tensor, moved: Tensor | None, lenient: bool) -> Tensor | None:
     """The function's own f32 error."""
     if value.dtype != torch.float64 or node.function in EXACT:
         return None
@@ -376,19 +378,19 @@ def _of_division(function: str, value: Tensor) -> Tensor:
 # --- movement and products -------------------------------------------------------
 
 
-def _moved(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: Call) -> Bounded:
+def _movement(node: Read | Gather, parts: Sequence[Bounded], value: Named, call: KernelCall) -> Bounded:
     """Radii move as their values do; an uncertain gather coordinate may read any element along its name."""
     if isinstance(node, Gather) and parts[1].radius is not None and bool((parts[1].radius > 0).any()):
-        return settle(value, _any_along(node, parts, value))
+        return bounded(value, _any_along(node, parts, value))
     if parts[0].radius is None:
         return Bounded(value, None)
     inner = parts[0].value.like(parts[0].radius)
     match node:
         case Read(positions=positions, dims=dims):
             blank = Read(node.value, positions, 0.0, F64, dims)
-            return settle(value, step(blank, [inner], call).data)
+            return bounded(value, step(blank, [inner], call).data)
         case Gather():
-            return settle(value, step(node, [inner, parts[1].value], call).data)
+            return bounded(value, step(node, [inner, parts[1].value], call).data)
 
 
 def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
@@ -405,15 +407,15 @@ def _any_along(node: Gather, parts: Sequence[Bounded], value: Named) -> Tensor:
     return torch.where(ids.value.like(ids.radius).spread(node.dims) > 0, far, own)
 
 
-def _dot(node: Dot, call: Call, known: Callable[[Value], Bounded]) -> Bounded:
+def _dot(node: Dot, call: KernelCall, known: Callable[[Value], Bounded]) -> Bounded:
     left, right = (_operand(c, call, known) for c in (node.left, node.right))
     total = dot_total(node, [left.value, right.value])
     value = Named(dot_in_range(node, total), node.dims)
     radii = (left.radius, right.radius)
     if node.elem.kind == "float":
-        return settle(value, dot_radius(node, total, left.value, right.value, radii))
+        return bounded(value, dot_radius(node, total, left.value, right.value, radii))
     moved = from_operands(node, left.value, right.value, radii)
-    return settle(value, None if moved is None else wrapping(total, moved))
+    return bounded(value, None if moved is None else wrapping(total, moved))
 
 
 def wrapping(total: Tensor, radius: Tensor) -> Tensor:
@@ -428,7 +430,7 @@ class _DotOperand:
     radius: Operand | None
 
 
-def _operand(node: Value, call: Call, known: Callable[[Value], Bounded]) -> _DotOperand:
+def _operand(node: Value, call: KernelCall, known: Callable[[Value], Bounded]) -> _DotOperand:
     def value(inner: Value) -> Named:
         return known(inner).value
 
@@ -441,4 +443,4 @@ def _operand(node: Value, call: Call, known: Callable[[Value], Bounded]) -> _Dot
 
     source = node.value if isinstance(node, (Read, Gather)) and unrealised(node) else node
     inexact = known(source).radius is not None
-    return _DotOperand(operand(node, call, value), operand(node, call, radius) if inexact else None)
+    return _DotOperand(dot_operand(node, call, value), dot_operand(node, call, radius) if inexact else None)

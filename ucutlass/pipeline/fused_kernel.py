@@ -9,15 +9,15 @@ from ucutlass import ir
 from ucutlass.check.graph import Graph
 from ucutlass.ir import Kernel, TensorType, Value
 from ucutlass.ir.extents import Combined, Extent, Fixed, Free
-from ucutlass.pipeline.layout import Step
+from ucutlass.pipeline.sized import Step
 
 
-class NotJoined(Exception):
+class NotFusible(Exception):
     """The stages' axes do not line up, in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class FusedKernel:
     """One kernel for two stages, with every extent in the order of its `dims`; the buffers and numbers that
     it is given, and the buffers that it fills."""
 
@@ -32,13 +32,13 @@ class Joined:
         return Step(self.kernel.name, stage, self.sizes, frozenset())
 
 
-def joined(first: Step, second: Step, keep: Sequence[str] = ()) -> Joined:
+def fuse(first: Step, second: Step, keep: Sequence[str] = ()) -> FusedKernel:
     """`second` with what it reads of `first` computed in place, rounded as the buffer would have; results
     of `first` that are in `keep` are stored as well. Raises NotJoined."""
     a, b = first.kernel, second.kernel
     if a is None or b is None:
-        raise NotJoined("the compiler does not look into a torch function")
-    names = _Names()
+        raise NotFusible("the compiler does not look into a torch function")
+    names = _DimClasses()
     for step, kernel in ((first, a), (second, b)):
         for dim, size in zip(kernel.dims, step.sizes, strict=True):
             names.add(step, dim, kernel.dims[dim], size)
@@ -50,7 +50,7 @@ def joined(first: Step, second: Step, keep: Sequence[str] = ()) -> Joined:
         for theirs, other in _tensors(second, b):
             if name == other:
                 names.same_tensor(first, mine, second, theirs, must=False)
-    return _Joiner(names, first, second, made, tuple(keep)).kernel()
+    return _FusedKernelBuilder(names, first, second, made, tuple(keep)).kernel()
 
 
 def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
@@ -65,7 +65,7 @@ def _tensors(step: Step, kernel: Kernel) -> list[tuple[TensorType, str]]:
 
 
 @dataclass(slots=True)
-class _Names:
+class _DimClasses:
     """Which dimensions of the two kernels are one. A class never holds two of one kernel: these are two
     dimensions there, however long. The members of a class are the keys of a dictionary, in the order in
     which they joined it."""
@@ -82,11 +82,11 @@ class _Names:
         for mine, theirs in zip(x.axes, y.axes, strict=True):
             if len(mine.dims) != len(theirs.dims):
                 if must:
-                    raise NotJoined("the two split an axis of it differently into names")
+                    raise NotFusible("the two split an axis of it differently into names")
                 continue
             for p, q in zip(mine.dims, theirs.dims, strict=True):
                 if not self._merge((a.name, p), (b.name, q)) and must:
-                    raise NotJoined(f"{p} and {q} would have to be one dimension and are two")
+                    raise NotFusible(f"{p} and {q} would have to be one dimension and are two")
 
     def _merge(self, p: tuple[str, str], q: tuple[str, str]) -> bool:
         one, other = self._class(p), self._class(q)
@@ -179,8 +179,8 @@ def _position(position: ir.Position, names: Mapping[str, str]) -> ir.Position:
 
 
 @dataclass(slots=True)
-class _Joiner:
-    names: _Names
+class _FusedKernelBuilder:
+    names: _DimClasses
     first: Step
     second: Step
     made: Mapping[str, ir.ResultDecl]
@@ -188,7 +188,7 @@ class _Joiner:
     graph: Graph = field(default_factory=Graph)
     params: list[tuple[str | float | int, ir.ParamDecl]] = field(default_factory=list)
 
-    def kernel(self) -> Joined:
+    def kernel(self) -> FusedKernel:
         a, b = self.first.kernel, self.second.kernel
         assert a is not None and b is not None
         inside = {n: self._value(self.first, a, decl.value, {}) for n, decl in self.made.items()}
@@ -214,7 +214,7 @@ class _Joiner:
             b.span,
         )
         sizes = tuple(size for _, size in dims.values())
-        return Joined(kernel, sizes, tuple(a for a, _ in self.params), tuple(n for n, _ in results))
+        return FusedKernel(kernel, sizes, tuple(a for a, _ in self.params), tuple(n for n, _ in results))
 
     def _value(self, step: Step, kernel: Kernel, root: Value, inside: Mapping[str, Value]) -> Value:
         names = self.names.of(step)

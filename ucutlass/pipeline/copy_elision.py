@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ucutlass import ir
 
 
-def copies(
+def elided_copies(
     stages: Sequence[ir.Stage],
     stored: Sequence[tuple[str, ir.TensorType]],
     results: Sequence[tuple[str, ir.TensorType]],

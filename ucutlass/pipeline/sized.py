@@ -9,7 +9,7 @@ from math import prod
 from ucutlass import inference, ir
 from ucutlass.ir import Kernel, Pipeline, Stage, TensorType
 from ucutlass.ir.extents import show
-from ucutlass.pipeline.copies import copies
+from ucutlass.pipeline.copy_elision import elided_copies
 from ucutlass.shapes import MAX_ELEMENTS, ShapeError, check_requirements
 
 
@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SizedPipeline:
     """`pipeline` without its copies (`without_copies`), `sizes` every extent of it in its order.
     `buffers` has parameters that are tensors, then what stages fill, in that order."""
 
@@ -79,16 +79,16 @@ class Layout:
         return tuple(i for i, s in enumerate(self.steps) if name in s.reads)
 
 
-def layout(pipeline: Pipeline, sizes: Sequence[int]) -> Layout:
+def sized_pipeline(pipeline: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     """The pipeline at these extents, in the order of `pipeline.dims`.
 
     Raises ShapeError UC0602 where a stage's tensors do not fit its kernel at these extents, and UC0603
     where the kernel's requirement fails.
     """
-    return as_written(without_copies(pipeline), sizes)
+    return with_copies(without_copies(pipeline), sizes)
 
 
-def as_written(lean: Pipeline, sizes: Sequence[int]) -> Layout:
+def with_copies(lean: Pipeline, sizes: Sequence[int]) -> SizedPipeline:
     """As `layout`, with the stages that only copy."""
     known = dict(zip(lean.dims, sizes, strict=True))
     types: dict[str, TensorType] = {p.name: p.type for p in lean.params if isinstance(p.type, TensorType)}
@@ -103,7 +103,7 @@ def as_written(lean: Pipeline, sizes: Sequence[int]) -> Layout:
         needs = frozenset(filled[a] for a in stage.arguments if isinstance(a, str) and a in filled)
         steps.append(Step(stage_name(stage), stage, extents, needs))
         filled |= dict.fromkeys(stage.outputs, number)
-    return Layout(lean, known, tuple(steps), made)
+    return SizedPipeline(lean, known, tuple(steps), made)
 
 
 def _tensors(pipeline: Pipeline) -> frozenset[str]:
@@ -140,7 +140,7 @@ def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str
     ]
     found = inference.infer(kernel.dims, places, around, least=1)
     if not isinstance(found, inference.Inferred):
-        raise ShapeError("UC0602", f"stage {stage_name(stage)}: {_words(kernel, found)}")
+        raise ShapeError("UC0602", f"stage {stage_name(stage)}: {_problem_text(kernel, found)}")
     sizes = {d: found.sizes[d] for d in kernel.dims}
     for dim, size in sizes.items():
         if size > MAX_ELEMENTS:
@@ -157,7 +157,7 @@ def stage_sizes(stage: Stage, buffers: Mapping[str, Buffer], around: Mapping[str
     return tuple(sizes.values())
 
 
-def _words(kernel: Kernel, problem: inference.Problem) -> str:
+def _problem_text(kernel: Kernel, problem: inference.Problem) -> str:
     match problem:
         case inference.Undetermined(dims):
             return f"nothing says how long {', '.join(dims)} is"
@@ -175,7 +175,7 @@ def _words(kernel: Kernel, problem: inference.Problem) -> str:
 def without_copies(pipeline: Pipeline) -> Pipeline:
     """The pipeline without stages that only copy a stored buffer into a result of its very type:
     the buffer is that result. One that is returned twice, or a parameter, is still copied."""
-    renamed = copies(pipeline.stages, pipeline.buffers, pipeline.results)
+    renamed = elided_copies(pipeline.stages, pipeline.buffers, pipeline.results)
     if not renamed:
         return pipeline
     kept = [s for s in pipeline.stages if s.outputs[0] not in renamed.values()]

@@ -9,22 +9,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-PIECE = 1 << 22
+CHUNK = 1 << 22
 """Numbers of a slice: 32 MiB in float64, long beside the start of an operation on a GPU."""
 
 
-def in_pieces(make: Callable[..., Tensor], shape: Sequence[int], *tensors: Tensor | None) -> Tensor:
+def in_chunks(make: Callable[..., Tensor], shape: Sequence[int], *tensors: Tensor | None) -> Tensor:
     """`make` of tensors that broadcast to `shape`, each with as many axes; whole where that has at most PIECE
     numbers. Where `make` is element-wise the result is that of the whole, bit by bit."""
     count = math.prod(shape)
-    if count <= PIECE:
+    if count <= CHUNK:
         return make(*tensors)
     axis = max(range(len(shape)), key=shape.__getitem__)
-    step = max(1, shape[axis] * PIECE // count)
+    step = max(1, shape[axis] * CHUNK // count)
     out: Tensor | None = None
     for start in range(0, shape[axis], step):
         length = min(step, shape[axis] - start)
-        made = make(*(_cut(t, axis, start, length) for t in tensors))
+        made = make(*(_sliced(t, axis, start, length) for t in tensors))
         if out is None:
             out = torch.empty(tuple(shape), dtype=made.dtype, device=made.device)
         out.narrow(axis, start, length).copy_(made)
@@ -32,7 +32,7 @@ def in_pieces(make: Callable[..., Tensor], shape: Sequence[int], *tensors: Tenso
     return out
 
 
-def _cut(tensor: Tensor | None, axis: int, start: int, length: int) -> Tensor | None:
+def _sliced(tensor: Tensor | None, axis: int, start: int, length: int) -> Tensor | None:
     if tensor is None or tensor.shape[axis] == 1:
         return tensor
     return tensor.narrow(axis, start, length)

@@ -56,7 +56,7 @@ def lenient(roots: Sequence[Value], stored: Sequence[Element]) -> frozenset[Valu
     return frozenset(order) - strict
 
 
-def early(roots: Sequence[Value]) -> frozenset[Value]:
+def early_rounded(roots: Sequence[Value]) -> frozenset[Value]:
     """The casts of a softmax that a dot sums: attention rounds the exponentials before it divides the
     dot by their sum."""
     dots = (node for node in upwards(*roots) if isinstance(node, Dot))

@@ -7,7 +7,7 @@ import torch
 
 from tests.reference.counting import Counted, counted
 from ucutlass import frontend, ir
-from ucutlass.reference import expect, pieces, radius
+from ucutlass.reference import chunks, expect, radius
 
 A, L = 64, 128
 CHAIN = (
@@ -44,7 +44,7 @@ def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, text: str, wild: 
     program = kernel(text)
     given = arguments(program, wild)
     (whole,) = expect(program, given)
-    monkeypatch.setattr(pieces, "PIECE", piece)
+    monkeypatch.setattr(chunks, "CHUNK", piece)
     (found,) = expect(program, given)
     torch.testing.assert_close(found.reference, whole.reference, rtol=0, atol=0, equal_nan=True)
     assert torch.equal(found.bound, whole.bound)
@@ -68,7 +68,7 @@ PEAKS = {
 
 @pytest.mark.parametrize(("text", "arrays"), PEAKS.values(), ids=PEAKS)
 def test_peaks(monkeypatch: pytest.MonkeyPatch, text: str, arrays: int) -> None:
-    monkeypatch.setattr(pieces, "PIECE", A * L // 32)
+    monkeypatch.setattr(chunks, "CHUNK", A * L // 32)
     assert work(text).peak <= (arrays + 0.7) * A * L * 8  # beside it what a piece makes for a while
 
 
@@ -94,7 +94,7 @@ def test_a_few_terms_do_not_decide_that_a_sum_is_exact(
     monkeypatch: pytest.MonkeyPatch, last: float, first: float, scale: float, exact: bool
 ) -> None:
     monkeypatch.setattr(radius, "_FEW", 8)
-    monkeypatch.setattr(radius, "PIECE", 16)
+    monkeypatch.setattr(radius, "CHUNK", 16)
     x = torch.full((64,), 3.0)
     x[:20], x[-1] = first, last
     (found,) = expect(kernel("(x: f32[L]) -> f32[] { return sum[L](x) }"), [x * scale])

@@ -11,11 +11,11 @@ from torch import Tensor
 from ucutlass.ir import Dims, Position, Read, extents
 from ucutlass.ir.neutral import in_element
 from ucutlass.reference.errors import CoordinateRangeError, OffsetsError
-from ucutlass.reference.named import Named, coordinates
+from ucutlass.reference.named_tensor import Named, coordinates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class LazyRead:
     """A `Read` not carried out yet. `kept` holds the coordinates of the dimensions that have
     been narrowed, so that a convolution is summed tap by tap instead of unrolled in memory."""
 
@@ -41,7 +41,7 @@ class Window:
         return count
 
 
-def read(window: Window) -> Named:
+def read(window: LazyRead) -> Named:
     """The value at every position; `fill` where there is none (scale does not divide, or
     outside the tensor)."""
     source, node = window.source, window.node
@@ -65,7 +65,7 @@ def read(window: Window) -> Named:
     return Named(torch.where(valid, data, fill), node.dims)
 
 
-def _locate(position: Position, extent: int, window: Window) -> tuple[Tensor, Tensor]:
+def _locate(position: Position, extent: int, window: LazyRead) -> tuple[Tensor, Tensor]:
     """Clamped coordinates and where they are real, both spread over the read's dimensions."""
     dims = window.node.dims
     base = extents.evaluate(position.at.offset, window.sizes)
@@ -78,7 +78,7 @@ def _locate(position: Position, extent: int, window: Window) -> tuple[Tensor, Te
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grouped:
+class LazyGather:
     """`w[E = ids]` with one-dimensional ids, not carried out: a dot takes it group by group."""
 
     source: Named

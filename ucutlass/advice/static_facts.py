@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ucutlass import frontend, ir
-from ucutlass.advice.facts import Facts, facts_of
+from ucutlass.advice.facts import KernelFacts, facts_of
 from ucutlass.advice.family import FamilyFacts, speed_of
 from ucutlass.ir.hardware import ARCHES
 from ucutlass.ir.schedule import Request
@@ -15,9 +15,9 @@ from ucutlass.kernels.planned import Planned
 from ucutlass.sol.bounds import bounds
 
 
-def facts_about(
+def static_facts(
     checked: frontend.Checked, kernel: ir.Kernel, planned: Planned, arch: str
-) -> Facts | FamilyFacts:
+) -> KernelFacts | FamilyFacts:
     """The facts of a plan of `kernel`, of whatever family; nothing is built or timed."""
     if isinstance(planned.plan, GemmPlan):
         return facts_of(planned)
